@@ -1,0 +1,93 @@
+"""Refit a shipped profile's values from published measurements: `python -m calibration.published FOLDER`.
+
+FOLDER holds gemm.csv (gpu, dtype, m, n, k, tflops) and collectives.csv (gpu, nodes, gpus, collective, bytes, time_us).
+The values printed are those written in `sim/presets/profiles`.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from calibration.fit import AllReducePoint, Fit, GemmPoint, fit_all_reduce, fit_gemm
+from sim.specs import ClusterSpec
+from sim.specs.loading import resolve
+
+#: profile -> (cluster preset, the measurements' GPU name starts with, its dtypes, precision)
+SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
+    "a100": ("selene", ("A100 SXM",), ("fp16", "bf16"), "fp16"),
+    "v100": ("dgx-2h-superpod", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
+    "h100": ("superpod-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
+    "h200": ("superpod-h200", ("H200",), ("bf16", "fp16"), "bf16"),
+    "b200": ("superpod-b200", ("B200",), ("bf16", "fp16"), "bf16"),
+}
+_SMALLEST_MULTIPLY = 1e8
+"""Below this the published times are launch latency of another library. [FLOP]"""
+_SMALLEST_REDUCE = 2.0**15
+"""Below this time does not depend on size any more. [bytes]"""
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def gemm_points(path: Path, gpu: tuple[str, ...], dtypes: tuple[str, ...]) -> list[GemmPoint]:
+    """Measured multiplies of one GPU with a stated shape."""
+    points = []
+    for row in _rows(path):
+        if (
+            not row["gpu"].startswith(gpu)
+            or row["dtype"] not in dtypes
+            or not (row["m"] and row["n"] and row["k"] and row["tflops"])
+        ):
+            continue
+        m, n, k = float(row["m"]), float(row["n"]), float(row["k"])
+        flop = 2 * m * n * k * float(row["batch"] or 1)
+        if flop >= _SMALLEST_MULTIPLY and not float(row["batch"] or 1) > 1:
+            points.append(GemmPoint(m, n, k, flop / (float(row["tflops"]) * 1e12)))
+    return points
+
+
+def all_reduce_points(path: Path, gpu: str) -> list[AllReducePoint]:
+    """Measured all-reduces inside one node of one GPU."""
+    return [
+        AllReducePoint(int(row["gpus"]), float(row["bytes"]), float(row["time_us"]) * 1e-6)
+        for row in _rows(path)
+        if row["gpu"] == gpu.upper()
+        and row["nodes"] == "1"
+        and row["collective"] == "all_reduce"
+        and row["time_us"]
+        and row["bytes"]
+        and float(row["bytes"]) >= _SMALLEST_REDUCE
+    ]
+
+
+def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
+    """Number of points and fit, for gemm and nvlink, of one shipped profile; a part without data is left out."""
+    cluster_name, gpus, dtypes, precision = SOURCES[profile]
+    cluster = ClusterSpec.read(resolve(cluster_name, "cluster"), "cluster")
+    fits: dict[str, tuple[int, Fit]] = {}
+    multiplies = gemm_points(folder / "gemm.csv", gpus, dtypes)
+    if multiplies:
+        fits["gemm"] = len(multiplies), fit_gemm(multiplies, cluster.gpu, precision)
+    reduces = all_reduce_points(folder / "collectives.csv", profile)
+    if reduces:
+        fits["nvlink"] = len(reduces), fit_all_reduce(reduces, cluster)
+    return fits
+
+
+def main(arguments: list[str]) -> Any:
+    """Print every profile's refitted values."""
+    folder = Path(arguments[0])
+    for profile in SOURCES:
+        for part, (count, fit) in refit(profile, folder).items():
+            values = ", ".join(f"{name} {value:.4g}" for name, value in fit.params.items())
+            print(f"{profile} {part}: {count} points, median error {fit.median_error:.1%}: {values}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

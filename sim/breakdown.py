@@ -1,0 +1,81 @@
+"""Step time by cause; the parts sum to the whole.
+
+Times are averages over the pipeline ranks, so every second of every GPU is counted once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.costs.stage import Part
+from sim.engines import Timeline
+
+#: Cause -> what it means, in the order a reader wants them.
+CAUSES = {
+    "flop_at_peak": "matrix FLOPs at the GPU's peak: the time no software can save",
+    "matmul_inefficiency": "matrix multiplies below peak: tiles, waves, launches, clocks",
+    "attention_overhead": "attention below peak: softmax and dropout over the scores, small multiplies",
+    "memory_bound": "norms, activations, dropout, gradient accumulation: bytes, not FLOPs",
+    "recompute": "activations computed again in the backward",
+    "tensor_parallel_comm": "tensor-parallel collectives that nothing hides",
+    "pipeline_comm": "sends between pipeline ranks that occupy them",
+    "pipeline_bubble": "waiting while the pipeline fills and drains",
+    "stage_imbalance": "waiting for the slowest pipeline rank",
+    "data_parallel_comm": "gradient reduction and weight gathers that nothing hides",
+    "optimizer": "gradient norm and update",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds of a step by cause, as in CAUSES. [s]"""
+
+    seconds: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """The step time. [s]"""
+        return sum(self.seconds.values())
+
+    def shares(self) -> dict[str, float]:
+        """Share of the step by cause; they sum to one."""
+        return {cause: value / self.total for cause, value in self.seconds.items()}
+
+
+def break_down(timeline: Timeline) -> Breakdown:
+    """Account for a step."""
+    costs, order = timeline.program.costs, timeline.program.order
+    ranks, microbatches = order.num_ranks, order.num_microbatches
+    both = (costs.forward, costs.backward)
+    busy = {
+        part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Part
+    }
+    peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}
+    sends = microbatches * float((costs.send_forward + costs.send_backward).sum()) / ranks if costs.p2p_blocks else 0.0
+    at_peak = sum(peak.values())
+    attention_peak = peak.get(Part.ATTENTION, 0.0)
+    exposed = float(timeline.exposed_reduce.mean()) + float(timeline.exposed_gather.mean())
+    seconds = {
+        "flop_at_peak": at_peak,
+        "matmul_inefficiency": busy[Part.MATMUL] + busy[Part.LOGITS] - (at_peak - attention_peak),
+        "attention_overhead": busy[Part.ATTENTION] - attention_peak,
+        "memory_bound": busy[Part.MEMORY_BOUND],
+        "recompute": busy[Part.RECOMPUTE],
+        "tensor_parallel_comm": busy[Part.TENSOR_PARALLEL],
+        "pipeline_comm": sends,
+        "pipeline_bubble": 0.0,
+        "stage_imbalance": 0.0,
+        "data_parallel_comm": busy[Part.DATA_PARALLEL] + exposed,
+        "optimizer": float(costs.optimizer.mean()),
+    }
+    # What remains the average GPU waits: for the slowest rank's pipeline work, then for reductions and updates longer
+    # than its own, and the rest of the time for the pipeline to fill and drain.
+    idle = timeline.step_time - sum(seconds.values())
+    per_rank = timeline.program.busy_per_rank()
+    seconds["stage_imbalance"] = min(float(per_rank.max() - per_rank.mean()), idle)
+    idle -= seconds["stage_imbalance"]
+    after = timeline.step_time - float(timeline.pipeline_end.max()) - exposed - seconds["optimizer"]
+    waiting = min(max(after, 0.0), idle)
+    seconds["data_parallel_comm"] += waiting
+    seconds["pipeline_bubble"] = idle - waiting
+    return Breakdown(seconds)

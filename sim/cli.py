@@ -1,0 +1,204 @@
+"""The command line: one verb a question. Exit codes: 0 answered, 2 bad input, 3 the plan does not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
+
+app = typer.Typer(
+    name="flopcast",
+    help="Predict how fast a large language model trains on a GPU cluster, and why.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+presets = typer.Typer(
+    help="Shipped GPUs, nodes, clusters, models, stacks and profiles, with their sources.",
+    no_args_is_help=True,
+)
+app.add_typer(presets, name="presets")
+
+ScenarioFile = Annotated[Path, typer.Argument(help="A scenario in YAML.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4; may be repeated."),
+]
+Engine = Annotated[str, typer.Option(help="dag (exact), closed_form (formula) or des (discrete events).")]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="A profile's name or YAML file, instead of the scenario's.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys the README documents.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from sim import __version__
+
+        typer.echo(f"flopcast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Predict how fast a large language model trains on a GPU cluster, and why."""
+
+
+def _print_json(data: Any) -> None:
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+@app.command()
+def estimate(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    engine: Engine = "dag",
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
+    from sim import estimate as run
+    from sim import load_scenario
+
+    answer = run(load_scenario(scenario, overrides or (), profile), engine)
+    if as_json:
+        _print_json(answer.to_dict())
+    else:
+        from sim.report.text import console, estimate_view
+
+        out = console()
+        out.print(estimate_view(answer, out.width))
+    answer.require_fit()
+
+
+@app.command()
+def compare(
+    first: ScenarioFile,
+    second: ScenarioFile,
+    overrides: Overrides = None,
+    engine: Engine = "dag",
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
+    from sim import estimate as run
+    from sim import load_scenario
+
+    answers = [run(load_scenario(path, overrides or (), profile), engine) for path in (first, second)]
+    if as_json:
+        _print_json([answer.to_dict() for answer in answers])
+    else:
+        from sim.report.text import compare_view, console
+
+        console().print(compare_view(*answers))
+    for answer in answers:
+        answer.require_fit()
+
+
+@presets.command("list")
+def list_presets(
+    kind: Annotated[
+        str | None, typer.Argument(help="gpus, nodes, clusters, models, stacks, profiles or schedules.")
+    ] = None,
+) -> None:
+    """Names of the shipped presets."""
+    from sim.schedules import get_schedule, schedule_names
+    from sim.specs.presets import KINDS, preset_names
+
+    kinds = (*KINDS, "schedules")
+    if kind is not None and kind not in kinds:
+        raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, kinds)}")
+    for each in kinds if kind is None else (kind,):
+        if kind is None:
+            typer.secho(each, bold=True)
+        for name in schedule_names() if each == "schedules" else preset_names(each):
+            summary = f"  {get_schedule(name).summary}" if each == "schedules" else ""
+            typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
+
+
+@presets.command("show")
+def show_preset(
+    name: Annotated[str, typer.Argument(help="A preset's name, or kind/name where two kinds share it.")],
+) -> None:
+    """A preset's values, and the source of each."""
+    from rich.table import Table
+
+    from sim.report.text import console
+    from sim.specs.presets import KINDS, preset_names, preset_source
+
+    wanted_kind, _, wanted = name.rpartition("/")
+    if wanted_kind and wanted_kind not in KINDS:
+        raise SpecError(f"unknown kind of preset {wanted_kind!r}{nearest(wanted_kind, KINDS)}")
+    kinds = (wanted_kind,) if wanted_kind else KINDS
+    found = [kind for kind in kinds if wanted in preset_names(kind)]
+    if not found:
+        known = {preset for kind in kinds for preset in preset_names(kind)}
+        raise SpecError(f"no preset {wanted!r}{nearest(wanted, known)}" if wanted else "give the name of a preset")
+    out = console()
+    for kind in found:
+        table = Table(title=f"{kind}/{wanted}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("field")
+        table.add_column("value", overflow="fold")
+        table.add_column("source", style="dim", overflow="fold")
+        for field, value, source in preset_source(kind, wanted):
+            table.add_row(field, str(value), source)
+        out.print(table)
+
+
+@app.command()
+def schedule(
+    name: Annotated[str, typer.Argument(help="A schedule: gpipe, 1f1b, interleaved.", show_default=False)],
+    ranks: Annotated[int, typer.Option(help="Pipeline ranks.")] = 4,
+    microbatches: Annotated[int, typer.Option(help="Micro-batches.")] = 8,
+    chunks: Annotated[
+        int | None, typer.Option(help="Model chunks a rank; 2 for interleaved schedules if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each pipeline rank does, in order, as a text grid: 2F0 is the forward of micro-batch 0 on stage 2."""
+    from sim.schedules import build_order, format_grid, get_schedule
+
+    held = chunks if chunks is not None else (2 if get_schedule(name).interleaves else 1)
+    order = build_order(name, ranks, held, microbatches)
+    if as_json:
+        _print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
+    else:
+        typer.echo(format_grid(order.actions))
+
+
+def main() -> None:
+    """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
+    try:
+        app()
+    except InfeasiblePlan as error:
+        code = _complain(error, 3)
+    except FlopcastError as error:
+        code = _complain(error, 2)
+    except KeyboardInterrupt:
+        code = _complain("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; keep Python from complaining about it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    else:
+        return
+    sys.exit(code)
+
+
+def _complain(error: Exception | str, code: int) -> int:
+    typer.secho(f"flopcast: {error}", err=True, fg="red")
+    return code
+
+
+if __name__ == "__main__":
+    main()

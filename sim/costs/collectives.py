@@ -1,0 +1,147 @@
+"""Seconds of collectives and sends over NVLink and the network.
+
+`V` is what a rank moves, n the ranks, g of them in an NVLink domain, N domains. Every function takes floats or arrays;
+a group of one costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.network.placement import Group
+from sim.specs import ClusterSpec, Profile
+from sim.specs.profile import LinkParams
+from sim.work.operations import Number
+
+#: Bus bandwidth of NCCL's double binary tree relative to its ring, between nodes (NVIDIA/nccl:src/graph/tuning.cc).
+_TREE_BANDWIDTH = 0.92
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """NVLink and network as a profile finds them. Bandwidths are per GPU and direction. [bytes/s]"""
+
+    nvlink: LinkParams
+    network: LinkParams
+    nvlink_bytes_per_s: Number
+    network_bytes_per_s: Number
+
+    def between_domains(self, group: Group) -> Number:
+        """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
+        shared = self.network.shared_efficiency or self.network.efficiency
+        efficiency = np.where(group.shares_network, shared, self.network.efficiency)
+        return efficiency * self.network_bytes_per_s * group.per_domain
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:
+        """The fabric of a cluster under a profile."""
+        return cls(
+            profile.nvlink,
+            profile.network,
+            cluster.node.nvlink_bandwidth_bytes_per_s,
+            cluster.inter_node_bandwidth_bytes_per_s,
+        )
+
+
+def _transfer(volume: Number, bandwidth: Number, link: LinkParams) -> Number:
+    """Time to move `volume` bytes at a bandwidth that saturates with size.  [s]"""
+    ramp = 1.0 + (link.half_volume_bytes / np.maximum(volume, 1.0)) ** link.exponent
+    return volume / bandwidth * ramp
+
+
+def _ring_pass(nbytes: Number, group: Group, fabric: Fabric, passes: int) -> Number:
+    """A ring that carries (n−1)/n of the buffer `passes` times.  [s]
+
+    Between domains each of a domain's g members drives its own share of the network cards, so the ring moves at
+    the slower of NVLink and g cards.
+    """
+    n, domains = group.size, group.num_domains
+    volume = passes * (n - 1) / n * nbytes
+    inside = fabric.nvlink.efficiency * fabric.nvlink_bytes_per_s
+    outside = fabric.between_domains(group)
+    one_domain = _transfer(volume, inside, fabric.nvlink)
+    many = np.maximum(one_domain, _transfer(volume, outside, fabric.network))
+    crossings = passes * (domains - 1)
+    hops = passes * (n - 1) - crossings
+    base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
+    latency = base + hops * fabric.nvlink.hop_latency_s + crossings * fabric.network.hop_latency_s
+    return np.where(n > 1, np.where(domains > 1, many, one_domain) + latency, 0.0)
+
+
+def ring_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time of a ring all-reduce.  [s]
+
+    Each rank sends 2 (n−1)/n of the buffer in 2 (n−1) messages [1]_.
+
+    Parameters
+    ----------
+    nbytes : float or array
+        Size of the full buffer on each rank. [bytes]
+    group : Group
+    fabric : Fabric
+
+    .. [1] Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH", section 4.
+    """
+    return _ring_pass(nbytes, group, fabric, passes=2)
+
+
+def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time of NCCL's double binary tree: a chain inside a domain, a tree between domains, up and down.  [s]
+
+    Latency grows with log₂ N instead of n; each half of the buffer uses its own tree, so the bandwidth stays near the
+    ring's [1]_.
+
+    .. [1] Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
+       NVIDIA/nccl:src/graph/tuning.cc for the latency and bandwidth terms.
+    """
+    n, domains = group.size, group.num_domains
+    volume = 2 * (n - 1) / n * nbytes
+    inside = fabric.nvlink.efficiency * fabric.nvlink_bytes_per_s
+    outside = fabric.between_domains(group)
+    many = (
+        np.maximum(_transfer(volume, inside, fabric.nvlink), _transfer(volume, outside, fabric.network))
+        / _TREE_BANDWIDTH
+    )
+    levels = np.ceil(np.log2(np.maximum(domains, 1)))
+    latency = fabric.network.base_latency_s + 2 * (
+        (group.per_domain - 1) * fabric.nvlink.hop_latency_s + levels * fabric.network.hop_latency_s
+    )
+    return np.where(n > 1, np.where(domains > 1, many + latency, np.inf), 0.0)
+
+
+def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Reduce-scatter inside each domain, all-reduce of the shares between domains, all-gather inside.  [s]"""
+    inner = Group(group.per_domain, group.per_domain)
+    outer = Group(group.num_domains, 1, True)
+    inside = 2 * _ring_pass(nbytes, inner, fabric, passes=1)
+    between = ring_all_reduce(nbytes / group.per_domain, outer, fabric)
+    return np.where(group.num_domains > 1, inside + between, np.inf)
+
+
+def all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time of an all-reduce by the fastest algorithm, as NCCL's tuner chooses.  [s]"""
+    within = ring_all_reduce(nbytes, group, fabric)
+    between = np.minimum(tree_all_reduce(nbytes, group, fabric), hierarchical_all_reduce(nbytes, group, fabric))
+    return np.where(group.num_domains > 1, np.minimum(within, between), within)
+
+
+def all_gather(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time of a ring all-gather that ends with `nbytes` on each rank.  [s]"""
+    return _ring_pass(nbytes, group, fabric, passes=1)
+
+
+def reduce_scatter(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time of a ring reduce-scatter that starts with `nbytes` on each rank.  [s]"""
+    return _ring_pass(nbytes, group, fabric, passes=1)
+
+
+def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
+    """Time of a point-to-point send from one GPU to another.  [s]"""
+    link = fabric.network if crosses_domains else fabric.nvlink
+    bandwidth = fabric.network_bytes_per_s if crosses_domains else fabric.nvlink_bytes_per_s
+    return link.base_latency_s + link.hop_latency_s + nbytes / (link.p2p_efficiency * bandwidth)
+
+
+COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}

@@ -1,0 +1,89 @@
+"""Seconds of the operations of one GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.specs import GpuSpec, Profile
+from sim.work.operations import Cause, Number, Operation, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeModel:
+    """A GPU with its profile: what turns operations into seconds."""
+
+    gpu: GpuSpec
+    profile: Profile
+    precision: str
+    width: float
+    kernel_launch_s: float = 0.0
+    notes: set[str] = field(default_factory=set)
+    """What was extrapolated; shown with the answer."""
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bandwidth that memory-bound kernels reach. [bytes/s]"""
+        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.efficiency
+
+    def precision_of(self, operation: Operation) -> str:
+        """Matrix-unit precision: under fp8 attention cores and the head stay in 16 bits, as in published recipes."""
+        return "bf16" if self.precision == "fp8" and operation.cause is not Cause.MATMUL else self.precision
+
+    def peak(self, operation: Operation) -> float:
+        """The peak that bounds an operation's FLOPs.  [FLOP/s]"""
+        return self.gpu.peak(self.precision_of(operation))
+
+    def operation_time(self, operation: Operation) -> Number:
+        """Time of one operation on the GPU, without the host's share.  [s]"""
+        if operation.kind == "matmul":
+            self._note_range(operation)
+            return gemm_time(
+                operation.m,
+                operation.n,
+                operation.k,
+                operation.batch,
+                self.precision_of(operation),
+                self.width,
+                self.gpu,
+                self.profile.gemm,
+                self.profile.memory.efficiency,
+            )
+        floor = self.profile.gemm.kernel_floor_s * operation.kernels
+        moved = operation.nbytes / self.memory_bandwidth
+        if operation.kind == "memory":
+            return moved + floor * (np.asarray(operation.nbytes) > 0)
+        params = self.profile.attention
+        share = params.backward_efficiency if operation.backward else params.forward_efficiency
+        efficiency = attention_efficiency(operation.length, share, params.half_length)
+        return np.maximum(operation.flop / (self.peak(operation) * efficiency), moved) + floor
+
+    def phase_time(self, phase: Phase) -> dict[Cause, Number]:
+        """Time of a phase's operations by cause, the host's launches included.  [s]
+
+        Kernels are launched ahead of the GPU, so the host costs nothing until it is slower than all of them together;
+        then the GPU waits, and the wait is shared out over the causes in proportion.
+        """
+        by_cause: dict[Cause, Number] = {}
+        kernels = 0
+        for operation in phase.operations:
+            by_cause[operation.cause] = by_cause.get(operation.cause, 0.0) + self.operation_time(operation)
+            kernels += operation.kernels
+        total = sum(by_cause.values())
+        host = kernels * self.kernel_launch_s
+        stretch = np.maximum(1.0, host / np.maximum(total, 1e-30))
+        return {cause: time * stretch for cause, time in by_cause.items()}
+
+    def _note_range(self, operation: Operation) -> None:
+        measured = self.profile.gemm.measured_flop
+        if measured is None:
+            return
+        smallest, largest = np.min(operation.flop), np.max(operation.flop)
+        if smallest < measured[0] or largest > measured[1]:
+            where = "smaller" if smallest < measured[0] else "larger"
+            self.notes.add(
+                f"extrapolated: matrix multiplies {where} than those profile {self.profile.name!r} was fitted on "
+                f"({operation.name})"
+            )

@@ -1,0 +1,70 @@
+"""What a kernel of a given shape reaches: the matrix-multiply model of tiles and waves.
+
+Every function takes floats or NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.specs import GpuSpec
+from sim.specs.profile import GemmParams
+from sim.work.operations import Number
+
+#: Output tiles (rows, columns) a GPU library chooses from; the largest runs at `max_efficiency`.
+TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
+_LARGEST = 256 * 128
+_TILE_M = np.array([tile[0] for tile in TILES], dtype=float)
+_TILE_N = np.array([tile[1] for tile in TILES], dtype=float)
+
+
+def gemm_time(
+    m: Number,
+    n: Number,
+    k: Number,
+    batch: Number,
+    precision: str,
+    width: float,
+    gpu: GpuSpec,
+    gemm: GemmParams,
+    memory_efficiency: float,
+) -> Number:
+    """Time of `batch` matrix multiplies (m × k) · (k × n).  [s]
+
+    The output is cut into tiles; each of the GPU's SMs works on one tile at a time, so the tiles run in waves, and a
+    last wave that is not full costs more than its share [1]_. A tile takes its k multiply-add steps and a fixed
+    overhead, at a rate that falls with the tile's size. The library picks the best tile. No kernel is faster than its
+    bytes or than the launch floor.
+
+    Parameters
+    ----------
+    m, n, k, batch : float or array
+        Shape.
+    precision : str
+        Which matrix-unit peak applies.
+    width : float
+        Bytes of an operand's number. [bytes]
+    gpu : GpuSpec
+    gemm : GemmParams
+    memory_efficiency : float
+        Share of the peak memory bandwidth that a kernel reaches.
+
+    .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Tile Quantization", "Wave Quantization".
+    """
+    m, n, k, batch = (np.asarray(x, dtype=float)[..., np.newaxis] for x in (m, n, k, batch))
+    tiles = np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N) * batch
+    share = tiles / gpu.num_sms
+    waves = np.maximum(share + gemm.wave_quantisation * (np.ceil(share) - share), 1.0)
+    area = _TILE_M * _TILE_N
+    rate = gpu.peak(precision) / gpu.num_sms * gemm.max_efficiency * (area / _LARGEST) ** gemm.tile_exponent
+    compute = (waves * 2.0 * area * (k + gemm.k_overhead) / rate).min(axis=-1)
+    m, n, k, batch = m[..., 0], n[..., 0], k[..., 0], batch[..., 0]
+    nbytes = width * batch * (m * k + k * n + m * n)
+    moved = nbytes / (memory_efficiency * gpu.memory_bandwidth_bytes_per_s)
+    time = np.maximum(compute, moved) + gemm.kernel_floor_s
+    return time * ((m * n * k * batch) > 0)
+
+
+def attention_efficiency(length: Number, peak_share: float, half_length: float) -> Number:
+    """Share of peak that fused attention reaches on sequences of `length` tokens."""
+    return peak_share * length / (length + half_length)

@@ -1,0 +1,280 @@
+"""Seconds of every virtual stage and every pipeline rank: the bridge from counts to a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from sim.costs.collectives import COLLECTIVES, Fabric, all_gather, all_reduce, reduce_scatter, send
+from sim.costs.compute import ComputeModel
+from sim.network.placement import Group, data_group, hop_crosses_domains, tensor_group
+from sim.specs import Scenario
+from sim.work.layers import Cut, embedding_work, head_work, layer_work
+from sim.work.operations import BlockWork, Cause, Phase
+from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
+from sim.work.params import layer_params
+from sim.work.stages import Stage, deal_stages, stage_params
+
+Array = np.ndarray
+
+
+class Part(StrEnum):
+    """What a stage spends its busy time on."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    MEMORY_BOUND = "memory_bound"
+    LOGITS = "logits"
+    RECOMPUTE = "recompute"
+    TENSOR_PARALLEL = "tensor_parallel_comm"
+    DATA_PARALLEL = "data_parallel_comm"
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """Seconds of one micro-batch at every virtual stage, and of the once-a-step work of every rank. [s]
+
+    forward, backward : arrays over virtual stages, by Part; `backward` is recomputation, input and weight gradient.
+    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
+    weight_grad : the weight-gradient share of the backward, for schedules that split it.
+    send_forward, send_backward : to the next and to the previous stage; zero where there is none.
+    p2p_blocks : sends occupy the rank that sends (they run beside compute otherwise).
+    reduce, reduce_tail : gradient reduction of each rank, and the part of it that no backward can hide.
+    gather : ZeRO's weight gather of each rank after the update.
+    optimizer : the update on each rank.
+    hidden_share : of communication that runs beside compute, the share of its time that is really hidden.
+    tied_embedding : reduction of the tied embedding's gradient between first and last rank.
+    """
+
+    stages: tuple[Stage, ...]
+    num_ranks: int
+    forward: dict[Part, Array]
+    backward: dict[Part, Array]
+    at_peak: dict[Part, Array]
+    weight_grad: Array
+    send_forward: Array
+    send_backward: Array
+    p2p_blocks: bool
+    reduce: Array
+    reduce_tail: Array
+    gather: Array
+    optimizer: Array
+    tied_embedding: float
+    hidden_share: float
+    notes: frozenset[str]
+
+    @property
+    def forward_s(self) -> Array:
+        """Forward of one micro-batch, by stage. [s]"""
+        return sum(self.forward.values(), np.zeros(len(self.stages)))
+
+    @property
+    def backward_s(self) -> Array:
+        """Backward of one micro-batch, by stage. [s]"""
+        return sum(self.backward.values(), np.zeros(len(self.stages)))
+
+
+_PART_OF = {
+    Cause.MATMUL: Part.MATMUL,
+    Cause.ATTENTION: Part.ATTENTION,
+    Cause.MEMORY_BOUND: Part.MEMORY_BOUND,
+    Cause.LOGITS: Part.LOGITS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCosts:
+    """Seconds of one block (layer, embedding or head), as in StageCosts. [s]"""
+
+    forward: dict[Part, float]
+    backward: dict[Part, float]
+    at_peak: dict[Part, float]
+    weight_grad: float
+
+
+def cut_of(scenario: Scenario) -> Cut:
+    """The scenario's Cut."""
+    plan, training = scenario.plan, scenario.training
+    return Cut(
+        tp=plan.tp,
+        microbatch_size=plan.microbatch_size,
+        sequence_length=training.sequence_length,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=plan.recompute,
+        width=training.activation_bytes,
+    )
+
+
+def block_costs(work: BlockWork, compute: ComputeModel, group: Group, fabric: Fabric) -> BlockCosts:
+    """Seconds of one block, tensor-parallel communication included.
+
+    A collective that may overlap hides behind the block's gradient multiplies, and lengthens the backward only by what
+    is left over and what it takes from the kernels beside it: never by more than doing one after the other.
+    """
+    forward = _phase(work.forward, compute, group, fabric)
+    again = _phase(work.recompute, compute, group, fabric)
+    input_grad = _phase(work.input_grad, compute, group, fabric)
+    weight_grad = _phase(work.weight_grad, compute, group, fabric)
+    backward: dict[Part, float] = {}
+    for part in (input_grad, weight_grad):
+        for name, seconds in part.items():
+            backward[name] = backward.get(name, 0.0) + seconds
+    beside = _collective_time(work.input_grad, group, fabric, overlapped=True)
+    budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
+    exposed = beside - compute.profile.overlap.hidden_share * min(beside, budget)
+    backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
+    backward[Part.RECOMPUTE] = sum(again.values())
+    at_peak: dict[Part, float] = {}
+    for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
+        name = _PART_OF[operation.cause]
+        at_peak[name] = at_peak.get(name, 0.0) + float(operation.flop / compute.peak(operation))
+    return BlockCosts(forward, backward, at_peak, float(sum(weight_grad.values())))
+
+
+def _phase(phase: Phase, compute: ComputeModel, group: Group, fabric: Fabric) -> dict[Part, float]:
+    parts = {_PART_OF[cause]: float(seconds) for cause, seconds in compute.phase_time(phase).items()}
+    communication = _collective_time(phase, group, fabric, overlapped=False)
+    if communication:
+        parts[Part.TENSOR_PARALLEL] = communication
+    return parts
+
+
+def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: bool) -> float:
+    chosen = (item for item in phase.collectives if item.overlapped is overlapped)
+    return float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
+
+
+def stage_costs(scenario: Scenario) -> StageCosts:
+    """Turn a scenario into seconds for every stage and rank.
+
+    Returns
+    -------
+    StageCosts
+        With notes on everything that was extrapolated.
+    """
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    cut = cut_of(scenario)
+    compute = ComputeModel(
+        scenario.cluster.gpu, scenario.profile, scenario.training.precision, cut.width, stack.kernel_launch_s
+    )
+    fabric = Fabric.of(scenario.cluster, scenario.profile)
+    group = tensor_group(plan, scenario.cluster)
+    stages = deal_stages(model, plan)
+
+    layer = block_costs(layer_work(model, stack, cut), compute, group, fabric)
+    layer = _with_zero_traffic(layer, layer_params(model) / plan.tp, scenario, fabric)
+    embedding = block_costs(embedding_work(model, stack, cut), compute, group, fabric)
+    head = block_costs(head_work(model, stack, cut), compute, group, fabric)
+    blocks = (layer, embedding, head)
+    counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
+
+    def spread(tables: list[dict[Part, float]]) -> dict[Part, Array]:
+        parts = {part for table in tables for part in table}
+        return {part: counts @ np.array([table.get(part, 0.0) for table in tables]) for part in Part if part in parts}
+
+    send_forward, send_backward = _sends(scenario, cut, fabric)
+    reduce, tail, gather, optimizer = _once_a_step(scenario, stages, compute, fabric)
+    return StageCosts(
+        stages=stages,
+        num_ranks=plan.pp,
+        forward=spread([block.forward for block in blocks]),
+        backward=spread([block.backward for block in blocks]),
+        at_peak=spread([block.at_peak for block in blocks]),
+        weight_grad=counts @ np.array([block.weight_grad for block in blocks]),
+        send_forward=send_forward,
+        send_backward=send_backward,
+        p2p_blocks=not stack.overlap_p2p,
+        reduce=reduce,
+        reduce_tail=tail,
+        gather=gather,
+        optimizer=optimizer,
+        tied_embedding=_tied_embedding(scenario, fabric),
+        hidden_share=scenario.profile.overlap.hidden_share,
+        notes=frozenset(compute.notes),
+    )
+
+
+def _with_zero_traffic(layer: BlockCosts, params: float, scenario: Scenario, fabric: Fabric) -> BlockCosts:
+    """Add what ZeRO moves a micro-batch: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
+
+    With overlap only what exceeds the layer's own compute is exposed.
+    """
+    plan, stack = scenario.plan, scenario.stack
+    if plan.zero_stage < 2 or plan.dp == 1:
+        return layer
+    group = data_group(plan, scenario.cluster)
+    gather = (
+        float(all_gather(params * scenario.training.activation_bytes, group, fabric)) if plan.zero_stage == 3 else 0.0
+    )
+    # A sharded gradient cannot be accumulated locally: with one micro-batch the reduction is the step's own.
+    scatter = float(reduce_scatter(params * GRADIENT_WIDTH[stack.gradient_precision], group, fabric))
+    scatter = scatter if scenario.num_microbatches > 1 or plan.zero_stage == 3 else 0.0
+
+    def exposed(gathering: float, scattering: float, compute: float) -> float:
+        hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
+        return gathering + scattering - scenario.profile.overlap.hidden_share * min(hidden, compute)
+
+    forward = {**layer.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(layer.forward.values()))}
+    backward = {**layer.backward, Part.DATA_PARALLEL: exposed(gather, scatter, sum(layer.backward.values()))}
+    return BlockCosts(forward, backward, layer.at_peak, layer.weight_grad)
+
+
+def _sends(scenario: Scenario, cut: Cut, fabric: Fabric) -> tuple[Array, Array]:
+    """Seconds from each stage to the next and to the previous one.
+
+    With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
+    (Narayanan et al. 2021, section 4.1); under sequence parallelism the activations are cut already.
+    """
+    plan = scenario.plan
+    forward, backward = np.zeros(plan.num_stages), np.zeros(plan.num_stages)
+    if plan.pp == 1:
+        return forward, backward
+    nbytes = cut.width * cut.tokens * scenario.model.hidden_size
+    group = tensor_group(plan, scenario.cluster)
+    scatter = scenario.stack.p2p_scatter_gather and not plan.sequence_parallel
+    share = nbytes / plan.tp if scatter or plan.sequence_parallel else nbytes
+    regather = float(all_gather(nbytes, group, fabric)) if scatter else 0.0
+    hops = [
+        float(send(share, hop_crosses_domains(rank, plan, scenario.cluster), fabric)) + regather
+        for rank in range(plan.pp)
+    ]
+    for stage in range(plan.num_stages - 1):
+        forward[stage] = backward[stage + 1] = hops[stage % plan.pp]
+    return forward, backward
+
+
+def _once_a_step(
+    scenario: Scenario, stages: tuple[Stage, ...], compute: ComputeModel, fabric: Fabric
+) -> tuple[Array, Array, Array, Array]:
+    """Gradient reduction, its unhideable tail, weight gather and optimizer, of every rank."""
+    model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
+    group = data_group(plan, scenario.cluster)
+    rows = []
+    for rank in range(plan.pp):
+        held = [stage for stage in stages if stage.index % plan.pp == rank]
+        params = sum(stage_params(stage, model, plan.tp) for stage in held)
+        layers = sum(stage.num_layers for stage in held)
+        grads = params * GRADIENT_WIDTH[stack.gradient_precision]
+        weights = params * training.activation_bytes
+        reduced_already = plan.zero_stage == 3 or (plan.zero_stage == 2 and scenario.num_microbatches > 1)
+        collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
+        reduction = 0.0 if reduced_already else float(collective(grads, group, fabric))
+        gather = float(all_gather(weights, group, fabric)) if plan.zero_stage in (1, 2) else 0.0
+        shard = params / plan.dp if plan.zero_stage else params
+        update = sum(float(compute.operation_time(item)) for item in optimizer_work(shard, stack, training))
+        # The bucket that holds the first layer is complete only when the backward ends.
+        rows.append((reduction, reduction / max(layers, 1), gather, update))
+    reduce, tail, gather_all, optimizer = np.array(rows).T
+    return reduce, tail, gather_all, optimizer
+
+
+def _tied_embedding(scenario: Scenario, fabric: Fabric) -> float:
+    """All-reduce of a tied embedding's gradient between first and last pipeline rank."""
+    plan, model = scenario.plan, scenario.model
+    if plan.pp == 1 or not model.tied_embeddings:
+        return 0.0
+    grads = model.vocab_size * model.hidden_size / plan.tp * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+    apart = plan.tp * plan.dp * plan.pp > scenario.cluster.nvlink_domain_gpus
+    return float(all_reduce(grads, Group(2, 1 if apart else 2), fabric))

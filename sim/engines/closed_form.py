@@ -1,0 +1,32 @@
+"""The formula: ideal time of the slowest rank plus fill and drain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.engines.program import Program
+from sim.engines.timeline import Timeline, finish_step, reduction_window
+
+
+def run(program: Program) -> Timeline:
+    """Step time of GPipe, 1F1B and interleaved 1F1B by formula.
+
+    With m micro-batches, w_r the seconds of one micro-batch on rank r and v chunks a rank, the pipeline takes
+    m · max(w) + (Σ w − max(w)) / v [1]_. Exact for uniform ranks without sends, and where the last rank is the slowest
+    (the usual case: it holds the head); an upper estimate for other uneven pipelines.
+
+    .. [1] Narayanan et al. 2021, arXiv:2104.04473, section 2.2: bubble (p − 1)(t_F + t_B) / v.
+    """
+    order, costs = program.order, program.costs
+    chunks = order.num_stages // order.num_ranks
+    per_stage = costs.forward_s + costs.backward_s
+    if costs.p2p_blocks:
+        per_stage = per_stage + costs.send_forward + costs.send_backward
+    per_rank = per_stage.reshape(chunks, order.num_ranks).sum(axis=0)
+    slowest = per_rank.max()
+    pipeline = order.num_microbatches * slowest + (per_rank.sum() - slowest) / chunks
+    if not costs.p2p_blocks:  # the fill passes every boundary once each way
+        pipeline += (costs.send_forward.sum() + costs.send_backward.sum()) / chunks
+    # Rank r drains before rank 0 by what the ranks before it still do in the last micro-batch.
+    ends = pipeline - np.concatenate([[0.0], np.cumsum(costs.backward_s[: order.num_ranks - 1])])
+    return finish_step(program, "closed_form", None, None, ends, reduction_window(program))

@@ -1,0 +1,91 @@
+"""When everything happened in one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.engines.program import Program
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One training step.
+
+    start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]
+    pipeline_end : when each rank's last action, send included, has ended. [s]
+    exposed_reduce : gradient reduction of each rank that no backward hid. [s]
+    exposed_gather : weight gather of each rank that no forward hid. [s]
+    ready : when every gradient is reduced and the update can begin. [s]
+    step_time : when the slowest rank has updated. [s]
+    """
+
+    program: Program
+    engine: str
+    start: Array | None
+    end: Array | None
+    pipeline_end: Array
+    exposed_reduce: Array
+    exposed_gather: Array
+    ready: float
+    step_time: float
+
+
+def finish_step(
+    program: Program,
+    engine: str,
+    start: Array | None,
+    end: Array | None,
+    pipeline_end: Array,
+    last_backward: Array,
+) -> Timeline:
+    """What follows the pipeline: gradient reduction, tied embedding, update, weight gather.
+
+    Parameters
+    ----------
+    pipeline_end : array over ranks
+        [s]
+    last_backward : array over ranks
+        Seconds of backward in which an overlapped reduction can hide, from `reduction_window`. [s]
+
+    Notes
+    -----
+    Each rank reduces as soon as it is done; the update waits for all of them, because the gradient norm and the
+    overflow check need every gradient. Overlapped, the reduction hides behind the last micro-batch's backward, except
+    for the last bucket and for what it takes from the kernels beside it.
+    """
+    costs = program.costs
+    if program.hide_grad_reduce:
+        hideable = np.minimum(costs.reduce - costs.reduce_tail, last_backward)
+        exposed = costs.reduce - costs.hidden_share * hideable
+    else:
+        exposed = costs.reduce
+    exposed_gather = costs.gather * (1.0 - costs.hidden_share if program.hide_gather else 1.0)
+    done = pipeline_end + exposed
+    # First and last rank reduce the tied embedding once both have their own gradients.
+    tied = max(done[0], done[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
+    ready = float(max(done.max(), tied))
+    step_time = ready + float((costs.optimizer + exposed_gather).max())
+    return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, ready, step_time)
+
+
+def reduction_window(program: Program) -> Array:
+    """Backward seconds during which a rank's gradients become final, from the order alone: the window of an overlap.
+
+    The gradients of a stage are final layer by layer during the backward of the last micro-batch on it, and stay so
+    through all that its rank does afterwards.
+    """
+    order = program.order
+    window = np.zeros(order.num_ranks)
+    for rank in range(order.num_ranks):
+        mine = np.flatnonzero(order.rank == rank)
+        grads = mine[order.kind[mine] != 0]
+        stages = order.stage[grads]
+        # From the end on: the first stage whose last gradient action starts the window.
+        last = {int(stage): int(place) for stage, place in zip(stages, grads, strict=True)}
+        opens = min(last.values())
+        window[rank] = program.compute[opens : mine[-1] + 1].sum()
+    return window

@@ -1,0 +1,41 @@
+"""What can go wrong, in words for the person who can put it right.
+
+Every message names the value, the rule it breaks and the nearest remedy. The command line turns
+`SpecError`, `ProfileError` and `ScheduleError` into exit code 2 and `InfeasiblePlan` into exit code 3.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FlopcastError(Exception):
+    """Any mistake flopcast can explain."""
+
+
+class SpecError(FlopcastError):
+    """A description (YAML, override, argument) that breaks a rule."""
+
+
+class ProfileError(FlopcastError):
+    """A calibrated profile that is broken or does not belong to the hardware."""
+
+
+class ScheduleError(FlopcastError):
+    """A schedule that skips work, repeats it, or can never finish."""
+
+
+class InfeasiblePlan(FlopcastError):
+    """A plan that is well formed but does not fit in the GPUs' memory."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A closing hint: '; did you mean X?' or the choices themselves where nothing is near."""
+    options = sorted(choices)
+    matches = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    if not matches:  # a different case or a part of a name is a near miss too
+        matches = [option for option in options if word.lower() in option.lower()][:3]
+    if matches:
+        return f"; did you mean {' or '.join(repr(match) for match in matches)}?"
+    return f"; choose from {', '.join(options)}" if options else ""

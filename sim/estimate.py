@@ -1,0 +1,270 @@
+"""The one-page story of the program: how long does one training step take, and why?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.breakdown import Breakdown, break_down
+from sim.costs.stage import cut_of, stage_costs
+from sim.engines import Timeline, build_program, run
+from sim.errors import InfeasiblePlan
+from sim.schedules import Order, build_order
+from sim.specs import Scenario
+from sim.units import show
+from sim.work.flops import hardware_flop, model_flop
+from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
+from sim.work.params import total_params
+from sim.work.stages import Stage, deal_stages
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How fast a scenario trains, and why.
+
+    step_time_s : one optimizer step. [s]
+    params : of the model.
+    memory : peak use of one GPU of each pipeline rank. [bytes]
+    memory_available_bytes : of the GPU. [bytes]
+    assumptions : what was guessed, allowed for or extrapolated.
+    """
+
+    scenario: Scenario
+    engine: str
+    step_time_s: float
+    params: int
+    num_microbatches: int
+    breakdown: Breakdown
+    memory: tuple[MemoryUse, ...]
+    memory_available_bytes: float
+    timeline: Timeline
+    assumptions: tuple[str, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs the plan uses."""
+        return self.scenario.plan.num_gpus
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second over the whole job."""
+        return self.scenario.training.tokens_per_step / self.step_time_s
+
+    @property
+    def model_flop_per_s_per_gpu(self) -> float:
+        """Model FLOPs (recomputation not counted, attention in full) a second and GPU. [FLOP/s]"""
+        return model_flop(self.scenario.model, self.scenario.training) / self.step_time_s / self.num_gpus
+
+    @property
+    def hardware_flop_per_s_per_gpu(self) -> float:
+        """Model FLOPs and recomputed ones a second and GPU: what Megatron-LM's papers print. [FLOP/s]"""
+        scenario = self.scenario
+        return hardware_flop(scenario.model, scenario.training, scenario.plan) / self.step_time_s / self.num_gpus
+
+    @property
+    def total_flop_per_s(self) -> float:
+        """Hardware FLOPs a second over all GPUs. [FLOP/s]"""
+        return self.hardware_flop_per_s_per_gpu * self.num_gpus
+
+    @property
+    def peak_flop_per_s(self) -> float:
+        """Of one GPU at the training precision. [FLOP/s]"""
+        return self.scenario.cluster.gpu.peak(self.scenario.training.precision)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilisation: model FLOP/s over peak."""
+        return self.model_flop_per_s_per_gpu / self.peak_flop_per_s
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilisation: with recomputed FLOPs."""
+        return self.hardware_flop_per_s_per_gpu / self.peak_flop_per_s
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of the step that the average GPU waits for the pipeline, for fill and drain and for slower ranks."""
+        seconds = self.breakdown.seconds
+        return (seconds["pipeline_bubble"] + seconds["stage_imbalance"]) / self.step_time_s
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank fits in memory."""
+        return self.largest.total <= self.memory_available_bytes
+
+    @property
+    def largest(self) -> MemoryUse:
+        """The fullest rank's memory."""
+        return max(self.memory, key=lambda use: use.total)
+
+    @property
+    def training_time_s(self) -> float | None:
+        """Time for the token budget, without failures or checkpoints; None without a budget. [s]"""
+        tokens = self.scenario.training.tokens
+        return None if tokens is None else tokens / self.tokens_per_s
+
+    def require_fit(self) -> Estimate:
+        """Self, if it fits.
+
+        Raises
+        ------
+        InfeasiblePlan
+            Naming the fullest rank, its largest part and what would help.
+        """
+        if self.fits:
+            return self
+        rank = max(range(len(self.memory)), key=lambda index: self.memory[index].total)
+        use = self.memory[rank].to_dict()
+        needed = use.pop("total")
+        part = max(use, key=lambda name: use[name])
+        raise InfeasiblePlan(
+            f"the plan does not fit: pipeline rank {rank} needs {show(needed, 'B')} of the "
+            f"{show(self.memory_available_bytes, 'B')} of a {self.scenario.cluster.gpu.name}; the largest part is "
+            f"{part.replace('_', ' ')} ({show(use[part], 'B')}). "
+            f"What would help: {', or '.join(_remedies(self.scenario, part))}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        scenario = self.scenario
+        days = None if self.training_time_s is None else self.training_time_s / 86400
+        return {
+            "scenario": scenario.name,
+            "engine": self.engine,
+            "num_gpus": self.num_gpus,
+            "params": self.params,
+            "num_microbatches": self.num_microbatches,
+            "step_time_s": self.step_time_s,
+            "tokens_per_s": self.tokens_per_s,
+            "model_flop_per_s_per_gpu": self.model_flop_per_s_per_gpu,
+            "hardware_flop_per_s_per_gpu": self.hardware_flop_per_s_per_gpu,
+            "total_flop_per_s": self.total_flop_per_s,
+            "peak_flop_per_s_per_gpu": self.peak_flop_per_s,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "bubble_fraction": self.bubble_fraction,
+            "training_days": days,
+            "fits": self.fits,
+            "memory": {
+                "available_bytes": self.memory_available_bytes,
+                "largest_bytes": self.largest.total,
+                "ranks": [use.to_dict() for use in self.memory],
+            },
+            "breakdown": dict(self.breakdown.seconds),
+            "profile": scenario.profile.name,
+            "stack": scenario.stack.name,
+            "plan": scenario.plan.model_dump(mode="json"),
+            "assumptions": list(self.assumptions),
+        }
+
+
+def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
+    """Predict one training step.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Model, cluster, plan, training, stack and profile.
+    engine : str
+        "dag" (exact longest path), "closed_form" (formula) or "des" (discrete events).
+
+    Returns
+    -------
+    Estimate
+        Whether or not it fits in memory; `require_fit` insists.
+
+    Raises
+    ------
+    ScheduleError
+        The schedule does not exist or cannot take these sizes.
+    SpecError
+        Unknown engine.
+    """
+    plan, stack = scenario.plan, scenario.stack
+    order = build_order(plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
+    costs = stage_costs(scenario)
+    program = build_program(
+        order,
+        costs,
+        hide_grad_reduce=stack.overlap_grad_reduce,
+        hide_gather=stack.overlap_param_gather,
+    )
+    timeline = run(program, engine)
+    return Estimate(
+        scenario=scenario,
+        engine=engine,
+        step_time_s=timeline.step_time,
+        params=total_params(scenario.model),
+        num_microbatches=scenario.num_microbatches,
+        breakdown=break_down(timeline),
+        memory=_memory(scenario, order),
+        memory_available_bytes=scenario.cluster.gpu.memory_bytes,
+        timeline=timeline,
+        assumptions=_assumptions(scenario, costs.notes),
+    )
+
+
+def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
+    """Peak memory of every rank: activations as they come and go in the schedule's order."""
+    cut = cut_of(scenario)
+    stages = deal_stages(scenario.model, scenario.plan)
+    kept = np.array([stage_activation_bytes(stage, scenario.model, scenario.stack, cut) for stage in stages])
+    # A forward keeps a stage's activations; the backward (or the weight gradient of a split one) frees them.
+    sign = np.array([1.0, -1.0, 0.0, -1.0])
+    change = sign[order.kind] * kept[order.stage]
+    home: list[list[Stage]] = [[] for _ in range(order.num_ranks)]
+    first_of_stage = np.unique(order.stage, return_index=True)[1]
+    for stage, place in zip(stages, first_of_stage, strict=True):
+        home[order.rank[place]].append(stage)
+    return tuple(
+        rank_memory(scenario, cut, tuple(home[rank]), float(np.cumsum(change[order.rank == rank]).max()))
+        for rank in range(order.num_ranks)
+    )
+
+
+def _remedies(scenario: Scenario, part: str) -> list[str]:
+    """What to change when `part` of the memory is too large."""
+    plan = scenario.plan
+    remedies = []
+    if part in ("activations", "logits", "working"):
+        if plan.recompute != "full":
+            remedies.append(
+                "plan.recompute="
+                + ("selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full")
+            )
+        if plan.tp > 1 and not plan.sequence_parallel:
+            remedies.append("plan.sequence_parallel=true")
+        if plan.microbatch_size > 1:
+            remedies.append(f"plan.microbatch_size={plan.microbatch_size // 2}")
+    if part in ("optimizer", "gradients", "weights") and plan.dp > 1:
+        level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
+        if plan.zero_stage < level:
+            remedies.append(f"plan.zero_stage={level}")
+    if plan.tp < scenario.cluster.nvlink_domain_gpus and plan.dp % 2 == 0:
+        remedies.append(f"plan.tp={plan.tp * 2} with plan.dp={plan.dp // 2}")
+    if plan.dp % 2 == 0:
+        remedies.append(f"plan.pp={plan.pp * 2} with plan.dp={plan.dp // 2}")
+    return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
+
+
+def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
+    """Everything the reader should know was not given or not measured."""
+    stack, profile = scenario.stack, scenario.profile
+    stated = [
+        *scenario.assumed,
+        f"memory includes an allowance of {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL and "
+        f"{stack.fragmentation:.0%} fragmentation of activations (stack {stack.name!r})",
+        *sorted(notes),
+    ]
+    if profile.provenance.not_measured:
+        stated.append(
+            f"profile {profile.name!r}: not measured on this GPU: {'; '.join(profile.provenance.not_measured)}"
+        )
+    if scenario.training.tokens is not None:
+        stated.append("training time counts no failures, checkpoints or evaluation")
+    stated.append(
+        "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
+    )
+    return tuple(stated)

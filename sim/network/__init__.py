@@ -1,0 +1,1 @@
+"""Floor 2, where ranks sit and what connects them."""

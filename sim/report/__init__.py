@@ -1,0 +1,1 @@
+"""Floor 6, speak: answers become text a person likes to read."""

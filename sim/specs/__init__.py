@@ -1,0 +1,28 @@
+"""Floor 0, describe: YAML in, frozen and validated records out."""
+
+from sim.specs.hardware import ClusterSpec, GpuSpec, NodeSpec
+from sim.specs.loading import build_scenario, load_scenario
+from sim.specs.model import ModelSpec
+from sim.specs.plan import ParallelPlan
+from sim.specs.presets import load_preset, preset_names, preset_source
+from sim.specs.profile import Profile
+from sim.specs.scenario import Scenario
+from sim.specs.stack import StackSpec
+from sim.specs.training import TrainingSpec
+
+__all__ = [
+    "ClusterSpec",
+    "GpuSpec",
+    "ModelSpec",
+    "NodeSpec",
+    "ParallelPlan",
+    "Profile",
+    "Scenario",
+    "StackSpec",
+    "TrainingSpec",
+    "build_scenario",
+    "load_preset",
+    "load_scenario",
+    "preset_names",
+    "preset_source",
+]

@@ -1,0 +1,126 @@
+"""What all descriptions share: frozen pydantic records that speak human in files and SI in Python.
+
+A field whose name ends in a unit (`memory_bytes`, `latency_s`) has a short name in files (`memory`, `latency`),
+where the value carries the unit instead: `memory: 80 GB`. A bare number is accepted only under the long name,
+so a file can never be wrong about its units in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from sim.errors import SpecError, nearest
+from sim.units import EXAMPLES, NOUNS, parse
+
+# Longest first: `_bytes_per_s` must win over `_s`.
+_SUFFIXES = ("bytes_per_s", "flop_per_s", "bytes", "flop", "w", "s")
+
+
+def unit_of(field_name: str) -> str | None:
+    """The dimension a field's name ends in, or None."""
+    return next((unit for unit in _SUFFIXES if field_name.endswith(f"_{unit}")), None)
+
+
+def file_name(field_name: str) -> str:
+    """The field's name in files: without its unit."""
+    unit = unit_of(field_name)
+    return field_name.removesuffix(f"_{unit}") if unit else field_name
+
+
+def _quantity(value: Any, unit: str, key: str, bare_allowed: bool) -> Any:
+    if isinstance(value, Mapping):
+        return {inner: _quantity(item, unit, f"{key}.{inner}", bare_allowed) for inner, item in value.items()}
+    if isinstance(value, str):
+        try:
+            return parse(value, unit)
+        except SpecError as error:
+            raise ValueError(f"{key}: {error}") from None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not bare_allowed:
+        raise ValueError(f"{key}: {value!r} has no unit; write {NOUNS[unit]} such as {EXAMPLES[unit]}")
+    return value
+
+
+class Spec(BaseModel):
+    """A frozen, validated description. Build it from SI numbers in Python or from human text in YAML."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_units(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        fields = {file_name(name): name for name in cls.model_fields}
+        read: dict[str, Any] = {}
+        for key, value in data.items():
+            name = fields.get(str(key), str(key))
+            if name in read:
+                raise ValueError(f"{file_name(name)!r} is given twice (as {key!r} and {name!r}); keep one")
+            unit = unit_of(name) if name in cls.model_fields else None
+            read[name] = _quantity(value, unit, str(key), bare_allowed=key == name) if unit else value
+        return read
+
+    @classmethod
+    def read(cls, data: Any, where: str) -> Self:
+        """Validate `data`, turning pydantic's report into one message a person can act on.
+
+        Parameters
+        ----------
+        data : mapping
+            As read from YAML.
+        where : str
+            What the message calls it: "plan", "gpu preset 'a100'".
+
+        Raises
+        ------
+        SpecError
+            With one line per mistake.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise SpecError("\n".join(_explain(cls, where, item) for item in error.errors())) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again. Fields that were derived from others are derived anew."""
+        given = {name: getattr(self, name) for name in self.model_fields_set - self._derived()}
+        return type(self).read({**given, **changes}, type(self).__name__)
+
+    def _derived(self) -> set[str]:
+        """Fields whose value follows from the others', so that it need not be kept."""
+        return set()
+
+
+def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
+    path = ".".join(file_name(str(part)) for part in item["loc"])
+    place = f"{where}.{path}" if path else where
+    kind, value = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        owner = cls
+        for part in item["loc"][:-1]:
+            field = owner.model_fields.get(str(part))
+            inner = field.annotation if field else None
+            if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+                break
+            owner = inner
+        names = {file_name(name) for name in owner.model_fields}
+        return f"{place}: unknown field {item['loc'][-1]!r}{nearest(str(item['loc'][-1]), names)}"
+    if kind == "missing":
+        return f"{place} is required and missing; add it"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{place} must be a mapping of fields, not {value!r}"
+    message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if kind == "value_error":
+        return f"{place}: {message}"
+    return f"{place} = {value!r}: {message}"
+
+
+def divisor_near(number: int, wanted: int) -> int:
+    """The divisor of `number` nearest to `wanted`, for remedies in messages."""
+    divisors = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    divisors += [number // d for d in divisors]
+    return min(divisors, key=lambda d: (abs(d - wanted), d))

@@ -1,0 +1,112 @@
+"""The machine: a GPU, the node that holds it, the cluster of nodes.
+
+Bandwidths are per GPU and per direction; peak FLOP/s is dense (no sparsity).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from sim.errors import SpecError
+from sim.specs.base import Spec
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+
+
+class GpuSpec(Spec):
+    """One accelerator."""
+
+    name: str
+    peak_flop_per_s: dict[Precision, PositiveFloat] = Field(min_length=1)
+    """Dense matrix-multiply peak by precision. [FLOP/s]"""
+    memory_bytes: PositiveFloat
+    """Device memory as marketed. [bytes]"""
+    memory_bandwidth_bytes_per_s: PositiveFloat
+    """Peak bandwidth of the device memory. [bytes/s]"""
+    num_sms: PositiveInt
+    """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
+    max_power_w: PositiveFloat | None = None
+
+    def peak(self, precision: str) -> float:
+        """Dense peak at `precision`. [FLOP/s]"""
+        for name, value in self.peak_flop_per_s.items():
+            if name == precision:
+                return value
+        raise SpecError(
+            f"{self.name} has no {precision} matrix units; set training.precision to one of "
+            f"{', '.join(self.peak_flop_per_s)}"
+        )
+
+
+class NodeSpec(Spec):
+    """One server: its GPUs, the NVLink between them, the network cards out of it."""
+
+    name: str
+    gpu: GpuSpec
+    gpus_per_node: PositiveInt
+    nvlink_bandwidth_bytes_per_s: PositiveFloat
+    """NVLink, per GPU and direction. [bytes/s]"""
+    nics_per_node: PositiveInt
+    """Network cards for compute traffic."""
+    nic_bandwidth_bytes_per_s: PositiveFloat
+    """One card, per direction. [bytes/s]"""
+
+
+class ClusterSpec(Spec):
+    """Nodes and the network between them."""
+
+    name: str
+    node: NodeSpec
+    num_nodes: PositiveInt
+    """How many there are; a plan may use fewer GPUs."""
+    nvlink_domain_gpus: PositiveInt
+    """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
+    inter_node_bandwidth_bytes_per_s: PositiveFloat
+    """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
+    fabric: Literal["infiniband", "ethernet"] = "infiniband"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: object) -> object:
+        if not isinstance(data, dict) or "node" not in data:
+            return data
+        data = dict(data)
+        node = data["node"] = (
+            data["node"] if isinstance(data["node"], NodeSpec) else NodeSpec.read(data["node"], "cluster.node")
+        )
+        data.setdefault("nvlink_domain_gpus", node.gpus_per_node)
+        if "inter_node_bandwidth" not in data:
+            share = node.nics_per_node * node.nic_bandwidth_bytes_per_s / node.gpus_per_node
+            data.setdefault("inter_node_bandwidth_bytes_per_s", share)
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterSpec:
+        per_node, domain = self.node.gpus_per_node, self.nvlink_domain_gpus
+        if domain % per_node:
+            raise ValueError(
+                f"nvlink_domain_gpus = {domain} must be a multiple of the node's {per_node} GPUs; "
+                f"nearest: {max(1, round(domain / per_node)) * per_node}"
+            )
+        return self
+
+    def _derived(self) -> set[str]:
+        node = self.node
+        rules = {
+            "nvlink_domain_gpus": self.nvlink_domain_gpus == node.gpus_per_node,
+            "inter_node_bandwidth_bytes_per_s": self.inter_node_bandwidth_bytes_per_s
+            == node.nics_per_node * node.nic_bandwidth_bytes_per_s / node.gpus_per_node,
+        }
+        return {name for name, derived in rules.items() if derived}
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in the whole cluster."""
+        return self.num_nodes * self.node.gpus_per_node
+
+    @property
+    def gpu(self) -> GpuSpec:
+        """The accelerator of every node."""
+        return self.node.gpu

@@ -1,0 +1,189 @@
+"""From a scenario file and overrides to a validated Scenario."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError, nearest
+from sim.specs.base import file_name
+from sim.specs.hardware import ClusterSpec
+from sim.specs.model import ModelSpec
+from sim.specs.plan import ParallelPlan
+from sim.specs.presets import load_file_as_preset, load_preset, preset_names
+from sim.specs.profile import Profile
+from sim.specs.scenario import Scenario
+from sim.specs.stack import StackSpec
+from sim.specs.training import TrainingSpec
+from sim.specs.yaml12 import load_yaml, parse_yaml
+
+# Which kind of preset a name at this place refers to.
+_PRESET_AT = {
+    "model": "models",
+    "cluster": "clusters",
+    "cluster.node": "nodes",
+    "cluster.node.gpu": "gpus",
+    "stack": "stacks",
+    "profile": "profiles",
+}
+_SECTIONS: dict[str, Any] = {
+    "model": ModelSpec,
+    "cluster": ClusterSpec,
+    "plan": ParallelPlan,
+    "training": TrainingSpec,
+    "stack": StackSpec,
+    "profile": Profile,
+}
+_DEFAULT_STACK = "megatron-core"
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; `memory` and `memory_bytes` are the same key."""
+    merged = dict(base)
+    for key, value in over.items():
+        twin = next((k for k in merged if isinstance(k, str) and file_name(k) == file_name(str(key))), key)
+        below = merged.pop(twin, None)
+        if isinstance(value, Mapping) and "preset" in value:
+            below = None  # another preset, not changes to what is there
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def resolve(data: Any, place: str) -> Any:
+    """Replace preset names at and below `place` by what they stand for."""
+    kind = _PRESET_AT.get(place)
+    if kind and isinstance(data, str):
+        data = load_preset(kind, data)
+    elif kind and isinstance(data, Mapping) and "preset" in data:
+        rest = {key: value for key, value in data.items() if key != "preset"}
+        data = _merge(load_preset(kind, str(data["preset"])), rest)
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        key: resolve(value, f"{place}.{key}" if place else str(key)) if isinstance(value, (str, Mapping)) else value
+        for key, value in data.items()
+    }
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    """Set one `path=value` in resolved scenario data, in place."""
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise SpecError(f"override {override!r} must look like plan.tp=4 (field=value)")
+    if keys[0] not in _SECTIONS and keys != ["name"]:
+        raise SpecError(f"override {override!r}: no section {keys[0]!r}{nearest(keys[0], _SECTIONS)}")
+    value = parse_yaml(text, f"override {override!r}") if text.strip() else None
+    target = data
+    for depth, key in enumerate(keys[:-1], start=1):
+        below = target.get(key, {})
+        if not isinstance(below, dict):
+            raise SpecError(f"override {override!r}: {'.'.join(keys[:depth])} is the value {below!r} and has no fields")
+        target[key] = target = below
+    merged = {"preset": value} if keys[-1] == "preset" else _merge(target, {keys[-1]: value})
+    target.clear()
+    target.update(merged)
+
+
+def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scenario") -> Scenario:
+    """A Scenario from data as read from YAML.
+
+    Parameters
+    ----------
+    data : mapping
+        Sections model, cluster, plan, training, and optionally stack, profile, name, description. A section may be the
+        name of a preset, or a mapping with `preset:` and what differs from it.
+    overrides : sequence of str
+        "plan.tp=4", "model=gpt3-175b": laid over the data in order.
+    where : str
+        What messages call the source.
+
+    Raises
+    ------
+    SpecError, ProfileError
+        Every mistake found, one per line.
+    """
+    if not isinstance(data, Mapping):
+        raise SpecError(f"{where} must be a mapping with model, cluster, plan and training, not {type(data).__name__}")
+    known = {*_SECTIONS, "name", "description"}
+    unknown = [f"{where}: unknown section {key!r}{nearest(str(key), known)}" for key in data if key not in known]
+    if unknown:
+        raise SpecError("\n".join(unknown))
+    # A whole section chosen on the command line wins over the file before anything in it is looked up.
+    raw = copy.deepcopy(dict(data))
+    whole = [item for item in overrides if "." not in item.partition("=")[0]]
+    for item in whole:
+        raw.pop(item.partition("=")[0].strip(), None)
+        _apply(raw, item)
+    resolved: dict[str, Any] = resolve(raw, "")
+    for item in overrides:
+        if item not in whole:
+            _apply(resolved, item)
+            resolved = resolve(resolved, "")
+
+    missing = [name for name in ("model", "cluster", "plan", "training") if resolved.get(name) is None]
+    if missing:
+        raise SpecError(
+            f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster, plan and training"
+        )
+    assumed = []
+    if resolved.get("stack") is None:
+        resolved["stack"] = load_preset("stacks", _DEFAULT_STACK)
+        assumed.append(f"no stack was named; {_DEFAULT_STACK!r} is assumed")
+    sections: dict[str, Any] = {name: resolved[name] for name in _SECTIONS if resolved.get(name) is not None}
+    sections = {name: _SECTIONS[name].read(value, name) for name, value in sections.items()}
+    if "profile" not in sections:
+        gpu = sections["cluster"].gpu.name
+        sections["profile"] = Profile.read(_profile_for(gpu), "profile")
+        assumed.append(f"no profile was named; {sections['profile'].name!r} is taken for {gpu}")
+    facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
+    return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+
+
+def _profile_for(gpu: str) -> dict[str, Any]:
+    for name in preset_names("profiles"):
+        profile = load_preset("profiles", name)
+        if profile["gpu"] in gpu:
+            return profile
+    raise SpecError(
+        f"no shipped profile is made for the GPU {gpu!r}; name one in the scenario (profile: a100), "
+        "with a GPU whose name contains the profile's"
+    )
+
+
+def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str | None = None) -> Scenario:
+    """Read a scenario file.
+
+    Parameters
+    ----------
+    path : path
+        A YAML file.
+    overrides : sequence of str
+        "field.path=value", as the command line's --set.
+    profile : str, optional
+        A profile preset's name or a profile's YAML file, instead of the scenario's.
+
+    Raises
+    ------
+    SpecError
+        The file is missing, is not YAML, or breaks a rule.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise SpecError(f"no scenario file {str(path)!r}{_nearby(path)}")
+    data = load_yaml(path)
+    if profile is not None and isinstance(data, dict):
+        data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
+    return build_scenario(data, overrides, path.stem)
+
+
+def _nearby(path: Path) -> str:
+    """A hint naming scenario files that look like the missing one."""
+    near = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
+    files = {file.stem: file for file in (*Path("scenarios").rglob("*.yaml"), *near)}
+    hint = nearest(path.stem, files)
+    for stem, file in files.items():
+        hint = hint.replace(repr(stem), repr(str(file)))
+    return hint or "; give the path of a YAML file"

@@ -1,0 +1,54 @@
+"""The parallel plan: how the model and the batch are cut over the GPUs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveInt, model_validator
+
+from sim.specs.base import Spec
+
+
+class ParallelPlan(Spec):
+    """How one training step is spread over tp · pp · dp GPUs."""
+
+    tp: PositiveInt = 1
+    """Tensor parallel degree: each matrix is cut over tp GPUs."""
+    pp: PositiveInt = 1
+    """Pipeline parallel degree: the layers are cut over pp ranks."""
+    dp: PositiveInt = 1
+    """Data parallel degree: the batch is cut over dp replicas."""
+    microbatch_size: PositiveInt = 1
+    """Sequences that go through the pipeline together."""
+    schedule: str = "1f1b"
+    """In which order a pipeline rank works; `flopcast presets list schedules` names them."""
+    num_chunks: PositiveInt = 1
+    """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations recomputed in the backward: none, the attention core only, or each whole layer."""
+    sequence_parallel: bool = False
+    """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too."""
+    embedding_as_layer: bool = False
+    """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
+    head_as_layer: bool = False
+    """Count the output head as one layer when layers are dealt to stages."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ParallelPlan:
+        if self.num_chunks > 1 and self.pp == 1:
+            raise ValueError(f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
+        if self.sequence_parallel and self.tp == 1:
+            raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
+        return self
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs the plan uses."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual pipeline stages over all ranks."""
+        return self.pp * self.num_chunks

@@ -1,0 +1,93 @@
+"""Shipped descriptions, one thing a YAML file, every number with its source.
+
+A preset file says `source:` once for all its numbers, or beside a number: `memory: {value: 80 GB, source: datasheet}`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError, nearest
+from sim.specs.yaml12 import load_yaml
+
+_ROOT = Path(__file__).parent.parent / "presets"
+KINDS = ("gpus", "nodes", "clusters", "models", "stacks", "profiles")
+
+
+def preset_names(kind: str) -> list[str]:
+    """Names of the shipped presets of one kind: gpus, nodes, clusters, models, stacks, profiles."""
+    if kind not in KINDS:
+        raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, KINDS)}")
+    return sorted(path.stem for path in (_ROOT / kind).glob("*.yaml"))
+
+
+@cache
+def _raw(kind: str, name: str) -> dict[str, Any]:
+    path = _ROOT / kind / f"{name}.yaml"
+    if Path(name).name != name or not path.is_file():
+        raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, preset_names(kind))}")
+    data = load_yaml(path)
+    assert isinstance(data, dict), path
+    return data
+
+
+def _is_sourced(item: Any) -> bool:
+    return isinstance(item, dict) and "value" in item and item.keys() <= {"value", "source"}
+
+
+def _values(item: Any) -> Any:
+    if _is_sourced(item):
+        return item["value"]
+    if isinstance(item, dict):
+        return {key: _values(value) for key, value in item.items() if key != "source"}
+    return item
+
+
+def load_preset(kind: str, name: str) -> dict[str, Any]:
+    """The data of a preset, sources stripped, ready for the record's validation.
+
+    Raises
+    ------
+    SpecError
+        No such preset; the message names the nearest one.
+    """
+    data: dict[str, Any] = _values(_raw(kind, name))
+    data.setdefault("name", name)
+    return data
+
+
+def load_file_as_preset(path: Path) -> dict[str, Any]:
+    """The data of a user's own file in the format of presets, such as a profile written by a calibration.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read or does not hold a mapping.
+    """
+    data = load_yaml(path)
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} must hold a mapping of fields, not {type(data).__name__}")
+    values: dict[str, Any] = _values(data)
+    values.setdefault("name", path.stem)
+    return values
+
+
+def preset_source(kind: str, name: str) -> list[tuple[str, Any, str]]:
+    """(field, value as written, source) of every value in a preset, for `flopcast presets show`."""
+    rows: list[tuple[str, Any, str]] = []
+
+    def walk(item: Any, path: str, source: str) -> None:
+        if _is_sourced(item):
+            rows.append((path, item["value"], item.get("source", source)))
+        elif isinstance(item, dict):
+            source = item.get("source", source)
+            for key, value in item.items():
+                if key != "source":
+                    walk(value, f"{path}.{key}" if path else str(key), source)
+        else:
+            rows.append((path, item, source))
+
+    walk(_raw(kind, name), "", "")
+    return rows

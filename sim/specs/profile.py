@@ -1,0 +1,102 @@
+"""A calibrated profile: what a GPU and its links really reach, with where every value came from.
+
+The functions that use these parameters are in `sim.costs`; the functions that fit them are in `calibration.fit`.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from sim.specs.base import Spec
+
+Fraction = PositiveFloat
+
+
+class GemmParams(Spec):
+    """Matrix multiply: a roofline with tiles, waves and a launch floor (`sim.costs.efficiency.gemm_time`)."""
+
+    max_efficiency: float = Field(gt=0, le=1)
+    """Share of peak that a full wave of the largest tile reaches when k is long."""
+    k_overhead: NonNegativeFloat
+    """Prologue and epilogue of a tile, as that many extra steps of k."""
+    tile_exponent: NonNegativeFloat
+    """A tile of area A runs at (A / largest)^exponent of the largest tile's rate."""
+    wave_quantisation: float = Field(ge=0, le=1)
+    """1: a last partial wave costs a whole one; 0: it costs its share."""
+    kernel_floor_s: NonNegativeFloat
+    """Shortest time of any kernel on the GPU. [s]"""
+    measured_flop: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Smallest and largest multiply measured; outside it the answer says 'extrapolated'. [FLOP]"""
+
+
+class AttentionParams(Spec):
+    """Fused attention (flash): share of peak on the FLOPs it executes."""
+
+    forward_efficiency: float = Field(gt=0, le=1)
+    backward_efficiency: float = Field(gt=0, le=1)
+    half_length: NonNegativeFloat = 0.0
+    """Sequence length at which half of that efficiency is reached."""
+
+
+class MemoryParams(Spec):
+    """Memory-bound kernels: bytes over a share of the peak bandwidth, plus the kernel floor."""
+
+    efficiency: float = Field(gt=0, le=1)
+
+
+class OverlapParams(Spec):
+    """Communication beside compute: NCCL's kernels take SMs and memory bandwidth from the kernels they run beside."""
+
+    hidden_share: float = Field(gt=0, le=1)
+    """Of a collective that runs beside compute, the share of its time that does not lengthen the step."""
+
+
+class LinkParams(Spec):
+    """Collectives over one kind of link: latency, and bus bandwidth that saturates with message size.
+
+    time = latency + V / (efficiency · bandwidth) · (1 + (half_volume / V)^exponent), V the bytes each rank moves.
+    """
+
+    efficiency: float = Field(gt=0, le=1)
+    """Largest bus bandwidth as a share of the link's."""
+    base_latency_s: NonNegativeFloat
+    """Per collective. [s]"""
+    hop_latency_s: NonNegativeFloat
+    """Per step of a ring or level of a tree. [s]"""
+    half_volume_bytes: NonNegativeFloat
+    """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
+    exponent: PositiveFloat = 1.0
+    shared_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """The same when many groups use the network at once, each with its own rings: their flows meet on links that a
+    single job-wide ring would share out evenly. Default: efficiency."""
+    p2p_efficiency: float = Field(gt=0, le=1)
+    """Point-to-point bandwidth as a share of the link's."""
+
+
+class Provenance(Spec):
+    """Where a profile's values come from."""
+
+    method: str
+    """How the values were obtained."""
+    fitted_on: tuple[str, ...] = ()
+    """Data the fitted values were fitted on."""
+    not_measured: tuple[str, ...] = ()
+    """Values that are taken from documents, other hardware or judgement rather than from measurements of this one."""
+    date: str = ""
+
+
+class Profile(Spec):
+    """Everything calibrated about one GPU and its links."""
+
+    name: str
+    gpu: str
+    """The GPU family it was made for; using it on another is refused."""
+    gemm: GemmParams
+    attention: AttentionParams
+    memory: MemoryParams
+    overlap: OverlapParams
+    nvlink: LinkParams
+    network: LinkParams
+    residuals: dict[str, float] = Field(default_factory=dict)
+    """Median absolute relative error of each fit on its own data."""
+    provenance: Provenance

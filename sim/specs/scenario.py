@@ -1,0 +1,100 @@
+"""A scenario: one complete question, and the rules between its parts."""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from sim.errors import ProfileError
+from sim.specs.base import Spec, divisor_near
+from sim.specs.hardware import ClusterSpec
+from sim.specs.model import ModelSpec
+from sim.specs.plan import ParallelPlan
+from sim.specs.profile import Profile
+from sim.specs.stack import StackSpec
+from sim.specs.training import TrainingSpec
+
+
+class Scenario(Spec):
+    """Which model, on which cluster, cut how, trained with what."""
+
+    name: str = "scenario"
+    description: str = ""
+    model: ModelSpec
+    cluster: ClusterSpec
+    plan: ParallelPlan
+    training: TrainingSpec
+    stack: StackSpec
+    profile: Profile
+    assumed: tuple[str, ...] = ()
+    """What the description left open and how it was filled in; shown with every answer."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Scenario:
+        problems = [*self._divisibility(), *self._limits()]
+        if problems:
+            raise ValueError("\n".join(problems))
+        self.cluster.gpu.peak(self.training.precision)
+        if self.profile.gpu not in self.cluster.gpu.name:
+            raise ProfileError(
+                f"profile {self.profile.name!r} was made for {self.profile.gpu}, but the cluster has "
+                f"{self.cluster.gpu.name}; "
+                "choose a profile of that GPU (flopcast presets list profiles)"
+            )
+        return self
+
+    def _divisibility(self) -> list[str]:
+        model, plan, training = self.model, self.plan, self.training
+        rules = [
+            (plan.tp, "plan.tp", model.num_heads, "model.num_heads"),
+            (plan.tp, "plan.tp", model.intermediate_size, "model.intermediate_size"),
+        ]
+        if model.num_kv_heads > plan.tp:
+            rules.append((plan.tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"))
+        if plan.sequence_parallel:
+            rules.append((plan.tp, "plan.tp", training.sequence_length, "training.sequence_length"))
+        problems = [
+            f"{inner} = {value} must divide {outer} = {total}; nearest that does: {divisor_near(total, value)}"
+            for value, inner, total, outer in rules
+            if total % value
+        ]
+        if model.num_kv_heads < plan.tp and plan.tp % model.num_kv_heads:
+            problems.append(
+                f"plan.tp = {plan.tp} must be a multiple of model.num_kv_heads = {model.num_kv_heads} to replicate them"
+            )
+        replica = plan.dp * plan.microbatch_size
+        if training.global_batch_size % replica:
+            batch = training.global_batch_size
+            nearest_batch = max(1, round(batch / replica)) * replica
+            problems.append(
+                f"training.global_batch_size = {batch} must be a multiple of plan.dp · plan.microbatch_size = "
+                f"{plan.dp} · {plan.microbatch_size} = {replica}; nearest: {nearest_batch}"
+            )
+        dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+        if dealt % plan.num_stages:
+            extra = "" if dealt == model.num_layers else " (embedding and head counted as layers)"
+            problems.append(
+                f"plan.pp · plan.num_chunks = {plan.pp} · {plan.num_chunks} = {plan.num_stages} must divide the "
+                f"{dealt} layers{extra}; nearest that does: {divisor_near(dealt, plan.num_stages)} stages"
+            )
+        return problems
+
+    def _limits(self) -> list[str]:
+        model, plan, training = self.model, self.plan, self.training
+        problems = []
+        if plan.num_gpus > self.cluster.num_gpus:
+            problems.append(
+                f"the plan needs tp · pp · dp = {plan.tp} · {plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
+                f"{self.cluster.name!r} has {self.cluster.num_gpus}; lower plan.dp to "
+                f"{max(1, self.cluster.num_gpus // (plan.tp * plan.pp))} or raise cluster.num_nodes"
+            )
+        if model.position == "learned" and training.sequence_length > model.max_sequence_length:
+            problems.append(
+                f"training.sequence_length = {training.sequence_length} exceeds the model's "
+                f"{model.max_sequence_length} learned positions; raise model.max_sequence_length"
+            )
+        return problems
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches that go through each pipeline in a step."""
+        return self.training.global_batch_size // (self.plan.dp * self.plan.microbatch_size)

@@ -1,0 +1,58 @@
+"""The software stack: what differs between generations of training frameworks, described rather than fudged."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, model_validator
+
+from sim.specs.base import Spec
+
+
+class StackSpec(Spec):
+    """What a framework of a given year fuses, overlaps and stores."""
+
+    name: str = "stack"
+    attention: Literal["math", "flash"] = "flash"
+    """math keeps the sequence × sequence scores in memory; flash never writes them."""
+    causal_attention: bool
+    """The attention kernel skips the masked half of the scores. Default: true for flash, false for math."""
+    fused_softmax: bool = True
+    """Scale, mask and softmax in one kernel (math attention only)."""
+    fused_bias_activation: bool = True
+    """Bias and activation, and bias, dropout and residual addition, in one kernel each."""
+    fused_cross_entropy: bool = True
+    """The loss in one kernel per direction, instead of one per arithmetic step."""
+    fused_gradient_accumulation: bool = True
+    """Weight gradients are added to the main gradients inside the matrix multiply, not in a kernel of their own."""
+    fused_optimizer: bool = True
+    """One multi-tensor kernel for the update, instead of copies, unscaling and the update one after another."""
+    gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
+    """In which main gradients are kept and reduced."""
+    p2p_scatter_gather: bool = True
+    """Each tensor-parallel rank sends its share of the pipeline activations over its own card, and the receivers
+    gather over NVLink (Narayanan et al. 2021, section 4.1). Implied by sequence parallelism."""
+    overlap_p2p: bool = False
+    """Pipeline sends run beside compute."""
+    overlap_grad_reduce: bool = False
+    """The data-parallel gradient reduction starts during the last micro-batch's backward."""
+    overlap_param_gather: bool = False
+    """ZeRO's weight gathers run beside compute."""
+    overlap_tp_backward: bool = False
+    """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
+    kernel_launch_s: NonNegativeFloat
+    """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. [s]"""
+    framework_memory_bytes: NonNegativeFloat = 3e9
+    """CUDA context, libraries' workspaces and NCCL buffers per GPU; an allowance, not a measurement. [bytes]"""
+    fragmentation: float = Field(default=0.03, ge=0.0, lt=1.0)
+    """Share of activation memory lost to the allocator; an allowance, not a measurement."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {"causal_attention": data.get("attention", "flash") == "flash", **data}
+
+    def _derived(self) -> set[str]:
+        return {"causal_attention"} if self.causal_attention == (self.attention == "flash") else set()

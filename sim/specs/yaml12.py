@@ -1,0 +1,76 @@
+"""YAML as people expect it: 1e9 is a number, `no` and `1:30` are text, a key given twice is a mistake.
+
+PyYAML reads YAML 1.1; this loader takes the scalar rules of YAML 1.2's core schema on top of its safe constructor,
+and the C parser where PyYAML was built with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sim.errors import SpecError
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise SpecError(f"line {key_node.start_mark.line + 1}: a key must be a name, not {key!r}")
+            if key in seen:
+                raise SpecError(f"line {key_node.start_mark.line + 1}: the key {key!r} is given twice; keep one")
+            seen.add(key)
+        return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), list(_first))
+_Loader.yaml_implicit_resolvers.setdefault("", []).append(("tag:yaml.org,2002:null", re.compile("$")))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The data in `text`; mistakes are reported as in `where`.
+
+    Raises
+    ------
+    SpecError
+        With the line and what is wrong there.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = error.problem or error.context or "broken YAML"
+        raise SpecError(f"{where}:{line}: {reason}; check the indentation, colons and quotes there") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{where}: not readable as YAML: {error}") from None
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def load_yaml(path: Path | str) -> Any:
+    """The data in a YAML file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not a text file in UTF-8; save the scenario as YAML text") from None
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
+    return parse_yaml(text, str(path))

@@ -1,0 +1,133 @@
+"""Quantities: SI floats inside, human text at the border.
+
+`parse("400 Gbit/s", "bytes_per_s")` is 5e10; `show(5.02e17, "FLOP/s")` is "502 PFLOP/s".
+Letters follow the field: B is a byte, b or bit a bit, k M G T P E are powers of 1000, Ki Mi Gi Ti powers of 1024.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sim.errors import SpecError
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_PREFIX = r"(?P<prefix>Ki|Mi|Gi|Ti|[kKMGTPE]?)"
+
+#: dimension -> (pattern of its unit after the prefix, what one such unit is in SI, an example for messages)
+_UNITS: dict[str, list[tuple[str, float]]] = {
+    "bytes": [(r"B|byte|bytes", 1.0), (r"b|bit|bits", 1 / 8)],
+    "bytes_per_s": [(r"B/s|Bps|byte/s|bytes/s", 1.0), (r"b/s|bit/s|bits/s|bps", 1 / 8)],
+    "flop_per_s": [(r"FLOP/s|FLOPS|flop/s|OP/s|OPS", 1.0)],
+    "flop": [(r"FLOP|FLOPs|flop", 1.0)],
+    "w": [(r"W|watt|watts", 1.0)],
+}
+_TIMES = {
+    "s": 1.0,
+    "sec": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+EXAMPLES = {
+    "bytes": "'80 GB' or '80 GiB'",
+    "bytes_per_s": "'400 Gbit/s' or '2 TB/s'",
+    "flop_per_s": "'312 TFLOP/s'",
+    "flop": "'1 EFLOP'",
+    "w": "'400 W'",
+    "s": "'2 us' or '1.5 ms'",
+}
+NOUNS = {
+    "bytes": "a size",
+    "bytes_per_s": "a bandwidth",
+    "flop_per_s": "a compute rate",
+    "flop": "an amount of compute",
+    "w": "a power",
+    "s": "a time",
+}
+_NUMBER = re.compile(r"\s*(?P<number>[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S.*)?$")
+
+
+def _factor(unit: str, dimension: str) -> float | None:
+    """What one `unit` is in SI, or None where it does not measure `dimension`."""
+    if dimension == "s":
+        return _TIMES.get(unit)
+    for pattern, si in _UNITS[dimension]:
+        match = re.fullmatch(f"{_PREFIX}(?:{pattern})", unit)
+        if match:
+            prefix = match["prefix"]
+            return si * (_BINARY.get(prefix) or _DECIMAL[prefix])
+    return None
+
+
+def parse(text: str, dimension: str) -> float:
+    """The SI value of a quantity written with its unit.
+
+    Parameters
+    ----------
+    text : str
+        Such as "400 Gbit/s", "80 GB", "2.5 us".
+    dimension : str
+        One of bytes, bytes_per_s, flop_per_s, flop, w, s.
+
+    Raises
+    ------
+    SpecError
+        No unit, an unknown unit, or a unit of something else (a size where a bandwidth is needed).
+    """
+    match = _NUMBER.match(text)
+    if not match:
+        raise SpecError(f"{text!r} is not a quantity; write a number and a unit, such as {EXAMPLES[dimension]}")
+    number = float(match["number"].replace("_", ""))
+    unit = (match["unit"] or "").strip()
+    if not unit:
+        raise SpecError(f"{text!r} has no unit; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}")
+    factor = _factor(unit, dimension)
+    if factor is not None:
+        return number * factor
+    for other in ("s", *_UNITS):
+        if _factor(unit, other) is not None:
+            raise SpecError(f"{text!r} is {NOUNS[other]}, not {NOUNS[dimension]}; write it as {EXAMPLES[dimension]}")
+    raise SpecError(f"{text!r} has the unknown unit {unit!r}; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}")
+
+
+def show(value: float, unit: str, digits: int = 3) -> str:
+    """A value with an SI prefix and `digits` significant digits: show(5.02e17, "FLOP/s") == "502 PFLOP/s"."""
+    magnitude = abs(value)
+    for prefix, factor in reversed(_DECIMAL.items()):
+        if prefix != "K" and magnitude >= factor:
+            return f"{significant(value / factor, digits)} {prefix}{unit}"
+    return f"{significant(value, digits)} {unit}"
+
+
+def show_time(seconds: float, digits: int = 3) -> str:
+    """A duration in the unit a person would choose: 2.1e-6 -> "2.1 µs", 7.25e6 -> "83.9 days"."""
+    for limit, factor, unit in (
+        (86400.0, 86400.0, "days"),
+        (7200.0, 3600.0, "hours"),
+        (1.0, 1.0, "s"),
+        (1e-3, 1e-3, "ms"),
+    ):
+        if abs(seconds) >= limit:
+            return f"{significant(seconds / factor, digits)} {unit}"
+    return f"{significant(seconds * 1e6, digits)} µs"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with `digits` significant digits and no exponent (0.123, 12.3, 123, 1,234)."""
+    if value == 0:
+        return "0"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(0, digits - whole)}f}"
+
+
+def show_count(number: float) -> str:
+    """A large number in words: 1.008e12 -> "1.01 trillion"."""
+    for factor, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if number >= factor:
+            return f"{significant(number / factor)} {word}"
+    return f"{number:,.0f}"

@@ -1,0 +1,302 @@
+"""One transformer layer, the embedding and the head as operations on one GPU of a tensor-parallel group.
+
+Shapes are those of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3): column- then row-parallel
+matrices, so that a layer needs two all-reduces forward and two backward; with sequence parallelism each becomes a
+reduce-scatter and an all-gather, and norms and dropouts are cut along the sequence (Korthikanti et al. 2022,
+arXiv:2205.05198, section 4.2.2).
+
+Elementwise kernels are counted by the bytes they read and write: `width` bytes an activation, one byte a dropout mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.specs import ModelSpec, StackSpec
+from sim.work.operations import BlockWork, Cause, Collective, Number, Operation, Phase, matmul, memory
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.params import layer_params
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of plan and training the counts depend on. Numbers may be arrays; the flags are categories.
+
+    width : bytes of an activation or weight in compute precision.
+    """
+
+    tp: Number
+    microbatch_size: Number
+    sequence_length: Number
+    sequence_parallel: bool
+    recompute: str
+    width: int = 2
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens of a micro-batch."""
+        return self.microbatch_size * self.sequence_length
+
+    @property
+    def norm_tokens(self) -> Number:
+        """Tokens that one GPU normalises: all, or its share under sequence parallelism."""
+        return self.tokens / self.tp if self.sequence_parallel else self.tokens
+
+
+def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """One transformer layer, one micro-batch, on one GPU.
+
+    Parameters
+    ----------
+    model, stack : records
+    cut : Cut
+        Degrees and sizes; arrays broadcast.
+
+    Returns
+    -------
+    BlockWork
+        Forward, input gradient, weight gradient, and what `cut.recompute` runs again in the backward.
+    """
+    core = _attention_core(model, stack, cut)
+    attention = _projections_around(core, model, stack, cut)
+    mlp = _mlp(model, stack, cut)
+    forward = attention.forward + mlp.forward
+    accumulate = _gradient_accumulation(layer_params(model) / cut.tp, stack, cut.width)
+    again = {"none": Phase(), "selective": core.forward, "full": forward}[cut.recompute]
+    return BlockWork(
+        forward=forward,
+        input_grad=mlp.input_grad + attention.input_grad,
+        weight_grad=mlp.weight_grad + attention.weight_grad + accumulate,
+        recompute=again,
+    )
+
+
+def _linear(
+    name: str, tokens: Number, n: Number, k: Number, width: int, cause: Cause = Cause.MATMUL
+) -> tuple[Operation, Operation, Operation]:
+    """A linear layer's forward, input-gradient and weight-gradient multiplies."""
+    return (
+        matmul(name, tokens, n, k, width, cause=cause),
+        matmul(f"{name} input gradient", tokens, k, n, width, cause=cause),
+        matmul(f"{name} weight gradient", k, n, tokens, width, cause=cause),
+    )
+
+
+def _gather_in(cut: Cut, hidden: int, stack: StackSpec) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Collectives before a column-parallel linear: (forward, backward)."""
+    nbytes = cut.width * cut.tokens * hidden
+    if cut.sequence_parallel:
+        # The backward gathers the input again (it is kept sharded) beside the input-gradient multiply, and
+        # reduce-scatters the result [Korthikanti 2022, section 4.2.2].
+        return (
+            (Collective("gather activations", "all_gather", nbytes),),
+            (
+                Collective("gather activations again", "all_gather", nbytes, overlapped=True),
+                Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward),
+            ),
+        )
+    return (), (Collective("reduce input gradient", "all_reduce", nbytes, overlapped=stack.overlap_tp_backward),)
+
+
+def _reduce_out(cut: Cut, hidden: int) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Collectives after a row-parallel linear: (forward, backward)."""
+    nbytes = cut.width * cut.tokens * hidden
+    if cut.sequence_parallel:
+        return (
+            (Collective("scatter output", "reduce_scatter", nbytes),),
+            (Collective("gather output gradient", "all_gather", nbytes),),
+        )
+    return (Collective("reduce output", "all_reduce", nbytes),), ()
+
+
+def _norm(model: ModelSpec, cut: Cut) -> tuple[Operation, Operation]:
+    """Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes."""
+    elements = cut.norm_tokens * model.hidden_size
+    return (
+        memory("norm", 2 * cut.width * elements),
+        # dx (3 tensors), the addition of the residual branch's gradient (3 tensors), the weights' gradient (2 tensors)
+        memory("norm backward", 8 * cut.width * elements, kernels=3),
+    )
+
+
+def _residual(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
+    """Bias, dropout and residual addition, forward and backward."""
+    elements = cut.norm_tokens * model.hidden_size
+    w = cut.width
+    if not model.dropout:
+        kernels = 2 if model.bias and not stack.fused_bias_activation else 1
+        return memory("residual", 3 * w * elements * kernels, kernels), memory(
+            "bias gradient", w * elements * model.bias
+        )
+    if stack.fused_bias_activation:
+        return memory("dropout and residual", (3 * w + 1) * elements), memory(
+            "dropout backward", (2 * w + 1) * elements + w * elements
+        )
+    # bias add (2 tensors), dropout (2 and the mask), addition (3); backward: dropout, bias gradient
+    return (
+        memory("dropout and residual", (7 * w + 1) * elements, kernels=3),
+        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2),
+    )
+
+
+def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Scores, softmax, dropout and values: what selective recomputation runs again."""
+    s, b, d, w = cut.sequence_length, cut.microbatch_size, model.head_dim, cut.width
+    heads = model.num_heads / cut.tp * b
+    # Two multiplies of s × s × d a head forward, four backward.
+    full = 4.0 * s * s * d * heads
+    credit = full
+    if stack.attention == "flash":
+        skipped = 0.5 if stack.causal_attention else 1.0
+        nbytes = w * cut.tokens * d * (2 * model.num_heads + 2 * model.num_kv_heads) / cut.tp
+
+        def fused(name: str, times: float, credited: float, backward: bool) -> Operation:
+            return Operation(
+                name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
+                batch=heads, length=s, backward=backward, credited_flop=credited * credit,
+            )  # fmt: skip
+
+        # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1).
+        return BlockWork(
+            forward=Phase((fused("flash attention", 1.0, 1.0, False),)),
+            input_grad=Phase((fused("flash attention backward", 2.5, 2.0, True),)),
+            weight_grad=Phase(),
+        )
+
+    scores = heads * s * s
+    softmax_passes = 1 if stack.fused_softmax else 3  # scale, mask, softmax
+    attention = Cause.ATTENTION
+    forward = [
+        matmul("scores", s, s, d, w, batch=heads, cause=attention),
+        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention),
+    ]
+    backward = [
+        matmul("values' gradient", s, d, s, w, batch=heads, cause=attention),
+        matmul("probabilities' gradient", s, s, d, w, batch=heads, cause=attention),
+        memory(
+            "softmax backward",
+            3 * w * scores + 2 * w * scores * (softmax_passes - 1),
+            softmax_passes,
+            attention,
+        ),
+        matmul("queries' gradient", s, d, s, w, batch=heads, cause=attention),
+        matmul("keys' gradient", s, d, s, w, batch=heads, cause=attention),
+    ]
+    if model.dropout:
+        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention))
+        backward.append(memory("attention dropout backward", (2 * w + 1) * scores, cause=attention))
+    forward.append(matmul("values", s, d, s, w, batch=heads, cause=attention))
+    return BlockWork(Phase(tuple(forward)), Phase(tuple(backward)), Phase())
+
+
+def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Norm, query-key-value projection, the attention core, output projection, residual."""
+    h, w, tokens = model.hidden_size, cut.width, cut.tokens
+    query = model.num_heads * model.head_dim / cut.tp
+    key_value = _key_value_width(model, cut.tp)
+    norm_f, norm_b = _norm(model, cut)
+    res_f, res_b = _residual(model, stack, cut)
+    qkv_f, qkv_i, qkv_w = _linear("query, key, value", tokens, query + key_value, h, w)
+    out_f, out_i, out_w = _linear("attention output", tokens, h, query, w)
+    rotary = memory("rotary positions", 2 * w * tokens * (query + key_value / 2))
+    # The heads are laid out anew around the core: one read and one write of the context.
+    permute = memory("head layout", 2 * w * tokens * query)
+    rotations = (rotary,) if model.position == "rotary" else ()
+    gather_f, gather_b = _gather_in(cut, h, stack)
+    reduce_f, reduce_b = _reduce_out(cut, h)
+    return BlockWork(
+        forward=Phase((norm_f, qkv_f, *rotations), gather_f) + core.forward + Phase((permute, out_f, res_f), reduce_f),
+        input_grad=Phase((res_b, out_i, permute), reduce_b)
+        + core.input_grad
+        + Phase((*rotations, qkv_i, norm_b), gather_b),
+        weight_grad=Phase((out_w, qkv_w)),
+    )
+
+
+def _key_value_width(model: ModelSpec, tp: Number) -> Number:
+    """Columns of keys and values on one GPU; replicated where there are fewer key/value heads than ranks."""
+    per_rank = model.num_kv_heads / tp
+    at_least_one = per_rank * (per_rank >= 1) + 1.0 * (per_rank < 1)
+    return 2 * model.head_dim * at_least_one
+
+
+def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Norm, up (and gate), activation, down, residual."""
+    h, w, tokens = model.hidden_size, cut.width, cut.tokens
+    inner = model.intermediate_size / cut.tp
+    inputs = 2 if model.gated_mlp else 1
+    norm_f, norm_b = _norm(model, cut)
+    res_f, res_b = _residual(model, stack, cut)
+    up_f, up_i, up_w = _linear("MLP up", tokens, inputs * inner, h, w)
+    down_f, down_i, down_w = _linear("MLP down", tokens, h, inner, w)
+    unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
+    act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused)
+    # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
+    act_b = memory("activation backward", w * tokens * inner * (2 * inputs + 1 + model.bias), 1 + model.bias)
+    gather_f, gather_b = _gather_in(cut, h, stack)
+    reduce_f, reduce_b = _reduce_out(cut, h)
+    return BlockWork(
+        forward=Phase((norm_f, up_f, act_f, down_f, res_f), gather_f + reduce_f),
+        input_grad=Phase((res_b, down_i, act_b, up_i, norm_b), reduce_b + gather_b),
+        weight_grad=Phase((down_w, up_w)),
+    )
+
+
+def _gradient_accumulation(params: Number, stack: StackSpec, width: int) -> Phase:
+    """Adding a micro-batch's weight gradients to the main gradients."""
+    main = GRADIENT_WIDTH[stack.gradient_precision]
+    if stack.fused_gradient_accumulation:
+        # The multiply's epilogue reads and writes the main gradient instead of writing a fresh one.
+        return Phase((memory("accumulate gradients", params * (2 * main - width), kernels=0),))
+    return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8),))
+
+
+def embedding_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Token (and position) embedding, cut by vocabulary; the reduction after it; its dropout."""
+    h, w = model.hidden_size, cut.width
+    elements = cut.tokens * h
+    lookups = 2 if model.position == "learned" else 1
+    mask = (2 * w + 1) * cut.norm_tokens * h if model.dropout else 0.0
+    reduction = Collective(
+        "reduce embedding", "reduce_scatter" if cut.sequence_parallel else "all_reduce", w * elements
+    )
+    backward_gather = (
+        (Collective("gather embedding gradient", "all_gather", w * elements),) if cut.sequence_parallel else ()
+    )
+    return BlockWork(
+        forward=Phase((memory("embedding", 2 * w * elements * lookups + mask, lookups + 2),), (reduction,)),
+        input_grad=Phase((memory("embedding dropout backward", mask),), backward_gather),
+        weight_grad=Phase((memory("embedding gradient", 3 * w * elements * lookups, 2 * lookups),)),
+    )
+
+
+def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Final norm, logits and cross-entropy over a vocabulary cut by tp; never recomputed.
+
+    Megatron-LM computes the loss in fp32 from 16-bit logits without gathering them: three all-reduces of one number a
+    token (Shoeybi et al. 2019, section 3).
+    """
+    h, w, tokens = model.hidden_size, cut.width, cut.tokens
+    vocabulary = model.vocab_size / cut.tp
+    logits = tokens * vocabulary
+    norm_f, norm_b = _norm(model, cut)
+    logit_f, logit_i, logit_w = _linear("logits", tokens, vocabulary, h, w, cause=Cause.LOGITS)
+    if stack.fused_cross_entropy:
+        # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
+        loss_f, loss_b = (
+            memory("cross-entropy", 2 * w * logits, 2, Cause.LOGITS),
+            memory("cross-entropy backward", 2 * w * logits, 1, Cause.LOGITS),
+        )
+    else:
+        # Cast to fp32 (w + 4), maximum (4), subtract in place (8), exponential (8), sum (4), divide in place (8);
+        # backward: scale in place (8), cast back (4 + w).
+        loss_f = memory("cross-entropy", (w + 36) * logits, 6, Cause.LOGITS)
+        loss_b = memory("cross-entropy backward", (w + 12) * logits, 3, Cause.LOGITS)
+    gather_f, gather_b = _gather_in(cut, h, stack)
+    statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
+    weights = model.vocab_size * h / cut.tp
+    return BlockWork(
+        forward=Phase((norm_f, logit_f, loss_f), gather_f + statistics),
+        input_grad=Phase((loss_b, logit_i, norm_b), gather_b),
+        weight_grad=Phase((logit_w,)) + _gradient_accumulation(weights, stack, w),
+    )

@@ -1,0 +1,149 @@
+"""Bytes on one GPU: weights, gradients, optimizer state, activations by recompute mode, logits, allowances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from sim.specs import ModelSpec, Scenario, StackSpec
+from sim.work.layers import Cut
+from sim.work.operations import Number
+from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
+from sim.work.params import layer_params
+from sim.work.stages import Stage, stage_params
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Peak memory of one GPU of a pipeline rank, by purpose. [bytes]"""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """Kept for the backward, micro-batches in flight times layers."""
+    logits: float
+    working: float
+    """Alive for a moment: the layer being recomputed, gathered weights, the optimizer's temporaries."""
+    buffers: float
+    """Pipeline receive buffers."""
+    framework: float
+    """Allowance for the CUDA context, workspaces and NCCL, from the stack."""
+    fragmentation: float
+    """Allowance for the allocator's losses, from the stack."""
+
+    @property
+    def total(self) -> float:
+        """All of it. [bytes]"""
+        return float(sum(getattr(self, field.name) for field in fields(self)))
+
+    def to_dict(self) -> dict[str, float]:
+        """By purpose, with the total."""
+        return {
+            **{field.name: float(getattr(self, field.name)) for field in fields(self)},
+            "total": self.total,
+        }
+
+
+def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompute: str | None = None) -> Number:
+    """Activations one layer keeps for the backward of one micro-batch. [bytes]
+
+    For a GPT in 16 bits with math attention these are Korthikanti's s b h (34 + 5 a s / h), (10 + 24/t + 5 a s/(h t)),
+    (34/t) and 2 s b h [1]_.
+
+    Parameters
+    ----------
+    recompute : str, optional
+        Instead of the cut's own.
+
+    .. [1] Korthikanti et al. 2022, arXiv:2205.05198, table 2.
+    """
+    w, h, tokens = cut.width, model.hidden_size, cut.tokens
+    mode = recompute or cut.recompute
+    if mode == "full":
+        return w * cut.norm_tokens * h
+    mask = 1 if model.dropout else 0
+    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks.
+    around = cut.norm_tokens * h * (4 * w + 2 * mask)
+    query = model.num_heads * model.head_dim / cut.tp
+    key_value = 2 * model.num_kv_heads * model.head_dim / cut.tp
+    inputs = 2 if model.gated_mlp else 1
+    # Query, key and value; the context; the activation's input and output.
+    cut_by_tp = w * tokens * (2 * query + key_value + (inputs + 1) * model.intermediate_size / cut.tp)
+    core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
+    return around + cut_by_tp + core
+
+
+def attention_core_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
+    """What the attention core alone keeps: the probabilities and their dropout, or flash's row statistics. [bytes]"""
+    rows = model.num_heads / cut.tp * cut.tokens
+    if stack.attention == "flash":
+        return 4.0 * rows
+    per_score = cut.width + ((1 + cut.width) if model.dropout else 0)
+    return per_score * rows * cut.sequence_length
+
+
+def stage_activation_bytes(stage: Stage, model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
+    """Activations a stage keeps for one micro-batch, without logits. [bytes]"""
+    kept: float = stage.num_layers * layer_activation_bytes(model, stack, cut)
+    if stage.has_embedding and model.dropout:
+        kept += cut.norm_tokens * model.hidden_size
+    if stage.has_head:  # inputs of the final norm and of the logits' matrix
+        kept += 2 * cut.width * cut.norm_tokens * model.hidden_size
+    return kept
+
+
+def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
+    """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]"""
+    per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
+    return float(per_logit * cut.tokens * model.vocab_size / cut.tp)
+
+
+def rank_memory(scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_activations: float) -> MemoryUse:
+    """Peak memory of one GPU of a pipeline rank.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    cut : Cut
+        The scenario's own.
+    held : tuple of Stage
+        The stages this rank holds.
+    peak_activations : float
+        Most bytes of kept activations alive at once, from the schedule's order. [bytes]
+    """
+    model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
+    params = sum(stage_params(stage, model, plan.tp) for stage in held)
+    shard = [1.0 / plan.dp if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
+    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
+    working = _working_bytes(scenario, cut)
+    # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
+    copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
+    working = max(working, copies - peak_activations)
+    boundary = cut.width * cut.norm_tokens * model.hidden_size
+    logits = logits_bytes(model, stack, cut) if any(stage.has_head for stage in held) else 0.0
+    return MemoryUse(
+        weights=params * training.activation_bytes * shard[2],
+        gradients=params * grad_width * shard[1],
+        optimizer=params * state_bytes_per_param(training) * shard[0],
+        activations=peak_activations,
+        logits=logits,
+        working=working,
+        buffers=0.0 if plan.pp == 1 else 2.0 * boundary,
+        framework=stack.framework_memory_bytes,
+        fragmentation=stack.fragmentation * (peak_activations + logits + working),
+    )
+
+
+def _working_bytes(scenario: Scenario, cut: Cut) -> float:
+    """The largest thing alive for a moment besides what is kept."""
+    model, stack, plan = scenario.model, scenario.stack, scenario.plan
+    everything = layer_activation_bytes(model, stack, cut, "none")
+    again = {
+        "none": 0.0,
+        "selective": attention_core_bytes(model, stack, cut),
+        "full": everything,
+    }[plan.recompute]
+    gathered = 2 * layer_params(model) / plan.tp * scenario.training.activation_bytes if plan.zero_stage == 3 else 0.0
+    # The largest single gradient or workspace of the backward: the activation's gradient beside its input.
+    backward = 2 * cut.width * cut.tokens * max(model.intermediate_size / plan.tp, model.hidden_size)
+    return float(again + gathered + backward)

@@ -1,0 +1,130 @@
+"""The vocabulary of work: an operation on one GPU, a collective between GPUs. Counts only, no seconds.
+
+Numbers may be NumPy arrays: everything above broadcasts over tp, micro-batch and the like.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+Number = Any
+"""A float or an array of floats."""
+
+
+class Cause(StrEnum):
+    """Why time passes: the rows of a breakdown."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    MEMORY_BOUND = "memory_bound"
+    LOGITS = "logits"
+    TENSOR_PARALLEL = "tensor_parallel"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One kernel, or several alike, on one GPU.
+
+    kind : matmul (m, n, k, batch), attention (fused; `flop` and `length`), or memory (`nbytes`).
+    flop : floating-point operations, a multiply-add as two. [FLOP]
+    nbytes : bytes read and written. [bytes]
+    kernels : launches.
+    model_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
+        skips the masked half runs fewer than it is credited for. [FLOP]
+    """
+
+    name: str
+    cause: Cause
+    kind: Literal["matmul", "attention", "memory"]
+    flop: Number = 0.0
+    nbytes: Number = 0.0
+    m: Number = 0.0
+    n: Number = 0.0
+    k: Number = 0.0
+    batch: Number = 1.0
+    length: Number = 0.0
+    kernels: int = 1
+    backward: bool = False
+    credited_flop: Number | None = None
+
+    @property
+    def model_flop(self) -> Number:
+        """FLOPs that the model's formula credits. [FLOP]"""
+        return self.flop if self.credited_flop is None else self.credited_flop
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of the tensor-parallel group.
+
+    nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with. [bytes]
+    overlapped : it may run beside the operations that follow it in the same phase.
+    """
+
+    name: str
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    nbytes: Number
+    overlapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one GPU does in one pass (forward, input gradient, weight gradient) through one block."""
+
+    operations: tuple[Operation, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+
+    def __add__(self, other: Phase) -> Phase:
+        return Phase(self.operations + other.operations, self.collectives + other.collectives)
+
+    @property
+    def flop(self) -> Number:
+        """Executed. [FLOP]"""
+        return sum(operation.flop for operation in self.operations)
+
+    @property
+    def model_flop(self) -> Number:
+        """Credited by the model's formula. [FLOP]"""
+        return sum(operation.model_flop for operation in self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWork:
+    """Forward, input gradient, weight gradient and recomputed forward of one block, micro-batch and GPU."""
+
+    forward: Phase
+    input_grad: Phase
+    weight_grad: Phase
+    recompute: Phase = Phase()
+
+
+def matmul(
+    name: str,
+    m: Number,
+    n: Number,
+    k: Number,
+    width: int,
+    *,
+    batch: Number = 1.0,
+    cause: Cause = Cause.MATMUL,
+) -> Operation:
+    """(m × k) · (k × n), `batch` times, in numbers of `width` bytes."""
+    return Operation(
+        name,
+        cause,
+        "matmul",
+        flop=2.0 * m * n * k * batch,
+        nbytes=width * batch * (m * k + k * n + m * n),
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+    )
+
+
+def memory(name: str, nbytes: Number, kernels: int = 1, cause: Cause = Cause.MEMORY_BOUND) -> Operation:
+    """A kernel that only moves bytes."""
+    return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels)

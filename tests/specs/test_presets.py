@@ -1,0 +1,155 @@
+"""Shipped presets and scenarios: each loads, each value has a source, and the numbers are the papers'."""
+
+from pathlib import Path
+
+import pytest
+
+from sim.specs import (
+    ClusterSpec,
+    GpuSpec,
+    ModelSpec,
+    NodeSpec,
+    Profile,
+    StackSpec,
+    load_preset,
+    load_scenario,
+    preset_names,
+    preset_source,
+)
+from sim.specs.loading import resolve
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+# kind -> (record, where its presets stand in a scenario)
+RECORDS = {
+    "gpus": (GpuSpec, "cluster.node.gpu"),
+    "nodes": (NodeSpec, "cluster.node"),
+    "clusters": (ClusterSpec, "cluster"),
+    "models": (ModelSpec, "model"),
+    "stacks": (StackSpec, "stack"),
+    "profiles": (Profile, "profile"),
+}
+PRESETS = [(kind, name) for kind in RECORDS for name in preset_names(kind)]
+
+
+def read(kind, name):
+    record, place = RECORDS[kind]
+    return record.read(resolve(load_preset(kind, name), place), name)
+
+
+@pytest.mark.parametrize(("kind", "name"), PRESETS)
+def test_preset_is_valid_and_every_value_has_a_source(kind, name):
+    read(kind, name)
+    # A profile says where all its values come from in one section, its provenance.
+    rows = [] if kind == "profiles" else preset_source(kind, name)
+    assert not [field for field, _, source in rows if not source.strip()]
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "clock", "fma_per_clock", "units"),
+    [
+        ("v100-sxm2-32gb", "fp16", 1.53e9, 64, 640),
+        ("a100-sxm-40gb", "bf16", 1.41e9, 256, 432),
+        ("a100-sxm-80gb", "bf16", 1.41e9, 256, 432),
+        ("h100-sxm-80gb", "bf16", 1.83e9, 512, 528),
+        ("h200-sxm-141gb", "bf16", 1.83e9, 512, 528),
+    ],
+)
+def test_peak_is_clock_times_tensor_core_rate(name, precision, clock, fma_per_clock, units):
+    assert read("gpus", name).peak(precision) == pytest.approx(clock * fma_per_clock * 2 * units, rel=3e-3)
+
+
+def test_gpu_names_carry_the_family_and_volta_has_no_bf16():
+    for name in preset_names("gpus"):
+        gpu = read("gpus", name)
+        assert name.split("-")[0].upper() in gpu.name
+        assert ("bf16" in gpu.peak_flop_per_s) == ("V100" not in gpu.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "domain", "gbit_per_gpu", "fabric"),
+    [
+        ("selene", 4480, 8, 200, "infiniband"),
+        ("superpod-a100", 1120, 8, 200, "infiniband"),
+        ("dgx-2h-superpod", 1536, 16, 50, "infiniband"),
+        ("superpod-gb200", 9216, 72, 400, "infiniband"),
+        ("llama3-h100-roce", 24576, 8, 400, "ethernet"),
+        ("ethernet-25", 65536, 8, 25, "ethernet"),
+        ("ethernet-100", 65536, 8, 100, "ethernet"),
+        ("ethernet-400", 65536, 8, 400, "ethernet"),
+        ("generic-a100-16", 40960, 16, 200, "infiniband"),
+    ],
+)
+def test_cluster_facts(name, gpus, domain, gbit_per_gpu, fabric):
+    cluster = read("clusters", name)
+    assert (cluster.num_gpus, cluster.nvlink_domain_gpus, cluster.fabric) == (gpus, domain, fabric)
+    assert cluster.inter_node_bandwidth_bytes_per_s * 8 == gbit_per_gpu * 1e9
+
+
+def gpt_billions(model):
+    """Equation 2 of arXiv:2104.04473, multiplied out."""
+    layers, h = model.num_layers, model.hidden_size
+    return (12 * layers * h**2 + 13 * layers * h + (model.vocab_size + model.max_sequence_length) * h) / 1e9
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names("models") if name.startswith("gpt")])
+def test_gpt_has_the_parameters_in_its_name(name):
+    billions = name.rpartition("-")[2].removesuffix("b")
+    assert round(gpt_billions(read("models", name)), len(billions.partition(".")[2])) == float(billions)
+
+
+# Table 1 of arXiv:2104.04473: heads, hidden size, layers, tensor, pipeline, GPUs, batch.
+TABLE_1 = {
+    "1.7b": (24, 2304, 24, 1, 1, 32, 512),
+    "3.6b": (32, 3072, 30, 2, 1, 64, 512),
+    "7.5b": (32, 4096, 36, 4, 1, 128, 512),
+    "18.4b": (48, 6144, 40, 8, 1, 256, 1024),
+    "39.1b": (64, 8192, 48, 8, 2, 512, 1536),
+    "76.1b": (80, 10240, 60, 8, 4, 1024, 1792),
+    "145.6b": (96, 12288, 80, 8, 8, 1536, 2304),
+    "310.1b": (128, 16384, 96, 8, 16, 1920, 2160),
+    "529.6b": (128, 20480, 105, 8, 35, 2520, 2520),
+    "1008b": (160, 25600, 128, 8, 64, 3072, 3072),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_megatron_2021_scenario_is_its_row_of_table_1(name):
+    s = load_scenario(SCENARIOS / "megatron-2021" / f"{name}.yaml")
+    row = (s.model.num_heads, s.model.hidden_size, s.model.num_layers, s.plan.tp, s.plan.pp, s.plan.num_gpus)
+    assert (*row, s.training.global_batch_size) == TABLE_1[name]
+    assert s.stack.overlap_grad_reduce == (s.plan.pp == 1)
+
+
+# GPUs, batch, micro-batches per pipeline.
+PUBLISHED = {
+    "gpt-1t-3072-a100": (3072, 3072, 512),
+    "gpt3-175b-1024-a100": (1024, 1536, 192),
+    "gpt3-175b-4096-a100": (4096, 4096, 128),
+    "megatron-2019-8.3b-512-v100": (512, 512, 1),
+    "llama3-405b-16384-h100": (16384, 2048, 16),
+    "x160-38640-a100": (38640, 2415, 5),
+    "korthikanti-2022/22b-full": (8, 4, 1),
+    "korthikanti-2022/22b-selective": (8, 4, 1),
+    "korthikanti-2022/175b-full": (64, 64, 64),
+    "korthikanti-2022/175b-selective": (64, 64, 64),
+    "korthikanti-2022/530b-full": (280, 280, 280),
+    "korthikanti-2022/530b-selective": (280, 280, 280),
+    "korthikanti-2022/530b-selective-dp8": (2240, 2240, 280),
+    "korthikanti-2022/1t-full": (512, 512, 512),
+    "korthikanti-2022/1t-selective": (512, 512, 512),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_scenario_has_the_papers_size(name):
+    s = load_scenario(SCENARIOS / f"{name}.yaml")
+    assert (s.plan.num_gpus, s.training.global_batch_size, s.num_microbatches) == PUBLISHED[name]
+
+
+def test_every_scenario_file_loads_and_says_everything():
+    for path in SCENARIOS.rglob("*.yaml"):
+        s = load_scenario(path)
+        assert s.description, path
+        assert not s.assumed, path
+        if s.plan.num_chunks > 1:
+            assert s.num_microbatches % s.plan.pp == 0, path

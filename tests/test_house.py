@@ -1,0 +1,61 @@
+"""The house itself: style, types, floors, light imports, and a README that says what CI runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("ruff", ("check", ".")), ("ruff", ("format", "--check", ".")), ("mypy", ()), ("importlinter", ())],
+    ids=["ruff check", "ruff format", "mypy", "import-linter"],
+)
+def test_the_house_is_tidy(module: str, arguments: tuple[str, ...]) -> None:
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    command = (
+        (str(Path(sys.executable).parent / "lint-imports"),)
+        if module == "importlinter"
+        else (sys.executable, "-m", module, *arguments)
+    )
+    result = run(*command)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_importing_sim_is_light() -> None:
+    code = (
+        "import sys, sim, sim.cli; "
+        "heavy = {'torch', 'pandas', 'matplotlib', 'scipy'} & {name.partition('.')[0] for name in sys.modules}; "
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    result = run(sys.executable, "-c", code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_ci_runs_the_readme_test_command() -> None:
+    command = (ROOT / ".ci" / "run").read_text().partition("# README:test\n")[2].strip()
+    assert command
+    assert command in (ROOT / "README.md").read_text()
+
+
+def test_top_level_is_the_one_agreed() -> None:
+    result = run("git", "ls-files")
+    if result.returncode:
+        pytest.skip("not a git checkout")
+    top = {path.partition("/")[0] for path in result.stdout.splitlines() if not path.startswith(".")}
+    agreed = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks"}
+    assert top <= agreed | {"pyproject.toml", "README.md", "LICENSE"}
+
+
+def test_every_internal_link_of_the_readme_exists() -> None:
+    text = (ROOT / "README.md").read_text()
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+        assert (ROOT / target).exists(), target

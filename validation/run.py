@@ -1,0 +1,109 @@
+"""Score flopcast on published tables, with a naive baseline beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim import estimate, load_scenario
+from sim.specs.yaml12 import load_yaml
+
+_FACTS = Path(__file__).parent / "published"
+_SCENARIOS = Path(__file__).parent.parent / "scenarios"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured run. Values are in the table's unit; errors are relative.
+
+    baseline : what a constant FLOP rate predicts.
+    """
+
+    scenario: str
+    measured: float
+    predicted: float
+    baseline: float
+    fits: bool
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def baseline_error(self) -> float:
+        """The constant's."""
+        return self.baseline / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A published table and how well it is predicted."""
+
+    title: str
+    source: str
+    unit: str
+    baseline: str
+    note: str
+    rows: tuple[Row, ...]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean absolute relative error of the prediction."""
+        return sum(abs(row.error) for row in self.rows) / len(self.rows)
+
+    @property
+    def mean_baseline_error(self) -> float:
+        """Mean absolute relative error of the constant."""
+        return sum(abs(row.baseline_error) for row in self.rows) / len(self.rows)
+
+
+def tables() -> list[str]:
+    """Names of the published tables shipped with flopcast."""
+    return sorted(path.stem for path in _FACTS.glob("*.yaml"))
+
+
+def score(name: str, profile: str | None = None, scenarios: Path = _SCENARIOS) -> Table:
+    """Predict every row of a published table.
+
+    Parameters
+    ----------
+    name : str
+        One of `tables()`.
+    profile : str, optional
+        Instead of the scenarios' own.
+    scenarios : Path
+        The folder of scenario files.
+    """
+    facts: dict[str, Any] = load_yaml(_FACTS / f"{name}.yaml")
+    rows = tuple(_row(facts, item, profile, scenarios) for item in facts["rows"])
+    note = facts.get("fitted_note") or "no row was used in fitting the profile"
+    return Table(facts["title"], facts["source"], facts["unit"], facts["baseline"]["what"], note, rows)
+
+
+def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scenarios: Path) -> Row:
+    answer = estimate(load_scenario(scenarios / f"{item['scenario']}.yaml", profile=profile))
+    constant = facts["baseline"]["value"]
+    if facts["unit"] == "seconds per step":
+        predicted = answer.step_time_s
+        baseline = predicted * answer.hardware_flop_per_s_per_gpu / (constant * 1e12)
+    else:
+        predicted, baseline = answer.hardware_flop_per_s_per_gpu / 1e12, constant
+    return Row(item["scenario"], item["measured"], predicted, baseline, answer.fits)
+
+
+def report() -> Iterator[str]:
+    """Every shipped table as text: measured, predicted, error, and the constant's error."""
+    for name in tables():
+        table = score(name)
+        yield f"{table.title} ({table.unit})  {table.source}"
+        yield f"{'':36} {'measured':>9} {'predicted':>9} {'error':>7} {'constant':>9}  memory"
+        for row in table.rows:
+            yield (
+                f"  {row.scenario:34} {row.measured:9.2f} {row.predicted:9.2f} {row.error:+7.1%} "
+                f"{row.baseline_error:+9.1%}  {'fits' if row.fits else 'DOES NOT FIT'}"
+            )
+        yield f"  {'mean absolute error':34} {'':9} {'':9} {table.mean_error:7.1%} {table.mean_baseline_error:9.1%}"
+        yield f"  constant: {table.baseline}; {table.note}\n"
