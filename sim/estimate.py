@@ -184,7 +184,7 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     """
     plan, stack = scenario.plan, scenario.stack
     order = build_order(plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
-    costs = stage_costs(scenario)
+    costs = stage_costs(scenario, order.visits_per_stage())
     program = build_program(
         order,
         costs,

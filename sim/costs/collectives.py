@@ -34,6 +34,10 @@ class Fabric:
         efficiency = np.where(group.shares_network, shared, self.network.efficiency)
         return efficiency * self.network_bytes_per_s * group.per_domain
 
+    def hidden_share(self, group: Group) -> float:
+        """Of a collective of this group that runs beside compute, the share of its time that is really hidden."""
+        return (self.network if np.max(group.num_domains) > 1 else self.nvlink).hidden_share
+
     @classmethod
     def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:
         """The fabric of a cluster under a profile."""

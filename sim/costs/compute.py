@@ -50,6 +50,7 @@ class ComputeModel:
                 self.gpu,
                 self.profile.gemm,
                 self.profile.memory.efficiency,
+                operation.nbytes,
             )
         floor = self.profile.gemm.kernel_floor_s * operation.kernels
         moved = operation.nbytes / self.memory_bandwidth

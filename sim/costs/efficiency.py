@@ -28,6 +28,7 @@ def gemm_time(
     gpu: GpuSpec,
     gemm: GemmParams,
     memory_efficiency: float,
+    nbytes: Number | None = None,
 ) -> Number:
     """Time of `batch` matrix multiplies (m × k) · (k × n).  [s]
 
@@ -48,6 +49,8 @@ def gemm_time(
     gemm : GemmParams
     memory_efficiency : float
         Share of the peak memory bandwidth that a kernel reaches.
+    nbytes : float or array, optional
+        What the kernel reads and writes, where that is not its operands and its result once. [bytes]
 
     .. [1] NVIDIA, Matrix Multiplication Background User's Guide, "Tile Quantization", "Wave Quantization".
     """
@@ -59,7 +62,8 @@ def gemm_time(
     rate = gpu.peak(precision) / gpu.num_sms * gemm.max_efficiency * (area / _LARGEST) ** gemm.tile_exponent
     compute = (waves * 2.0 * area * (k + gemm.k_overhead) / rate).min(axis=-1)
     m, n, k, batch = m[..., 0], n[..., 0], k[..., 0], batch[..., 0]
-    nbytes = width * batch * (m * k + k * n + m * n)
+    if nbytes is None:
+        nbytes = width * batch * (m * k + k * n + m * n)
     moved = nbytes / (memory_efficiency * gpu.memory_bandwidth_bytes_per_s)
     time = np.maximum(compute, moved) + gemm.kernel_floor_s
     return time * ((m * n * k * batch) > 0)

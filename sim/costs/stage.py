@@ -28,6 +28,7 @@ class Part(StrEnum):
     MEMORY_BOUND = "memory_bound"
     LOGITS = "logits"
     RECOMPUTE = "recompute"
+    HOST = "host_wait"
     TENSOR_PARALLEL = "tensor_parallel_comm"
     DATA_PARALLEL = "data_parallel_comm"
 
@@ -44,7 +45,7 @@ class StageCosts:
     reduce, reduce_tail : gradient reduction of each rank, and the part of it that no backward can hide.
     gather : ZeRO's weight gather of each rank after the update.
     optimizer : the update on each rank.
-    hidden_share : of communication that runs beside compute, the share of its time that is really hidden.
+    hidden_share : of data-parallel communication beside compute, the share of its time that is really hidden.
     tied_embedding : reduction of the tied embedding's gradient between first and last rank.
     """
 
@@ -123,7 +124,7 @@ def block_costs(work: BlockWork, compute: ComputeModel, group: Group, fabric: Fa
             backward[name] = backward.get(name, 0.0) + seconds
     beside = _collective_time(work.input_grad, group, fabric, overlapped=True)
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
-    exposed = beside - compute.profile.overlap.hidden_share * min(beside, budget)
+    exposed = beside - fabric.hidden_share(group) * min(beside, budget)
     backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
     backward[Part.RECOMPUTE] = sum(again.values())
     at_peak: dict[Part, float] = {}
@@ -146,8 +147,15 @@ def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: boo
     return float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
 
 
-def stage_costs(scenario: Scenario) -> StageCosts:
+def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     """Turn a scenario into seconds for every stage and rank.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    visits : float, optional
+        How often in a step the schedule turns to a stage (`Order.visits_per_stage`); with ZeRO stages 2 and 3 weights
+        are gathered and gradients reduced once a visit. Default: once a micro-batch.
 
     Returns
     -------
@@ -164,7 +172,10 @@ def stage_costs(scenario: Scenario) -> StageCosts:
     stages = deal_stages(model, plan)
 
     layer = block_costs(layer_work(model, stack, cut), compute, group, fabric)
-    layer = _with_zero_traffic(layer, layer_params(model) / plan.tp, scenario, fabric)
+    # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
+    if visits is None or plan.num_chunks == 1:
+        visits = scenario.num_microbatches
+    layer = _with_zero_traffic(layer, layer_params(model) / plan.tp, scenario, fabric, visits)
     embedding = block_costs(embedding_work(model, stack, cut), compute, group, fabric)
     head = block_costs(head_work(model, stack, cut), compute, group, fabric)
     blocks = (layer, embedding, head)
@@ -174,12 +185,14 @@ def stage_costs(scenario: Scenario) -> StageCosts:
         parts = {part for table in tables for part in table}
         return {part: counts @ np.array([table.get(part, 0.0) for table in tables]) for part in Part if part in parts}
 
+    forward = spread([block.forward for block in blocks])
+    forward[Part.HOST] = np.full(len(stages), stack.forward_setup_s)
     send_forward, send_backward = _sends(scenario, cut, fabric)
-    reduce, tail, gather, optimizer = _once_a_step(scenario, stages, compute, fabric)
+    reduce, tail, gather, optimizer = _once_a_step(scenario, stages, compute, fabric, visits)
     return StageCosts(
         stages=stages,
         num_ranks=plan.pp,
-        forward=spread([block.forward for block in blocks]),
+        forward=forward,
         backward=spread([block.backward for block in blocks]),
         at_peak=spread([block.at_peak for block in blocks]),
         weight_grad=counts @ np.array([block.weight_grad for block in blocks]),
@@ -191,31 +204,33 @@ def stage_costs(scenario: Scenario) -> StageCosts:
         gather=gather,
         optimizer=optimizer,
         tied_embedding=_tied_embedding(scenario, fabric),
-        hidden_share=scenario.profile.overlap.hidden_share,
+        hidden_share=fabric.hidden_share(data_group(plan, scenario.cluster)),
         notes=frozenset(compute.notes),
     )
 
 
-def _with_zero_traffic(layer: BlockCosts, params: float, scenario: Scenario, fabric: Fabric) -> BlockCosts:
-    """Add what ZeRO moves a micro-batch: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
+def _with_zero_traffic(
+    layer: BlockCosts, params: float, scenario: Scenario, fabric: Fabric, visits: float
+) -> BlockCosts:
+    """Add what ZeRO moves at a visit: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
 
-    With overlap only what exceeds the layer's own compute is exposed.
+    A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
     """
     plan, stack = scenario.plan, scenario.stack
     if plan.zero_stage < 2 or plan.dp == 1:
         return layer
     group = data_group(plan, scenario.cluster)
-    gather = (
-        float(all_gather(params * scenario.training.activation_bytes, group, fabric)) if plan.zero_stage == 3 else 0.0
-    )
-    # A sharded gradient cannot be accumulated locally: with one micro-batch the reduction is the step's own.
+    share = visits / scenario.num_microbatches
+    gather = float(all_gather(params * scenario.training.activation_bytes, group, fabric)) * (plan.zero_stage == 3)
+    # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
     scatter = float(reduce_scatter(params * GRADIENT_WIDTH[stack.gradient_precision], group, fabric))
-    scatter = scatter if scenario.num_microbatches > 1 or plan.zero_stage == 3 else 0.0
+    scatter = scatter if visits > 1 or plan.zero_stage == 3 else 0.0
 
     def exposed(gathering: float, scattering: float, compute: float) -> float:
         hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
-        return gathering + scattering - scenario.profile.overlap.hidden_share * min(hidden, compute)
+        return gathering + scattering - fabric.hidden_share(group) * min(hidden, compute)
 
+    gather, scatter = gather * share, scatter * share
     forward = {**layer.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(layer.forward.values()))}
     backward = {**layer.backward, Part.DATA_PARALLEL: exposed(gather, scatter, sum(layer.backward.values()))}
     return BlockCosts(forward, backward, layer.at_peak, layer.weight_grad)
@@ -246,7 +261,7 @@ def _sends(scenario: Scenario, cut: Cut, fabric: Fabric) -> tuple[Array, Array]:
 
 
 def _once_a_step(
-    scenario: Scenario, stages: tuple[Stage, ...], compute: ComputeModel, fabric: Fabric
+    scenario: Scenario, stages: tuple[Stage, ...], compute: ComputeModel, fabric: Fabric, visits: float
 ) -> tuple[Array, Array, Array, Array]:
     """Gradient reduction, its unhideable tail, weight gather and optimizer, of every rank."""
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
@@ -258,7 +273,7 @@ def _once_a_step(
         layers = sum(stage.num_layers for stage in held)
         grads = params * GRADIENT_WIDTH[stack.gradient_precision]
         weights = params * training.activation_bytes
-        reduced_already = plan.zero_stage == 3 or (plan.zero_stage == 2 and scenario.num_microbatches > 1)
+        reduced_already = plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1)
         collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
         reduction = 0.0 if reduced_already else float(collective(grads, group, fabric))
         gather = float(all_gather(weights, group, fabric)) if plan.zero_stage in (1, 2) else 0.0

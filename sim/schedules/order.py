@@ -46,6 +46,19 @@ class Order:
     needs: IntArray
     topological: IntArray
 
+    def visits_per_stage(self) -> float:
+        """How often a rank turns to a stage it holds, averaged over stages and over forward and backward.
+
+        Micro-batches that follow each other on a stage are one visit: breadth-first orders visit each stage once,
+        interleaved ones once a group of micro-batches. What ZeRO gathers and reduces it moves once a visit.
+        """
+        visits = 0
+        forward = self.kind == F
+        for chosen in (forward, ~forward & (self.kind != W)):
+            stage, rank = self.stage[chosen], self.rank[chosen]
+            visits += int(((np.diff(stage) != 0) | (np.diff(rank) != 0)).sum()) + 1
+        return visits / (2 * self.num_stages)
+
     def __len__(self) -> int:
         return len(self.stage)
 
@@ -99,7 +112,8 @@ def _index(
     """Where each (kind, stage, micro-batch) stands; raises where one is missing, repeated or foreign."""
     num_stages, num_microbatches = size
     expected = (F, I, W) if split else (F, B)
-    foreign = (stage >= num_stages) | (microbatch >= num_microbatches) | ~np.isin(kind, expected)
+    outside = (stage < 0) | (stage >= num_stages) | (microbatch < 0) | (microbatch >= num_microbatches)
+    foreign = outside | ~np.isin(kind, expected)
     if foreign.any():
         place = int(foreign.argmax())
         raise ScheduleError(_at("{action} does not belong to the step", rows, place))

@@ -44,13 +44,6 @@ class MemoryParams(Spec):
     efficiency: float = Field(gt=0, le=1)
 
 
-class OverlapParams(Spec):
-    """Communication beside compute: NCCL's kernels take SMs and memory bandwidth from the kernels they run beside."""
-
-    hidden_share: float = Field(gt=0, le=1)
-    """Of a collective that runs beside compute, the share of its time that does not lengthen the step."""
-
-
 class LinkParams(Spec):
     """Collectives over one kind of link: latency, and bus bandwidth that saturates with message size.
 
@@ -71,6 +64,9 @@ class LinkParams(Spec):
     single job-wide ring would share out evenly. Default: efficiency."""
     p2p_efficiency: float = Field(gt=0, le=1)
     """Point-to-point bandwidth as a share of the link's."""
+    hidden_share: float = Field(gt=0, le=1)
+    """Of a collective that runs beside compute, the share of its time that does not lengthen the step: NCCL's kernels
+    take SMs and memory bandwidth from the kernels they run beside, the more the faster the link."""
 
 
 class Provenance(Spec):
@@ -94,7 +90,6 @@ class Profile(Spec):
     gemm: GemmParams
     attention: AttentionParams
     memory: MemoryParams
-    overlap: OverlapParams
     nvlink: LinkParams
     network: LinkParams
     residuals: dict[str, float] = Field(default_factory=dict)

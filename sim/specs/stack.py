@@ -17,6 +17,8 @@ class StackSpec(Spec):
     """math keeps the sequence × sequence scores in memory; flash never writes them."""
     causal_attention: bool
     """The attention kernel skips the masked half of the scores. Default: true for flash, false for math."""
+    persistent_norm: bool = True
+    """Norm kernels read each row once; older ones read it again to normalise and to reduce the weights' gradient."""
     fused_softmax: bool = True
     """Scale, mask and softmax in one kernel (math attention only)."""
     fused_bias_activation: bool = True
@@ -42,6 +44,8 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
     kernel_launch_s: NonNegativeFloat
     """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. [s]"""
+    forward_setup_s: NonNegativeFloat = 0.0
+    """Host time before each forward of a chunk while the GPU waits: the batch, masks, timers that synchronise. [s]"""
     framework_memory_bytes: NonNegativeFloat = 3e9
     """CUDA context, libraries' workspaces and NCCL buffers per GPU; an allowance, not a measurement. [bytes]"""
     fragmentation: float = Field(default=0.03, ge=0.0, lt=1.0)

@@ -72,13 +72,19 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
 
 
 def _linear(
-    name: str, tokens: Number, n: Number, k: Number, width: int, cause: Cause = Cause.MATMUL
+    name: str, tokens: Number, n: Number, k: Number, stack: StackSpec, width: int, cause: Cause = Cause.MATMUL
 ) -> tuple[Operation, Operation, Operation]:
-    """A linear layer's forward, input-gradient and weight-gradient multiplies."""
+    """A linear layer's forward, input-gradient and weight-gradient multiplies.
+
+    With fused accumulation the weight gradient's epilogue reads and writes the main gradient instead of writing a
+    fresh 16-bit one.
+    """
+    fused = stack.fused_gradient_accumulation
+    output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if fused else width
     return (
         matmul(name, tokens, n, k, width, cause=cause),
         matmul(f"{name} input gradient", tokens, k, n, width, cause=cause),
-        matmul(f"{name} weight gradient", k, n, tokens, width, cause=cause),
+        matmul(f"{name} weight gradient", k, n, tokens, width, cause=cause, output_width=output),
     )
 
 
@@ -109,13 +115,18 @@ def _reduce_out(cut: Cut, hidden: int) -> tuple[tuple[Collective, ...], tuple[Co
     return (Collective("reduce output", "all_reduce", nbytes),), ()
 
 
-def _norm(model: ModelSpec, cut: Cut) -> tuple[Operation, Operation]:
-    """Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes."""
+def _norm(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
+    """Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
+
+    A kernel that does not keep its row reads x twice forward, and x and the gradient once more each backward
+    (NVIDIA/apex:csrc/layer_norm_cuda_kernel.cu against contrib/csrc/layer_norm).
+    """
     elements = cut.norm_tokens * model.hidden_size
+    forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (
-        memory("norm", 2 * cut.width * elements),
-        # dx (3 tensors), the addition of the residual branch's gradient (3 tensors), the weights' gradient (2 tensors)
-        memory("norm backward", 8 * cut.width * elements, kernels=3),
+        memory("norm", forward * cut.width * elements),
+        # dx (3 tensors), the addition of the residual branch's gradient (3), the weights' gradient (2)
+        memory("norm backward", (8 + again) * cut.width * elements, kernels=3),
     )
 
 
@@ -194,10 +205,10 @@ def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     query = model.num_heads * model.head_dim / cut.tp
     key_value = _key_value_width(model, cut.tp)
-    norm_f, norm_b = _norm(model, cut)
+    norm_f, norm_b = _norm(model, stack, cut)
     res_f, res_b = _residual(model, stack, cut)
-    qkv_f, qkv_i, qkv_w = _linear("query, key, value", tokens, query + key_value, h, w)
-    out_f, out_i, out_w = _linear("attention output", tokens, h, query, w)
+    qkv_f, qkv_i, qkv_w = _linear("query, key, value", tokens, query + key_value, h, stack, w)
+    out_f, out_i, out_w = _linear("attention output", tokens, h, query, stack, w)
     rotary = memory("rotary positions", 2 * w * tokens * (query + key_value / 2))
     # The heads are laid out anew around the core: one read and one write of the context.
     permute = memory("head layout", 2 * w * tokens * query)
@@ -225,10 +236,10 @@ def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     inner = model.intermediate_size / cut.tp
     inputs = 2 if model.gated_mlp else 1
-    norm_f, norm_b = _norm(model, cut)
+    norm_f, norm_b = _norm(model, stack, cut)
     res_f, res_b = _residual(model, stack, cut)
-    up_f, up_i, up_w = _linear("MLP up", tokens, inputs * inner, h, w)
-    down_f, down_i, down_w = _linear("MLP down", tokens, h, inner, w)
+    up_f, up_i, up_w = _linear("MLP up", tokens, inputs * inner, h, stack, w)
+    down_f, down_i, down_w = _linear("MLP down", tokens, h, inner, stack, w)
     unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
     act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused)
     # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
@@ -246,8 +257,7 @@ def _gradient_accumulation(params: Number, stack: StackSpec, width: int) -> Phas
     """Adding a micro-batch's weight gradients to the main gradients."""
     main = GRADIENT_WIDTH[stack.gradient_precision]
     if stack.fused_gradient_accumulation:
-        # The multiply's epilogue reads and writes the main gradient instead of writing a fresh one.
-        return Phase((memory("accumulate gradients", params * (2 * main - width), kernels=0),))
+        return Phase()  # the weight-gradient multiply's epilogue does it: see _linear
     return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8),))
 
 
@@ -279,8 +289,8 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     vocabulary = model.vocab_size / cut.tp
     logits = tokens * vocabulary
-    norm_f, norm_b = _norm(model, cut)
-    logit_f, logit_i, logit_w = _linear("logits", tokens, vocabulary, h, w, cause=Cause.LOGITS)
+    norm_f, norm_b = _norm(model, stack, cut)
+    logit_f, logit_i, logit_w = _linear("logits", tokens, vocabulary, h, stack, w, cause=Cause.LOGITS)
     if stack.fused_cross_entropy:
         # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
         loss_f, loss_b = (

@@ -110,14 +110,16 @@ def matmul(
     *,
     batch: Number = 1.0,
     cause: Cause = Cause.MATMUL,
+    output_width: int | None = None,
 ) -> Operation:
-    """(m × k) · (k × n), `batch` times, in numbers of `width` bytes."""
+    """(m × k) · (k × n), `batch` times, in numbers of `width` bytes; the result moves `output_width` bytes a number."""
+    output = width if output_width is None else output_width
     return Operation(
         name,
         cause,
         "matmul",
         flop=2.0 * m * n * k * batch,
-        nbytes=width * batch * (m * k + k * n + m * n),
+        nbytes=batch * (width * (m * k + k * n) + output * m * n),
         m=m,
         n=n,
         k=k,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import ModelSpec, ParallelPlan
-from sim.work.params import embedding_params, head_params, layer_params
+from sim.work.params import embedding_params, layer_params, norm_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,23 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
 def stage_params(stage: Stage, model: ModelSpec, tp: int) -> float:
     """Parameters of a stage on one GPU of its tensor-parallel group.
 
-    Matrices are cut by tp; norms and the biases of row-parallel layers are replicated in fact, but count as cut here:
-    their share is below 1e-4. A tied output projection on another stage than the embedding is a second copy.
+    Matrices, the embedding and the biases of column-parallel layers are cut by tp; norms, the biases of row-parallel
+    layers and learned positions are on every GPU, and so are key/value heads that are fewer than the GPUs. A tied
+    output projection on another stage than the embedding is a second copy.
     """
-    params: float = stage.num_layers * layer_params(model)
+    norms = norm_params(model)
+    row_biases = 2 * model.hidden_size if model.bias else 0
+    # Each GPU holds at least one key/value head.
+    head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
+    extra_heads = max(0, tp - model.num_kv_heads) * 2 * head_weights
+    replicated: float = stage.num_layers * (2 * norms + row_biases)
+    cut: float = stage.num_layers * (layer_params(model) - 2 * norms - row_biases + extra_heads)
+    table = model.vocab_size * model.hidden_size
     if stage.has_embedding:
-        params += embedding_params(model)
+        cut += table
+        replicated += embedding_params(model) - table
     if stage.has_head:
-        params += head_params(model)
-        if model.tied_embeddings and not stage.has_embedding:
-            params += model.vocab_size * model.hidden_size
-    return params / tp
+        replicated += norms
+        if not (model.tied_embeddings and stage.has_embedding):
+            cut += table
+    return cut / tp + replicated
