@@ -6,9 +6,8 @@ prior width; many points overrule them. Residuals are relative (logarithms of ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -33,8 +32,6 @@ LINK_PRIOR = {
     "half_volume_bytes": (5e6, 2e7, 1e3, 5e8),
     "exponent": (0.8, 0.3, 0.2, 1.5),
 }
-_NOISE = 0.05
-"""Relative noise of a measurement, which sets how much a point weighs against the prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,25 @@ class AllReducePoint:
     time_s: float
 
 
-def _fit(predict: Any, measured: np.ndarray, prior: dict[str, tuple[float, float, float, float]]) -> Fit:
+def fit_to(
+    predict: Callable[[dict[str, float]], np.ndarray],
+    measured: np.ndarray,
+    prior: dict[str, tuple[float, float, float, float]],
+    noise: float = 0.05,
+) -> Fit:
+    """Find the parameters whose predicted times are nearest to the measured ones.
+
+    Parameters
+    ----------
+    predict : function
+        Parameters by name -> times. [s]
+    measured : array
+        Times. [s]
+    prior : dict
+        Parameter -> (prior value, prior width, lower bound, upper bound).
+    noise : float
+        Relative noise of a measurement, which sets how much a point weighs against the prior.
+    """
     names = list(prior)
     centre, width, low, high = (np.array([prior[name][i] for name in names]) for i in range(4))
 
@@ -82,7 +97,7 @@ def _fit(predict: Any, measured: np.ndarray, prior: dict[str, tuple[float, float
     def objective(x: np.ndarray) -> np.ndarray:
         pull = x - centre / width
         # Soft L1 on the data alone: scaled so that the solver's plain squares see it.
-        r = misfit(x) / _NOISE
+        r = misfit(x) / noise
         return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), pull])
 
     result = least_squares(objective, centre / width, bounds=(low / width, high / width), diff_step=1e-3)
@@ -113,7 +128,7 @@ def fit_gemm(
         gemm = GemmParams.model_construct(**params, kernel_floor_s=kernel_floor_s)
         return np.asarray(gemm_time(m, n, k, np.ones_like(m), precision, 2.0, gpu, gemm, memory_efficiency))
 
-    return _fit(predict, time, GEMM_PRIOR)
+    return fit_to(predict, time, GEMM_PRIOR)
 
 
 def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fit:
@@ -127,4 +142,4 @@ def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fi
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0)
         return np.asarray(all_reduce(nbytes, Group(ranks, ranks), fabric))
 
-    return _fit(predict, time, LINK_PRIOR)
+    return fit_to(predict, time, LINK_PRIOR)

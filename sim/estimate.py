@@ -121,7 +121,7 @@ class Estimate:
         part = max(use, key=lambda name: use[name])
         raise InfeasiblePlan(
             f"the plan does not fit: pipeline rank {rank} needs {show(needed, 'B')} of the "
-            f"{show(self.memory_available_bytes, 'B')} of a {self.scenario.cluster.gpu.name}; the largest part is "
+            f"{show(self.memory_available_bytes, 'B')} of one {self.scenario.cluster.gpu.name}; the largest part is "
             f"{part.replace('_', ' ')} ({show(use[part], 'B')}). "
             f"What would help: {', or '.join(_remedies(self.scenario, part))}"
         )

@@ -147,6 +147,21 @@ def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: boo
     return float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
 
 
+def layer_costs(scenario: Scenario) -> BlockCosts:
+    """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
+    cut, compute, fabric = _pricing(scenario)
+    group = tensor_group(scenario.plan, scenario.cluster)
+    return block_costs(layer_work(scenario.model, scenario.stack, cut), compute, group, fabric)
+
+
+def _pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
+    """What turns the scenario's counts into seconds."""
+    cut = cut_of(scenario)
+    gpu, precision = scenario.cluster.gpu, scenario.training.precision
+    compute = ComputeModel(gpu, scenario.profile, precision, cut.width, scenario.stack.kernel_launch_s)
+    return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
+
+
 def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     """Turn a scenario into seconds for every stage and rank.
 
@@ -163,11 +178,7 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
         With notes on everything that was extrapolated.
     """
     model, plan, stack = scenario.model, scenario.plan, scenario.stack
-    cut = cut_of(scenario)
-    compute = ComputeModel(
-        scenario.cluster.gpu, scenario.profile, scenario.training.precision, cut.width, stack.kernel_launch_s
-    )
-    fabric = Fabric.of(scenario.cluster, scenario.profile)
+    cut, compute, fabric = _pricing(scenario)
     group = tensor_group(plan, scenario.cluster)
     stages = deal_stages(model, plan)
 

@@ -21,6 +21,8 @@ _MEMORY_COLUMNS = {
     "activations": "activ.",
     "logits": "logits",
 }
+_MEMORY_WIDTH = 64
+"""Columns of a terminal that the whole memory table needs."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
 
 
@@ -95,7 +97,7 @@ def _bars(answer: Estimate, width: int) -> Table:
     shares = answer.breakdown.shares()
     seconds = answer.breakdown.seconds
     longest = max(shares.values())
-    room = max(8, width - 44)
+    room = width - 42
     table = Table.grid(padding=(0, 1))
     table.add_column(style="", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -104,7 +106,8 @@ def _bars(answer: Estimate, width: int) -> Table:
     for cause in CAUSES:
         if shares[cause] < 5e-4:
             continue
-        bar = "█" * max(1, round(shares[cause] / longest * room))
+        # A terminal too narrow for bars still gets the numbers.
+        bar = "█" * max(1, round(shares[cause] / longest * room)) if room >= 8 else ""
         table.add_row(
             cause.replace("_", " "),
             show_time(seconds[cause]),
@@ -123,9 +126,18 @@ def _shown_ranks(uses: Sequence[MemoryUse]) -> list[int]:
     return sorted({0, 1, fullest, last // 2, last - 1, last})
 
 
-def _memory(answer: Estimate) -> Table:
+def _memory(answer: Estimate, width: int) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("rank", justify="right")
+    if width < _MEMORY_WIDTH:
+        table.add_column("largest part")
+        table.add_column("total", justify="right", style="bold")
+        for rank in _shown_ranks(answer.memory):
+            use = answer.memory[rank].to_dict()
+            total = use.pop("total")
+            part = max(use, key=lambda name: use[name])
+            table.add_row(str(rank), f"{part} {use[part] / 1e9:.1f}", f"{total / 1e9:.1f}")
+        return table
     for name in (*_MEMORY_COLUMNS.values(), "other", "total"):
         table.add_column(name, justify="right", style="bold" if name == "total" else "")
     for rank in _shown_ranks(answer.memory):
@@ -148,7 +160,7 @@ def estimate_view(answer: Estimate, width: int) -> Group:
         Padding(_bars(answer, width), (0, 0, 0, 2), expand=False),
         "",
         Text("Memory by pipeline rank", style="bold") + Text("  (GB per GPU)", style="dim"),
-        Padding(_memory(answer), (0, 0, 0, 2), expand=False),
+        Padding(_memory(answer, width), (0, 0, 0, 2), expand=False),
         "",
         Text("Assumptions", style="bold")
         + Text(

@@ -87,7 +87,9 @@ def preset_source(kind: str, name: str) -> list[tuple[str, Any, str]]:
                 if key != "source":
                     walk(value, f"{path}.{key}" if path else str(key), source)
         else:
-            rows.append((path, item, source))
+            # A profile's name and provenance are statements about itself: a source beside them would say nothing.
+            statement = kind == "profiles" and path.partition(".")[0] in ("name", "gpu", "provenance")
+            rows.append((path, item, "" if statement else source))
 
     walk(_raw(kind, name), "", "")
     return rows

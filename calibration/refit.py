@@ -1,4 +1,4 @@
-"""Refit a shipped profile's values from published measurements: `python -m calibration.published FOLDER`.
+"""Refit a shipped profile's values from published measurements: `python -m calibration.refit FOLDER`.
 
 FOLDER holds gemm.csv (gpu, dtype, m, n, k, tflops) and collectives.csv (gpu, nodes, gpus, collective, bytes, time_us).
 The values printed are those written in `sim/presets/profiles`.
@@ -10,9 +10,9 @@ import csv
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from calibration.fit import AllReducePoint, Fit, GemmPoint, fit_all_reduce, fit_gemm
+from calibration.layer import FACTS, fit_layer, read_layer_points
 from sim.specs import ClusterSpec
 from sim.specs.loading import resolve
 
@@ -80,13 +80,19 @@ def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
     return fits
 
 
-def main(arguments: list[str]) -> Any:
+def main(arguments: list[str]) -> None:
     """Print every profile's refitted values."""
     folder = Path(arguments[0])
     for profile in SOURCES:
         for part, (count, fit) in refit(profile, folder).items():
-            values = ", ".join(f"{name} {value:.4g}" for name, value in fit.params.items())
-            print(f"{profile} {part}: {count} points, median error {fit.median_error:.1%}: {values}")
+            print(_line(profile, part, count, fit))
+    layers = read_layer_points(FACTS / "korthikanti-2022-table-4.yaml")
+    print(_line("a100", "layer", 2 * len(layers), fit_layer(layers)))
+
+
+def _line(profile: str, part: str, count: int, fit: Fit) -> str:
+    values = ", ".join(f"{name} {value:.4g}" for name, value in fit.params.items())
+    return f"{profile} {part}: {count} points, median error {fit.median_error:.1%}: {values}"
 
 
 if __name__ == "__main__":

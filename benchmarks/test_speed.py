@@ -1,0 +1,67 @@
+"""How fast an answer is, beside a yardstick measured in the same run."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sim import build_order, estimate, load_scenario
+from sim.costs.stage import stage_costs
+from sim.engines import build_program, dag, des
+
+ROOT = Path(__file__).parent.parent
+MAIN = ROOT / "scenarios" / "gpt-1t-3072-a100.yaml"
+
+
+def seconds(action, repeats=5):
+    """Fastest of a few runs. [s]"""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """The yardstick: a Python loop of 65,536 additions over a list, as many as the main scenario has actions. [s]"""
+
+    def add():
+        total, values = 0.0, [1.0] * 65536
+        for index in range(65536):
+            total += values[index]
+        return total
+
+    return seconds(add)
+
+
+def test_main_scenario(benchmark):
+    scenario = load_scenario(MAIN)
+    benchmark(estimate, scenario)
+
+
+@pytest.mark.parametrize(("engine", "limit"), [("dag", 60), ("des", 2000)])
+def test_engine_against_a_plain_loop(benchmark, loop, engine, limit):
+    scenario = load_scenario(MAIN)
+    plan = scenario.plan
+    order = build_order(plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
+    program = build_program(order, stage_costs(scenario))
+    run = {"dag": dag.run, "des": des.run}[engine]
+    taken = seconds(lambda: run(program), repeats=2)
+    benchmark.pedantic(run, args=(program,), rounds=2)
+    benchmark.extra_info["times_a_plain_loop"] = taken / loop
+    assert taken / loop < limit
+
+
+def test_cold_start_against_bare_python(benchmark):
+    """The whole process of `flopcast estimate`, beside an interpreter that imports NumPy and stops."""
+    command = [sys.executable, "-m", "sim.cli", "estimate", str(MAIN)]
+    bare = seconds(lambda: subprocess.run([sys.executable, "-c", "import numpy"], check=True), repeats=3)
+    run = lambda: subprocess.run(command, check=True, capture_output=True)  # noqa: E731
+    taken = seconds(run, repeats=3)
+    benchmark.pedantic(run, rounds=2)
+    benchmark.extra_info["times_importing_numpy"] = taken / bare
+    assert taken < 1.0 or taken / bare < 12
