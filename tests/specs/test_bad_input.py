@@ -1,0 +1,142 @@
+"""Bad input: every mistake gets one message that names the value, the rule and the nearest remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from sim import build_scenario, load_scenario
+from sim.errors import FlopcastError, ProfileError, SpecError
+from sim.specs.yaml12 import parse_yaml
+
+MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("plan.tpp=4", r"unknown field 'tpp'; did you mean 'tp'\?"),
+        ("plan.tp=7", r"plan.tp = 7 must divide model.num_heads = 160; nearest that does: 8"),
+        ("plan.pp=63", r"must divide the 128 layers; nearest that does: 64 stages"),
+        ("plan.num_chunks=3", r"= 64 · 3 = 192 must divide the 128 layers; nearest that does: 128"),
+        ("training.global_batch_size=1000", r"must be a multiple of .* = 6; nearest: 1002"),
+        (
+            "plan.dp=16",
+            r"needs tp · pp · dp = 8 · 64 · 16 = 8192 GPUs, but cluster 'selene' has 4480; lower plan.dp to 8",
+        ),
+        ("training.sequence_length=4096", r"exceeds the model's 2048 learned positions"),
+        ("plan.tp=eight", r"plan.tp = 'eight': should be a valid integer"),
+        ("plan.tp=0", r"plan.tp = 0: should be greater than 0"),
+        ("plan.recompute=ful", r"plan.recompute = 'ful': should be 'none', 'selective' or 'full'"),
+        ("plan.zero_stage=4", r"should be 0, 1, 2 or 3"),
+        ("plan=3", r"plan must be a mapping of fields, not 3"),
+        ("training.precision=fp8", r"has no fp8 matrix units; set training.precision to one of"),
+        ("cluster.node.gpu.memory=80", r"memory: 80 has no unit; write a size such as '80 GB'"),
+        ("cluster.inter_node_bandwidth=80 GB", r"'80 GB' is a size, not a bandwidth"),
+        ("cluster.nvlink_domain_gpus=3", r"must be a multiple of the node's 8 GPUs; nearest: 8"),
+        ("model=gpt3-17b", r"unknown model preset 'gpt3-17b'; did you mean 'gpt3-175b'\?"),
+        ("cluster=selen", r"unknown cluster preset 'selen'; did you mean 'selene'\?"),
+        ("model.num_kv_heads=7", r"num_heads 160 must be a multiple of num_kv_heads 7; use 8 key/value heads"),
+        ("foo.bar=2", r"no section 'foo'; choose from cluster, model, plan"),
+        ("plan.tp", r"must look like plan.tp=4"),
+        ("plan.tp.x=3", r"plan.tp is the value 8 and has no fields"),
+        ("plan.tp=[1", r"override 'plan.tp=\[1'"),
+        ("plan.dp=1e400", r"should be a finite number"),
+    ],
+)
+def test_override(override, says):
+    with pytest.raises(SpecError, match=says):
+        load_scenario(MAIN, [override])
+
+
+def test_a_profile_of_another_gpu_is_refused():
+    with pytest.raises(ProfileError, match=r"'h100' was made for H100, but the cluster has A100-SXM4-80GB"):
+        load_scenario(MAIN, ["profile=h100"])
+
+
+def test_all_mistakes_are_named_at_once():
+    with pytest.raises(SpecError) as error:
+        load_scenario(MAIN, ["plan.tp=7", "training.global_batch_size=1000"])
+    assert "num_heads" in str(error.value)
+    assert "global_batch_size" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("model: [1,2", r"file: line 2"),
+        ("a: 1\na: 2", r"line 2: the key 'a' is given twice"),
+        ("\ta: 1", r"line 1, column 1"),
+        ("a: !!python/object/apply:os.system ['true']", r"could not determine a constructor"),
+        ("a: &x [*x]\nb: *y", r"undefined alias"),
+    ],
+)
+def test_broken_yaml(text, says):
+    with pytest.raises(SpecError, match=says):
+        parse_yaml(text, "file")
+
+
+def test_yaml_reads_numbers_and_words_as_people_write_them():
+    assert parse_yaml("[1e9, 300e9, 1, 0x10, .5, no, 1:30, true, null, 1f1b]", "") == [
+        1e9, 300e9, 1, 16, 0.5, "no", "1:30", True, None, "1f1b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (None, "must be a mapping"),
+        ([1], "must be a mapping"),
+        ({"model": "gpt3-175b"}, "missing section cluster, plan, training"),
+        ({"modell": "gpt3-175b"}, r"unknown section 'modell'; did you mean 'model'\?"),
+        ({"model": 3, "cluster": "selene", "plan": {}, "training": {}}, "model must be a mapping"),
+        ({"model": {"preset": "nope"}, "cluster": "selene", "plan": {}, "training": {}}, "unknown model preset 'nope'"),
+        ({"model": "gpt3-175b", "cluster": "selene", "plan": {}, "training": {}}, "global_batch_size is required"),
+    ],
+)
+def test_incomplete_scenario(data, says):
+    with pytest.raises(SpecError, match=says):
+        build_scenario(data)
+
+
+def test_missing_file_hints_at_a_near_one(monkeypatch):
+    monkeypatch.chdir(MAIN.parents[1])
+    with pytest.raises(SpecError, match=r"did you mean 'scenarios/gpt-1t-3072-a100.yaml'"):
+        load_scenario("gpt-1t-3072-a10.yaml")
+
+
+def test_a_preset_chosen_on_the_command_line_replaces_the_one_in_the_file():
+    assert load_scenario(MAIN, ["stack.preset=llama3"]).stack.name == "llama3"
+    node = load_scenario(MAIN, ["cluster.node={preset: dgx-a100-40gb}"]).cluster.node
+    assert node.gpu.name == "A100-SXM4-40GB"
+
+
+def test_what_was_left_open_is_stated():
+    scenario = build_scenario(
+        {
+            "model": "gpt3-175b",
+            "cluster": "selene",
+            "plan": {"tp": 8, "pp": 16},
+            "training": {"global_batch_size": 16, "sequence_length": 2048},
+        }
+    )
+    assert any("no stack was named" in line for line in scenario.assumed)
+    assert any("no profile was named; 'a100'" in line for line in scenario.assumed)
+
+
+def test_replace_derives_anew():
+    scenario = load_scenario(MAIN)
+    assert scenario.model.replace(hidden_size=12800).head_dim == 80
+    assert scenario.model.replace(hidden_size=12800).intermediate_size == 51200
+    assert scenario.stack.replace(attention="flash").causal_attention
+    half = scenario.cluster.node.replace(nic_bandwidth_bytes_per_s=12.5e9)
+    assert scenario.cluster.replace(node=half).inter_node_bandwidth_bytes_per_s == pytest.approx(12.5e9)
+
+
+@pytest.mark.parametrize("override", ["memory_bytes=8.0e10", "memory=80 GB", "memory_bytes=80 GB"])
+def test_a_bare_number_is_accepted_only_under_the_name_with_the_unit(override):
+    scenario = load_scenario(MAIN, [f"cluster.node.gpu.{override}"])
+    assert scenario.cluster.gpu.memory_bytes == 80e9
+
+
+def test_errors_are_flopcast_errors():
+    assert issubclass(SpecError, FlopcastError)

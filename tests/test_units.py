@@ -1,0 +1,85 @@
+"""Quantities: parsed with the unit's meaning, refused without one or with another's, printed as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import SpecError
+from sim.units import parse, show, show_count, show_time, significant
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("400 Gbit/s", "bytes_per_s", 5e10),
+        ("400Gb/s", "bytes_per_s", 5e10),
+        ("3.35 TB/s", "bytes_per_s", 3.35e12),
+        ("80 GB", "bytes", 80e9),
+        ("80 GiB", "bytes", 80 * 2**30),
+        ("1_000 B", "bytes", 1000),
+        ("312 TFLOP/s", "flop_per_s", 312e12),
+        ("2.5 us", "s", 2.5e-6),
+        ("2.5 µs", "s", 2.5e-6),
+        ("1.5 min", "s", 90),
+        ("700 W", "w", 700),
+        ("1e3 MB", "bytes", 1e9),
+    ],
+)
+def test_parse(text, dimension, value):
+    assert parse(text, dimension) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "says"),
+    [
+        ("80", "bytes", "has no unit"),
+        ("80 GB", "bytes_per_s", "is a size, not a bandwidth"),
+        ("80 GB/s", "bytes", "is a bandwidth, not a size"),
+        ("3 parsec", "s", "unknown unit 'parsec'"),
+        ("80 gb", "bytes", "unknown unit 'gb'"),
+        ("much", "bytes", "not a quantity"),
+        ("", "bytes", "not a quantity"),
+        ("nan GB", "bytes", "not a quantity"),
+    ],
+)
+def test_parse_refuses_and_shows_the_way(text, dimension, says):
+    with pytest.raises(SpecError, match=says) as error:
+        parse(text, dimension)
+    assert "such as" in str(error.value) or "write it as" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(5.02e17, "FLOP/s", "502 PFLOP/s"), (163e12, "FLOP/s", "163 TFLOP/s"), (85.9e9, "B", "85.9 GB"), (0, "B", "0 B")],
+)
+def test_show(value, unit, text):
+    assert show(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2.1e-6, "2.10 µs"), (0.0123, "12.3 ms"), (99.7, "99.7 s"), (3 * 3600, "3.00 hours"), (7.25e6, "83.9 days")],
+)
+def test_show_time(seconds, text):
+    assert show_time(seconds) == text
+
+
+def test_words_for_large_numbers():
+    assert [show_count(n) for n in (1.008e12, 175e9, 1.7e6, 512)] == [
+        "1.01 trillion",
+        "175 billion",
+        "1.70 million",
+        "512",
+    ]
+
+
+@given(st.floats(1e-3, 1e18))
+def test_shown_values_parse_back(value):
+    assert parse(show(value, "B", digits=6), "bytes") == pytest.approx(value, rel=1e-4, abs=1e-6)
+
+
+@given(st.floats(1.0, 1e9), st.integers(1, 6))
+def test_significant_digits(value, digits):
+    assert float(significant(value, digits).replace(",", "")) == pytest.approx(
+        value, rel=10.0 ** (1 - digits) + 1e-12, abs=0.5
+    )
