@@ -30,7 +30,7 @@ LINK_PRIOR = {
     "base_latency_s": (2e-5, 2e-5, 1e-6, 1e-4),
     "hop_latency_s": (2e-6, 2e-6, 1e-7, 5e-5),
     "half_volume_bytes": (5e6, 2e7, 1e3, 5e8),
-    "exponent": (0.8, 0.3, 0.2, 1.5),
+    "exponent": (0.8, 0.3, 0.2, 1.0),
 }
 
 

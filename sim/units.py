@@ -122,7 +122,8 @@ def significant(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:,.{max(0, digits - whole)}f}"
+    separator = "," if whole > 3 else ""
+    return f"{value:{separator}.{max(0, digits - whole)}f}"
 
 
 def show_count(number: float) -> str:

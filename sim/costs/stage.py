@@ -14,7 +14,6 @@ from sim.specs import Scenario
 from sim.work.layers import Cut, embedding_work, head_work, layer_work
 from sim.work.operations import BlockWork, Cause, Phase
 from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
-from sim.work.params import layer_params
 from sim.work.stages import Stage, deal_stages, stage_params
 
 Array = np.ndarray
@@ -182,14 +181,17 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     group = tensor_group(plan, scenario.cluster)
     stages = deal_stages(model, plan)
 
-    layer = block_costs(layer_work(model, stack, cut), compute, group, fabric)
     # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
     if visits is None or plan.num_chunks == 1:
         visits = scenario.num_microbatches
-    layer = _with_zero_traffic(layer, layer_params(model) / plan.tp, scenario, fabric, visits)
-    embedding = block_costs(embedding_work(model, stack, cut), compute, group, fabric)
-    head = block_costs(head_work(model, stack, cut), compute, group, fabric)
-    blocks = (layer, embedding, head)
+    blocks = [
+        _with_zero_traffic(block_costs(work, compute, group, fabric), params, scenario, fabric, visits)
+        for work, params in (
+            (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
+            (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
+            (head_work(model, stack, cut), _head_params(scenario)),
+        )
+    ]
     counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
 
     def spread(tables: list[dict[Part, float]]) -> dict[Part, Array]:
@@ -220,8 +222,16 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     )
 
 
+def _head_params(scenario: Scenario) -> float:
+    """Parameters that the head adds to its stage: none for a tied projection beside its embedding."""
+    model, tp = scenario.model, scenario.plan.tp
+    alone = scenario.plan.num_stages == 1
+    with_head = stage_params(Stage(0, 0, alone, True), model, tp)
+    return with_head - stage_params(Stage(0, 0, alone, False), model, tp)
+
+
 def _with_zero_traffic(
-    layer: BlockCosts, params: float, scenario: Scenario, fabric: Fabric, visits: float
+    block: BlockCosts, params: float, scenario: Scenario, fabric: Fabric, visits: float
 ) -> BlockCosts:
     """Add what ZeRO moves at a visit: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
 
@@ -229,7 +239,7 @@ def _with_zero_traffic(
     """
     plan, stack = scenario.plan, scenario.stack
     if plan.zero_stage < 2 or plan.dp == 1:
-        return layer
+        return block
     group = data_group(plan, scenario.cluster)
     share = visits / scenario.num_microbatches
     gather = float(all_gather(params * scenario.training.activation_bytes, group, fabric)) * (plan.zero_stage == 3)
@@ -242,9 +252,9 @@ def _with_zero_traffic(
         return gathering + scattering - fabric.hidden_share(group) * min(hidden, compute)
 
     gather, scatter = gather * share, scatter * share
-    forward = {**layer.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(layer.forward.values()))}
-    backward = {**layer.backward, Part.DATA_PARALLEL: exposed(gather, scatter, sum(layer.backward.values()))}
-    return BlockCosts(forward, backward, layer.at_peak, layer.weight_grad)
+    forward = {**block.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(block.forward.values()))}
+    backward = {**block.backward, Part.DATA_PARALLEL: exposed(gather, scatter, sum(block.backward.values()))}
+    return BlockCosts(forward, backward, block.at_peak, block.weight_grad)
 
 
 def _sends(scenario: Scenario, cut: Cut, fabric: Fabric) -> tuple[Array, Array]:

@@ -58,7 +58,8 @@ class LinkParams(Spec):
     """Per step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat
     """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
-    exponent: PositiveFloat = 1.0
+    exponent: float = Field(default=1.0, gt=0, le=1)
+    """How sharply bandwidth saturates; above 1 a smaller message would take longer than a larger one."""
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """The same when many groups use the network at once, each with its own rings: their flows meet on links that a
     single job-wide ring would share out evenly. Default: efficiency."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from sim.specs import ModelSpec, Scenario, StackSpec
@@ -127,7 +128,7 @@ def rank_memory(scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_acti
         optimizer=params * state_bytes_per_param(training) * shard[0],
         activations=peak_activations,
         logits=logits,
-        working=working,
+        working=working + _gathered_bytes(scenario, params),
         buffers=0.0 if plan.pp == 1 else 2.0 * boundary,
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (peak_activations + logits + working),
@@ -143,7 +144,17 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> float:
         "selective": attention_core_bytes(model, stack, cut),
         "full": everything,
     }[plan.recompute]
-    gathered = 2 * layer_params(model) / plan.tp * scenario.training.activation_bytes if plan.zero_stage == 3 else 0.0
     # The largest single gradient or workspace of the backward: the activation's gradient beside its input.
     backward = 2 * cut.width * cut.tokens * max(model.intermediate_size / plan.tp, model.hidden_size)
-    return float(again + gathered + backward)
+    return float(again + backward)
+
+
+def _gathered_bytes(scenario: Scenario, params: float) -> float:
+    """Weights that ZeRO stage 3 holds gathered besides its shard: the layer (or chunk) at work and the next one."""
+    plan, model = scenario.plan, scenario.model
+    if plan.zero_stage < 3:
+        return 0.0
+    layers = 1 if plan.num_chunks == 1 else math.ceil(model.num_layers / plan.num_stages)
+    at_work = 2 * layers * layer_params(model) / plan.tp
+    # Never more than all of it.
+    return scenario.training.activation_bytes * min(at_work, params * (1.0 - 1.0 / plan.dp))
