@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from sim.costs.collectives import Fabric, all_reduce
-from sim.costs.efficiency import gemm_time
+from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, GpuSpec
 from sim.specs.profile import GemmParams, LinkParams
@@ -57,6 +57,24 @@ class GemmPoint:
     m: float
     n: float
     k: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """One measured memory-bound kernel. [bytes, s]"""
+
+    nbytes: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPoint:
+    """One measured fused attention: FLOPs it executes, sequence length, direction, time. [FLOP, tokens, s]"""
+
+    flop: float
+    length: float
+    backward: bool
     time_s: float
 
 
@@ -131,6 +149,40 @@ def fit_gemm(
     return fit_to(predict, time, GEMM_PRIOR)
 
 
+MEMORY_PRIOR = {
+    "efficiency": (0.8, 0.2, 0.05, 1.0),
+    "kernel_floor_s": (2e-6, 3e-6, 1e-7, 1e-4),
+}
+ATTENTION_PRIOR = {
+    "forward_efficiency": (0.5, 0.3, 0.01, 1.0),
+    "backward_efficiency": (0.4, 0.3, 0.01, 1.0),
+    "half_length": (200.0, 300.0, 0.0, 4000.0),
+}
+
+
+def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
+    """Share of the memory bandwidth that kernels reach, and the floor under the smallest of them."""
+    nbytes, time = (np.array([getattr(point, name) for point in points]) for name in ("nbytes", "time_s"))
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        moved = nbytes / (params["efficiency"] * gpu.memory_bandwidth_bytes_per_s)
+        return np.asarray(moved + params["kernel_floor_s"])
+
+    return fit_to(predict, time, MEMORY_PRIOR)
+
+
+def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:
+    """Parameters of `sim.costs.efficiency.attention_efficiency`, forward and backward."""
+    flop, length, time = (np.array([getattr(point, name) for point in points]) for name in ("flop", "length", "time_s"))
+    backward = np.array([point.backward for point in points])
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        share = np.where(backward, params["backward_efficiency"], params["forward_efficiency"])
+        return np.asarray(flop / (gpu.peak(precision) * attention_efficiency(length, share, params["half_length"])))
+
+    return fit_to(predict, time, ATTENTION_PRIOR)
+
+
 def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fit:
     """NVLink's LinkParams from measured all-reduces inside a node."""
     ranks, nbytes, time = (
@@ -138,7 +190,7 @@ def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fi
     )
 
     def predict(params: dict[str, float]) -> np.ndarray:
-        link = LinkParams.model_construct(**params, p2p_efficiency=1.0)
+        link = LinkParams.model_construct(**params, p2p_efficiency=1.0, hidden_share=1.0)
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0)
         return np.asarray(all_reduce(nbytes, Group(ranks, ranks), fabric))
 

@@ -176,8 +176,17 @@ def schedule(
         typer.echo(format_grid(order.actions))
 
 
+def _add_commands() -> None:
+    """Verbs that other installed packages bring, such as `calibrate`."""
+    from importlib.metadata import entry_points
+
+    for point in sorted(entry_points(group="flopcast.commands"), key=lambda found: found.name):
+        app.add_typer(point.load(), name=point.name)
+
+
 def main() -> None:
     """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
+    _add_commands()
     try:
         app()
     except InfeasiblePlan as error:

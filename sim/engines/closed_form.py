@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step, reduction_window
+from sim.engines.timeline import Timeline, finish_step
 
 
 def run(program: Program) -> Timeline:
     """Step time of GPipe, 1F1B and interleaved 1F1B by formula.
 
     With m micro-batches, w_r the seconds of one micro-batch on rank r and v chunks a rank, the pipeline takes
-    m · max(w) + (Σ w − max(w)) / v [1]_. Exact for uniform ranks without sends, and where the last rank is the slowest
-    (the usual case: it holds the head); an upper estimate for other uneven pipelines.
+    m · max(w) + (Σ w − max(w)) / v [1]_. Exact for uniform ranks without sends, and for 1F1B and GPipe where the last
+    rank is the slowest (the usual case: it holds the head). Elsewhere an approximation: for uneven 1F1B with blocking
+    sends an upper bound, for uneven GPipe a lower one, and with sends beside compute too low by the round trips that
+    1F1B waits for. Use the exact engine to decide.
 
     .. [1] Narayanan et al. 2021, arXiv:2104.04473, section 2.2: bubble (p − 1)(t_F + t_B) / v.
     """
@@ -29,4 +31,4 @@ def run(program: Program) -> Timeline:
         pipeline += (costs.send_forward.sum() + costs.send_backward.sum()) / chunks
     # Rank r drains before rank 0 by what the ranks before it still do in the last micro-batch.
     ends = pipeline - np.concatenate([[0.0], np.cumsum(costs.backward_s[: order.num_ranks - 1])])
-    return finish_step(program, "closed_form", None, None, ends, reduction_window(program))
+    return finish_step(program, "closed_form", None, None, ends)

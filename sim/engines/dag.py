@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step, reduction_window
+from sim.engines.timeline import Timeline, finish_step
 
 
 def run(program: Program) -> Timeline:
@@ -32,4 +32,4 @@ def run(program: Program) -> Timeline:
     ends = starts + program.occupy
     pipeline_end = np.zeros(order.num_ranks)
     np.maximum.at(pipeline_end, order.rank, ends)
-    return finish_step(program, "dag", starts, ends, pipeline_end, reduction_window(program))
+    return finish_step(program, "dag", starts, ends, pipeline_end)

@@ -13,7 +13,7 @@ import numpy as np
 import simpy
 
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step, reduction_window
+from sim.engines.timeline import Timeline, finish_step
 
 
 def run(program: Program) -> Timeline:
@@ -47,4 +47,4 @@ def run(program: Program) -> Timeline:
     environment.run()
     pipeline_end = np.zeros(order.num_ranks)
     np.maximum.at(pipeline_end, order.rank, end)
-    return finish_step(program, "des", start, end, pipeline_end, reduction_window(program))
+    return finish_step(program, "des", start, end, pipeline_end)

@@ -34,22 +34,13 @@ class Timeline:
     step_time: float
 
 
-def finish_step(
-    program: Program,
-    engine: str,
-    start: Array | None,
-    end: Array | None,
-    pipeline_end: Array,
-    last_backward: Array,
-) -> Timeline:
+def finish_step(program: Program, engine: str, start: Array | None, end: Array | None, pipeline_end: Array) -> Timeline:
     """What follows the pipeline: gradient reduction, tied embedding, update, weight gather.
 
     Parameters
     ----------
     pipeline_end : array over ranks
         [s]
-    last_backward : array over ranks
-        Seconds of backward in which an overlapped reduction can hide, from `reduction_window`. [s]
 
     Notes
     -----
@@ -59,11 +50,13 @@ def finish_step(
     """
     costs = program.costs
     if program.hide_grad_reduce:
-        hideable = np.minimum(costs.reduce - costs.reduce_tail, last_backward)
+        hideable = np.minimum(costs.reduce - costs.reduce_tail, reduction_window(program))
         exposed = costs.reduce - costs.hidden_share * hideable
     else:
         exposed = costs.reduce
-    exposed_gather = costs.gather * (1.0 - costs.hidden_share if program.hide_gather else 1.0)
+    exposed_gather = costs.gather
+    if program.hide_gather:
+        exposed_gather = costs.gather - costs.hidden_share * np.minimum(costs.gather, gather_window(program))
     done = pipeline_end + exposed
     # First and last rank reduce the tied embedding once both have their own gradients.
     tied = max(done[0], done[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
@@ -88,4 +81,18 @@ def reduction_window(program: Program) -> Array:
         last = {int(stage): int(place) for stage, place in zip(stages, grads, strict=True)}
         opens = min(last.values())
         window[rank] = program.compute[opens : mine[-1] + 1].sum()
+    return window
+
+
+def gather_window(program: Program) -> Array:
+    """Forward seconds of a rank before it needs the last of its gathered weights: the window of an overlapped gather.
+
+    Weights arrive layer by layer during the first micro-batch's forward on each stage the rank holds.
+    """
+    order = program.order
+    window = np.zeros(order.num_ranks)
+    for rank in range(order.num_ranks):
+        mine = np.flatnonzero(order.rank == rank)
+        _, first_visits = np.unique(order.stage[mine], return_index=True)
+        window[rank] = program.compute[mine[: first_visits.max() + 1]].sum()
     return window

@@ -25,7 +25,8 @@ def interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: in
     """1F1B over several chunks a rank: groups of p micro-batches visit every chunk in turn; bubble 1/v of 1F1B's.
 
     Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; order as in NVIDIA/Megatron-LM
-    `forward_backward_pipelining_with_interleaving`. Bubble (p − 1)(t_F + t_B)/v; needs m mod p = 0.
+    `forward_backward_pipelining_with_interleaving` and PyTorch (older Megatron-LM ran all forwards first when there
+    are as many micro-batches as ranks). Bubble (p − 1)(t_F + t_B)/v; needs m mod p = 0.
     """
     total = num_chunks * num_microbatches
     group = num_ranks * num_chunks

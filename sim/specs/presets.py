@@ -1,6 +1,7 @@
 """Shipped descriptions, one thing a YAML file, every number with its source.
 
 A preset file says `source:` once for all its numbers, or beside a number: `memory: {value: 80 GB, source: datasheet}`.
+Fitted numbers may carry the `interval` of their uncertainty too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def preset_names(kind: str) -> list[str]:
 
 
 @cache
-def _raw(kind: str, name: str) -> dict[str, Any]:
+def raw_preset(kind: str, name: str) -> dict[str, Any]:
+    """A preset's file as written, sources and all."""
     path = _ROOT / kind / f"{name}.yaml"
     if Path(name).name != name or not path.is_file():
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, preset_names(kind))}")
@@ -34,7 +36,7 @@ def _raw(kind: str, name: str) -> dict[str, Any]:
 
 
 def _is_sourced(item: Any) -> bool:
-    return isinstance(item, dict) and "value" in item and item.keys() <= {"value", "source"}
+    return isinstance(item, dict) and "value" in item and item.keys() <= {"value", "source", "interval"}
 
 
 def _values(item: Any) -> Any:
@@ -53,7 +55,7 @@ def load_preset(kind: str, name: str) -> dict[str, Any]:
     SpecError
         No such preset; the message names the nearest one.
     """
-    data: dict[str, Any] = _values(_raw(kind, name))
+    data: dict[str, Any] = _values(raw_preset(kind, name))
     data.setdefault("name", name)
     return data
 
@@ -76,11 +78,16 @@ def load_file_as_preset(path: Path) -> dict[str, Any]:
 
 def preset_source(kind: str, name: str) -> list[tuple[str, Any, str]]:
     """(field, value as written, source) of every value in a preset, for `flopcast presets show`."""
-    rows: list[tuple[str, Any, str]] = []
+    return [(path, value, source) for path, value, source, _ in source_rows(raw_preset(kind, name))]
+
+
+def source_rows(data: dict[str, Any]) -> list[tuple[str, Any, str, list[Any]]]:
+    """(field, value as written, source, interval) of every value in data of the presets' format."""
+    rows: list[tuple[str, Any, str, list[Any]]] = []
 
     def walk(item: Any, path: str, source: str) -> None:
         if _is_sourced(item):
-            rows.append((path, item["value"], item.get("source", source)))
+            rows.append((path, item["value"], item.get("source", source), item.get("interval", [])))
         elif isinstance(item, dict):
             source = item.get("source", source)
             for key, value in item.items():
@@ -88,8 +95,8 @@ def preset_source(kind: str, name: str) -> list[tuple[str, Any, str]]:
                     walk(value, f"{path}.{key}" if path else str(key), source)
         else:
             # A profile's name and provenance are statements about itself: a source beside them would say nothing.
-            statement = kind == "profiles" and path.partition(".")[0] in ("name", "gpu", "provenance")
-            rows.append((path, item, "" if statement else source))
+            statement = "provenance" in data and path.partition(".")[0] in ("name", "gpu", "provenance")
+            rows.append((path, item, "" if statement else source, []))
 
-    walk(_raw(kind, name), "", "")
+    walk(data, "", "")
     return rows

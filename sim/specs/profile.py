@@ -80,6 +80,8 @@ class Provenance(Spec):
     not_measured: tuple[str, ...] = ()
     """Values that are taken from documents, other hardware or judgement rather than from measurements of this one."""
     date: str = ""
+    raw_data: str = ""
+    """File with the measurements, beside the profile's own."""
 
 
 class Profile(Spec):

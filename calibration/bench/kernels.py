@@ -1,0 +1,257 @@
+"""Kernels on one device: matrix multiplies, attention, memory-bound operations, launches, copies.
+
+A case is a shape and a function that makes its inputs and returns the call to time. Data are random: multiplying zeros
+draws less power and runs at higher clocks than training does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from calibration.measurement import Shape
+from sim.specs import Scenario
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to time: its kind, its shape, and how to set it up on (device, dtype)."""
+
+    kind: str
+    shape: Shape
+    prepare: Callable[[str], Call]
+
+
+def _random(device: str, dtype: str, *size: int) -> Any:
+    import torch
+
+    return torch.randn(*size, device=device, dtype=torch.float32).to(getattr(torch, dtype)) * 0.1
+
+
+def gemm_case(m: int, n: int, k: int, dtype: str, layout: str) -> Case:
+    """(m × k) · (k × n) as training runs it.
+
+    layout : nt, the forward x·Wᵀ; nn, the input gradient dy·W; tn, the weight gradient dyᵀ·x.
+    """
+
+    def prepare(device: str) -> Call:
+        left = _random(device, dtype, k, m).t() if layout[0] == "t" else _random(device, dtype, m, k)
+        right = _random(device, dtype, n, k).t() if layout[1] == "t" else _random(device, dtype, k, n)
+        return lambda: left @ right
+
+    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}, prepare)
+
+
+def bmm_case(batch: int, m: int, n: int, k: int, dtype: str) -> Case:
+    """`batch` multiplies at once, as math attention runs them."""
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        left, right = _random(device, dtype, batch, m, k), _random(device, dtype, batch, k, n)
+        return lambda: torch.bmm(left, right)
+
+    return Case("bmm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype}, prepare)
+
+
+def attention_case(heads: int, length: int, head_dim: int, dtype: str, causal: bool, backward: bool) -> Case:
+    """Fused scaled-dot-product attention, forward or backward."""
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        attend = torch.nn.functional.scaled_dot_product_attention
+        q, k, v = (_random(device, dtype, 1, heads, length, head_dim).requires_grad_(backward) for _ in range(3))
+        if not backward:
+            return lambda: attend(q, k, v, is_causal=causal)
+        out = attend(q, k, v, is_causal=causal)
+        gradient = torch.ones_like(out)
+        return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+    shape: Shape = {
+        "heads": heads,
+        "length": length,
+        "head_dim": head_dim,
+        "dtype": dtype,
+        "causal": int(causal),
+        "backward": int(backward),
+    }
+    return Case("attention", shape, prepare)
+
+
+#: operation -> (bytes moved per element and byte of width, how to run it on x [rows, hidden])
+_MEMORY_OPERATIONS: dict[str, tuple[float, Callable[[Any], Call]]] = {}
+
+
+def _memory(name: str, passes: float) -> Callable[[Callable[[Any], Call]], Callable[[Any], Call]]:
+    def register(make: Callable[[Any], Call]) -> Callable[[Any], Call]:
+        _MEMORY_OPERATIONS[name] = (passes, make)
+        return make
+
+    return register
+
+
+@_memory("copy", 2)
+def _copy(x: Any) -> Call:
+    y = x.clone()
+    return lambda: y.copy_(x)
+
+
+@_memory("add", 3)
+def _add(x: Any) -> Call:
+    import torch
+
+    y, out = x.clone(), x.clone()
+    return lambda: torch.add(x, y, out=out)
+
+
+@_memory("norm", 2)
+def _norm(x: Any) -> Call:
+    import torch
+
+    weight = torch.ones(x.shape[-1], device=x.device, dtype=x.dtype)
+    return lambda: torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, weight)
+
+
+@_memory("softmax", 2)
+def _softmax(x: Any) -> Call:
+    return lambda: x.softmax(-1)
+
+
+@_memory("gelu", 2)
+def _gelu(x: Any) -> Call:
+    import torch
+
+    return lambda: torch.nn.functional.gelu(x, approximate="tanh")
+
+
+@_memory("dropout", 2.5)
+def _dropout(x: Any) -> Call:
+    import torch
+
+    return lambda: torch.nn.functional.dropout(x, 0.1, training=True)
+
+
+def memory_case(operation: str, rows: int, hidden: int, dtype: str) -> Case:
+    """A memory-bound operation on `rows` × `hidden` elements."""
+    passes, make = _MEMORY_OPERATIONS[operation]
+    width = 4 if dtype == "float32" else 2
+    shape: Shape = {
+        "operation": operation,
+        "rows": rows,
+        "hidden": hidden,
+        "dtype": dtype,
+        "nbytes": passes * width * rows * hidden,
+    }
+    return Case("memory", shape, lambda device: make(_random(device, dtype, rows, hidden)))
+
+
+def adam_case(params: int) -> Case:
+    """One step of Adam on fp32 parameters: gradient, weight and two moments read, three of them written."""
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        weight = torch.nn.Parameter(_random(device, "float32", params))
+        weight.grad = torch.ones_like(weight)
+        optimizer = torch.optim.Adam([weight], fused=True)
+        return optimizer.step
+
+    return Case(
+        "memory", {"operation": "adam", "rows": params, "hidden": 1, "dtype": "float32", "nbytes": 28 * params}, prepare
+    )
+
+
+def launch_case(dtype: str) -> Case:
+    """A kernel that does nothing to speak of: what is left is launching it."""
+
+    def prepare(device: str) -> Call:
+        x = _random(device, dtype, 1)
+        return lambda: x.add_(1)
+
+    return Case("launch", {"operation": "add one element"}, prepare)
+
+
+def copy_case(nbytes: int, direction: str) -> Case:
+    """Host to device or back, pinned."""
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=device == "cuda")
+        there = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        source, target = (host, there) if direction == "to_device" else (there, host)
+        return lambda: target.copy_(source, non_blocking=True)
+
+    return Case("copy", {"nbytes": nbytes, "direction": direction}, prepare)
+
+
+def gemm_shapes(quick: bool, largest_flop: float) -> Iterator[tuple[int, int, int, str]]:
+    """Shapes of transformer layers, from launch-bound to saturated: tokens × (projections of several hidden sizes)."""
+    hiddens = (256, 512, 1024, 2048) if quick else (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288)
+    token_counts = (64, 256, 1024, 4096) if quick else (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+    for hidden in hiddens:
+        for tokens in token_counts:
+            for n, k in ((hidden, hidden), (3 * hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
+                for layout, shape in (("nt", (tokens, n, k)), ("nn", (tokens, k, n)), ("tn", (n, k, tokens))):
+                    if quick and (layout, n, k) not in _quick_choice(hidden):
+                        continue
+                    if 2.0 * shape[0] * shape[1] * shape[2] <= largest_flop:
+                        yield (*shape, layout)
+
+
+def _quick_choice(hidden: int) -> set[tuple[str, int, int]]:
+    """One projection of each layout."""
+    return {("nt", 4 * hidden, hidden), ("nn", hidden, hidden), ("tn", hidden, 4 * hidden)}
+
+
+def scenario_shapes(scenario: Scenario) -> Iterator[tuple[int, int, int, str]]:
+    """The multiplies that one layer and the head of a scenario run."""
+    from sim.costs.stage import cut_of
+    from sim.work.layers import head_work, layer_work
+
+    cut = cut_of(scenario)
+    for work in (layer_work(scenario.model, scenario.stack, cut), head_work(scenario.model, scenario.stack, cut)):
+        for phase, layout in ((work.forward, "nt"), (work.input_grad, "nn"), (work.weight_grad, "tn")):
+            for item in phase.operations:
+                if item.kind == "matmul" and item.batch == 1:
+                    yield int(item.m), int(item.n), int(item.k), layout
+
+
+def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> list[Case]:
+    """Everything to measure on one device."""
+    cuda = device == "cuda"
+    dtype = "bfloat16" if cuda else "float32"
+    largest = 2e13 if cuda else (3e10 if quick else 3e11)
+    cases = [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in gemm_shapes(quick, largest)]
+    if scenario is not None:
+        cases += [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in scenario_shapes(scenario)]
+    lengths = (256, 512, 1024) if not cuda else (512, 1024, 2048, 4096, 8192)
+    heads = 8 if not cuda else 32
+    cases += [bmm_case(heads, length, length, 64, dtype) for length in lengths[:3]]
+    cases += [bmm_case(heads, length, 64, length, dtype) for length in lengths[:3]]
+    cases += [
+        attention_case(heads, length, head_dim, dtype, causal, backward)
+        for length in lengths
+        for head_dim in ((64, 128) if cuda and not quick else (64,))
+        for causal in (True, False)
+        for backward in (False, True)
+    ]
+    row_counts = (16, 256, 4096) if quick or not cuda else (16, 64, 256, 1024, 4096, 16384, 65536)
+    hiddens = (1024,) if quick else (1024, 4096)
+    cases += [
+        memory_case(name, rows, hidden, dtype)
+        for name in _MEMORY_OPERATIONS
+        for rows in row_counts
+        for hidden in hiddens
+    ]
+    cases += [adam_case(params) for params in ((10**5, 10**6, 10**7) if quick else (10**5, 10**6, 10**7, 10**8))]
+    cases.append(launch_case(dtype))
+    if cuda:
+        cases += [
+            copy_case(2**exponent, direction) for exponent in (20, 24, 28) for direction in ("to_device", "to_host")
+        ]
+    return list({(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values())

@@ -1,0 +1,60 @@
+"""What machine this is: device, driver, libraries, clocks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Device, libraries and date of a calibration, for the profile's provenance."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "device_kind": device,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        facts |= {
+            "device": properties.name,
+            "num_gpus": torch.cuda.device_count(),
+            "num_sms": properties.multi_processor_count,
+            "memory_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "driver": _nvidia_smi("driver_version"),
+            "power_limit": _nvidia_smi("power.limit"),
+        }
+    else:
+        facts |= {"device": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return facts
+
+
+def clocks() -> dict[str, str]:
+    """SM clock, temperature and throttle reasons now; empty where there is no GPU to ask."""
+    fields = ("clocks.sm", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
+    return {name: value for name in fields if (value := _nvidia_smi(name))}
+
+
+def _nvidia_smi(field: str) -> str:
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader", "--id=0"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

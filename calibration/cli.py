@@ -1,0 +1,229 @@
+"""`flopcast calibrate`: measure a machine, fit a profile, look at it, hold two against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.errors import ProfileError, SpecError, nearest
+
+app = typer.Typer(help="Measure a machine and fit the profile that every estimate then uses.", no_args_is_help=True)
+
+Node = Annotated[
+    str | None, typer.Option(help="Node preset that was measured; found by the device's name if not given.")
+]
+Base = Annotated[str, typer.Option(help="Profile whose values stand in for what was not measured.")]
+Draws = Annotated[int, typer.Option(help="Bootstrap refits for the intervals.")]
+
+
+@app.command()
+def run(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the raw data go beside it.")] = Path(
+        "profile.yaml"
+    ),
+    device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes, under two minutes.")] = False,
+    ranks: Annotated[int | None, typer.Option(help="Processes for collectives; 1 leaves them out.")] = None,
+    scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
+    node: Node = None,
+    base: Base = "a100",
+    draws: Draws = 20,
+) -> None:
+    """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped."""
+    from calibration.bench.run import pick_device, run_suite
+    from sim import load_scenario
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
+    chosen = pick_device(device)
+    raw = out.with_suffix(".jsonl")
+    question = load_scenario(scenario) if scenario is not None else None
+    with _progress() as report:
+        data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
+    _fit(data, out, raw, node, base, draws)
+
+
+@app.command()
+def fit(
+    files: Annotated[
+        list[Path], typer.Argument(help="Measurements: .jsonl of a run, .csv, or nccl-tests logs (.json, .txt, .log).")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write.")] = Path("profile.yaml"),
+    operation: Annotated[str | None, typer.Option(help="Collective of nccl-tests logs that do not say it.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Ranks of nccl-tests logs that do not list them.")] = None,
+    node: Node = None,
+    base: Base = "a100",
+    draws: Draws = 20,
+) -> None:
+    """Fit a profile to measurements that exist already."""
+    from calibration.measurement import MeasurementSet, write_journal
+
+    machine: dict[str, Any] = {}
+    items = []
+    for path in files:
+        facts, found = _read(path, operation, ranks)
+        machine.update(facts)
+        items += found
+    data = MeasurementSet(machine, tuple(items))
+    raw = out.with_suffix(".jsonl")
+    if raw not in files:
+        write_journal(raw, machine or {"device": "not stated"}, items)
+    _fit(data, out, raw, node, base, draws)
+
+
+@app.command()
+def show(
+    profile: Annotated[str, typer.Argument(help="A profile's YAML file, or the name of a shipped one.")],
+    png: Annotated[
+        Path | None, typer.Option(help="Draw measured points against the fitted curves (.png or .svg).")
+    ] = None,
+    node: Node = None,
+) -> None:
+    """A profile's values with intervals and sources; with --png, its fits drawn against the measurements."""
+    from rich.table import Table
+
+    from sim.specs.presets import source_rows
+
+    data, path = _profile_data(profile)
+    record = _profile(profile)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("field", "value", "90 % interval", "source"):
+        table.add_column(name, overflow="fold", style="dim" if name == "source" else "")
+    for field, value, source, interval in source_rows(data):
+        between = " to ".join(str(limit) for limit in interval) if interval else ""
+        table.add_row(field, str(value), between, source)
+    out = _console()
+    out.print(table)
+    if png is not None:
+        from calibration.measurement import read_journal
+        from calibration.report import draw_profile
+
+        raw = None if path is None or not record.provenance.raw_data else path.parent / record.provenance.raw_data
+        if raw is None or not raw.exists():
+            raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
+        measured = read_journal(raw)
+        draw_profile(record, _cluster(node, measured.machine), measured, png)
+        out.print(f"drawn: {png}")
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A profile's YAML file or name.")],
+    second: Annotated[str, typer.Argument(help="Another.")],
+) -> None:
+    """Two profiles side by side."""
+    from rich.table import Table
+
+    left, right = _profile(first), _profile(second)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("field", left.name, right.name, "change"):
+        table.add_column(name, justify="left" if name == "field" else "right")
+    for section in ("gemm", "attention", "memory", "nvlink", "network"):
+        pair = [getattr(record, section).model_dump() for record in (left, right)]
+        for field, value in pair[0].items():
+            other = pair[1][field]
+            if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+                change = f"{other / value - 1:+.0%}" if value else ""
+                table.add_row(f"{section}.{field}", f"{value:.4g}", f"{other:.4g}", change)
+    _console().print(table)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _read(path: Path, operation: str | None, ranks: int | None) -> tuple[dict[str, Any], list[Any]]:
+    """Measurements of any format, told apart by the file's name and beginning."""
+    from calibration.measurement import read_journal
+    from calibration.readers import read_nccl_tests, read_table
+
+    if path.suffix == ".jsonl":
+        data = read_journal(path)
+        return data.machine, list(data.measurements)
+    if path.suffix == ".csv":
+        return {}, read_table(path)
+    return {}, read_nccl_tests(path, operation, ranks)
+
+
+def _profile_data(name: str) -> tuple[dict[str, Any], Path | None]:
+    from sim.specs.presets import raw_preset
+    from sim.specs.yaml12 import load_yaml
+
+    if name.endswith((".yaml", ".yml")):
+        return load_yaml(name), Path(name)
+    return raw_preset("profiles", name), None
+
+
+def _profile(name: str) -> Any:
+    from sim.specs import Profile, load_preset
+    from sim.specs.presets import load_file_as_preset
+
+    looks_like_file = name.endswith((".yaml", ".yml"))
+    data = load_file_as_preset(Path(name)) if looks_like_file else load_preset("profiles", name)
+    return Profile.read(data, f"profile {name}")
+
+
+def _cluster(node: str | None, machine: dict[str, Any]) -> Any:
+    """The measured machine as a cluster of one node."""
+    from sim.specs import ClusterSpec, load_preset, preset_names
+    from sim.specs.loading import resolve
+
+    if node is None:
+        device = str(machine.get("device", ""))
+        if machine.get("device_kind") == "cpu":
+            node = "cpu-host"
+        else:
+            families = {
+                name: load_preset("gpus", load_preset("nodes", name)["gpu"])["name"] for name in preset_names("nodes")
+            }
+            fitting = [name for name, gpu in families.items() if gpu in device or gpu.replace("-SXM4", "") in device]
+            if not fitting:
+                raise SpecError(
+                    f"no node preset has a GPU called {device!r}; name the node that was measured (--node dgx-a100-80gb): "
+                    f"{', '.join(preset_names('nodes'))}"
+                )
+            node = fitting[0]
+    return ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), "node")
+
+
+def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: int) -> None:
+    """Fit, write, and say what came of it."""
+    from calibration.build import calibrate
+    from calibration.write import write_profile
+
+    result = calibrate(out.stem, data, _cluster(node, data.machine), _profile(base), draws)
+    write_profile(result, out, raw)
+    print_ = _console().print
+    for part, fit in result.fits.items():
+        print_(f"{part:10} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}")
+    for line in result.not_measured:
+        print_(f"not measured: {line}")
+    print_(f"profile: {out}   raw data: {raw}")
+    print_(f"use it:  flopcast estimate SCENARIO --profile {out}")
+
+
+def _progress() -> Any:
+    """A progress bar with the time left, as a context manager that yields the suite's report function."""
+    from contextlib import contextmanager
+
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    @contextmanager
+    def showing() -> Any:
+        bar = Progress(
+            TextColumn("{task.description:12}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with bar:
+            task = bar.add_task("starting", total=None)
+            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+    return showing()

@@ -1,0 +1,158 @@
+"""One measurement, and the file that keeps them: JSON lines, appended as they are taken, so that nothing is lost.
+
+The first line describes the machine; every other line is one measurement. All times are medians.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ProfileError
+
+KINDS = (
+    "gemm",
+    "bmm",
+    "attention",
+    "memory",
+    "launch",
+    "copy",
+    "collective",
+    "interference",
+)
+Shape = dict[str, float | int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was run, and how long it took.
+
+    kind : one of KINDS.
+    shape : what identifies it: m, n, k, dtype, layout; op, nbytes, num_ranks …
+    time_s : median. [s]
+    spread : (third − first quartile) / median.
+    repeats : how often it was timed.
+    source : the machine's own run, or the file and line it was read from.
+    """
+
+    kind: str
+    shape: Shape
+    time_s: float
+    spread: float = 0.0
+    repeats: int = 1
+    source: str = ""
+    extra: Shape = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Identity, for resuming: the same kind and shape is the same measurement."""
+        return self.kind + json.dumps(self.shape, sort_keys=True)
+
+    def number(self, name: str) -> float:
+        """A number of the shape."""
+        return float(self.shape[name])
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementSet:
+    """A machine and what was measured on it."""
+
+    machine: dict[str, Any]
+    measurements: tuple[Measurement, ...]
+
+    def of(self, kind: str, **shape: float | str) -> list[Measurement]:
+        """The measurements of a kind whose shape has these values."""
+        return [
+            item
+            for item in self.measurements
+            if item.kind == kind and all(item.shape.get(name) == value for name, value in shape.items())
+        ]
+
+
+class Journal:
+    """The growing file of a calibration: opened on what is there already, one flushed line a measurement."""
+
+    def __init__(self, path: Path, machine: dict[str, Any]) -> None:
+        self.path = path
+        if path.exists() and path.stat().st_size:
+            known = read_journal(path, tolerate_cut_end=True)
+            changed = [name for name in ("device", "torch") if known.machine.get(name) != machine.get(name)]
+            if changed:
+                raise ProfileError(
+                    f"{path} was measured on another machine or library ({', '.join(changed)} differ: "
+                    f"{[known.machine.get(name) for name in changed]}); give another output file"
+                )
+            self.done = {item.key: item for item in known.measurements}
+            _drop_cut_end(path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"machine": machine}) + "\n", encoding="utf-8")
+            self.done = {}
+
+    def add(self, item: Measurement) -> None:
+        """Keep one measurement, on disk before this returns."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(item)) + "\n")
+            file.flush()
+        self.done[item.key] = item
+
+
+def read_journal(path: Path, tolerate_cut_end: bool = False) -> MeasurementSet:
+    """Read a file of measurements.
+
+    Parameters
+    ----------
+    tolerate_cut_end : bool
+        Leave out a last line that was cut off while it was written (a killed calibration).
+
+    Raises
+    ------
+    ProfileError
+        Naming the line that is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"cannot read {path}: {error}") from None
+    lines = text.split("\n")
+    complete = lines[:-1] if lines and lines[-1] == "" else lines
+    machine: dict[str, Any] = {}
+    items = []
+    for number, line in enumerate(complete, start=1):
+        try:
+            data = json.loads(line)
+            if number == 1:
+                machine = data["machine"]
+            else:
+                items.append(_check(Measurement(**data)))
+        except (ValueError, TypeError, KeyError) as error:
+            if tolerate_cut_end and number == len(complete) and not text.endswith("\n"):
+                break
+            raise ProfileError(f"{path}: line {number} is not a measurement: {error}") from None
+    if not machine:
+        raise ProfileError(f"{path}: line 1 must describe the machine; was it written by flopcast calibrate run?")
+    return MeasurementSet(machine, tuple(items))
+
+
+def _check(item: Measurement) -> Measurement:
+    if item.kind not in KINDS:
+        raise ValueError(f"unknown kind {item.kind!r}")
+    if not (isinstance(item.time_s, (int, float)) and math.isfinite(item.time_s) and item.time_s > 0):
+        raise ValueError(f"time_s = {item.time_s!r} is not a positive time")
+    return item
+
+
+def _drop_cut_end(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
+        path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+
+
+def write_journal(path: Path, machine: dict[str, Any], items: Iterable[Measurement]) -> None:
+    """Write a whole file of measurements."""
+    lines: Iterator[str] = (json.dumps(asdict(item)) for item in items)
+    path.write_text("\n".join([json.dumps({"machine": machine}), *lines]) + "\n", encoding="utf-8")

@@ -1,0 +1,7 @@
+"""Readers of other tools' measurements. They parse and check; they never execute or download anything."""
+
+from calibration.readers.kineto import kernel_times
+from calibration.readers.nccl_tests import read_nccl_tests
+from calibration.readers.table import read_table
+
+__all__ = ["kernel_times", "read_nccl_tests", "read_table"]

@@ -1,0 +1,87 @@
+"""A profile drawn: measured points against the fitted curves, with the roofline and the peak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibration.build import all_reduce_points, gemm_points, memory_points
+from calibration.measurement import MeasurementSet
+from sim.costs.collectives import Fabric, all_reduce
+from sim.costs.efficiency import gemm_time
+from sim.network.placement import Group
+from sim.specs import ClusterSpec, Profile
+
+_MEASURED, _FITTED, _LIMIT = "#000000", "#0072B2", "#999999"
+
+
+def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, path: Path) -> None:
+    """Write a figure of three panels: multiplies, memory-bound kernels, all-reduces.
+
+    Parameters
+    ----------
+    path : Path
+        .png or .svg.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    _gemm_panel(panels[0], profile, cluster, data)
+    _memory_panel(panels[1], profile, cluster, data)
+    _all_reduce_panel(panels[2], profile, cluster, data)
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"{profile.name}: {data.machine.get('device', profile.gpu)}, {data.machine.get('date', '')}")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _gemm_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
+    points, precision = gemm_points(data)
+    gpu = cluster.gpu
+    m, n, k, time = (np.array([getattr(point, name) for point in points]) for name in ("m", "n", "k", "time_s"))
+    flop = 2 * m * n * k
+    width = 4.0 if precision == "fp32" else 2.0
+    fitted = gemm_time(m, n, k, np.ones_like(m), precision, width, gpu, profile.gemm, profile.memory.efficiency)
+    panel.loglog(flop, flop / time / 1e12, "o", ms=4, mfc="none", color=_MEASURED, label="measured")
+    panel.loglog(flop, flop / fitted / 1e12, "x", ms=4, color=_FITTED, label="fitted")
+    panel.axhline(gpu.peak(precision) / 1e12, color=_LIMIT, ls="--", lw=1, label=f"{precision} peak")
+    panel.set_xlabel("FLOPs of the multiply")
+    panel.set_ylabel("TFLOP/s")
+    panel.set_title("matrix multiplies", fontsize=10)
+
+
+def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
+    points = memory_points(data)
+    nbytes, time = (np.array([getattr(point, name) for point in points]) for name in ("nbytes", "time_s"))
+    bandwidth = cluster.gpu.memory_bandwidth_bytes_per_s
+    grid = np.geomspace(max(nbytes.min(), 1.0), nbytes.max(), 100)
+    fitted = grid / (bandwidth * profile.memory.efficiency) + profile.gemm.kernel_floor_s
+    panel.loglog(nbytes, nbytes / time / 1e9, "o", ms=4, mfc="none", color=_MEASURED, label="measured")
+    panel.loglog(grid, grid / fitted / 1e9, color=_FITTED, label="fitted")
+    panel.axhline(bandwidth / 1e9, color=_LIMIT, ls="--", lw=1, label="memory bandwidth")
+    panel.set_xlabel("bytes moved")
+    panel.set_ylabel("GB/s")
+    panel.set_title("memory-bound kernels", fontsize=10)
+
+
+def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
+    points = all_reduce_points(data)
+    fabric = Fabric.of(cluster, profile)
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+    for colour, ranks in zip(colours, sorted({point.num_ranks for point in points}), strict=False):
+        mine = sorted((point.nbytes, point.time_s) for point in points if point.num_ranks == ranks)
+        nbytes, time = np.array(mine).T
+        factor = 2 * (ranks - 1) / ranks / 1e9
+        grid = np.geomspace(nbytes.min(), nbytes.max(), 100)
+        panel.loglog(nbytes, factor * nbytes / time, "o", ms=4, mfc="none", color=colour, label=f"{ranks} ranks")
+        panel.loglog(grid, factor * grid / all_reduce(grid, Group(ranks, ranks), fabric), color=colour, lw=1)
+    panel.set_xlabel("bytes of the buffer")
+    panel.set_ylabel("bus bandwidth [GB/s]")
+    panel.set_title("all-reduce (lines: fitted)", fontsize=10)

@@ -1,0 +1,72 @@
+"""A calibration as a profile file: values with their 90 % intervals and sources, in the format of presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from calibration.build import Calibration
+from sim.specs import Profile
+from sim.specs.base import Spec, file_name, unit_of
+
+#: parameter of a fit -> where it lives in a profile
+_PLACES = {
+    ("memory", "efficiency"): ("memory", "efficiency"),
+    ("memory", "kernel_floor_s"): ("gemm", "kernel_floor_s"),
+}
+_UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
+
+
+def _written(name: str, value: Any) -> Any:
+    """A value as files write it: with its unit under the short name."""
+    if isinstance(value, float):
+        unit = unit_of(name)
+        return f"{value:.5g} {_UNITS[unit]}" if unit else float(f"{value:.5g}")
+    return value
+
+
+def profile_data(calibration: Calibration) -> dict[str, Any]:
+    """The profile as plain data, fitted values with interval and source."""
+    profile = calibration.profile
+    data = _section(profile)
+    for part, fit in calibration.fits.items():
+        for name, value in fit.params.items():
+            section, field = _PLACES.get((part, name), (part, name))
+            low, high = calibration.intervals[part][name]
+            data[section][file_name(field)] = {
+                "value": _written(field, value),
+                "interval": [_written(field, low), _written(field, high)],
+                "source": f"fitted on {calibration.counts[part]} {part} measurements",
+            }
+    return data
+
+
+def _section(spec: Spec) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if value is None:
+            continue
+        if isinstance(value, Spec):
+            rows[name] = _section(value)
+        elif isinstance(value, dict):
+            rows[name] = {key: _written(str(key), item) for key, item in value.items()}
+        elif isinstance(value, tuple):
+            rows[name] = list(value)  # bare numbers stand under the name that carries their unit
+        else:
+            rows[file_name(name)] = _written(name, value)
+    return rows
+
+
+def write_profile(calibration: Calibration, path: Path, raw: Path | None = None) -> Profile:
+    """Write the profile's YAML; `raw` is the file of measurements, named in its provenance."""
+    data = profile_data(calibration)
+    if raw is not None:
+        data["provenance"]["raw_data"] = raw.name
+    base = "not measured here"
+    text = yaml.safe_dump({"source": base, **data}, sort_keys=False, allow_unicode=True, width=120)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return calibration.profile

@@ -1,0 +1,138 @@
+"""From measuring to a profile that estimates use: the suite on this machine, fits on synthetic data, the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.build import calibrate
+from calibration.measurement import Measurement, MeasurementSet, write_journal
+from calibration.write import write_profile
+from sim import estimate, load_scenario
+from sim.costs.efficiency import gemm_time
+from sim.errors import ProfileError
+from sim.specs import ClusterSpec, Profile, load_preset
+from sim.specs.loading import resolve
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = ClusterSpec.read(resolve({"name": "node", "node": "dgx-a100-80gb", "num_nodes": 1}, "cluster"), "node")
+BASE = Profile.read(load_preset("profiles", "a100"), "profile")
+TRUE = {"max_efficiency": 0.7, "k_overhead": 150.0, "tile_exponent": 0.25, "wave_quantisation": 0.5}
+
+
+def synthetic(noise=0.01):
+    """Measurements of a machine that follows the model exactly, but for noise."""
+    rng = np.random.default_rng(1)
+    jitter = lambda: float(np.exp(noise * rng.standard_normal()))  # noqa: E731
+    gemm = BASE.gemm.replace(**TRUE, kernel_floor_s=3e-6)
+    items = []
+    for size in (256, 512, 1024, 2048, 4096, 8192):
+        for tokens in (512, 2048, 8192):
+            time = float(gemm_time(tokens, size, size, 1.0, "bf16", 2.0, CLUSTER.gpu, gemm, 0.75))
+            items.append(Measurement("gemm", {"m": tokens, "n": size, "k": size, "dtype": "bfloat16"}, time * jitter()))
+    for nbytes in (1e4, 1e5, 1e6, 1e7, 1e8, 1e9):
+        time = nbytes / (0.75 * CLUSTER.gpu.memory_bandwidth_bytes_per_s) + 3e-6
+        items.append(Measurement("memory", {"operation": "copy", "nbytes": nbytes}, time * jitter()))
+    return MeasurementSet({"device": "NVIDIA A100-SXM4-80GB", "date": "2026-01-01"}, tuple(items))
+
+
+def test_known_parameters_are_found_with_intervals_around_them():
+    result = calibrate("mine", synthetic(), CLUSTER, BASE, draws=8)
+    assert result.profile.memory.efficiency == pytest.approx(0.75, rel=0.02)
+    assert result.profile.gemm.kernel_floor_s == pytest.approx(3e-6, rel=0.05)
+    assert result.profile.gemm.max_efficiency == pytest.approx(TRUE["max_efficiency"], rel=0.05)
+    low, high = result.intervals["memory"]["efficiency"]
+    assert low <= 0.75 * 1.02
+    assert high >= 0.75 * 0.98
+    assert any("nvlink (0 measurements" in line for line in result.not_measured)
+
+
+def test_a_written_profile_is_used_by_an_estimate_that_says_so(tmp_path):
+    result = calibrate("mine", synthetic(), CLUSTER, BASE, draws=2)
+    path = tmp_path / "mine.yaml"
+    write_profile(result, path, tmp_path / "mine.jsonl")
+    answer = estimate(load_scenario(ROOT / "scenarios" / "gpt-1t-3072-a100.yaml", profile=str(path)))
+    assert answer.scenario.profile.name == "mine"
+    assert answer.scenario.profile.gemm.max_efficiency == pytest.approx(result.profile.gemm.max_efficiency, rel=1e-4)
+    assert any("profile 'mine': not measured" in line for line in answer.assumptions)
+    assert any("extrapolated" in line for line in answer.assumptions)  # its multiplies are larger than those measured
+
+
+def test_without_multiplies_there_is_no_profile():
+    with pytest.raises(ProfileError, match="at least 6 measured matrix multiplies"):
+        calibrate("mine", MeasurementSet({}, ()), CLUSTER, BASE)
+
+
+def flopcast(*arguments):
+    command = [sys.executable, "-m", "sim.cli", *map(str, arguments)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert "Traceback" not in result.stderr, result.stderr
+    return result
+
+
+def test_command_line_fits_shows_draws_and_compares(tmp_path):
+    raw, profile, figure = tmp_path / "raw.jsonl", tmp_path / "mine.yaml", tmp_path / "fit.png"
+    data = synthetic()
+    reduces = [
+        Measurement("collective", {"operation": "all_reduce", "num_ranks": n, "nbytes": 2.0**e}, 1e-5 + 2.0**e / 1e11)
+        for n in (2, 8)
+        for e in (16, 20, 24, 28)
+    ]
+    write_journal(raw, data.machine, [*data.measurements, *reduces])
+    result = flopcast("calibrate", "fit", raw, "-o", profile, "--draws", 2)
+    assert result.returncode == 0, result.stderr
+    assert "gemm         18 measurements" in result.stdout
+    shown = flopcast("calibrate", "show", profile, "--png", figure)
+    assert shown.returncode == 0, shown.stderr
+    assert figure.stat().st_size > 10_000
+    assert flopcast("calibrate", "compare", "a100", profile).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("calibrate", "show", "nope"), "unknown profile preset 'nope'"),
+        (("calibrate", "show", "a100", "--png", "x.png"), "no measurements beside it"),
+        (("calibrate", "run", "--device", "gpu"), "unknown device 'gpu'"),
+        (("calibrate", "fit", "LICENSE"), "does not say which collective"),
+        (("calibrate", "fit", "nowhere.jsonl"), "cannot read"),
+    ],
+)
+def test_command_line_mistakes(arguments, says):
+    result = flopcast(*arguments)
+    assert result.returncode == 2
+    assert says in result.stderr.replace("\n", " ")
+
+
+def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from calibration.bench import kernels, run
+
+    cases = [kernels.gemm_case(64, 64, 2**e, "float32", "nt") for e in (4, 6, 8)]
+    cases += [kernels.memory_case("copy", 64, 1024, "float32"), kernels.launch_case("float32"), kernels.adam_case(1000)]
+    cases += [kernels.bmm_case(2, 32, 32, 32, "float32"), kernels.attention_case(2, 64, 16, "float32", True, True)]
+    monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: cases)
+    path = tmp_path / "raw.jsonl"
+    seen = []
+    data = run.run_suite(
+        path, "cpu", quick=True, ranks=1, report=lambda what, done, total: seen.append((what, done, total))
+    )
+    assert len(data.measurements) == len(cases)
+    assert all(item.time_s > 0 for item in data.measurements)
+    assert seen[-1][1:] == (len(cases) - 1, len(cases))
+    before = path.read_text()
+    assert run.run_suite(path, "cpu", quick=True, ranks=1).measurements == data.measurements
+    assert path.read_text() == before  # nothing was measured again
+
+
+def test_collectives_run_on_two_ranks(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from calibration.bench import collectives, run
+
+    monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: [])
+    shapes = [{"operation": name, "num_ranks": 2, "nbytes": 4096} for name in collectives.OPERATIONS]
+    monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest: iter(shapes))
+    data = run.run_suite(tmp_path / "raw.jsonl", "cpu", quick=True, ranks=2)
+    assert {item.shape["operation"] for item in data.of("collective")} == set(collectives.OPERATIONS)

@@ -1,0 +1,142 @@
+"""Fits find the parameters that made the data, shrug off an outlier, and give the shipped profile from its measurements."""
+
+import numpy as np
+import pytest
+
+from calibration import refit
+from calibration.fit import AllReducePoint, GemmPoint, fit_all_reduce, fit_gemm
+from calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
+from sim.costs.collectives import Fabric, all_reduce
+from sim.costs.efficiency import gemm_time
+from sim.network.placement import Group
+from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset, preset_names
+from sim.specs.loading import resolve
+
+A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
+SELENE = ClusterSpec.read(resolve("selene", "cluster"), "selene")
+PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
+
+# Two sets of values each, on either side of the priors.
+GEMM_TRUTHS = [
+    {"max_efficiency": 0.92, "k_overhead": 250.0, "tile_exponent": 0.12, "wave_quantisation": 0.9},
+    {"max_efficiency": 0.66, "k_overhead": 60.0, "tile_exponent": 0.35, "wave_quantisation": 0.2},
+]
+# Near exponent 1 saturation is a constant time, which no data can tell from latency; these are well below.
+LINK_TRUTHS = [
+    {"efficiency": 0.88, "base_latency_s": 1.2e-5, "hop_latency_s": 3e-6, "half_volume_bytes": 2e7, "exponent": 0.55},
+    {"efficiency": 0.7, "base_latency_s": 3.5e-5, "hop_latency_s": 8e-7, "half_volume_bytes": 2e6, "exponent": 0.6},
+]
+
+
+def multiplies(truth, noise=0.0, seed=1):
+    """Measured times of a GPU that obeys `truth`, on squares, tall, wide and shallow shapes."""
+    rng = np.random.default_rng(seed)
+    m, n = (np.round(2 ** rng.uniform(9, 14, 400)) for _ in range(2))
+    k = np.round(2 ** rng.uniform(6, 14, 400))
+    gemm = PROFILE.gemm.replace(**truth)
+    time = gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, gemm, 0.85) * np.exp(noise * rng.standard_normal(400))
+    return [GemmPoint(*point) for point in zip(m, n, k, time, strict=True)]
+
+
+def reduces(truth, noise=0.0, seed=1):
+    """Measured all-reduces on 2 to 8 GPUs of a node whose NVLink obeys `truth`."""
+    rng = np.random.default_rng(seed)
+    ranks, nbytes = (grid.ravel() for grid in np.meshgrid([2.0, 4.0, 6.0, 8.0], 2.0 ** np.arange(15, 34)))
+    link = PROFILE.nvlink.replace(**truth)
+    net = Fabric(link, link, SELENE.node.nvlink_bandwidth_bytes_per_s, 1.0)
+    time = all_reduce(nbytes, Group(ranks, ranks), net) * np.exp(noise * rng.standard_normal(len(ranks)))
+    return [AllReducePoint(int(n), *point) for n, *point in zip(ranks, nbytes, time, strict=True)]
+
+
+def spoilt(points, factor=4.0):
+    """The points with the time of every fiftieth wrong, as by a GPU that was busy with something else."""
+    wrong = [type(point)(**{**as_dict(point), "time_s": factor * point.time_s}) for point in points[::50]]
+    return [*wrong, *(point for place, point in enumerate(points) if place % 50)]
+
+
+def as_dict(point):
+    return {name: getattr(point, name) for name in point.__dataclass_fields__}
+
+
+def fit_multiplies(points):
+    return fit_gemm(points, A100, "fp16")
+
+
+def fit_reduces(points):
+    return fit_all_reduce(points, SELENE)
+
+
+CASES = [(multiplies, fit_multiplies, truth) for truth in GEMM_TRUTHS] + [
+    (reduces, fit_reduces, truth) for truth in LINK_TRUTHS
+]
+each_truth = pytest.mark.parametrize(("measure", "fit", "truth"), CASES)
+
+
+@each_truth
+def test_recovers_what_made_the_data(measure, fit, truth):
+    found = fit(measure(truth))
+    assert found.params == pytest.approx(truth, rel=0.1)
+    assert next(iter(found.params.values())) == pytest.approx(next(iter(truth.values())), rel=0.01)  # efficiency
+    assert np.abs(found.residuals).max() < 0.01
+
+
+@each_truth
+def test_noise_and_outliers_hardly_move_it(measure, fit, truth):
+    found = fit(spoilt(measure(truth, noise=0.03)))
+    first = next(iter(truth))  # the efficiency that large sizes reach
+    assert found.params[first] == pytest.approx(truth[first], rel=0.04)
+    assert 0.01 < found.median_error < 0.04
+    # What matters is the prediction: against the clean data it is right within a percent or two.
+    clean = np.array([point.time_s for point in measure(truth)])
+    dirty = np.array([point.time_s for point in measure(truth, noise=0.03)])
+    assert np.median(np.abs(np.log(predict(fit, found, measure(truth)) / clean))) < 0.02
+    assert np.median(np.abs(np.log(dirty / clean))) == pytest.approx(0.02, abs=0.008)
+
+
+def predict(fit, found, points):
+    """Times of the same points by the fitted parameters."""
+    if fit is fit_multiplies:
+        m, n, k = (np.array([getattr(point, name) for point in points]) for name in ("m", "n", "k"))
+        return gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, PROFILE.gemm.replace(**found.params), 0.85)
+    ranks, nbytes = (
+        np.array([getattr(point, name) for point in points], dtype=float) for name in ("num_ranks", "nbytes")
+    )
+    link = PROFILE.nvlink.replace(**found.params)
+    return all_reduce(nbytes, Group(ranks, ranks), Fabric(link, link, SELENE.node.nvlink_bandwidth_bytes_per_s, 1.0))
+
+
+def test_without_much_data_the_prior_holds():
+    (point,) = multiplies(GEMM_TRUTHS[0])[:1]
+    found = fit_gemm([point], A100, "fp16").params
+    assert found["tile_exponent"] == pytest.approx(0.2, abs=0.15)
+    assert found["wave_quantisation"] == pytest.approx(0.6, abs=0.4)
+
+
+@pytest.mark.parametrize("part", ["gemm", "nvlink"])
+def test_shipped_a100_profile_is_the_fit_of_published_measurements(part, measurements):
+    _, fit = refit.refit("a100", measurements)[part]
+    shipped = getattr(PROFILE, part)
+    assert {name: getattr(shipped, name) for name in fit.params} == pytest.approx(fit.params, rel=0.02)
+    assert PROFILE.residuals[part] == pytest.approx(fit.median_error, abs=0.002)
+
+
+# Korthikanti et al. 2022, table 4, in calibration/facts: what the rest of a layer's time is made of.
+LAYERS = read_layer_points(FACTS / "korthikanti-2022-table-4.yaml")
+
+
+def test_layer_fit_recovers_what_made_the_data():
+    truth = {"memory_efficiency": 0.71, "hidden_share": 0.75}
+    points = []
+    for point in LAYERS:
+        profile = with_layer_values(point.scenario.profile, truth)
+        points.append(LayerPoint(point.scenario, *layer_times(point.scenario.replace(profile=profile))))
+    assert fit_layer(points).params == pytest.approx(truth, rel=0.03)
+
+
+def test_shipped_a100_profile_is_the_fit_of_the_published_layer():
+    shipped = {"memory_efficiency": PROFILE.memory.efficiency, "hidden_share": PROFILE.nvlink.hidden_share}
+    assert fit_layer(LAYERS).params == pytest.approx(shipped, rel=0.02)
+
+
+def test_every_shipped_profile_has_a_source_of_measurements():
+    assert set(refit.SOURCES) == set(preset_names("profiles"))

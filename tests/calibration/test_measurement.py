@@ -1,0 +1,63 @@
+"""The journal of a calibration: nothing measured is lost, and what is wrong is refused with its line."""
+
+import json
+
+import pytest
+
+from calibration.measurement import Journal, Measurement, read_journal, write_journal
+from sim.errors import ProfileError
+
+MACHINE = {"device": "a test", "torch": "1"}
+ITEMS = [Measurement("gemm", {"m": 8, "n": 8, "k": size, "dtype": "float32"}, 1e-3 * size) for size in (1, 2, 3)]
+
+
+def test_what_is_added_is_on_disk_at_once_and_read_back(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    journal = Journal(path, MACHINE)
+    for item in ITEMS:
+        journal.add(item)
+        assert read_journal(path).measurements[-1] == item
+    assert read_journal(path).machine == MACHINE
+    assert Journal(path, MACHINE).done.keys() == {item.key for item in ITEMS}
+
+
+def test_a_run_killed_while_writing_loses_only_the_line_it_was_writing(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    write_journal(path, MACHINE, ITEMS)
+    path.write_text(path.read_text()[:-20])
+    journal = Journal(path, MACHINE)
+    assert journal.done.keys() == {item.key for item in ITEMS[:-1]}
+    journal.add(ITEMS[-1])
+    assert len(read_journal(path).measurements) == 3
+
+
+def test_another_machine_is_not_mixed_in(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    write_journal(path, MACHINE, ITEMS)
+    with pytest.raises(ProfileError, match="another machine"):
+        Journal(path, {"device": "another", "torch": "1"})
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 3 is not a measurement"),
+        (json.dumps({"kind": "gemm", "shape": {}, "time_s": -1}), "time_s = -1 is not a positive time"),
+        (json.dumps({"kind": "gem", "shape": {}, "time_s": 1}), "unknown kind 'gem'"),
+        (json.dumps({"kind": "gemm", "shape": {}}), "line 3"),
+        (json.dumps({"kind": "gemm", "shape": {}, "time_s": 1, "colour": "red"}), "colour"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, says):
+    path = tmp_path / "raw.jsonl"
+    write_journal(path, MACHINE, ITEMS[:1])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ProfileError, match=says):
+        read_journal(path)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    path.write_text("hello\n")
+    with pytest.raises(ProfileError, match="line 1"):
+        read_journal(path)

@@ -1,0 +1,195 @@
+"""Collectives: published latencies and bandwidths, the volumes of rings, and laws that hold for any link."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.fit import LINK_PRIOR
+from sim.costs.collectives import (
+    COLLECTIVES,
+    Fabric,
+    all_gather,
+    all_reduce,
+    hierarchical_all_reduce,
+    reduce_scatter,
+    ring_all_reduce,
+    tree_all_reduce,
+)
+from sim.errors import SpecError
+from sim.network.placement import Group, data_group, group_of, tensor_group
+from sim.specs import Profile, load_preset, load_scenario, preset_names
+
+PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}
+IDEAL = {
+    "efficiency": 1.0,
+    "p2p_efficiency": 1.0,
+    "base_latency_s": 0.0,
+    "hop_latency_s": 0.0,
+    "half_volume_bytes": 0.0,
+    "shared_efficiency": None,
+}
+ALGORITHMS = {
+    **COLLECTIVES,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+    "hierarchical": hierarchical_all_reduce,
+}
+
+
+def link(**changes):
+    return PROFILES["a100"].nvlink.replace(**{**IDEAL, **changes})
+
+
+def fabric(nvlink=None, network=None, nvlink_bytes_per_s=300e9, network_bytes_per_s=25e9):
+    return Fabric(nvlink or link(), network or link(), nvlink_bytes_per_s, network_bytes_per_s)
+
+
+def real_fabric(name):
+    return Fabric(PROFILES[name].nvlink, PROFILES[name].network, 300e9, 25e9)
+
+
+def node(n):
+    return Group(n, n)
+
+
+# NVIDIA/nccl-tests doc/PERFORMANCE.md: bus bandwidth is the buffer over the time, times this factor.
+FACTORS = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+}
+
+
+@pytest.mark.parametrize("kind", FACTORS)
+@pytest.mark.parametrize("n", [2, 3, 8, 64])
+def test_ring_volume(kind, n):
+    time = COLLECTIVES[kind](2.0**30, node(n), fabric())
+    assert 2.0**30 / time * FACTORS[kind](n) == pytest.approx(300e9)
+
+
+def test_one_gibibyte_at_the_measured_bus_bandwidth_of_eight_h200():
+    # stas00/ml-engineering, network/README.md: 365.6 GB/s.
+    time = all_reduce(2.0**30, node(8), fabric(link(efficiency=365.6 / 450), nvlink_bytes_per_s=450e9))
+    assert time * 1e3 == pytest.approx(5.14, abs=0.005)
+
+
+# NVIDIA/nccl:src/graph/tuning.cc: base, NVLink and network latencies -> latency of an all-reduce. [µs]
+@pytest.mark.parametrize(
+    ("algorithm", "base", "inside", "outside", "nodes", "microseconds"),
+    [
+        ("ring", 8.4, 3.4, 14, 1, 56.0),  # Simple
+        ("ring", 6.6, 0.6, 2.7, 1, 15.0),  # LL
+        ("ring", 8.4, 3.4, 14, 16, 1190.0),
+        ("tree", 8.4, 4.0, 14, 16, 176.4),
+    ],
+)
+def test_latency_of_nccl(algorithm, base, inside, outside, nodes, microseconds):
+    latencies = [link(base_latency_s=base * 1e-6, hop_latency_s=hop * 1e-6) for hop in (inside, outside)]
+    time = ALGORITHMS[algorithm](0.0, Group(8 * nodes, 8), fabric(*latencies))
+    assert time * 1e6 == pytest.approx(microseconds)
+
+
+def test_between_nodes_a_ring_moves_at_the_pace_of_all_cards_of_a_node_together():
+    for members in (1, 2, 8):
+        time = ring_all_reduce(1e9, Group(4 * members, members), fabric())
+        volume = 2 * (4 * members - 1) / (4 * members) * 1e9
+        assert time == pytest.approx(volume / min(300e9, 25e9 * members))
+
+
+def test_hierarchical_is_scatter_inside_reduce_between_gather_inside():
+    inside, outside, total = Group(8, 8), Group(16, 1, True), Group(128, 8)
+    net = fabric(network=link(hop_latency_s=1e-5, base_latency_s=2e-5))
+    parts = reduce_scatter(1e9, inside, net) + ring_all_reduce(1e9 / 8, outside, net) + all_gather(1e9, inside, net)
+    assert hierarchical_all_reduce(1e9, total, net) == pytest.approx(parts)
+
+
+def test_tree_latency_grows_with_the_logarithm_and_the_ring_latency_with_the_number_of_nodes():
+    net = fabric(network=link(hop_latency_s=1e-5))
+    tree, ring = (
+        [algorithm(0.0, Group(8 * nodes, 8), net) for nodes in (16, 256)]
+        for algorithm in (tree_all_reduce, ring_all_reduce)
+    )
+    assert tree[1] / tree[0] == pytest.approx(8 / 4)
+    assert ring[1] / ring[0] == pytest.approx(255 / 15)
+    # So the tree wins small messages on many nodes, and the choice is never worse than any of the three.
+    assert all_reduce(1e3, Group(2048, 8), net) == tree_all_reduce(1e3, Group(2048, 8), net)
+    for nbytes in (1e3, 1e6, 1e9, 1e11):
+        times = [
+            algorithm(nbytes, Group(2048, 8), net)
+            for algorithm in (ring_all_reduce, tree_all_reduce, hierarchical_all_reduce)
+        ]
+        assert all_reduce(nbytes, Group(2048, 8), net) == min(times)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_group_of_one_costs_nothing(name, profile):
+    assert COLLECTIVES[name](1e9, Group(1, 1), real_fabric(profile)) == 0.0
+
+
+groups = st.tuples(st.integers(1, 1024), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([8, 16, 72])).map(
+    lambda x: group_of(*x)
+)
+sizes = st.floats(1.0, 1e12)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("profile", PROFILES)
+@given(group=groups, nbytes=sizes, more=st.floats(1.0, 100.0))
+def test_more_bytes_never_take_less_time(name, profile, group, nbytes, more):
+    collective, net = COLLECTIVES[name], real_fabric(profile)
+    assert collective(nbytes * more, group, net) >= collective(nbytes, group, net) * (1 - 1e-12)
+
+
+@given(group=groups, nbytes=sizes)
+def test_gather_and_scatter_are_the_two_halves_of_a_ring(group, nbytes):
+    net = fabric(link(hop_latency_s=2e-6), link(hop_latency_s=1e-5))
+    halves = all_gather(nbytes, group, net) + reduce_scatter(nbytes, group, net)
+    assert halves == pytest.approx(ring_all_reduce(nbytes, group, net))
+
+
+# Fits may choose any exponent within the bounds of calibration.fit; no choice may make a small message the slow one.
+@pytest.mark.parametrize("exponent", [0.3, 1.0, LINK_PRIOR["exponent"][3]])
+def test_no_exponent_makes_small_messages_slower_than_large_ones(exponent):
+    try:
+        slow_start = fabric(link(half_volume_bytes=5e6, exponent=exponent))
+    except SpecError:
+        return  # refused: just as good
+    times = [all_reduce(nbytes, node(8), slow_start) for nbytes in (2.0**10, 2.0**15, 2.0**20, 2.0**25)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_arrays_are_elementwise_scalars(name):
+    rng = np.random.default_rng(3)
+    nbytes = 10 ** rng.uniform(0, 11, 200)
+    size, stride = rng.integers(1, 600, 200), rng.choice([1, 2, 8], 200)
+    net = real_fabric("a100")
+    together = ALGORITHMS[name](nbytes, group_of(size, stride, 8), net)
+    apart = [ALGORITHMS[name](b, group_of(n, step, 8), net) for b, n, step in zip(nbytes, size, stride, strict=True)]
+    np.testing.assert_allclose(together, np.array(apart, dtype=float), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "domain", "per_domain", "domains"),
+    [
+        (8, 1, 8, 8, 1),
+        (16, 1, 8, 8, 2),
+        (6, 8, 8, 1, 6),
+        (32, 2, 8, 4, 8),
+        (64, 1, 72, 64, 1),
+        (4, 1, 8, 4, 1),
+        (3, 3, 8, 2, 2),
+    ],
+)
+def test_where_groups_lie(size, stride, domain, per_domain, domains):
+    group = group_of(size, stride, domain)
+    assert (group.size, group.per_domain, group.num_domains) == (size, per_domain, domains)
+
+
+def test_groups_of_a_scenario(scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    tensor, data = tensor_group(scenario.plan, scenario.cluster), data_group(scenario.plan, scenario.cluster)
+    assert (tensor.size, tensor.num_domains) == (8, 1)
+    assert (data.size, data.num_domains) == (8, 8)

@@ -1,0 +1,181 @@
+"""Matrix multiplies: tiles and waves as the vendor's guide counts them, bounds that no shape passes, arrays as scalars."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.costs.compute import ComputeModel
+from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.specs import GpuSpec, Profile, load_preset, preset_names
+from sim.work.operations import Cause, Operation, Phase, matmul, memory
+
+A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
+H100 = GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100")
+PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}
+PROFILE = PROFILES["a100"]
+# Only tiles and waves: no overhead, and small tiles so slow that the largest is always chosen.
+TEXTBOOK = PROFILE.gemm.replace(
+    max_efficiency=1.0, k_overhead=0.0, tile_exponent=10.0, wave_quantisation=1.0, kernel_floor_s=0.0
+)
+
+
+def time_of(m, n, k, *, batch=1, gpu=A100, gemm=PROFILE.gemm, memory_efficiency=PROFILE.memory.efficiency):
+    return gemm_time(m, n, k, batch, "fp16", 2.0, gpu, gemm, memory_efficiency)
+
+
+def waves(m, n, gpu, gemm=TEXTBOOK):
+    """How many times a wave of the largest tile a multiply takes."""
+    gpu = gpu.replace(memory_bandwidth_bytes_per_s=1e20)  # bytes do not matter here
+    one_wave = 2 * 256 * 128 * 4096 * gpu.num_sms / gpu.peak("fp16")
+    return float(time_of(m, n, 4096, gpu=gpu, gemm=gemm)) / one_wave
+
+
+# NVIDIA, Matrix Multiplication Background User's Guide: 108 SMs of an A100; 109 tiles leave 107 of them idle.
+def test_one_tile_more_than_the_gpu_has_sms_takes_a_second_wave():
+    assert waves(256 * 108, 128, A100) == pytest.approx(1)
+    assert waves(256 * 109, 128, A100) == pytest.approx(2)
+    assert 109 / (108 * waves(256 * 109, 128, A100)) == pytest.approx(0.505, abs=5e-4)
+
+
+@pytest.mark.parametrize(("num_sms", "expected"), [(148, 25), (152, 24)])
+def test_3584_tiles(num_sms, expected):
+    assert waves(8192, 14336, A100.replace(num_sms=num_sms)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_wave_quantisation_is_the_weight_of_a_partial_wave(share):
+    expected = 109 / 108 + share * (2 - 109 / 108)
+    assert waves(256 * 109, 128, A100, TEXTBOOK.replace(wave_quantisation=share)) == pytest.approx(expected)
+
+
+def test_less_than_a_wave_takes_a_wave():
+    assert waves(256, 128, A100, TEXTBOOK.replace(wave_quantisation=0.0)) == pytest.approx(1)
+
+
+def test_a_tile_that_is_not_full_costs_a_full_one():
+    assert waves(256 * 107 + 1, 128, A100) == waves(256 * 108, 128, A100)
+
+
+def test_smaller_tiles_are_chosen_where_they_waste_less():
+    free_choice = TEXTBOOK.replace(tile_exponent=0.0)
+    assert waves(64, 64 * 108, A100, free_choice) == pytest.approx(64 * 64 / (256 * 128))
+    assert waves(256 * 109, 128, A100, free_choice) < 2
+
+
+def test_overhead_counts_as_steps_of_k():
+    slow = TEXTBOOK.replace(k_overhead=500.0)
+    assert float(time_of(4096, 4096, 4500, gemm=slow)) == pytest.approx(float(time_of(4096, 4096, 5000, gemm=TEXTBOOK)))
+
+
+dims = st.integers(1, 60000)
+shapes = st.tuples(dims, dims, dims, st.sampled_from([1, 1, 4, 96]))
+each_profile = pytest.mark.parametrize("name", PROFILES)
+
+
+@each_profile
+@given(shape=shapes)
+def test_never_above_peak_never_faster_than_bytes_never_below_the_floor(name, shape):
+    m, n, k, batch = shape
+    gemm, share = PROFILES[name].gemm, PROFILES[name].memory.efficiency
+    seconds = time_of(m, n, k, batch=batch, gemm=gemm, memory_efficiency=share)
+    assert 2.0 * m * n * k * batch / seconds <= A100.peak("fp16") * gemm.max_efficiency * (1 + 1e-12)
+    nbytes = 2.0 * batch * (m * k + k * n + m * n)
+    assert nbytes / seconds <= A100.memory_bandwidth_bytes_per_s * share * (1 + 1e-12)
+    assert seconds >= gemm.kernel_floor_s
+
+
+@each_profile
+@given(shape=shapes, which=st.integers(0, 3), more=st.integers(0, 5000))
+def test_a_larger_multiply_never_takes_less_time(name, shape, which, more):
+    gemm = PROFILES[name].gemm
+    larger = [size + more * (place == which) for place, size in enumerate(shape)]
+    assert time_of(*larger[:3], batch=larger[3], gemm=gemm) >= time_of(*shape[:3], batch=shape[3], gemm=gemm)
+
+
+@given(shape=shapes)
+def test_transposed_multiplies_take_the_same_time(shape):
+    m, n, k, batch = shape
+    assert time_of(m, n, k, batch=batch) == pytest.approx(float(time_of(n, m, k, batch=batch)), rel=1e-12)
+
+
+def test_efficiency_rises_with_size():
+    sizes = 2.0 ** np.arange(7, 15)
+    efficiency = 2 * sizes**3 / time_of(sizes, sizes, sizes) / A100.peak("fp16")
+    assert (np.diff(efficiency) > 0).all()
+    assert efficiency[0] < 0.05
+    assert 0.7 < efficiency[-1] <= PROFILE.gemm.max_efficiency
+    # Between two such sizes it takes values between, not a constant.
+    between = 2 * 3000.0**3 / time_of(3000.0, 3000.0, 3000.0) / A100.peak("fp16")
+    assert efficiency[4] < between < efficiency[6]
+
+
+def test_arrays_are_elementwise_scalars():
+    rng = np.random.default_rng(5)
+    m, n, k = (rng.integers(1, 30000, 300) for _ in range(3))
+    batch = rng.choice([1, 8, 96], 300)
+    together = time_of(m, n, k, batch=batch)
+    apart = [float(time_of(*shape, batch=b)) for *shape, b in zip(m, n, k, batch, strict=True)]
+    assert together.tolist() == apart
+    grid = time_of(m[:6, None], n[None, :7], 512)
+    assert grid.shape == (6, 7)
+    assert grid[2, 3] == time_of(m[2], n[3], 512)
+
+
+def test_no_work_takes_no_time():
+    assert time_of(0, 128, 128) == 0.0
+    assert time_of(128, 128, 128, batch=0) == 0.0
+
+
+def test_attention_reaches_half_its_efficiency_at_the_half_length():
+    assert attention_efficiency(200.0, 0.62, 200.0) == pytest.approx(0.31)
+    assert attention_efficiency(1e9, 0.62, 200.0) == pytest.approx(0.62)
+    assert (np.diff(attention_efficiency(2.0 ** np.arange(20), 0.62, 200.0)) > 0).all()
+
+
+def model(gpu=A100, profile=PROFILE, precision="fp16", launch=0.0):
+    return ComputeModel(gpu, profile, precision, 2.0, launch)
+
+
+def test_memory_bound_kernels_take_their_bytes_and_their_launches():
+    compute = model()
+    floor = PROFILE.gemm.kernel_floor_s
+    expected = 1e9 / (A100.memory_bandwidth_bytes_per_s * PROFILE.memory.efficiency) + 3 * floor
+    assert compute.operation_time(memory("norm", 1e9, kernels=3)) == pytest.approx(expected)
+    assert compute.operation_time(memory("nothing", 0.0, kernels=3)) == 0.0
+
+
+def test_the_gpu_waits_for_a_host_slower_than_all_its_kernels():
+    phase = Phase((matmul("tiny", 64, 64, 64, 2), memory("tiny", 1e3, kernels=3)))
+    busy = sum(model().phase_time(phase).values())
+    waiting = model(launch=1e-3).phase_time(phase)
+    assert sum(waiting.values()) == pytest.approx(4e-3)  # four launches
+    assert sum(model(launch=busy / 5).phase_time(phase).values()) == pytest.approx(busy)
+    shares = {cause: seconds / busy for cause, seconds in model().phase_time(phase).items()}
+    assert {cause: seconds / 4e-3 for cause, seconds in waiting.items()} == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(
+    ("cause", "precision"), [(Cause.MATMUL, "fp8"), (Cause.ATTENTION, "bf16"), (Cause.LOGITS, "bf16")]
+)
+def test_under_fp8_attention_and_logits_stay_in_16_bits(cause, precision):
+    operation = matmul("multiply", 4096, 4096, 4096, 2, cause=cause)
+    assert model(H100, PROFILES["h100"], "fp8").peak(operation) == H100.peak(precision)
+
+
+def test_fused_attention_is_bounded_by_flops_or_by_bytes():
+    compute, params = model(), PROFILE.attention
+    long = Operation("flash", Cause.ATTENTION, "attention", flop=1e13, nbytes=1.0, length=1e9)
+    share = A100.peak("fp16") * params.forward_efficiency
+    assert compute.operation_time(long) == pytest.approx(1e13 / share, rel=1e-3)
+    moved = Operation("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, length=1e9)
+    assert compute.operation_time(moved) == pytest.approx(1e12 / compute.memory_bandwidth, rel=1e-3)
+
+
+def test_multiplies_outside_the_measured_range_are_noted():
+    smallest, largest = PROFILE.gemm.measured_flop
+    inside, outside = model(), model()
+    inside.operation_time(matmul("inside", 1, 1, (smallest + largest) / 4, 2))
+    assert not inside.notes
+    outside.operation_time(matmul("logits", 1, 1, largest, 2))
+    assert ["larger" in note and "logits" in note and "'a100'" in note for note in outside.notes] == [True]

@@ -1,0 +1,82 @@
+"""Orders of gpipe, 1f1b and interleaved are those that torch.distributed.pipelining really runs.
+
+torch's single-stage schedules are run, a rank at a time, on a stage that only writes down what it is asked to do: no
+process group, no tensors. Their `pipeline_order` (for drawings) is no oracle: in 2.13 the one of Schedule1F1B starts the
+last rank with micro-batch 1 instead of 0. ScheduleInterleaved1F1B executes its `pipeline_order`, here without idle slots.
+"""
+
+import types
+
+import pytest
+
+from sim.schedules import build_order
+
+pytest.importorskip("torch")
+pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+SIZES = [(1, 1), (1, 4), (2, 2), (2, 3), (3, 3), (3, 7), (4, 4), (4, 8), (4, 9), (5, 16), (8, 8), (8, 24)]
+CHUNKED = [(p, v, p * rounds) for p in (2, 3, 4, 8) for v in (2, 3, 4) for rounds in (1, 2, 3, 5)]
+
+
+class NotingStage:
+    """A pipeline stage that computes nothing and notes every forward and backward."""
+
+    submod = None
+    device = "cpu"
+    output_chunks = ()
+
+    def __init__(self, rank, num_ranks):
+        self.stage_index, self.num_stages, self.is_last = rank, num_ranks, False
+        self.done = []
+
+    def forward_one_chunk(self, microbatch, *args, **kwargs):
+        self.done.append(f"{self.stage_index}F{microbatch}")
+
+    def backward_one_chunk(self, microbatch, **kwargs):
+        self.done.append(f"{self.stage_index}B{microbatch}")
+
+    def no_messages(self, microbatch):
+        return []
+
+    get_fwd_recv_ops = get_fwd_send_ops = get_bwd_recv_ops = get_bwd_send_ops = no_messages
+
+    def clear_runtime_states(self):
+        pass
+
+    def perform_reduce_grad(self, scale):
+        pass
+
+
+def run_torch(schedule, rank, num_ranks, num_microbatches):
+    stage = NotingStage(rank, num_ranks)
+    runner = schedule(stage, num_microbatches)
+    runner._stage_forward_initialized = True  # no shapes to exchange
+    runner.step()
+    return stage.done
+
+
+def ours(name, p, v, m):
+    return [[str(action) for action in row] for row in build_order(name, p, v, m).actions]
+
+
+@pytest.mark.parametrize(("name", "schedule"), [("gpipe", "ScheduleGPipe"), ("1f1b", "Schedule1F1B")])
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_one_stage_a_rank(name, schedule, p, m):
+    theirs = [run_torch(getattr(pipelining, schedule), rank, p, m) for rank in range(p)]
+    assert ours(name, p, 1, m) == theirs
+
+
+# torch refuses fewer micro-batches than ranks for 1F1B but not for GPipe.
+@pytest.mark.parametrize(("p", "m"), [(2, 1), (4, 3), (8, 2)])
+def test_gpipe_with_fewer_microbatches_than_ranks(p, m):
+    assert ours("gpipe", p, 1, m) == [run_torch(pipelining.ScheduleGPipe, rank, p, m) for rank in range(p)]
+
+
+# Equal for every m that p divides, m = p included (Megatron-LM of 2021 ran all forwards first in that one case).
+@pytest.mark.parametrize(("p", "v", "m"), CHUNKED)
+def test_interleaved(p, v, m):
+    def stage(chunk):
+        return types.SimpleNamespace(num_stages=p * v, group_size=p, group_rank=0, stage_index=chunk * p)
+
+    theirs = pipelining.ScheduleInterleaved1F1B([stage(chunk) for chunk in range(v)], m).pipeline_order
+    assert ours("interleaved", p, v, m) == [[str(a) for a in theirs[rank] if a is not None] for rank in range(p)]

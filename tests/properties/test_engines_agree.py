@@ -1,0 +1,212 @@
+"""Engines agree with each other and with published pipeline times; a breakdown's parts are the step and nothing more."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.breakdown import CAUSES, break_down
+from sim.engines import ENGINES, build_program, run
+from sim.errors import SpecError
+from sim.schedules import build_order, get_schedule, schedule_names
+
+
+@st.composite
+def orders(draw, names=None):
+    """An order of any schedule, of a size it takes."""
+    name = draw(st.sampled_from(names or schedule_names()))
+    v = draw(st.integers(2, 4)) if get_schedule(name).interleaves else 1
+    p = draw(st.integers(2 if v > 1 else 1, 6))
+    m = p * draw(st.integers(1, 3)) if v > 1 else draw(st.integers(1, 14))
+    return build_order(name, p, v, m)
+
+
+seeds = st.integers(0, 2**32).map(np.random.default_rng)
+switch = st.booleans()
+
+
+def program_of(order, costs, hide_grad_reduce=False, hide_gather=False):
+    return build_program(order, costs, hide_grad_reduce=hide_grad_reduce, hide_gather=hide_gather)
+
+
+def step(order, costs, engine="dag"):
+    return run(build_program(order, costs), engine).step_time
+
+
+@given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide_reduce=switch, hide_gather=switch)
+def test_events_and_longest_path_agree(order, rng, sends, blocks, hide_reduce, hide_gather, random_costs):
+    program = program_of(order, random_costs(rng, order, sends=sends, blocks=blocks), hide_reduce, hide_gather)
+    des, dag = run(program, "des"), run(program, "dag")
+    assert des.step_time == pytest.approx(dag.step_time, rel=1e-9)
+    np.testing.assert_allclose(des.start, dag.start, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(des.end, dag.end, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(des.pipeline_end, dag.pipeline_end, rtol=1e-9)
+
+
+@given(order=orders(), forward=st.floats(0.01, 10), backward=st.floats(0.01, 10), head=st.floats(0, 10))
+def test_formula_is_exact_where_all_ranks_or_all_but_the_last_are_alike(order, forward, backward, head, costs_of):
+    alike = np.ones(order.num_stages)
+    alike[-1] += head
+    costs = costs_of(order.num_ranks, forward * alike, backward * alike)
+    assert step(order, costs, "closed_form") == pytest.approx(step(order, costs), rel=1e-9)
+
+
+# The formula charges the slowest rank's whole micro-batches. 1F1B can hide some of that elsewhere; GPipe, whose slowest
+# rank forward and backward may be two different ones, can need more. For uneven interleaved pipelines, and for 1F1B
+# whose sends run beside compute (each then delays the steady state, see below), it may err on either side.
+@given(order=orders(["1f1b"]), rng=seeds, sends=switch)
+def test_formula_never_promises_too_much_for_1f1b(order, rng, sends, random_costs):
+    costs = random_costs(rng, order, sends=sends)
+    assert step(order, costs, "closed_form") >= step(order, costs) * (1 - 1e-9)
+
+
+@given(order=orders(["gpipe"]), rng=seeds, sends=switch, blocks=switch)
+def test_formula_is_a_lower_bound_for_gpipe(order, rng, sends, blocks, random_costs):
+    costs = random_costs(rng, order, sends=sends, blocks=blocks)
+    formula, exact = (run(program_of(order, costs), engine).pipeline_end.max() for engine in ("closed_form", "dag"))
+    assert formula <= exact * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("engine", ["dag", "des"])
+@pytest.mark.parametrize(
+    ("name", "steady"),
+    [
+        ("1f1b", 1 + 2 + 2 * 0.1 * 3 / 4),
+        ("gpipe", 1 + 2),
+    ],  # t_F + t_B + 2 t_c (p − 1)/p: a round trip every p micro-batches
+)
+def test_delay_of_sends_beside_compute(name, steady, engine, costs_of):
+    costs = costs_of(
+        4,
+        np.ones(4),
+        np.full(4, 2.0),
+        send_forward=[0.1] * 3 + [0.0],
+        send_backward=[0.0] + [0.1] * 3,
+        p2p_blocks=False,
+    )
+    few, many = (step(build_order(name, 4, 1, m), costs, engine) for m in (40, 80))
+    assert (many - few) / 40 == pytest.approx(steady)
+    if name == "gpipe":  # only fill and drain pay
+        assert few == pytest.approx(40 * 3 + 3 * (1 + 2 + 2 * 0.1))
+
+
+@given(order=orders(), rng=seeds, sends=switch)
+def test_sends_beside_compute_never_lengthen_a_step(order, rng, sends, random_costs):
+    state = rng.bit_generator.state
+    steps = []
+    for blocks in (True, False):
+        rng.bit_generator.state = state
+        steps.append(step(order, random_costs(rng, order, sends=sends, blocks=blocks)))
+    assert steps[1] <= steps[0] * (1 + 1e-9)
+
+
+@given(
+    order=orders(),
+    rng=seeds,
+    blocks=switch,
+    hide_reduce=switch,
+    hide_gather=switch,
+    engine=st.sampled_from(sorted(ENGINES)),
+)
+def test_breakdown_sums_to_the_step_and_has_no_negative_part(
+    order, rng, blocks, hide_reduce, hide_gather, engine, random_costs
+):
+    timeline = run(program_of(order, random_costs(rng, order, blocks=blocks), hide_reduce, hide_gather), engine)
+    breakdown = break_down(timeline)
+    assert breakdown.seconds.keys() == CAUSES.keys()
+    assert breakdown.total == pytest.approx(timeline.step_time, rel=1e-9)
+    assert sum(breakdown.shares().values()) == pytest.approx(1.0)
+    assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time
+
+
+@given(order=orders(), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
+def test_hiding_reductions_and_gathers_never_lengthens_a_step(order, rng, engine, random_costs):
+    costs = random_costs(rng, order)
+    plain = run(program_of(order, costs), engine)
+    for hide in ((True, False), (False, True), (True, True)):
+        hidden = run(program_of(order, costs, *hide), engine)
+        assert hidden.step_time <= plain.step_time * (1 + 1e-9)
+        assert (hidden.exposed_reduce >= costs.reduce_tail - 1e-12).all()
+        assert (hidden.exposed_reduce <= costs.reduce + 1e-12).all()
+
+
+def test_breakdown_names_the_right_causes(costs_of):
+    # Three ranks, four micro-batches, t_F = 1, t_B = 2; a quarter of the backward is recomputation, half of the other
+    # matrix multiplies' time is at peak.
+    order = build_order("1f1b", 3, 1, 4)
+    even = {"optimizer": [0.5] * 3, "reduce": [1.5] * 3, "reduce_tail": [0.25] * 3, "gather": [0.75] * 3}
+    seconds = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, **even)))).seconds
+    expected = {
+        "flop_at_peak": 4 * 0.5 * (1 + 1.5),
+        "matmul_inefficiency": 4 * 0.5 * (1 + 1.5),
+        "recompute": 4 * 0.5,
+        "pipeline_bubble": 2 * (1 + 2),
+        "data_parallel_comm": 1.5 + 0.75,
+        "optimizer": 0.5,
+    }
+    assert seconds == pytest.approx({**dict.fromkeys(CAUSES, 0.0), **expected})
+    # One slower rank keeps the others waiting; sends that block count apart.
+    slow = break_down(run(build_program(order, costs_of(3, [1, 1, 1], [2, 2, 5])))).seconds
+    assert slow["stage_imbalance"] == pytest.approx(4 * (6 - (3 + 3 + 6) / 3))
+    sends = {"send_forward": [0.2, 0.4, 0.0], "send_backward": [0.0, 0.2, 0.4]}
+    blocking = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, **sends)))).seconds
+    assert blocking["pipeline_comm"] == pytest.approx(4 * (0.2 + 0.4 + 0.2 + 0.4) / 3)
+    beside = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, p2p_blocks=False, **sends)))).seconds
+    assert beside["pipeline_comm"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reduce", "hidden_share", "exposed"),
+    [
+        (1.5, 1.0, 0.25),  # all but the tail hides behind the last backward, which takes 2
+        (9.0, 1.0, 7.0),  # as much as that backward hides
+        (1.5, 0.6, 1.5 - 0.6 * 1.25),  # and lengthens it by what it takes from its kernels
+    ],
+)
+def test_what_an_overlapped_reduction_leaves_exposed(reduce, hidden_share, exposed, costs_of):
+    given = {"reduce": [reduce] * 2, "reduce_tail": [0.25] * 2, "hidden_share": hidden_share}
+    order, costs = build_order("1f1b", 2, 1, 4), costs_of(2, [1] * 2, [2] * 2, **given)
+    timeline = run(program_of(order, costs, hide_grad_reduce=True))
+    assert timeline.exposed_reduce == pytest.approx(np.full(2, exposed))
+    assert timeline.step_time == pytest.approx((4 + 1) * 3 + exposed)
+
+
+def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
+    order = build_order("1f1b", 2, 1, 4)
+    costs = costs_of(2, [1] * 2, [2] * 2, gather=[100.0] * 2, hidden_share=1.0)
+    timeline = run(program_of(order, costs, hide_gather=True))
+    assert (timeline.exposed_gather >= 100 - 4 * 1 - 1e-9).all()
+
+
+@settings(max_examples=30)
+@given(order=orders(), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
+def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
+    def scaled(factor):
+        rng.bit_generator.state = state
+        costs = random_costs(rng, order)
+        table = {part: factor * seconds for part, seconds in costs.forward.items()}
+        back = {part: factor * seconds for part, seconds in costs.backward.items()}
+        rest = (
+            "weight_grad",
+            "send_forward",
+            "send_backward",
+            "reduce",
+            "reduce_tail",
+            "gather",
+            "optimizer",
+            "tied_embedding",
+        )
+        return step(order, type(costs)(**{
+            **{field: getattr(costs, field) for field in costs.__dataclass_fields__},
+            **{field: factor * getattr(costs, field) for field in rest},
+            "forward": table, "backward": back,
+        }), engine)  # fmt: skip
+
+    state = rng.bit_generator.state
+    assert scaled(2.0) == pytest.approx(2 * scaled(1.0), rel=1e-9)
+
+
+def test_unknown_engine_names_the_nearest(costs_of):
+    order = build_order("gpipe", 1, 1, 1)
+    with pytest.raises(SpecError, match="did you mean 'closed_form'"):
+        step(order, costs_of(1, [1.0], [2.0]), "closed-form")

@@ -1,0 +1,212 @@
+"""Parameters, FLOPs, activation bytes and communication volumes are the papers' formulas, number for number."""
+
+import pytest
+
+from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
+from sim.work.flops import gpt_params_formula, hardware_flop, model_flop, non_embedding_params
+from sim.work.layers import Cut, layer_work
+from sim.work.memory import layer_activation_bytes, logits_bytes, rank_memory
+from sim.work.params import layer_params, total_params
+from sim.work.stages import deal_stages, stage_params
+
+GIB = 2.0**30
+MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
+
+# Narayanan et al. 2021, arXiv:2104.04473, table 1: billions of parameters as printed -> heads, hidden size, layers.
+TABLE_1 = {
+    "1.7": (24, 2304, 24), "3.6": (32, 3072, 30), "7.5": (32, 4096, 36), "18.4": (48, 6144, 40), "39.1": (64, 8192, 48),
+    "76.1": (80, 10240, 60), "145.6": (96, 12288, 80), "310.1": (128, 16384, 96), "529.6": (128, 20480, 105),
+    "1008": (160, 25600, 128),
+}  # fmt: skip
+
+
+def gpt(heads, hidden, layers, **more):
+    return ModelSpec(num_heads=heads, hidden_size=hidden, num_layers=layers, vocab_size=51200, **more)
+
+
+GPT3 = gpt(96, 12288, 96, dropout=0.1)
+GPT_22B = gpt(64, 6144, 48, dropout=0.1)
+GPT_530B = gpt(128, 20480, 105, dropout=0.1)
+GPT_1T = gpt(160, 25600, 128, dropout=0.1)
+
+
+# Equation 2 of arXiv:2104.04473. Rounding to the printed digits is all that separates it from the table.
+@pytest.mark.parametrize("printed", TABLE_1)
+def test_parameters_of_table_1(printed):
+    model = gpt(*TABLE_1[printed])
+    formula = gpt_params_formula(model.num_layers, model.hidden_size, 51200, 2048)
+    assert f"{formula / 1e9:.{len(printed.partition('.')[2])}f}" == printed
+    assert total_params(model) == pytest.approx(formula + 2 * model.hidden_size, rel=1e-12)  # and the final norm
+
+
+def test_gpt3_has_174_6_billion_parameters_and_12_l_h_squared_outside_its_embeddings():
+    assert total_params(GPT3) == pytest.approx(174.6e9, rel=2e-4)
+    assert non_embedding_params(GPT3) == pytest.approx(12 * 96 * 12288**2, rel=1e-3)
+
+
+def step_flop(kind, model, batch, recompute="full", sequence=2048):
+    training = TrainingSpec(global_batch_size=batch, sequence_length=sequence)
+    return (
+        model_flop(model, training)
+        if kind == "model"
+        else hardware_flop(model, training, ParallelPlan(recompute=recompute))
+    )
+
+
+@pytest.mark.parametrize("model", [GPT3, GPT_530B, gpt(24, 2304, 24)])
+@pytest.mark.parametrize("sequence", [512, 2048])
+def test_flop_formulas(model, sequence):
+    h, layers, s, vocabulary, batch = model.hidden_size, model.num_layers, sequence, 51200, 24
+    # Equation 3, and the same without recomputation (Korthikanti et al. 2022, appendix A).
+    eq3 = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocabulary / (16 * layers * h))
+    assert step_flop("hardware", model, batch, "full", s) == pytest.approx(eq3, rel=1e-12)
+    base = 72 * batch * s * layers * h**2
+    assert step_flop("model", model, batch, sequence=s) == pytest.approx(
+        base * (1 + s / (6 * h) + vocabulary / (12 * layers * h)), rel=1e-12
+    )
+    # Selective recomputation runs 4 B s² h again in every layer. (The paper's own HFU credits 12 B s² h.)
+    again = step_flop("hardware", model, batch, "selective", s) - step_flop("model", model, batch, sequence=s)
+    assert again == pytest.approx(4 * batch * s**2 * h * layers, rel=1e-9)
+
+
+def test_one_trillion_row_takes_5_139e19_flop_and_102_6_s():
+    flop = step_flop("hardware", GPT_1T, 3072)
+    assert flop == pytest.approx(5.139e19, rel=1e-4)
+    assert flop / (3072 * 163e12) == pytest.approx(102.6, rel=1e-3)
+
+
+# Korthikanti et al. 2022, table 5: model, batch, GPUs, seconds, printed MFU.
+@pytest.mark.parametrize(
+    ("model", "batch", "gpus", "seconds", "mfu"),
+    [
+        (GPT_22B, 4, 8, 1.10, 41.5),
+        (GPT3, 64, 64, 13.75, 51.4),
+        (GPT_530B, 280, 280, 37.83, 56.0),
+        (GPT_530B, 2240, 2240, 39.15, 54.2),
+        (GPT_1T, 512, 512, 71.49, 56.3),
+    ],
+)
+def test_mfu_of_published_step_times(model, batch, gpus, seconds, mfu):
+    ours = 100 * step_flop("model", model, batch) / (seconds * gpus * 312e12)
+    assert ours == pytest.approx(mfu, abs=0.25)  # seconds are printed with three or four digits
+    if seconds == 37.83:
+        assert ours == pytest.approx(56.05, abs=0.005)
+
+
+# Equation 4: 8 T P / (n X) for T tokens on n GPUs of X hardware FLOP/s.
+@pytest.mark.parametrize(
+    ("model", "tokens", "gpus", "rate", "days"),
+    [(GPT3, 300e9, 1024, 140e12, 33.9), (GPT_1T, 450e9, 3072, 163e12, 83.9)],
+)
+def test_days_of_training(model, tokens, gpus, rate, days):
+    assert 8 * tokens * total_params(model) / (gpus * rate) / 86400 == pytest.approx(days, abs=0.1)
+    # The rule of thumb leaves out attention and logits: a few percent.
+    exact = step_flop("hardware", model, 1) / 2048 * tokens
+    assert 1.0 < exact / (8 * tokens * total_params(model)) < 1.04
+
+
+def cut(tp=1, batch=1, sequence=2048, sequence_parallel=False, recompute="none"):
+    return Cut(tp, batch, sequence, sequence_parallel, recompute)
+
+
+# Korthikanti et al. 2022, table 2: name -> (sequence parallel, recompute, bytes as a multiple of s b h).
+KORTHIKANTI = {
+    "tensor parallel": (False, "none", lambda t, score: 10 + 24 / t + 5 * score / t),
+    "and sequence parallel": (True, "none", lambda t, score: (34 + 5 * score) / t),
+    "and selective": (False, "selective", lambda t, score: 10 + 24 / t),
+    "and both": (True, "selective", lambda t, score: 34 / t),
+    "full": (False, "full", lambda t, score: 2),
+}
+
+
+@pytest.mark.parametrize("mode", KORTHIKANTI)
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize(("model", "batch", "sequence"), [(GPT3, 1, 2048), (GPT_22B, 4, 2048), (GPT_530B, 1, 1024)])
+def test_activation_bytes_of_a_layer(mode, tp, model, batch, sequence):
+    sequence_parallel, recompute, formula = KORTHIKANTI[mode]
+    kept = layer_activation_bytes(model, MATH, cut(tp, batch, sequence, sequence_parallel, recompute))
+    sbh = sequence * batch * model.hidden_size
+    assert kept == pytest.approx(sbh * formula(tp, model.num_heads * sequence / model.hidden_size), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("where", "gib", "half_a_digit"),
+    [
+        (cut(), 2.672, 5e-4),
+        (cut(tp=8), 0.539, 5e-4),
+        (cut(tp=8, sequence_parallel=True, recompute="selective"), 0.0996, 5e-5),
+        (cut(tp=8, recompute="full"), 0.0469, 5e-5),
+    ],
+)
+def test_activation_gib_of_a_gpt3_layer(where, gib, half_a_digit):
+    assert layer_activation_bytes(GPT3, MATH, where) / GIB == pytest.approx(gib, abs=half_a_digit)
+
+
+# The paper's section 5: share of the bytes saved by selective recomputation, and the FLOPs it adds.
+@pytest.mark.parametrize(("model", "saved", "added"), [(GPT3, 70, 2.7), (GPT_530B, 65, 1.6)])
+def test_what_selective_recomputation_saves_and_costs(model, saved, added):
+    none, selective = (layer_activation_bytes(model, MATH, cut(recompute=mode)) for mode in ("none", "selective"))
+    assert 100 * (1 - selective / none) == pytest.approx(saved, abs=0.6)
+    # Its printed FLOPs count the recomputed core three times; it runs once.
+    work = layer_work(model, MATH, cut(recompute="selective"))
+    again = work.recompute.flop / (work.forward.flop + work.input_grad.flop + work.weight_grad.flop)
+    assert 300 * again == pytest.approx(added, abs=0.1)
+
+
+def test_logits_are_as_long_as_the_vocabulary():
+    # Korthikanti et al. 2022, section 4.3: 4 s b V / t for the fp32 logits, and 2 s b V / t for their 16-bit input.
+    assert logits_bytes(GPT3, MATH, cut(tp=8)) == 6 * 2048 * 51200 / 8
+
+
+def volume(collectives, tp):
+    """Bytes each rank sends in ring collectives."""
+    passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+    return sum(passes[item.kind] * (tp - 1) / tp * item.nbytes for item in collectives)
+
+
+# Narayanan et al. 2021, section 3.2: 8 b s h (t − 1)/t elements a layer.
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_tensor_parallel_volume_of_a_layer(sequence_parallel):
+    work = layer_work(GPT3, MATH, cut(tp=8, sequence_parallel=sequence_parallel))
+    again = [item for item in work.input_grad.collectives if item.name.endswith("again")]
+    both = [*work.forward.collectives, *(item for item in work.input_grad.collectives if item not in again)]
+    assert volume(both, 8) == pytest.approx(352.3e6, abs=5e4)
+    # With sequence parallelism the backward gathers its two inputs once more, beside compute.
+    assert volume(again, 8) == (2 * 2 * 2048 * 12288 * 7 / 8 if sequence_parallel else 0)
+    assert all(item.overlapped for item in again)
+    assert not work.weight_grad.collectives
+
+
+def test_full_recomputation_repeats_the_forwards_collectives():
+    work = layer_work(GPT3, MATH, cut(tp=8, recompute="full"))
+    assert work.recompute.collectives == work.forward.collectives
+    assert not layer_work(GPT3, MATH, cut(tp=8, recompute="selective")).recompute.collectives
+
+
+# Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5B parameters, 64 replicas, 2 + 2 + 12 bytes each. [GB]
+@pytest.mark.parametrize(("zero_stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_zero_memory(zero_stage, gigabytes, scenarios):
+    changes = ["plan.tp=1", "plan.dp=64", "plan.microbatch_size=1", f"plan.zero_stage={zero_stage}"]
+    scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", changes)
+    use = rank_memory(scenario, cut(), deal_stages(scenario.model, scenario.plan), 0.0)
+    per_param = (use.weights + use.gradients + use.optimizer) / total_params(scenario.model)
+    assert 7.5 * per_param == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("tp", "pp", "chunks"), [(1, 1, 1), (1, 8, 3), (4, 1, 1), (8, 8, 1), (2, 96, 1)])
+def test_stages_hold_the_model_once_and_a_tied_head_twice(tied, tp, pp, chunks):
+    model = GPT3.replace(tied_embeddings=tied)
+    h, layers = model.hidden_size, model.num_layers
+    held = sum(stage_params(stage, model, tp) for stage in deal_stages(model, ParallelPlan(pp=pp, num_chunks=chunks)))
+    copy = model.vocab_size * h if tied and pp > 1 else 0
+    # Every GPU holds all of the norms, of the biases after the reductions, and of the positions.
+    replicated = layers * (4 * h + 2 * h) + 2 * h + model.max_sequence_length * h
+    assert tp * held == pytest.approx(total_params(model) + copy + (tp - 1) * replicated, rel=1e-12)
+
+
+def test_llama_405b_ends_have_one_layer_less():
+    model = ModelSpec.read(load_preset("models", "llama3-405b"), "llama3-405b")
+    stages = deal_stages(model, ParallelPlan(pp=16, num_chunks=4, embedding_as_layer=True, head_as_layer=True))
+    assert [stage.num_layers for stage in stages] == [1] + [2] * 62 + [1]
+    assert sum(stage.num_layers * layer_params(model) for stage in stages) == 126 * layer_params(model)
