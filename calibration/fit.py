@@ -14,6 +14,7 @@ from scipy.optimize import least_squares
 
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, GpuSpec
 from sim.specs.profile import GemmParams, LinkParams
@@ -185,13 +186,14 @@ def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str
 
 def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fit:
     """NVLink's LinkParams from measured all-reduces inside a node."""
+    shares = nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus)
     ranks, nbytes, time = (
         np.array([getattr(p, name) for p in points], dtype=float) for name in ("num_ranks", "nbytes", "time_s")
     )
 
     def predict(params: dict[str, float]) -> np.ndarray:
         link = LinkParams.model_construct(**params, p2p_efficiency=1.0, hidden_share=1.0)
-        fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0)
+        fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
         return np.asarray(all_reduce(nbytes, Group(ranks, ranks), fabric))
 
     return fit_to(predict, time, LINK_PRIOR)

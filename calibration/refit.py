@@ -16,13 +16,13 @@ from calibration.layer import FACTS, fit_layer, read_layer_points
 from sim.specs import ClusterSpec
 from sim.specs.loading import resolve
 
-#: profile -> (cluster preset, the measurements' GPU name starts with, its dtypes, precision)
+#: profile -> (node preset, the measurements' GPU name starts with, its dtypes, precision)
 SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
-    "a100": ("selene", ("A100 SXM",), ("fp16", "bf16"), "fp16"),
-    "v100": ("dgx-2h-superpod", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
-    "h100": ("superpod-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
-    "h200": ("superpod-h200", ("H200",), ("bf16", "fp16"), "bf16"),
-    "b200": ("superpod-b200", ("B200",), ("bf16", "fp16"), "bf16"),
+    "a100": ("dgx-a100-80gb", ("A100 SXM",), ("fp16", "bf16"), "fp16"),
+    "v100": ("dgx-1v", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
+    "h100": ("dgx-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
+    "h200": ("dgx-h200", ("H200",), ("bf16", "fp16"), "bf16"),
+    "b200": ("dgx-b200", ("B200",), ("bf16", "fp16"), "bf16"),
 }
 _SMALLEST_MULTIPLY = 1e8
 """Below this the published times are launch latency of another library. [FLOP]"""
@@ -68,8 +68,8 @@ def all_reduce_points(path: Path, gpu: str) -> list[AllReducePoint]:
 
 def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
     """Number of points and fit, for gemm and nvlink, of one shipped profile; a part without data is left out."""
-    cluster_name, gpus, dtypes, precision = SOURCES[profile]
-    cluster = ClusterSpec.read(resolve(cluster_name, "cluster"), "cluster")
+    node, gpus, dtypes, precision = SOURCES[profile]
+    cluster = ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), node)
     fits: dict[str, tuple[int, Fit]] = {}
     multiplies = gemm_points(folder / "gemm.csv", gpus, dtypes)
     if multiplies:

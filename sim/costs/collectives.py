@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
@@ -27,6 +28,15 @@ class Fabric:
     network: LinkParams
     nvlink_bytes_per_s: Number
     network_bytes_per_s: Number
+    nvlink_shares: np.ndarray | None = None
+    """Share of NVLink that a group of so many GPUs of a domain can use; None: all of it."""
+
+    def inside_domain(self, group: Group) -> Number:
+        """NVLink bandwidth that a group reaches.  [bytes/s]"""
+        reached = self.nvlink.efficiency * self.nvlink_bytes_per_s
+        if self.nvlink_shares is None:
+            return reached
+        return reached * self.nvlink_shares[np.asarray(group.per_domain, dtype=int)]
 
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
@@ -46,6 +56,7 @@ class Fabric:
             profile.network,
             cluster.node.nvlink_bandwidth_bytes_per_s,
             cluster.inter_node_bandwidth_bytes_per_s,
+            nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus),
         )
 
 
@@ -63,7 +74,7 @@ def _ring_pass(nbytes: Number, group: Group, fabric: Fabric, passes: int) -> Num
     """
     n, domains = group.size, group.num_domains
     volume = passes * (n - 1) / n * nbytes
-    inside = fabric.nvlink.efficiency * fabric.nvlink_bytes_per_s
+    inside = fabric.inside_domain(group)
     outside = fabric.between_domains(group)
     one_domain = _transfer(volume, inside, fabric.nvlink)
     many = np.maximum(one_domain, _transfer(volume, outside, fabric.network))
@@ -102,7 +113,7 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """
     n, domains = group.size, group.num_domains
     volume = 2 * (n - 1) / n * nbytes
-    inside = fabric.nvlink.efficiency * fabric.nvlink_bytes_per_s
+    inside = fabric.inside_domain(group)
     outside = fabric.between_domains(group)
     many = (
         np.maximum(_transfer(volume, inside, fabric.nvlink), _transfer(volume, outside, fabric.network))

@@ -48,6 +48,8 @@ class NodeSpec(Spec):
     gpus_per_node: PositiveInt
     nvlink_bandwidth_bytes_per_s: PositiveFloat
     """NVLink, per GPU and direction. [bytes/s]"""
+    nvlink_topology: Literal["switch", "hybrid_cube_mesh"] = "switch"
+    """How NVLink joins the GPUs: through switches, or directly as in DGX-1 with V100, where groups use a part of it."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat
