@@ -19,9 +19,9 @@ CAUSES = {
     "host_wait": "the GPU waits for the host before a forward",
     "recompute": "activations computed again in the backward",
     "tensor_parallel_comm": "tensor-parallel collectives that nothing hides",
-    "pipeline_comm": "sends between pipeline ranks that occupy them",
+    "pipeline_comm": "sends between pipeline ranks that occupy them, and the tied embedding's reduction",
     "pipeline_bubble": "waiting while the pipeline fills and drains",
-    "stage_imbalance": "waiting for the slowest pipeline rank",
+    "stage_imbalance": "waiting for the slowest pipeline rank, in the pipeline and after it",
     "data_parallel_comm": "gradient reduction and weight gathers that nothing hides",
     "optimizer": "gradient norm and update",
 }
@@ -78,6 +78,8 @@ def break_down(timeline: Timeline) -> Breakdown:
     idle -= seconds["stage_imbalance"]
     after = timeline.step_time - float(timeline.pipeline_end.max()) - exposed - seconds["optimizer"]
     waiting = min(max(after, 0.0), idle)
-    seconds["data_parallel_comm"] += waiting
+    tied = min(waiting, costs.tied_embedding)
+    seconds["pipeline_comm"] += tied
+    seconds["stage_imbalance"] += waiting - tied
     seconds["pipeline_bubble"] = idle - waiting
     return Breakdown(seconds)

@@ -10,7 +10,7 @@ import numpy as np
 from sim.breakdown import Breakdown, break_down
 from sim.costs.stage import cut_of, stage_costs
 from sim.engines import Timeline, build_program, run
-from sim.errors import InfeasiblePlan
+from sim.errors import FlopcastError, InfeasiblePlan
 from sim.schedules import Order, build_order
 from sim.specs import Scenario
 from sim.units import show
@@ -218,35 +218,46 @@ def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
     first_of_stage = np.unique(order.stage, return_index=True)[1]
     for stage, place in zip(stages, first_of_stage, strict=True):
         home[order.rank[place]].append(stage)
+    at_head = np.where(order.stage == order.num_stages - 1, sign[order.kind], 0.0)
+    peaks = [np.cumsum(change[order.rank == rank]).max() for rank in range(order.num_ranks)]
+    peak_logits = int(np.cumsum(at_head[order.stage == order.num_stages - 1]).max())
     return tuple(
-        rank_memory(scenario, cut, tuple(home[rank]), float(np.cumsum(change[order.rank == rank]).max()))
-        for rank in range(order.num_ranks)
+        rank_memory(scenario, cut, tuple(held), float(peak), peak_logits)
+        for held, peak in zip(home, peaks, strict=True)
     )
 
 
 def _remedies(scenario: Scenario, part: str) -> list[str]:
-    """What to change when `part` of the memory is too large."""
+    """What to change when `part` of the memory is too large; only plans that keep every rule are offered."""
     plan = scenario.plan
-    remedies = []
+    wishes: list[dict[str, Any]] = []
     if part in ("activations", "logits", "working"):
-        if plan.recompute != "full":
-            remedies.append(
-                "plan.recompute="
-                + ("selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full")
-            )
-        if plan.tp > 1 and not plan.sequence_parallel:
-            remedies.append("plan.sequence_parallel=true")
-        if plan.microbatch_size > 1:
-            remedies.append(f"plan.microbatch_size={plan.microbatch_size // 2}")
+        lighter = "selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full"
+        wishes += [{"recompute": lighter}] if plan.recompute != "full" else []
+        wishes += [{"sequence_parallel": True}] if plan.tp > 1 and not plan.sequence_parallel else []
+        wishes += [{"microbatch_size": plan.microbatch_size // 2}] if plan.microbatch_size > 1 else []
     if part in ("optimizer", "gradients", "weights") and plan.dp > 1:
         level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
-        if plan.zero_stage < level:
-            remedies.append(f"plan.zero_stage={level}")
-    if plan.tp < scenario.cluster.nvlink_domain_gpus and plan.dp % 2 == 0:
-        remedies.append(f"plan.tp={plan.tp * 2} with plan.dp={plan.dp // 2}")
+        wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
     if plan.dp % 2 == 0:
-        remedies.append(f"plan.pp={plan.pp * 2} with plan.dp={plan.dp // 2}")
+        wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
+        if plan.tp < scenario.cluster.nvlink_domain_gpus:
+            wishes.append({"tp": plan.tp * 2, "dp": plan.dp // 2})
+    remedies = [
+        " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
+        for wish in wishes
+        if _is_valid(scenario, wish)
+    ]
     return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
+
+
+def _is_valid(scenario: Scenario, wish: dict[str, Any]) -> bool:
+    try:
+        changed = scenario.replace(plan=scenario.plan.replace(**wish))
+        build_order(changed.plan.schedule, changed.plan.pp, changed.plan.num_chunks, changed.num_microbatches)
+    except FlopcastError:
+        return False
+    return True
 
 
 def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
@@ -262,6 +273,12 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
         stated.append(
             f"profile {profile.name!r}: not measured on this GPU: {'; '.join(profile.provenance.not_measured)}"
         )
+    if profile.gpu != scenario.cluster.gpu.name and profile.gpu != scenario.cluster.gpu.name.split("-")[0]:
+        stated.append(
+            f"profile {profile.name!r} was made for {profile.gpu} and is used for {scenario.cluster.gpu.name}"
+        )
+    if scenario.training.precision == "fp8":
+        stated.append("fp8 multiplies are taken to reach bf16's share of peak; casts and scaling are not counted")
     if scenario.training.tokens is not None:
         stated.append("training time counts no failures, checkpoints or evaluation")
     stated.append(

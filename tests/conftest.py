@@ -38,7 +38,6 @@ def make_costs(num_ranks, forward, backward, **given):
     stages = tuple(Stage(i, 1, i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
         "stages": stages,
-        "num_ranks": num_ranks,
         "forward": {Part.MATMUL: forward},
         "backward": {Part.MATMUL: 0.75 * backward, Part.RECOMPUTE: 0.25 * backward},
         "at_peak": {Part.MATMUL: 0.5 * (forward + 0.75 * backward)},

@@ -45,8 +45,15 @@ class Fabric:
         return efficiency * self.network_bytes_per_s * group.per_domain
 
     def hidden_share(self, group: Group) -> float:
-        """Of a collective of this group that runs beside compute, the share of its time that is really hidden."""
-        return (self.network if np.max(group.num_domains) > 1 else self.nvlink).hidden_share
+        """Of a collective of this group that runs beside compute, the share of its time that is really hidden.
+
+        Between domains the same ring still runs over NVLink, for the part of the time that its slower links leave it.
+        """
+        if np.max(group.num_domains) <= 1:
+            return self.nvlink.hidden_share
+        inside = np.where(group.per_domain > 1, self.between_domains(group) / self.inside_domain(group), 0.0)
+        stolen = (1.0 - self.nvlink.hidden_share) * float(np.min(np.minimum(inside, 1.0)))
+        return 1.0 - max(stolen, 1.0 - self.network.hidden_share)
 
     @classmethod
     def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:
@@ -129,7 +136,7 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Reduce-scatter inside each domain, all-reduce of the shares between domains, all-gather inside.  [s]"""
     inner = Group(group.per_domain, group.per_domain)
-    outer = Group(group.num_domains, 1, True)
+    outer = Group(group.num_domains, 1, group.shares_network)
     inside = 2 * _ring_pass(nbytes, inner, fabric, passes=1)
     between = ring_all_reduce(nbytes / group.per_domain, outer, fabric)
     return np.where(group.num_domains > 1, inside + between, np.inf)

@@ -49,7 +49,6 @@ class StageCosts:
     """
 
     stages: tuple[Stage, ...]
-    num_ranks: int
     forward: dict[Part, Array]
     backward: dict[Part, Array]
     at_peak: dict[Part, Array]
@@ -204,7 +203,6 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     reduce, tail, gather, optimizer = _once_a_step(scenario, stages, compute, fabric, visits)
     return StageCosts(
         stages=stages,
-        num_ranks=plan.pp,
         forward=forward,
         backward=spread([block.backward for block in blocks]),
         at_peak=spread([block.at_peak for block in blocks]),
@@ -291,7 +289,6 @@ def _once_a_step(
     for rank in range(plan.pp):
         held = [stage for stage in stages if stage.index % plan.pp == rank]
         params = sum(stage_params(stage, model, plan.tp) for stage in held)
-        layers = sum(stage.num_layers for stage in held)
         grads = params * GRADIENT_WIDTH[stack.gradient_precision]
         weights = params * training.activation_bytes
         reduced_already = plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1)
@@ -300,8 +297,9 @@ def _once_a_step(
         gather = float(all_gather(weights, group, fabric)) if plan.zero_stage in (1, 2) else 0.0
         shard = params / plan.dp if plan.zero_stage else params
         update = sum(float(compute.operation_time(item)) for item in optimizer_work(shard, stack, training))
-        # The bucket that holds the first layer is complete only when the backward ends.
-        rows.append((reduction, reduction / max(layers, 1), gather, update))
+        # The last bucket, with the first layer or the embedding, is complete only when the backward ends.
+        first = stage_params(Stage(0, 0 if held[0].has_embedding else 1, held[0].has_embedding, False), model, plan.tp)
+        rows.append((reduction, reduction * min(1.0, first / params), gather, update))
     reduce, tail, gather_all, optimizer = np.array(rows).T
     return reduce, tail, gather_all, optimizer
 
@@ -313,4 +311,5 @@ def _tied_embedding(scenario: Scenario, fabric: Fabric) -> float:
         return 0.0
     grads = model.vocab_size * model.hidden_size / plan.tp * GRADIENT_WIDTH[scenario.stack.gradient_precision]
     apart = plan.tp * plan.dp * plan.pp > scenario.cluster.nvlink_domain_gpus
-    return float(all_reduce(grads, Group(2, 1 if apart else 2), fabric))
+    group = Group(2, 1, plan.tp * plan.dp > 1) if apart else Group(2, 2)
+    return float(all_reduce(grads, group, fabric))

@@ -6,6 +6,9 @@ import numpy as np
 
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
+from sim.errors import SpecError
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
 def run(program: Program) -> Timeline:
@@ -15,11 +18,20 @@ def run(program: Program) -> Timeline:
     m · max(w) + (Σ w − max(w)) / v [1]_. Exact for uniform ranks without sends, and for 1F1B and GPipe where the last
     rank is the slowest (the usual case: it holds the head). Elsewhere an approximation: for uneven 1F1B with blocking
     sends an upper bound, for uneven GPipe a lower one, and with sends beside compute too low by the round trips that
-    1F1B waits for. Use the exact engine to decide.
+    1F1B waits for; uneven interleaved pipelines may lie on either side. Use the exact engine to decide.
+
+    Raises
+    ------
+    SpecError
+        A schedule the formula does not describe.
 
     .. [1] Narayanan et al. 2021, arXiv:2104.04473, section 2.2: bubble (p − 1)(t_F + t_B) / v.
     """
     order, costs = program.order, program.costs
+    if order.schedule not in SCHEDULES:
+        raise SpecError(
+            f"the closed form knows {', '.join(SCHEDULES)}, not {order.schedule!r}; use engine dag, which is exact"
+        )
     chunks = order.num_stages // order.num_ranks
     per_stage = costs.forward_s + costs.backward_s
     if costs.p2p_blocks:

@@ -51,7 +51,10 @@ def finish_step(program: Program, engine: str, start: Array | None, end: Array |
     costs = program.costs
     if program.hide_grad_reduce:
         hideable = np.minimum(costs.reduce - costs.reduce_tail, reduction_window(program))
-        exposed = costs.reduce - costs.hidden_share * hideable
+        # What the last chunk reduces can only hide behind that chunk's own last backward.
+        chunks = program.order.num_stages // program.order.num_ranks
+        hideable = np.minimum(hideable, costs.reduce * (1 - 1 / chunks) + last_backward(program))
+        exposed = costs.reduce - costs.hidden_share * np.minimum(hideable, costs.reduce)
     else:
         exposed = costs.reduce
     exposed_gather = costs.gather
@@ -82,6 +85,12 @@ def reduction_window(program: Program) -> Array:
         opens = min(last.values())
         window[rank] = program.compute[opens : mine[-1] + 1].sum()
     return window
+
+
+def last_backward(program: Program) -> Array:
+    """Compute of the last action on each rank. [s]"""
+    ends = np.concatenate([np.flatnonzero(np.diff(program.order.rank)), [len(program.order) - 1]])
+    return np.asarray(program.compute[ends])
 
 
 def gather_window(program: Program) -> Array:

@@ -5,7 +5,9 @@ GPU number = (pipeline · dp + data) · tp + tensor: Megatron-LM's order, which 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -18,42 +20,60 @@ class Group:
     """Ranks that talk to each other, and how they lie over NVLink domains. Numbers may be arrays.
 
     size : ranks of the group.
-    per_domain : members that share an NVLink domain.
+    per_domain : members in the domain that holds fewest.
     shares_network : other groups of the same kind use the network at the same time (its members are not all of a node).
+    spans : NVLink domains the group spans; None where they hold equally many members.
     """
 
     size: Number
     per_domain: Number
     shares_network: Number = False
+    spans: Number | None = None
 
     @property
     def num_domains(self) -> Number:
         """NVLink domains the group spans."""
-        return np.ceil(self.size / self.per_domain)
+        return np.ceil(self.size / self.per_domain) if self.spans is None else self.spans
 
 
 def group_of(size: Number, stride: Number, domain_gpus: Number) -> Group:
-    """A group whose members are `stride` GPUs apart, on domains of `domain_gpus`."""
+    """A group that starts with a domain and whose members are `stride` GPUs apart. Takes arrays."""
     per_domain = np.clip(np.floor(domain_gpus / stride), 1, size)
     return Group(size, per_domain, np.asarray(stride) > 1)
 
 
+@cache
+def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpus: int) -> tuple[int, int]:
+    """(fewest members in a domain, domains spanned) of the group that lies worst.
+
+    The groups start at every one of `stride` GPUs of each of `num_groups` blocks of `block` GPUs; their members are
+    `stride` apart. A group that is not aligned with the domains straddles them, and the slowest sets the pace.
+    """
+    # Where a group starts within a domain decides; that repeats after lcm(block, domain).
+    blocks = min(num_groups, domain_gpus // math.gcd(block, domain_gpus))
+    starts = (np.arange(blocks)[:, np.newaxis] * block + np.arange(stride)).ravel() % domain_gpus
+    layouts = []
+    for start in np.unique(starts):
+        _, members = np.unique((start + stride * np.arange(size)) // domain_gpus, return_counts=True)
+        layouts.append((int(members.min()), len(members)))
+    return min(members for members, _ in layouts), max(spanned for _, spanned in layouts)
+
+
 def tensor_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     """The tensor-parallel group."""
-    return group_of(plan.tp, 1, cluster.nvlink_domain_gpus)
+    members, spans = worst_layout(plan.tp, 1, plan.tp, plan.pp * plan.dp, cluster.nvlink_domain_gpus)
+    return Group(plan.tp, members, shares_network=False, spans=spans)
 
 
 def data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     """The data-parallel group."""
-    return group_of(plan.dp, plan.tp, cluster.nvlink_domain_gpus)
+    members, spans = worst_layout(plan.dp, plan.tp, plan.tp * plan.dp, plan.pp, cluster.nvlink_domain_gpus)
+    return Group(plan.dp, members, shares_network=plan.tp > 1, spans=spans)
 
 
 def hop_crosses_domains(rank: int, plan: ParallelPlan, cluster: ClusterSpec) -> bool:
-    """Whether pipeline rank `rank` and the next (the last wraps to the first) lie in different NVLink domains.
-
-    True if any replica's hop does: the slowest sets the pace.
-    """
+    """Whether any send from pipeline rank `rank` to the next (the last wraps to the first) leaves its NVLink domain."""
     width = plan.tp * plan.dp
-    domain = cluster.nvlink_domain_gpus
-    here, there = rank * width, (rank + 1) % plan.pp * width
-    return any((here + offset) // domain != (there + offset) // domain for offset in range(0, width, plan.tp))
+    here = rank * width + np.arange(width)
+    there = (rank + 1) % plan.pp * width + np.arange(width)
+    return bool((here // cluster.nvlink_domain_gpus != there // cluster.nvlink_domain_gpus).any())

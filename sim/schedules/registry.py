@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from sim.errors import ScheduleError, nearest
 from sim.schedules.actions import Action
 from sim.schedules.order import Order, make_order
@@ -95,4 +97,12 @@ def build_order(name: str, num_ranks: int, num_chunks: int, num_microbatches: in
     if problem:
         raise ScheduleError(f"schedule {name!r}: {problem}")
     actions = tuple(tuple(chosen.generator(rank, num_ranks, num_chunks, num_microbatches)) for rank in range(num_ranks))
-    return make_order(name, actions, num_ranks * num_chunks, num_microbatches)
+    order = make_order(name, actions, num_ranks * num_chunks, num_microbatches)
+    astray = np.flatnonzero(order.stage % num_ranks != order.rank)
+    if len(astray):
+        stage, rank = int(order.stage[astray[0]]), int(order.rank[astray[0]])
+        raise ScheduleError(
+            f"schedule {name!r} puts stage {stage} on rank {rank}; stages are dealt in turn, so it belongs on rank "
+            f"{stage % num_ranks} (stage = chunk · {num_ranks} + rank)"
+        )
+    return order

@@ -67,7 +67,6 @@ class ClusterSpec(Spec):
     """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
-    fabric: Literal["infiniband", "ethernet"] = "infiniband"
 
     @model_validator(mode="before")
     @classmethod

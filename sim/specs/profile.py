@@ -9,8 +9,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from sim.specs.base import Spec
 
-Fraction = PositiveFloat
-
 
 class GemmParams(Spec):
     """Matrix multiply: a roofline with tiles, waves and a launch floor (`sim.costs.efficiency.gemm_time`)."""

@@ -44,7 +44,7 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
 
     For a GPT under full recomputation: 96 B s l h² (1 + s/(6h) + V/(16 l h)) [1]_. Selective recomputation runs the
     attention core's forward once more: 72 B s l h² (1 + 2s/(9h) + V/(12 l h)). The HFU printed in [2]_ follows from
-    s/(3h) there, which counts the recomputed core three times; ours is what the GPU executes.
+    s/(3h) there, which counts the recomputed core three times; ours counts it once.
 
     .. [1] Narayanan et al. 2021, arXiv:2104.04473, equation 3.
     .. [2] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.

@@ -159,7 +159,7 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     credit = full
     if stack.attention == "flash":
         skipped = 0.5 if stack.causal_attention else 1.0
-        nbytes = w * cut.tokens * d * (2 * model.num_heads + 2 * model.num_kv_heads) / cut.tp
+        nbytes = w * cut.tokens * (2 * model.num_heads * d / cut.tp + key_value_width(model, cut.tp))
 
         def fused(name: str, times: float, credited: float, backward: bool) -> Operation:
             return Operation(
@@ -204,7 +204,7 @@ def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut
     """Norm, query-key-value projection, the attention core, output projection, residual."""
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     query = model.num_heads * model.head_dim / cut.tp
-    key_value = _key_value_width(model, cut.tp)
+    key_value = key_value_width(model, cut.tp)
     norm_f, norm_b = _norm(model, stack, cut)
     res_f, res_b = _residual(model, stack, cut)
     qkv_f, qkv_i, qkv_w = _linear("query, key, value", tokens, query + key_value, h, stack, w)
@@ -224,7 +224,7 @@ def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut
     )
 
 
-def _key_value_width(model: ModelSpec, tp: Number) -> Number:
+def key_value_width(model: ModelSpec, tp: Number) -> Number:
     """Columns of keys and values on one GPU; replicated where there are fewer key/value heads than ranks."""
     per_rank = model.num_kv_heads / tp
     at_least_one = per_rank * (per_rank >= 1) + 1.0 * (per_rank < 1)
@@ -276,7 +276,8 @@ def embedding_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     return BlockWork(
         forward=Phase((memory("embedding", 2 * w * elements * lookups + mask, lookups + 2),), (reduction,)),
         input_grad=Phase((memory("embedding dropout backward", mask),), backward_gather),
-        weight_grad=Phase((memory("embedding gradient", 3 * w * elements * lookups, 2 * lookups),)),
+        weight_grad=Phase((memory("embedding gradient", 3 * w * elements * lookups, 2 * lookups),))
+        + _gradient_accumulation(model.vocab_size * h / cut.tp, stack, w),
     )
 
 
@@ -294,14 +295,14 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     if stack.fused_cross_entropy:
         # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
         loss_f, loss_b = (
-            memory("cross-entropy", 2 * w * logits, 2, Cause.LOGITS),
-            memory("cross-entropy backward", 2 * w * logits, 1, Cause.LOGITS),
+            memory("cross-entropy", 2 * w * logits, 2),
+            memory("cross-entropy backward", 2 * w * logits, 1),
         )
     else:
         # Cast to fp32 (w + 4), maximum (4), subtract in place (8), exponential (8), sum (4), divide in place (8);
         # backward: scale in place (8), cast back (4 + w).
-        loss_f = memory("cross-entropy", (w + 36) * logits, 6, Cause.LOGITS)
-        loss_b = memory("cross-entropy backward", (w + 12) * logits, 3, Cause.LOGITS)
+        loss_f = memory("cross-entropy", (w + 36) * logits, 6)
+        loss_b = memory("cross-entropy backward", (w + 12) * logits, 3)
     gather_f, gather_b = _gather_in(cut, h, stack)
     statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
     weights = model.vocab_size * h / cut.tp

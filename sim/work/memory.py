@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from sim.specs import ModelSpec, Scenario, StackSpec
-from sim.work.layers import Cut
+from sim.work.layers import Cut, key_value_width
 from sim.work.operations import Number
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
 from sim.work.params import layer_params
@@ -66,7 +66,7 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks.
     around = cut.norm_tokens * h * (4 * w + 2 * mask)
     query = model.num_heads * model.head_dim / cut.tp
-    key_value = 2 * model.num_kv_heads * model.head_dim / cut.tp
+    key_value = key_value_width(model, cut.tp)
     inputs = 2 if model.gated_mlp else 1
     # Query, key and value; the context; the activation's input and output.
     cut_by_tp = w * tokens * (2 * query + key_value + (inputs + 1) * model.intermediate_size / cut.tp)
@@ -99,7 +99,9 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
     return float(per_logit * cut.tokens * model.vocab_size / cut.tp)
 
 
-def rank_memory(scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_activations: float) -> MemoryUse:
+def rank_memory(
+    scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_activations: float, peak_logits: int = 1
+) -> MemoryUse:
     """Peak memory of one GPU of a pipeline rank.
 
     Parameters
@@ -111,6 +113,8 @@ def rank_memory(scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_acti
         The stages this rank holds.
     peak_activations : float
         Most bytes of kept activations alive at once, from the schedule's order. [bytes]
+    peak_logits : int
+        Most micro-batches whose logits are alive at once on the stage with the head.
     """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
     params = sum(stage_params(stage, model, plan.tp) for stage in held)
@@ -121,7 +125,8 @@ def rank_memory(scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_acti
     copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
     working = max(working, copies - peak_activations)
     boundary = cut.width * cut.norm_tokens * model.hidden_size
-    logits = logits_bytes(model, stack, cut) if any(stage.has_head for stage in held) else 0.0
+    has_head = any(stage.has_head for stage in held)
+    logits = peak_logits * logits_bytes(model, stack, cut) if has_head else 0.0
     return MemoryUse(
         weights=params * training.activation_bytes * shard[2],
         gradients=params * grad_width * shard[1],
@@ -150,11 +155,14 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> float:
 
 
 def _gathered_bytes(scenario: Scenario, params: float) -> float:
-    """Weights that ZeRO stage 3 holds gathered besides its shard: the layer (or chunk) at work and the next one."""
+    """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
+
+    Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
+    """
     plan, model = scenario.plan, scenario.model
-    if plan.zero_stage < 3:
-        return 0.0
     layers = 1 if plan.num_chunks == 1 else math.ceil(model.num_layers / plan.num_stages)
-    at_work = 2 * layers * layer_params(model) / plan.tp
-    # Never more than all of it.
-    return scenario.training.activation_bytes * min(at_work, params * (1.0 - 1.0 / plan.dp))
+    at_work = layers * layer_params(model) / plan.tp
+    most = params * (1.0 - 1.0 / plan.dp)  # never more than all of it
+    gradients = GRADIENT_WIDTH[scenario.stack.gradient_precision] * min(at_work, most) if plan.zero_stage >= 2 else 0.0
+    weights = scenario.training.activation_bytes * min(2 * at_work, most) if plan.zero_stage == 3 else 0.0
+    return gradients + weights

@@ -32,7 +32,7 @@ class Operation:
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.
-    model_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
+    credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
     """
 

@@ -1,0 +1,47 @@
+"""Where groups lie: the worst one, found by looking at every group of every plan."""
+
+from itertools import product
+
+import pytest
+
+from sim.network.nvlink import mesh_shares
+from sim.network.placement import data_group, hop_crosses_domains, tensor_group
+from sim.specs import ClusterSpec, ParallelPlan
+from sim.specs.loading import resolve
+
+
+def cluster(domain):
+    node = {"preset": "gb200-tray"} if domain == 72 else "dgx-a100-80gb"
+    return ClusterSpec.read(
+        resolve({"name": "c", "node": node, "num_nodes": 4096, "nvlink_domain_gpus": domain}, "cluster"), "cluster"
+    )
+
+
+def by_hand(groups, domain):
+    """(fewest members in a domain, most domains) over all groups."""
+    counts = [[len([g for g in group if g // domain == d]) for d in {g // domain for g in group}] for group in groups]
+    return min(min(c) for c in counts), max(len(c) for c in counts)
+
+
+@pytest.mark.parametrize("domain", [8, 72])
+@pytest.mark.parametrize("plan", [*product((1, 2, 3, 5, 6, 8, 16), (1, 3, 4, 6, 12), (1, 2, 4))])
+def test_the_slowest_group_counts(plan, domain):
+    tp, dp, pp = plan
+    record, machine = ParallelPlan(tp=tp, dp=dp, pp=pp), cluster(domain)
+    gpu = lambda p, d, t: (p * dp + d) * tp + t  # noqa: E731
+    tensor = [[gpu(p, d, t) for t in range(tp)] for p in range(pp) for d in range(dp)]
+    data = [[gpu(p, d, t) for d in range(dp)] for p in range(pp) for t in range(tp)]
+    for groups, found in ((tensor, tensor_group(record, machine)), (data, data_group(record, machine))):
+        assert (found.per_domain, found.num_domains) == by_hand(groups, domain)
+    for p in range(pp):
+        crossing = any(
+            gpu(p, d, t) // domain != gpu((p + 1) % pp, d, t) // domain for d in range(dp) for t in range(tp)
+        )
+        assert hop_crosses_domains(p, record, machine) == crossing
+
+
+def test_rings_of_the_hybrid_cube_mesh():
+    # Bus bandwidth of 2 … 8 V100 of a DGX-1 in links of 22.5 GB/s: VIA-Research/vTrain:trace/v100, 1 GiB.
+    measured = {2: 22.6, 3: 45.1, 4: 85.4, 5: 37.2, 6: 45.7, 7: 87.0, 8: 134.5}
+    for n, busbw in measured.items():
+        assert 6 * mesh_shares()[n] * 22.4 == pytest.approx(busbw, rel=0.06)
