@@ -1,7 +1,8 @@
 """Refit a shipped profile's values from published measurements: `python -m calibration.refit FOLDER`.
 
-FOLDER holds gemm.csv (gpu, dtype, m, n, k, tflops) and collectives.csv (gpu, nodes, gpus, collective, bytes, time_us).
-The values printed are those written in `sim/presets/profiles`.
+FOLDER holds gemm.csv (gpu, dtype, m, n, k, batch, tflops) and collectives.csv (gpu, nodes, gpus, collective, bytes,
+time_us). The values printed for A100 and V100 are those in `sim/presets/profiles`; the other GPUs have too
+few public points, or reduce in the switch, which the cost functions do not model: their profiles are anchored by hand.
 """
 
 from __future__ import annotations

@@ -42,6 +42,12 @@ def test_estimate_json_has_the_documented_keys():
     assert len(answer["memory"]["ranks"]) == 64
 
 
+def test_readme_shows_what_is_printed():
+    printed = flopcast("estimate", MAIN, env={"COLUMNS": "80", "PATH": ""}).stdout.partition("\nMemory by")[0]
+    shown = (ROOT / "README.md").read_text().partition("```text\n")[2].partition("```")[0]
+    assert [line.rstrip() for line in printed.rstrip().splitlines()] == shown.rstrip().splitlines()
+
+
 @pytest.mark.parametrize("engine", ["dag", "des", "closed_form"])
 def test_engines(engine):
     answer = json.loads(flopcast("estimate", "scenarios/megatron-2021/39.1b.yaml", "--json", "--engine", engine).stdout)

@@ -85,7 +85,8 @@ def score(name: str, profile: str | None = None, scenarios: Path = _SCENARIOS) -
 
 def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scenarios: Path) -> Row:
     answer = estimate(load_scenario(scenarios / f"{item['scenario']}.yaml", profile=profile))
-    constant = facts["baseline"]["value"]
+    guess = facts["baseline"]
+    constant = guess["value"] if "value" in guess else guess["share_of_peak"] * answer.peak_flop_per_s / 1e12
     if facts["unit"] == "seconds per step":
         predicted = answer.step_time_s
         baseline = predicted * answer.hardware_flop_per_s_per_gpu / (constant * 1e12)

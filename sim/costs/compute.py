@@ -20,13 +20,14 @@ class ComputeModel:
     precision: str
     width: float
     kernel_launch_s: float = 0.0
+    elementwise_rate: float = 1.0
     notes: set[str] = field(default_factory=set)
     """What was extrapolated; shown with the answer."""
 
     @property
     def memory_bandwidth(self) -> float:
         """Bandwidth that memory-bound kernels reach. [bytes/s]"""
-        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.efficiency
+        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.efficiency * self.elementwise_rate
 
     def precision_of(self, operation: Operation) -> str:
         """Matrix-unit precision: under fp8 attention cores and the head stay in 16 bits, as in published recipes."""

@@ -155,8 +155,15 @@ def layer_costs(scenario: Scenario) -> BlockCosts:
 def _pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
     """What turns the scenario's counts into seconds."""
     cut = cut_of(scenario)
-    gpu, precision = scenario.cluster.gpu, scenario.training.precision
-    compute = ComputeModel(gpu, scenario.profile, precision, cut.width, scenario.stack.kernel_launch_s)
+    stack = scenario.stack
+    compute = ComputeModel(
+        scenario.cluster.gpu,
+        scenario.profile,
+        scenario.training.precision,
+        cut.width,
+        stack.kernel_launch_s,
+        stack.elementwise_rate,
+    )
     return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
 
 

@@ -42,6 +42,9 @@ class StackSpec(Spec):
     """ZeRO's weight gathers run beside compute."""
     overlap_tp_backward: bool = False
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
+    elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
+    before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
     kernel_launch_s: NonNegativeFloat
     """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. [s]"""
     forward_setup_s: NonNegativeFloat = 0.0
