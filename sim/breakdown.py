@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.costs.stage import Part
+from sim.costs.block import Part
 from sim.engines import Timeline
 
 #: Cause -> what it means, in the order a reader wants them.

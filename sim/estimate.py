@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sim.breakdown import Breakdown, break_down
-from sim.costs.stage import cut_of, stage_costs
+from sim.costs.block import cut_of
+from sim.costs.stage import stage_costs
 from sim.engines import Timeline, build_program, run
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.schedules import Order, build_order

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from sim.costs.stage import Part, StageCosts
+from sim.costs.block import Part
+from sim.costs.stage import StageCosts
 from sim.work.stages import Stage
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sim.costs.stage import layer_costs
+from sim.costs.block import layer_costs
 from sim.engines import ENGINES
 from sim.errors import InfeasiblePlan
 from sim.estimate import estimate

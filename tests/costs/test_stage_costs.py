@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from sim.costs.block import Part
 from sim.costs.collectives import Fabric, all_gather, send
-from sim.costs.stage import Part, stage_costs
+from sim.costs.stage import stage_costs
 from sim.network.placement import Group
 from sim.specs import load_scenario
 from sim.work.params import total_params
