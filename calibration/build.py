@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from sim.specs import ClusterSpec, Profile
 
 Points = Sequence[Any]
 Fitter = Callable[[Sequence[Any]], Fit]
+_SORTS = {name: name for name in ("copy", "add", "norm", "softmax", "dropout", "adam")} | {"gelu": "activation"}
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -101,6 +104,8 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
     draft = _Draft()
     memory = draft.add("memory", memory_points(data), lambda points: fit_memory(points, gpu), 4, draws)
     efficiency = memory.params["efficiency"] if memory else base.memory.efficiency
+    shares = memory.params if memory else {}
+    sorts = {name: value for name, value in shares.items() if name not in ("efficiency", "kernel_floor_s")}
     floor = memory.params["kernel_floor_s"] if memory else base.gemm.kernel_floor_s
     multiplies, precision = gemm_points(data)
 
@@ -118,14 +123,19 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
     changes: dict[str, Any] = {
         "name": name,
         "gpu": gpu.name,
-        "memory": base.memory.replace(efficiency=efficiency),
+        "memory": base.memory.replace(efficiency=efficiency, operations=sorts),
         "gemm": base.gemm.replace(**gemm.params, kernel_floor_s=floor, measured_flop=_range(multiplies)),
         "residuals": {part: fit.median_error for part, fit in draft.fits.items()},
     }
     if attention:
         changes["attention"] = base.attention.replace(**attention.params)
     if nvlink:
-        changes["nvlink"] = base.nvlink.replace(**nvlink.params)
+        others = {}
+        for operation in ("all_gather", "reduce_scatter"):
+            points = collective_points(data, operation)
+            own = draft.add(operation, points, partial(fit_all_reduce, cluster=cluster, operation=operation), 6, draws)
+            others |= {operation: own.params} if own else {}
+        changes["nvlink"] = base.nvlink.replace(**nvlink.params, operations=others)
     device = data.machine.get("device", "a machine the data do not name")
     missing = (*draft.missing, f"network and everything else not listed as fitted (as in profile {base.name!r})")
     changes["provenance"] = base.provenance.replace(
@@ -154,24 +164,44 @@ def gemm_points(data: MeasurementSet) -> tuple[list[GemmPoint], str]:
 
 def memory_points(data: MeasurementSet) -> list[MemoryPoint]:
     """Measured memory-bound operations."""
-    return [MemoryPoint(item.number("nbytes"), item.time_s) for item in data.of("memory")]
+    return [
+        MemoryPoint(item.number("nbytes"), item.time_s, _SORTS.get(str(item.shape.get("operation")), "copy"))
+        for item in data.of("memory")
+    ]
 
 
 def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
-    """Measured fused attention; causal kernels skip half of the scores."""
-    return [_attention(item) for item in data.of("attention")]
+    """Measured fused attention, by the FLOPs it executes.
+
+    Whether a causal kernel skips the masked half is told from the times: on GPUs it does, on CPUs it may not.
+    """
+    items = data.of("attention")
+    times = {json.dumps(item.shape, sort_keys=True): item.time_s for item in items}
+    ratios = []
+    for item in items:
+        if item.shape.get("causal"):
+            twin = times.get(json.dumps({**item.shape, "causal": 0}, sort_keys=True))
+            ratios += [item.time_s / twin] if twin else []
+    skips = not ratios or float(np.median(ratios)) < 0.75
+    return [_attention(item, skips) for item in items]
 
 
-def _attention(item: Measurement) -> AttentionPoint:
+def _attention(item: Measurement, skips: bool) -> AttentionPoint:
     heads, length, head_dim = (item.number(name) for name in ("heads", "length", "head_dim"))
     backward = bool(item.shape.get("backward", 0))
-    flop = 4.0 * heads * length**2 * head_dim * (0.5 if item.shape.get("causal") else 1.0) * (2.5 if backward else 1.0)
+    share = 0.5 if item.shape.get("causal") and skips else 1.0
+    flop = 4.0 * heads * length**2 * head_dim * share * (2.5 if backward else 1.0)
     return AttentionPoint(flop, length, backward, item.time_s)
+
+
+def collective_points(data: MeasurementSet, operation: str) -> list[AllReducePoint]:
+    """Measured collectives of one kind inside the machine."""
+    return [
+        AllReducePoint(int(item.number("num_ranks")), item.number("nbytes"), item.time_s)
+        for item in data.of("collective", operation=operation)
+    ]
 
 
 def all_reduce_points(data: MeasurementSet) -> list[AllReducePoint]:
     """Measured all-reduces inside the machine."""
-    return [
-        AllReducePoint(int(item.number("num_ranks")), item.number("nbytes"), item.time_s)
-        for item in data.of("collective", operation="all_reduce")
-    ]
+    return collective_points(data, "all_reduce")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.costs.collectives import Fabric, all_reduce
+from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
@@ -63,10 +63,11 @@ class GemmPoint:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """One measured memory-bound kernel. [bytes, s]"""
+    """One measured memory-bound kernel: bytes moved, time, and which sort it is. [bytes, s]"""
 
     nbytes: float
     time_s: float
+    sort: str = "copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,26 @@ ATTENTION_PRIOR = {
 
 
 def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
-    """Share of the memory bandwidth that kernels reach, and the floor under the smallest of them."""
+    """Share of the memory bandwidth that each sort of kernel reaches, and the floor under the smallest of them.
+
+    `efficiency` is the median of the sorts': what kernels get that were not measured.
+    """
     nbytes, time = (np.array([getattr(point, name) for point in points]) for name in ("nbytes", "time_s"))
+    sorts = sorted({point.sort for point in points})
+    which = np.array([sorts.index(point.sort) for point in points])
+    centre, width, low, _ = MEMORY_PRIOR["efficiency"]
+    prior = {"kernel_floor_s": MEMORY_PRIOR["kernel_floor_s"]}
+    # Above 1 where a kernel's data stay in a cache, far below where it computes more than it moves.
+    prior |= dict.fromkeys(sorts, (centre, width, low / 10, 20.0))
 
     def predict(params: dict[str, float]) -> np.ndarray:
-        moved = nbytes / (params["efficiency"] * gpu.memory_bandwidth_bytes_per_s)
-        return np.asarray(moved + params["kernel_floor_s"])
+        share = np.array([params[sort] for sort in sorts])[which]
+        return np.asarray(nbytes / (share * gpu.memory_bandwidth_bytes_per_s) + params["kernel_floor_s"])
 
-    return fit_to(predict, time, MEMORY_PRIOR)
+    fit = fit_to(predict, time, prior)
+    return Fit(
+        {"efficiency": min(1.0, float(np.median([fit.params[sort] for sort in sorts]))), **fit.params}, fit.residuals
+    )
 
 
 def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:
@@ -184,8 +197,8 @@ def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str
     return fit_to(predict, time, ATTENTION_PRIOR)
 
 
-def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fit:
-    """NVLink's LinkParams from measured all-reduces inside a node."""
+def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec, operation: str = "all_reduce") -> Fit:
+    """NVLink's LinkParams from measured all-reduces (or all-gathers, reduce-scatters) inside a node."""
     shares = nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus)
     ranks, nbytes, time = (
         np.array([getattr(p, name) for p in points], dtype=float) for name in ("num_ranks", "nbytes", "time_s")
@@ -194,6 +207,6 @@ def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec) -> Fi
     def predict(params: dict[str, float]) -> np.ndarray:
         link = LinkParams.model_construct(**params, p2p_efficiency=1.0, hidden_share=1.0)
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
-        return np.asarray(all_reduce(nbytes, Group(ranks, ranks), fabric))
+        return np.asarray(COLLECTIVES[operation](nbytes, Group(ranks, ranks), fabric))
 
     return fit_to(predict, time, LINK_PRIOR)

@@ -14,6 +14,7 @@ from sim.costs.efficiency import gemm_time
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MEASURED, _FITTED, _LIMIT = "#000000", "#0072B2", "#999999"
 
 
@@ -62,20 +63,21 @@ def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Meas
     nbytes, time = (np.array([getattr(point, name) for point in points]) for name in ("nbytes", "time_s"))
     bandwidth = cluster.gpu.memory_bandwidth_bytes_per_s
     grid = np.geomspace(max(nbytes.min(), 1.0), nbytes.max(), 100)
-    fitted = grid / (bandwidth * profile.memory.efficiency) + profile.gemm.kernel_floor_s
-    panel.loglog(nbytes, nbytes / time / 1e9, "o", ms=4, mfc="none", color=_MEASURED, label="measured")
-    panel.loglog(grid, grid / fitted / 1e9, color=_FITTED, label="fitted")
+    for colour, sort in zip(_COLOURS, sorted({point.sort for point in points}), strict=False):
+        mine = np.array([point.sort == sort for point in points])
+        fitted = grid / (bandwidth * profile.memory.share(sort)) + profile.gemm.kernel_floor_s
+        panel.loglog(nbytes[mine], nbytes[mine] / time[mine] / 1e9, "o", ms=4, mfc="none", color=colour, label=sort)
+        panel.loglog(grid, grid / fitted / 1e9, color=colour, lw=1)
     panel.axhline(bandwidth / 1e9, color=_LIMIT, ls="--", lw=1, label="memory bandwidth")
     panel.set_xlabel("bytes moved")
     panel.set_ylabel("GB/s")
-    panel.set_title("memory-bound kernels", fontsize=10)
+    panel.set_title("memory-bound kernels (lines: fitted)", fontsize=10)
 
 
 def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
     points = all_reduce_points(data)
     fabric = Fabric.of(cluster, profile)
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-    for colour, ranks in zip(colours, sorted({point.num_ranks for point in points}), strict=False):
+    for colour, ranks in zip(_COLOURS, sorted({point.num_ranks for point in points}), strict=False):
         mine = sorted((point.nbytes, point.time_s) for point in points if point.num_ranks == ranks)
         nbytes, time = np.array(mine).T
         factor = 2 * (ranks - 1) / ranks / 1e9

@@ -11,11 +11,6 @@ from calibration.build import Calibration
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 
-#: parameter of a fit -> where it lives in a profile
-_PLACES = {
-    ("memory", "efficiency"): ("memory", "efficiency"),
-    ("memory", "kernel_floor_s"): ("gemm", "kernel_floor_s"),
-}
 _UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 
 
@@ -33,14 +28,25 @@ def profile_data(calibration: Calibration) -> dict[str, Any]:
     data = _section(profile)
     for part, fit in calibration.fits.items():
         for name, value in fit.params.items():
-            section, field = _PLACES.get((part, name), (part, name))
+            target, field = _place(data, part, name)
             low, high = calibration.intervals[part][name]
-            data[section][file_name(field)] = {
+            target[file_name(field)] = {
                 "value": _written(field, value),
                 "interval": [_written(field, low), _written(field, high)],
                 "source": f"fitted on {calibration.counts[part]} {part} measurements",
             }
     return data
+
+
+def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], str]:
+    """Where a fitted parameter lives: (mapping, field)."""
+    if (part, name) == ("memory", "kernel_floor_s"):
+        return data["gemm"], name
+    if part == "memory" and name != "efficiency":
+        return data["memory"]["operations"], name
+    if part in ("all_gather", "reduce_scatter"):
+        return data["nvlink"]["operations"][part], name
+    return data[part], name
 
 
 def _section(spec: Spec) -> dict[str, Any]:
@@ -52,7 +58,8 @@ def _section(spec: Spec) -> dict[str, Any]:
         if isinstance(value, Spec):
             rows[name] = _section(value)
         elif isinstance(value, dict):
-            rows[name] = {key: _written(str(key), item) for key, item in value.items()}
+            items = {str(key): item for key, item in value.items()}
+            rows[name] = {key: _section(i) if isinstance(i, Spec) else _written(key, i) for key, i in items.items()}
         elif isinstance(value, tuple):
             rows[name] = list(value)  # bare numbers stand under the name that carries their unit
         else:

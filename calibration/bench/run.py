@@ -53,7 +53,7 @@ def run_suite(
     quick : bool
         Fewer shapes: under two minutes.
     ranks : int, optional
-        Processes for collectives on this machine; default all GPUs, or 4 on a CPU. 1 leaves collectives out.
+        Processes for collectives on this machine; default one a GPU, or one a core up to 4. 1 leaves collectives out.
     scenario : Scenario, optional
         Also measure the multiplies of this scenario.
     report : function
@@ -65,7 +65,8 @@ def run_suite(
         torch.set_num_threads(1)  # a rank of a job on a CPU is one core; two threads would wait for each other's turns
     journal = Journal(path, describe(device))
     cases = kernel_cases(device, quick, scenario)
-    num_ranks = ranks if ranks is not None else (torch.cuda.device_count() if device == "cuda" else 4)
+    devices = torch.cuda.device_count() if device == "cuda" else min(4, os.cpu_count() or 1)
+    num_ranks = ranks if ranks is not None else devices
     largest = 2**30 if device == "cuda" else (2**24 if quick else 2**26)
     shapes = list(collective_shapes(num_ranks, quick, largest)) if num_ranks > 1 else []
     total = len(cases) + len(shapes)

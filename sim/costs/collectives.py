@@ -6,7 +6,7 @@ a group of one costs nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,13 @@ class Fabric:
     network_bytes_per_s: Number
     nvlink_shares: np.ndarray | None = None
     """Share of NVLink that a group of so many GPUs of a domain can use; None: all of it."""
+
+    def of_operation(self, operation: str) -> Fabric:
+        """The fabric as one collective finds it."""
+        nvlink, network = self.nvlink.of(operation), self.network.of(operation)
+        if nvlink is self.nvlink and network is self.network:
+            return self
+        return replace(self, nvlink=nvlink, network=network)
 
     def inside_domain(self, group: Group) -> Number:
         """NVLink bandwidth that a group reaches.  [bytes/s]"""
@@ -73,12 +80,13 @@ def _transfer(volume: Number, bandwidth: Number, link: LinkParams) -> Number:
     return volume / bandwidth * ramp
 
 
-def _ring_pass(nbytes: Number, group: Group, fabric: Fabric, passes: int) -> Number:
+def _ring_pass(nbytes: Number, group: Group, fabric: Fabric, passes: int, operation: str = "all_reduce") -> Number:
     """A ring that carries (n−1)/n of the buffer `passes` times.  [s]
 
     Between domains each of a domain's g members drives its own share of the network cards, so the ring moves at
     the slower of NVLink and g cards.
     """
+    fabric = fabric.of_operation(operation)
     n, domains = group.size, group.num_domains
     volume = passes * (n - 1) / n * nbytes
     inside = fabric.inside_domain(group)
@@ -151,12 +159,12 @@ def all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 
 def all_gather(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of a ring all-gather that ends with `nbytes` on each rank.  [s]"""
-    return _ring_pass(nbytes, group, fabric, passes=1)
+    return _ring_pass(nbytes, group, fabric, passes=1, operation="all_gather")
 
 
 def reduce_scatter(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of a ring reduce-scatter that starts with `nbytes` on each rank.  [s]"""
-    return _ring_pass(nbytes, group, fabric, passes=1)
+    return _ring_pass(nbytes, group, fabric, passes=1, operation="reduce_scatter")
 
 
 def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:

@@ -24,10 +24,9 @@ class ComputeModel:
     notes: set[str] = field(default_factory=set)
     """What was extrapolated; shown with the answer."""
 
-    @property
-    def memory_bandwidth(self) -> float:
-        """Bandwidth that memory-bound kernels reach. [bytes/s]"""
-        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.efficiency * self.elementwise_rate
+    def memory_bandwidth(self, sort: str) -> float:
+        """Bandwidth that memory-bound kernels of a sort reach. [bytes/s]"""
+        return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * self.elementwise_rate
 
     def precision_of(self, operation: Operation) -> str:
         """Matrix-unit precision: under fp8 attention cores and the head stay in 16 bits, as in published recipes."""
@@ -54,7 +53,7 @@ class ComputeModel:
                 operation.nbytes,
             )
         floor = self.profile.gemm.kernel_floor_s * operation.kernels
-        moved = operation.nbytes / self.memory_bandwidth
+        moved = operation.nbytes / self.memory_bandwidth(operation.sort)
         if operation.kind == "memory":
             return moved + floor * (np.asarray(operation.nbytes) > 0)
         params = self.profile.attention

@@ -5,9 +5,14 @@ The functions that use these parameters are in `sim.costs`; the functions that f
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from sim.specs.base import Spec
+
+MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam"]
+"""Sorts of memory-bound kernels that are told apart where they were measured."""
 
 
 class GemmParams(Spec):
@@ -40,6 +45,22 @@ class MemoryParams(Spec):
     """Memory-bound kernels: bytes over a share of the peak bandwidth, plus the kernel floor."""
 
     efficiency: float = Field(gt=0, le=1)
+    operations: dict[MemoryKernel, PositiveFloat] = Field(default_factory=dict)
+    """The share of kernels that were measured one by one; above 1 where their data stay in a cache."""
+
+    def share(self, kernel: str) -> float:
+        """Share of the peak bandwidth that kernels of this sort reach."""
+        return next((share for name, share in self.operations.items() if name == kernel), self.efficiency)
+
+
+class OperationParams(Spec):
+    """What differs for one collective from the link's all-reduce; as in LinkParams."""
+
+    efficiency: float = Field(gt=0, le=1)
+    base_latency_s: NonNegativeFloat
+    hop_latency_s: NonNegativeFloat
+    half_volume_bytes: NonNegativeFloat
+    exponent: float = Field(default=1.0, gt=0, le=1)
 
 
 class LinkParams(Spec):
@@ -66,6 +87,15 @@ class LinkParams(Spec):
     hidden_share: float = Field(gt=0, le=1)
     """Of a collective that runs beside compute, the share of its time that does not lengthen the step: NCCL's kernels
     take SMs and memory bandwidth from the kernels they run beside, the more the faster the link."""
+    operations: dict[Literal["all_gather", "reduce_scatter"], OperationParams] = Field(default_factory=dict)
+    """Collectives that were measured on their own; the others take the all-reduce's values."""
+
+    def of(self, operation: str) -> LinkParams:
+        """The link's values for one collective."""
+        for name, params in self.operations.items():
+            if name == operation:
+                return self.model_copy(update={field: getattr(params, field) for field in OperationParams.model_fields})
+        return self
 
 
 class Provenance(Spec):

@@ -124,9 +124,9 @@ def _norm(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Oper
     elements = cut.norm_tokens * model.hidden_size
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (
-        memory("norm", forward * cut.width * elements),
+        memory("norm", forward * cut.width * elements, sort="norm"),
         # dx (3 tensors), the addition of the residual branch's gradient (3), the weights' gradient (2)
-        memory("norm backward", (8 + again) * cut.width * elements, kernels=3),
+        memory("norm backward", (8 + again) * cut.width * elements, kernels=3, sort="norm"),
     )
 
 
@@ -136,17 +136,18 @@ def _residual(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, 
     w = cut.width
     if not model.dropout:
         kernels = 2 if model.bias and not stack.fused_bias_activation else 1
-        return memory("residual", 3 * w * elements * kernels, kernels), memory(
+        return memory("residual", 3 * w * elements * kernels, kernels, sort="add"), memory(
             "bias gradient", w * elements * model.bias
         )
     if stack.fused_bias_activation:
-        return memory("dropout and residual", (3 * w + 1) * elements), memory(
-            "dropout backward", (2 * w + 1) * elements + w * elements
+        return (
+            memory("dropout and residual", (3 * w + 1) * elements, sort="dropout"),
+            memory("dropout backward", (3 * w + 1) * elements, sort="dropout"),
         )
     # bias add (2 tensors), dropout (2 and the mask), addition (3); backward: dropout, bias gradient
     return (
-        memory("dropout and residual", (7 * w + 1) * elements, kernels=3),
-        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2),
+        memory("dropout and residual", (7 * w + 1) * elements, kernels=3, sort="dropout"),
+        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2, sort="dropout"),
     )
 
 
@@ -179,7 +180,7 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     attention = Cause.ATTENTION
     forward = [
         matmul("scores", s, s, d, w, batch=heads, cause=attention),
-        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention),
+        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention, sort="softmax"),
     ]
     backward = [
         matmul("values' gradient", s, d, s, w, batch=heads, cause=attention),
@@ -189,13 +190,14 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
             3 * w * scores + 2 * w * scores * (softmax_passes - 1),
             softmax_passes,
             attention,
+            sort="softmax",
         ),
         matmul("queries' gradient", s, d, s, w, batch=heads, cause=attention),
         matmul("keys' gradient", s, d, s, w, batch=heads, cause=attention),
     ]
     if model.dropout:
-        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention))
-        backward.append(memory("attention dropout backward", (2 * w + 1) * scores, cause=attention))
+        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention, sort="dropout"))
+        backward.append(memory("attention dropout backward", (2 * w + 1) * scores, cause=attention, sort="dropout"))
     forward.append(matmul("values", s, d, s, w, batch=heads, cause=attention))
     return BlockWork(Phase(tuple(forward)), Phase(tuple(backward)), Phase())
 
@@ -241,9 +243,11 @@ def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     up_f, up_i, up_w = _linear("MLP up", tokens, inputs * inner, h, stack, w)
     down_f, down_i, down_w = _linear("MLP down", tokens, h, inner, stack, w)
     unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
-    act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused)
+    act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused, sort="activation")
     # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
-    act_b = memory("activation backward", w * tokens * inner * (2 * inputs + 1 + model.bias), 1 + model.bias)
+    act_b = memory(
+        "activation backward", w * tokens * inner * (2 * inputs + 1 + model.bias), 1 + model.bias, sort="activation"
+    )
     gather_f, gather_b = _gather_in(cut, h, stack)
     reduce_f, reduce_b = _reduce_out(cut, h)
     return BlockWork(
@@ -258,7 +262,7 @@ def _gradient_accumulation(params: Number, stack: StackSpec, width: int) -> Phas
     main = GRADIENT_WIDTH[stack.gradient_precision]
     if stack.fused_gradient_accumulation:
         return Phase()  # the weight-gradient multiply's epilogue does it: see _linear
-    return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8),))
+    return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),))
 
 
 def embedding_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
@@ -295,8 +299,8 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     if stack.fused_cross_entropy:
         # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
         loss_f, loss_b = (
-            memory("cross-entropy", 2 * w * logits, 2),
-            memory("cross-entropy backward", 2 * w * logits, 1),
+            memory("cross-entropy", 2 * w * logits, 2, sort="softmax"),
+            memory("cross-entropy backward", 2 * w * logits, 1, sort="softmax"),
         )
     else:
         # Cast to fp32 (w + 4), maximum (4), subtract in place (8), exponential (8), sum (4), divide in place (8);

@@ -32,6 +32,7 @@ class Operation:
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.
+    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
     """
@@ -48,6 +49,7 @@ class Operation:
     length: Number = 0.0
     kernels: int = 1
     backward: bool = False
+    sort: str = ""
     credited_flop: Number | None = None
 
     @property
@@ -127,6 +129,8 @@ def matmul(
     )
 
 
-def memory(name: str, nbytes: Number, kernels: int = 1, cause: Cause = Cause.MEMORY_BOUND) -> Operation:
+def memory(
+    name: str, nbytes: Number, kernels: int = 1, cause: Cause = Cause.MEMORY_BOUND, sort: str = "copy"
+) -> Operation:
     """A kernel that only moves bytes."""
-    return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels)
+    return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort)

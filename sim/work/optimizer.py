@@ -30,7 +30,7 @@ def optimizer_work(params: Number, stack: StackSpec, training: TrainingSpec) -> 
     if stack.fused_optimizer:
         return (
             memory("gradient norm", grad * params, cause=Cause.OPTIMIZER),
-            memory("update", (update - 4 + grad + width) * params, cause=Cause.OPTIMIZER),
+            memory("update", (update - 4 + grad + width) * params, cause=Cause.OPTIMIZER, sort="adam"),
             memory("clear gradients", grad * params, cause=Cause.OPTIMIZER),
         )
     return (
@@ -38,7 +38,7 @@ def optimizer_work(params: Number, stack: StackSpec, training: TrainingSpec) -> 
         memory("unscale and check", 8 * params, cause=Cause.OPTIMIZER),
         memory("gradient norm", 4 * params, cause=Cause.OPTIMIZER),
         memory("clip", 8 * params, cause=Cause.OPTIMIZER),
-        memory("update", update * params, cause=Cause.OPTIMIZER),
+        memory("update", update * params, cause=Cause.OPTIMIZER, sort="adam"),
         memory("copy weights back", (4 + width) * params, cause=Cause.OPTIMIZER),
         memory("clear gradients", grad * params, cause=Cause.OPTIMIZER),
     )

@@ -169,7 +169,7 @@ def test_fused_attention_is_bounded_by_flops_or_by_bytes():
     share = A100.peak("fp16") * params.forward_efficiency
     assert compute.operation_time(long) == pytest.approx(1e13 / share, rel=1e-3)
     moved = Operation("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, length=1e9)
-    assert compute.operation_time(moved) == pytest.approx(1e12 / compute.memory_bandwidth, rel=1e-3)
+    assert compute.operation_time(moved) == pytest.approx(1e12 / compute.memory_bandwidth("copy"), rel=1e-3)
 
 
 def test_multiplies_outside_the_measured_range_are_noted():
