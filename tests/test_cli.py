@@ -117,3 +117,9 @@ def test_a_closed_pipe_is_no_error():
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.stderr == ""
     assert result.returncode in (0, 141)
+
+
+def test_a_step_of_millions_of_actions_is_refused_at_once():
+    result = flopcast("estimate", MAIN, "-s", "training.global_batch_size=600000")
+    assert result.returncode == 2
+    assert "12,800,000 actions" in result.stderr

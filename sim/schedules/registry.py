@@ -34,6 +34,8 @@ class Schedule:
     requirement: Callable[[int, int, int], str | None]
 
 
+MOST_ACTIONS = 4_000_000
+"""A step of more is refused rather than run for minutes in gigabytes."""
 _REGISTRY: dict[str, Schedule] = {}
 
 
@@ -92,6 +94,13 @@ def build_order(name: str, num_ranks: int, num_chunks: int, num_microbatches: in
         raise ScheduleError(
             f"schedule {name!r} holds one chunk a rank, not num_chunks = {num_chunks}; "
             f"set plan.schedule to {able} or plan.num_chunks to 1"
+        )
+    num_actions = 2 * num_ranks * num_chunks * num_microbatches
+    if num_actions > MOST_ACTIONS:
+        raise ScheduleError(
+            f"{num_ranks} ranks · {num_chunks} chunks · {num_microbatches} micro-batches make {num_actions:,} actions, "
+            f"more than the {MOST_ACTIONS:,} that are played one by one; use a larger plan.microbatch_size or "
+            "plan.dp, or a smaller training.global_batch_size"
         )
     problem = chosen.requirement(num_ranks, num_chunks, num_microbatches)
     if problem:
