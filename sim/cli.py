@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -186,6 +187,9 @@ def _add_commands() -> None:
 
 def main() -> None:
     """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × or █ gets a question mark, not a traceback
     _add_commands()
     try:
         app()

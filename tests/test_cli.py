@@ -1,8 +1,10 @@
 """The command line as a user meets it: text, JSON with stable keys, exit codes, pipes; never a traceback."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,33 @@ def test_any_terminal_width(columns):
     result = flopcast("estimate", MAIN, env={"COLUMNS": columns, "PATH": ""})
     assert result.returncode == 0
     assert "56." in result.stdout  # the numbers are never cut
+
+
+def test_a_terminal_without_unicode_gets_the_numbers():
+    result = flopcast("estimate", MAIN, env={"PYTHONIOENCODING": "ascii", "PATH": ""})
+    assert result.returncode == 0
+    assert "506 PFLOP/s" in result.stdout
+    assert flopcast("estimate", MAIN, "-s", "plan.dp=60", env={"PYTHONIOENCODING": "ascii", "PATH": ""}).returncode == 2
+
+
+def test_interrupting_is_not_a_traceback():
+    command = [
+        sys.executable,
+        "-m",
+        "sim.cli",
+        "estimate",
+        MAIN,
+        "--engine",
+        "des",
+        "-s",
+        "training.global_batch_size=61440",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
 
 
 def test_a_closed_pipe_is_no_error():

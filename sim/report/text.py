@@ -38,7 +38,7 @@ def heading(answer: Estimate) -> Text:
             f"tp {plan.tp}",
             f"pp {plan.pp}{chunks}",
             f"dp {plan.dp}",
-            f"{answer.num_microbatches} micro-batches of {plan.microbatch_size}",
+            f"{answer.num_microbatches:,} micro-batches of {plan.microbatch_size}",
             plan.schedule,
             *options,
         ]
