@@ -278,6 +278,10 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
         stated.append(
             f"profile {profile.name!r} was made for {profile.gpu} and is used for {scenario.cluster.gpu.name}"
         )
+    if scenario.plan.recompute == "selective" and stack.attention == "flash":
+        stated.append(
+            "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
+        )
     if scenario.training.precision == "fp8":
         stated.append("fp8 multiplies are taken to reach bf16's share of peak; casts and scaling are not counted")
     if scenario.training.tokens is not None:

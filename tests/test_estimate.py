@@ -264,3 +264,8 @@ def test_data_parallel_scaling(small):
     one, two = small, changed(small, plan={"dp": 64}, training={"global_batch_size": 1024})
     assert 1 <= step_time(two) / step_time(one) < 1.03
     assert estimate(two).tokens_per_s > 1.9 * estimate(one).tokens_per_s
+
+
+def test_recomputing_what_flash_attention_never_kept_is_pointed_out(scenarios):
+    answer = estimate(load_scenario(scenarios / "gpt3-175b-4096-a100.yaml", ["plan.recompute=selective"]))
+    assert any("selective saves next to nothing" in line for line in answer.assumptions)
