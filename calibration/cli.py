@@ -15,7 +15,7 @@ Node = Annotated[
     str | None, typer.Option(help="Node preset that was measured; found by the device's name if not given.")
 ]
 Base = Annotated[str, typer.Option(help="Profile whose values stand in for what was not measured.")]
-Draws = Annotated[int, typer.Option(help="Bootstrap refits for the intervals.")]
+Draws = Annotated[int, typer.Option(min=1, help="Bootstrap refits for the intervals.")]
 
 
 @app.command()
@@ -25,7 +25,7 @@ def run(
     ),
     device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes, under two minutes.")] = False,
-    ranks: Annotated[int | None, typer.Option(help="Processes for collectives; 1 leaves them out.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes for collectives; 1 leaves them out.")] = None,
     scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
     node: Node = None,
     base: Base = "a100",

@@ -82,4 +82,5 @@ def break_down(timeline: Timeline) -> Breakdown:
     seconds["pipeline_comm"] += tied
     seconds["stage_imbalance"] += waiting - tied
     seconds["pipeline_bubble"] = idle - waiting
-    return Breakdown(seconds)
+    # Rounding may leave a part a hair below nothing.
+    return Breakdown({cause: max(value, 0.0) for cause, value in seconds.items()})

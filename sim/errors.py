@@ -33,7 +33,8 @@ class InfeasiblePlan(FlopcastError):
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A closing hint: '; did you mean X?' or the choices themselves where nothing is near."""
     options = sorted(choices)
-    matches = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    by_lower = {option.lower(): option for option in options}
+    matches = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)]
     if not matches:  # a different case or a part of a name is a near miss too
         matches = [option for option in options if word.lower() in option.lower()][:3]
     if matches:

@@ -124,7 +124,7 @@ class Estimate:
             f"the plan does not fit: pipeline rank {rank} needs {show(needed, 'B')} of the "
             f"{show(self.memory_available_bytes, 'B')} of one {self.scenario.cluster.gpu.name}; the largest part is "
             f"{part.replace('_', ' ')} ({show(use[part], 'B')}). "
-            f"What would help: {', or '.join(_remedies(self.scenario, part))}"
+            f"What would help: {', or '.join(_remedies(self.scenario, part, needed))}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,10 +228,10 @@ def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
     )
 
 
-def _remedies(scenario: Scenario, part: str) -> list[str]:
-    """What to change when `part` of the memory is too large; only plans that keep every rule are offered."""
+def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
+    """What to change when `part` of the memory is too large: plans that keep every rule and need less, least first."""
     plan = scenario.plan
-    wishes: list[dict[str, Any]] = []
+    wishes: list[dict[str, Any]] = [{"schedule": "1f1b"}] if plan.schedule == "gpipe" else []
     if part in ("activations", "logits", "working"):
         lighter = "selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full"
         wishes += [{"recompute": lighter}] if plan.recompute != "full" else []
@@ -244,21 +244,19 @@ def _remedies(scenario: Scenario, part: str) -> list[str]:
         wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
         if plan.tp < scenario.cluster.nvlink_domain_gpus:
             wishes.append({"tp": plan.tp * 2, "dp": plan.dp // 2})
-    remedies = [
-        " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
-        for wish in wishes
-        if _is_valid(scenario, wish)
-    ]
+    tried = []
+    for wish in wishes:
+        try:
+            answer = estimate(scenario.replace(plan=plan.replace(**wish)))
+        except FlopcastError:
+            continue
+        if answer.largest.total < 0.98 * needed:
+            tried.append((answer.largest.total, answer.fits, wish))
+    remedies = []
+    for total, fits, wish in sorted(tried, key=lambda item: item[0]):
+        change = " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
+        remedies.append(f"{change} ({show(total, 'B')}, {'fits' if fits else 'not yet enough'})")
     return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
-
-
-def _is_valid(scenario: Scenario, wish: dict[str, Any]) -> bool:
-    try:
-        changed = scenario.replace(plan=scenario.plan.replace(**wish))
-        build_order(changed.plan.schedule, changed.plan.pp, changed.plan.num_chunks, changed.num_microbatches)
-    except FlopcastError:
-        return False
-    return True
 
 
 def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
@@ -281,6 +279,16 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
     if scenario.plan.recompute == "selective" and stack.attention == "flash":
         stated.append(
             "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
+        )
+    plan, model, training = scenario.plan, scenario.model, scenario.training
+    if plan.zero_stage >= 2 and plan.dp > 1 and scenario.num_microbatches > 1:
+        moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
+        often = "group of micro-batches" if plan.num_chunks > 1 else "micro-batch"
+        hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
+        stated.append(f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}")
+    if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
+        stated.append(
+            f"sequences of {training.sequence_length:,} tokens exceed the model's {model.max_sequence_length:,}"
         )
     if scenario.training.precision == "fp8":
         stated.append("fp8 multiplies are taken to reach bf16's share of peak; casts and scaling are not counted")

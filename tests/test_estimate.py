@@ -269,3 +269,25 @@ def test_data_parallel_scaling(small):
 def test_recomputing_what_flash_attention_never_kept_is_pointed_out(scenarios):
     answer = estimate(load_scenario(scenarios / "gpt3-175b-4096-a100.yaml", ["plan.recompute=selective"]))
     assert any("selective saves next to nothing" in line for line in answer.assumptions)
+
+
+def test_remedies_are_tried_before_they_are_offered(scenarios):
+    answer = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["plan.schedule=gpipe"]))
+    with pytest.raises(InfeasiblePlan, match=r"What would help: plan.schedule=1f1b \(.* GB, fits\)"):
+        answer.require_fit()
+
+
+def test_a_faster_network_never_slows_a_step(scenarios):
+    path = scenarios / "llama3-405b-16384-h100.yaml"
+    times = [
+        estimate(load_scenario(path, [f"cluster.inter_node_bandwidth={rate} GB/s"])).step_time_s
+        for rate in (12, 25, 40, 45, 50, 60, 100, 400)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def test_what_zero_moves_every_micro_batch_is_said(scenarios):
+    answer = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["plan.zero_stage=3"]))
+    assert any(
+        "ZeRO stage 3 gathers weights and reduces gradients once a micro-batch" in line for line in answer.assumptions
+    )

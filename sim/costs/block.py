@@ -88,7 +88,8 @@ def block_costs(work: BlockWork, compute: ComputeModel, group: Group, fabric: Fa
             backward[name] = backward.get(name, 0.0) + seconds
     beside = _collective_time(work.input_grad, group, fabric, overlapped=True)
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
-    exposed = beside - fabric.hidden_share(group) * min(beside, budget)
+    largest = max((float(item.nbytes) for item in work.input_grad.collectives if item.overlapped), default=0.0)
+    exposed = beside - fabric.hidden_share(group, largest) * min(beside, budget)
     backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
     backward[Part.RECOMPUTE] = sum(again.values())
     at_peak: dict[Part, float] = {}

@@ -51,15 +51,16 @@ class Fabric:
         efficiency = np.where(group.shares_network, shared, self.network.efficiency)
         return efficiency * self.network_bytes_per_s * group.per_domain
 
-    def hidden_share(self, group: Group) -> float:
+    def hidden_share(self, group: Group, nbytes: float) -> float:
         """Of a collective of this group that runs beside compute, the share of its time that is really hidden.
 
         Between domains the same ring still runs over NVLink, for the part of the time that its slower links leave it.
         """
         if np.max(group.num_domains) <= 1:
             return self.nvlink.hidden_share
-        inside = np.where(group.per_domain > 1, self.between_domains(group) / self.inside_domain(group), 0.0)
-        stolen = (1.0 - self.nvlink.hidden_share) * float(np.min(np.minimum(inside, 1.0)))
+        outside = float(_transfer(nbytes, self.between_domains(group), self.network))
+        inside = float(_transfer(nbytes, self.inside_domain(group), self.nvlink)) if group.per_domain > 1 else 0.0
+        stolen = (1.0 - self.nvlink.hidden_share) * inside / max(inside, outside, 1e-30)
         return 1.0 - max(stolen, 1.0 - self.network.hidden_share)
 
     @classmethod

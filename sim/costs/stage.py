@@ -116,9 +116,15 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
         gather=gather,
         optimizer=optimizer,
         tied_embedding=_tied_embedding(scenario, fabric),
-        hidden_share=fabric.hidden_share(data_group(plan, scenario.cluster)),
+        hidden_share=fabric.hidden_share(data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages)),
         notes=frozenset(compute.notes),
     )
+
+
+def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
+    """Gradients on the average GPU. [bytes]"""
+    params = sum(stage_params(stage, scenario.model, scenario.plan.tp) for stage in stages) / scenario.plan.pp
+    return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
 
 
 def _head_params(scenario: Scenario) -> float:
@@ -148,7 +154,7 @@ def _with_zero_traffic(
 
     def exposed(gathering: float, scattering: float, compute: float) -> float:
         hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
-        return gathering + scattering - fabric.hidden_share(group) * min(hidden, compute)
+        return gathering + scattering - fabric.hidden_share(group, params) * min(hidden, compute)
 
     gather, scatter = gather * share, scatter * share
     forward = {**block.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(block.forward.values()))}

@@ -60,7 +60,12 @@ class Spec(BaseModel):
             name = fields.get(str(key), str(key))
             if name in read:
                 raise ValueError(f"{file_name(name)!r} is given twice (as {key!r} and {name!r}); keep one")
-            unit = unit_of(name) if name in cls.model_fields else None
+            field = cls.model_fields.get(name)
+            wants_bool = field is not None and field.annotation is bool
+            if wants_bool != isinstance(value, bool) and (wants_bool or field is not None):
+                rule = "write true or false" if wants_bool else f"{str(value).lower()} is not a value for it"
+                raise ValueError(f"{file_name(name)} = {value!r}: {rule}")
+            unit = unit_of(name) if field is not None else None
             read[name] = _quantity(value, unit, str(key), bare_allowed=key == name) if unit else value
         return read
 

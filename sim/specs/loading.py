@@ -116,12 +116,12 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     whole = [item for item in overrides if "." not in item.partition("=")[0]]
     for item in whole:
         raw.pop(item.partition("=")[0].strip(), None)
-        _apply(raw, item)
     resolved: dict[str, Any] = resolve(raw, "")
-    for item in overrides:
-        if item not in whole:
-            _apply(resolved, item)
-            resolved = resolve(resolved, "")
+    for item in overrides:  # in order: the last one wins
+        if item in whole:
+            resolved.pop(item.partition("=")[0].strip(), None)
+        _apply(resolved, item)
+        resolved = resolve(resolved, "")
 
     missing = [name for name in ("model", "cluster", "plan", "training") if resolved.get(name) is None]
     if missing:

@@ -140,3 +140,28 @@ def test_a_bare_number_is_accepted_only_under_the_name_with_the_unit(override):
 
 def test_errors_are_flopcast_errors():
     assert issubclass(SpecError, FlopcastError)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("plan.dp=true", "dp = True: true is not a value for it"),
+        ("plan.zero_stage=true", "is not a value for it"),
+        ("plan.sequence_parallel=yes", "write true or false"),
+        ("plan.sequence_parallel=1", "write true or false"),
+        ("profile=A10", "did you mean 'a100'"),
+    ],
+)
+def test_nothing_is_coerced_in_silence(override, says):
+    with pytest.raises(SpecError, match=says):
+        load_scenario(MAIN, [override])
+
+
+def test_a_leading_zero_is_not_octal():
+    assert load_scenario(MAIN, ["plan.dp=06"]).plan.dp == 6
+
+
+def test_the_last_override_wins_whatever_its_depth():
+    section = "plan={tp: 8, pp: 64, dp: 6, recompute: full}"
+    assert load_scenario(MAIN, ["plan.dp=3", section]).plan.dp == 6
+    assert load_scenario(MAIN, [section, "plan.dp=3"]).plan.dp == 3
