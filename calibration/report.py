@@ -31,13 +31,13 @@ def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, p
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    figure, panels = plt.subplots(1, 3, figsize=(16, 4), layout="constrained")
     _gemm_panel(panels[0], profile, cluster, data)
     _memory_panel(panels[1], profile, cluster, data)
     _all_reduce_panel(panels[2], profile, cluster, data)
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False, fontsize=8)
+        panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.suptitle(f"{profile.name}: {data.machine.get('device', profile.gpu)}, {data.machine.get('date', '')}")
     figure.savefig(path, dpi=110)
     plt.close(figure)
