@@ -291,3 +291,12 @@ def test_what_zero_moves_every_micro_batch_is_said(scenarios):
     assert any(
         "ZeRO stage 3 gathers weights and reduces gradients once a micro-batch" in line for line in answer.assumptions
     )
+
+
+def test_the_host_is_waited_for_once_a_chunk_and_micro_batch(scenarios):
+    path = scenarios / "megatron-2021" / "529.6b.yaml"
+    waits = [
+        estimate(load_scenario(path, [f"stack.forward_setup={setup}"])).breakdown.seconds["host_wait"]
+        for setup in ("0 ms", "2 ms")
+    ]
+    assert waits == pytest.approx([0.0, 280 * 3 * 2e-3])

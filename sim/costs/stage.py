@@ -147,14 +147,15 @@ def _with_zero_traffic(
         return block
     group = data_group(plan, scenario.cluster)
     share = visits / scenario.num_microbatches
-    gather = float(all_gather(params * scenario.training.activation_bytes, group, fabric)) * (plan.zero_stage == 3)
+    nbytes = params * scenario.training.activation_bytes
+    gather = float(all_gather(nbytes, group, fabric)) * (plan.zero_stage == 3)
     # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
     scatter = float(reduce_scatter(params * GRADIENT_WIDTH[stack.gradient_precision], group, fabric))
     scatter = scatter if visits > 1 or plan.zero_stage == 3 else 0.0
 
     def exposed(gathering: float, scattering: float, compute: float) -> float:
         hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
-        return gathering + scattering - fabric.hidden_share(group, params) * min(hidden, compute)
+        return gathering + scattering - fabric.hidden_share(group, nbytes) * min(hidden, compute)
 
     gather, scatter = gather * share, scatter * share
     forward = {**block.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(block.forward.values()))}

@@ -19,7 +19,6 @@ class Timeline:
     pipeline_end : when each rank's last action, send included, has ended. [s]
     exposed_reduce : gradient reduction of each rank that no backward hid. [s]
     exposed_gather : weight gather of each rank that no forward hid. [s]
-    ready : when every gradient is reduced and the update can begin. [s]
     step_time : when the slowest rank has updated. [s]
     """
 
@@ -30,7 +29,6 @@ class Timeline:
     pipeline_end: Array
     exposed_reduce: Array
     exposed_gather: Array
-    ready: float
     step_time: float
 
 
@@ -65,7 +63,7 @@ def finish_step(program: Program, engine: str, start: Array | None, end: Array |
     tied = max(done[0], done[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
     ready = float(max(done.max(), tied))
     step_time = ready + float((costs.optimizer + exposed_gather).max())
-    return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, ready, step_time)
+    return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, step_time)
 
 
 def reduction_window(program: Program) -> Array:

@@ -7,7 +7,6 @@ sequence × sequence attention, as Megatron-LM does.
 from __future__ import annotations
 
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
-from sim.work.params import layer_params, norm_params
 
 
 def layer_forward_flop(model: ModelSpec, batch: float, sequence: float) -> float:
@@ -56,13 +55,3 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
         "full": layer_forward_flop(model, batch, sequence),
     }[plan.recompute]
     return model_flop(model, training) + model.num_layers * again
-
-
-def gpt_params_formula(layers: float, hidden: float, vocabulary: float, sequence: float) -> float:
-    """Parameters of a GPT by the paper's formula (Narayanan et al. 2021, equation 2)."""
-    return 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (vocabulary + sequence) / (12 * layers * hidden))
-
-
-def non_embedding_params(model: ModelSpec) -> int:
-    """Parameters without embeddings and output projection (Kaplan et al. 2020's N)."""
-    return model.num_layers * layer_params(model) + norm_params(model)
