@@ -237,7 +237,7 @@ def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
         wishes += [{"recompute": lighter}] if plan.recompute != "full" else []
         wishes += [{"sequence_parallel": True}] if plan.tp > 1 and not plan.sequence_parallel else []
         wishes += [{"microbatch_size": plan.microbatch_size // 2}] if plan.microbatch_size > 1 else []
-    if part in ("optimizer", "gradients", "weights") and plan.dp > 1:
+    if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
         level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
         wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
     if plan.dp % 2 == 0:
@@ -281,7 +281,7 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
             "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
         )
     plan, model, training = scenario.plan, scenario.model, scenario.training
-    if plan.zero_stage >= 2 and plan.dp > 1 and scenario.num_microbatches > 1:
+    if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
         moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
         often = "group of micro-batches" if plan.num_chunks > 1 else "micro-batch"
         hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.costs.compute import ComputeModel
-from sim.network.placement import Group, tensor_group
+from sim.network.placement import Group, context_group, tensor_group
 from sim.specs import Scenario
 from sim.work.layers import Cut, layer_work
-from sim.work.operations import BlockWork, Cause, Phase
+from sim.work.operations import BlockWork, Cause, Collective, Phase
+
+Groups = dict[str, Group]
+"""Group of every kind of collective inside a layer: tp, cp."""
 
 
 class Part(StrEnum):
@@ -23,6 +27,7 @@ class Part(StrEnum):
     RECOMPUTE = "recompute"
     HOST = "host_wait"
     TENSOR_PARALLEL = "tensor_parallel_comm"
+    CONTEXT_PARALLEL = "context_parallel_comm"
     DATA_PARALLEL = "data_parallel_comm"
 
 
@@ -54,6 +59,7 @@ def cut_of(scenario: Scenario) -> Cut:
         sequence_parallel=plan.sequence_parallel,
         recompute=plan.recompute,
         width=training.activation_bytes,
+        cp=plan.cp,
     )
 
 
@@ -72,48 +78,86 @@ def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
     return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
 
 
-def block_costs(work: BlockWork, compute: ComputeModel, group: Group, fabric: Fabric) -> BlockCosts:
-    """Seconds of one block, tensor-parallel communication included.
+def model_groups(scenario: Scenario) -> Groups:
+    """The groups over which one layer of the scenario is cut."""
+    plan, cluster = scenario.plan, scenario.cluster
+    return {"tp": tensor_group(plan, cluster), "cp": context_group(plan, cluster)}
+
+
+def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: Fabric) -> BlockCosts:
+    """Seconds of one block, tensor- and context-parallel communication included.
 
     A collective that may overlap hides behind the block's gradient multiplies, and lengthens the backward only by what
     is left over and what it takes from the kernels beside it: never by more than doing one after the other.
     """
-    forward = _phase(work.forward, compute, group, fabric)
-    again = _phase(work.recompute, compute, group, fabric)
-    input_grad = _phase(work.input_grad, compute, group, fabric)
-    weight_grad = _phase(work.weight_grad, compute, group, fabric)
+    forward = _phase(work.forward, compute, groups, fabric)
+    again = _phase(work.recompute, compute, groups, fabric)
+    input_grad = _phase(work.input_grad, compute, groups, fabric)
+    weight_grad = _phase(work.weight_grad, compute, groups, fabric)
     backward: dict[Part, float] = {}
     for part in (input_grad, weight_grad):
         for name, seconds in part.items():
             backward[name] = backward.get(name, 0.0) + seconds
-    beside = _collective_time(work.input_grad, group, fabric, overlapped=True)
+    beside = _collective_time(work.input_grad, groups["tp"], fabric, overlapped=True)
+    nbytes = float(sum(item.nbytes for item in _of_tensor(work.input_grad, overlapped=True)))
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
-    largest = max((float(item.nbytes) for item in work.input_grad.collectives if item.overlapped), default=0.0)
-    exposed = beside - fabric.hidden_share(group, largest) * min(beside, budget)
+    exposed = fabric.exposed(groups["tp"], nbytes, beside, budget)
     backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
+    _wait_for_host(forward, compute.host_time(work.forward))
+    _wait_for_host(again, compute.host_time(work.recompute))
+    waited = _wait_for_host(backward, compute.host_time(work.input_grad, work.weight_grad))
     backward[Part.RECOMPUTE] = sum(again.values())
+    weight_share = compute.host_time(work.weight_grad) / max(
+        compute.host_time(work.input_grad, work.weight_grad), 1e-30
+    )
     at_peak: dict[Part, float] = {}
     for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
         name = _PART_OF[operation.cause]
         at_peak[name] = at_peak.get(name, 0.0) + float(operation.flop / compute.peak(operation))
-    return BlockCosts(forward, backward, at_peak, float(sum(weight_grad.values())))
+    return BlockCosts(forward, backward, at_peak, float(sum(weight_grad.values()) + weight_share * waited))
 
 
-def _phase(phase: Phase, compute: ComputeModel, group: Group, fabric: Fabric) -> dict[Part, float]:
+def _wait_for_host(parts: dict[Part, float], host: float) -> float:
+    """Add to a pass what the GPU waits where its kernels and collectives together are shorter than their launches."""
+    waited = max(0.0, host - sum(parts.values()))
+    if waited:
+        parts[Part.HOST] = waited
+    return waited
+
+
+def _phase(phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric) -> dict[Part, float]:
     parts = {_PART_OF[cause]: float(seconds) for cause, seconds in compute.phase_time(phase).items()}
-    communication = _collective_time(phase, group, fabric, overlapped=False)
+    communication = _collective_time(phase, groups["tp"], fabric, overlapped=False)
     if communication:
         parts[Part.TENSOR_PARALLEL] = communication
+    exchange = _context_time(phase, parts.get(Part.ATTENTION, 0.0), groups["cp"], fabric)
+    if exchange:
+        parts[Part.CONTEXT_PARALLEL] = exchange
     return parts
 
 
+def _of_tensor(phase: Phase, overlapped: bool) -> Iterator[Collective]:
+    return (item for item in phase.collectives if item.group == "tp" and item.overlapped is overlapped)
+
+
 def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: bool) -> float:
-    chosen = (item for item in phase.collectives if item.overlapped is overlapped)
+    chosen = _of_tensor(phase, overlapped)
     return float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
+
+
+def _context_time(phase: Phase, attention: float, group: Group, fabric: Fabric) -> float:
+    """What the exchange of keys and values adds: all of it, or what the attention beside it does not hide.
+
+    A ring of cp steps computes on its own block first and cannot hide behind the last block's attention.
+    """
+    chosen = [item for item in phase.collectives if item.group == "cp"]
+    seconds = float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
+    nbytes = float(sum(item.nbytes for item in chosen))
+    beside = any(item.overlapped for item in chosen)
+    return fabric.exposed(group, nbytes, seconds, attention * float(1.0 - 1.0 / group.size) if beside else 0.0)
 
 
 def layer_costs(scenario: Scenario) -> BlockCosts:
     """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
     cut, compute, fabric = pricing(scenario)
-    group = tensor_group(scenario.plan, scenario.cluster)
-    return block_costs(layer_work(scenario.model, scenario.stack, cut), compute, group, fabric)
+    return block_costs(layer_work(scenario.model, scenario.stack, cut), compute, model_groups(scenario), fabric)

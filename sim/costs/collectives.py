@@ -51,17 +51,20 @@ class Fabric:
         efficiency = np.where(group.shares_network, shared, self.network.efficiency)
         return efficiency * self.network_bytes_per_s * group.per_domain
 
-    def hidden_share(self, group: Group, nbytes: float) -> float:
-        """Of a collective of this group that runs beside compute, the share of its time that is really hidden.
+    def hidden_share(self, group: Group, nbytes: float, seconds: float) -> float:
+        """Of a collective that moves `nbytes` in `seconds` beside compute, the share of its time that is really hidden.
 
         Between domains the same ring still runs over NVLink, for the part of the time that its slower links leave it.
         """
         if np.max(group.num_domains) <= 1:
             return self.nvlink.hidden_share
-        outside = float(_transfer(nbytes, self.between_domains(group), self.network))
         inside = float(_transfer(nbytes, self.inside_domain(group), self.nvlink)) if group.per_domain > 1 else 0.0
-        stolen = (1.0 - self.nvlink.hidden_share) * inside / max(inside, outside, 1e-30)
+        stolen = (1.0 - self.nvlink.hidden_share) * inside / max(inside, seconds, 1e-30)
         return 1.0 - max(stolen, 1.0 - self.network.hidden_share)
+
+    def exposed(self, group: Group, nbytes: float, seconds: float, budget: float) -> float:
+        """What collectives of `seconds` lengthen compute by, when they may run beside `budget` of it.  [s]"""
+        return seconds - self.hidden_share(group, nbytes, seconds) * min(seconds, budget)
 
     @classmethod
     def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:

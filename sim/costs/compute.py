@@ -62,20 +62,19 @@ class ComputeModel:
         return np.maximum(operation.flop / (self.peak(operation) * efficiency), moved) + floor
 
     def phase_time(self, phase: Phase) -> dict[Cause, Number]:
-        """Time of a phase's operations by cause, the host's launches included.  [s]
-
-        Kernels are launched ahead of the GPU, so the host costs nothing until it is slower than all of them together;
-        then the GPU waits, and the wait is shared out over the causes in proportion.
-        """
+        """Time of a phase's operations on the GPU by cause, without the host's share.  [s]"""
         by_cause: dict[Cause, Number] = {}
-        kernels = 0
         for operation in phase.operations:
             by_cause[operation.cause] = by_cause.get(operation.cause, 0.0) + self.operation_time(operation)
-            kernels += operation.kernels
-        total = sum(by_cause.values())
-        host = kernels * self.kernel_launch_s
-        stretch = np.maximum(1.0, host / np.maximum(total, 1e-30))
-        return {cause: time * stretch for cause, time in by_cause.items()}
+        return by_cause
+
+    def host_time(self, *phases: Phase) -> float:
+        """Time the host needs to launch the kernels of phases.  [s]
+
+        They are launched ahead of the GPU, so the host costs nothing until it is slower than all of them together;
+        then the GPU waits for it.
+        """
+        return self.kernel_launch_s * sum(operation.kernels for phase in phases for operation in phase.operations)
 
     def _note_range(self, operation: Operation) -> None:
         measured = self.profile.gemm.measured_flop

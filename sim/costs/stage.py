@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs.block import BlockCosts, Part, block_costs, pricing
+from sim.costs.block import BlockCosts, Part, block_costs, model_groups, pricing
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, send
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, data_group, hop_crosses_domains, tensor_group
@@ -78,14 +78,14 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     """
     model, plan, stack = scenario.model, scenario.plan, scenario.stack
     cut, compute, fabric = pricing(scenario)
-    group = tensor_group(plan, scenario.cluster)
+    groups = model_groups(scenario)
     stages = deal_stages(model, plan)
 
     # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
     if visits is None or plan.num_chunks == 1:
         visits = scenario.num_microbatches
     blocks = [
-        _with_zero_traffic(block_costs(work, compute, group, fabric), params, scenario, fabric, visits)
+        _with_zero_traffic(block_costs(work, compute, groups, fabric), params, scenario, fabric, visits)
         for work, params in (
             (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
             (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
@@ -99,7 +99,7 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
         return {part: counts @ np.array([table.get(part, 0.0) for table in tables]) for part in Part if part in parts}
 
     forward = spread([block.forward for block in blocks])
-    forward[Part.HOST] = np.full(len(stages), stack.forward_setup_s)
+    forward[Part.HOST] = forward.get(Part.HOST, 0.0) + np.full(len(stages), stack.forward_setup_s)
     send_forward, send_backward = _sends(scenario, cut, fabric)
     reduce, tail, gather, optimizer = _once_a_step(scenario, stages, compute, fabric, visits)
     return StageCosts(
@@ -116,7 +116,9 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
         gather=gather,
         optimizer=optimizer,
         tied_embedding=_tied_embedding(scenario, fabric),
-        hidden_share=fabric.hidden_share(data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages)),
+        hidden_share=fabric.hidden_share(
+            data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), float(reduce.mean())
+        ),
         notes=frozenset(compute.notes),
     )
 
@@ -143,19 +145,21 @@ def _with_zero_traffic(
     A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
     """
     plan, stack = scenario.plan, scenario.stack
-    if plan.zero_stage < 2 or plan.dp == 1:
+    if plan.zero_stage < 2 or plan.num_replicas == 1:
         return block
     group = data_group(plan, scenario.cluster)
     share = visits / scenario.num_microbatches
-    nbytes = params * scenario.training.activation_bytes
-    gather = float(all_gather(nbytes, group, fabric)) * (plan.zero_stage == 3)
+    weights = params * scenario.training.activation_bytes
+    grads = params * GRADIENT_WIDTH[stack.gradient_precision]
+    gather = float(all_gather(weights, group, fabric)) * (plan.zero_stage == 3)
     # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
-    scatter = float(reduce_scatter(params * GRADIENT_WIDTH[stack.gradient_precision], group, fabric))
+    scatter = float(reduce_scatter(grads, group, fabric))
     scatter = scatter if visits > 1 or plan.zero_stage == 3 else 0.0
 
     def exposed(gathering: float, scattering: float, compute: float) -> float:
         hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
-        return gathering + scattering - fabric.hidden_share(group, nbytes) * min(hidden, compute)
+        moved = (weights * (gathering > 0) + grads * (scattering > 0)) * share
+        return gathering + scattering - hidden + fabric.exposed(group, moved, hidden, compute)
 
     gather, scatter = gather * share, scatter * share
     forward = {**block.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(block.forward.values()))}
@@ -203,7 +207,7 @@ def _once_a_step(
         collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
         reduction = 0.0 if reduced_already else float(collective(grads, group, fabric))
         gather = float(all_gather(weights, group, fabric)) if plan.zero_stage in (1, 2) else 0.0
-        shard = params / plan.dp if plan.zero_stage else params
+        shard = params / plan.num_replicas if plan.zero_stage else params
         update = sum(float(compute.operation_time(item)) for item in optimizer_work(shard, stack, training))
         # The last bucket, with the first layer or the embedding, is complete only when the backward ends.
         first = stage_params(Stage(0, 0 if held[0].has_embedding else 1, held[0].has_embedding, False), model, plan.tp)
@@ -218,6 +222,6 @@ def _tied_embedding(scenario: Scenario, fabric: Fabric) -> float:
     if plan.pp == 1 or not model.tied_embeddings:
         return 0.0
     grads = model.vocab_size * model.hidden_size / plan.tp * GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    apart = plan.tp * plan.dp * plan.pp > scenario.cluster.nvlink_domain_gpus
-    group = Group(2, 1, plan.tp * plan.dp > 1) if apart else Group(2, 2)
+    apart = plan.num_gpus > scenario.cluster.nvlink_domain_gpus
+    group = Group(2, 1, plan.tp * plan.num_replicas > 1) if apart else Group(2, 2)
     return float(all_reduce(grads, group, fabric))

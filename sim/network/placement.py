@@ -1,6 +1,7 @@
-"""Where the ranks of a plan sit: tensor-parallel neighbours next to each other, then data-, then pipeline-parallel.
+"""Where the ranks of a plan sit: tensor-parallel neighbours next to each other, then context, data, pipeline.
 
-GPU number = (pipeline · dp + data) · tp + tensor: Megatron-LM's order, which keeps the most talkative group in a node.
+GPU number = ((pipeline · dp + data) · cp + context) · tp + tensor: Megatron-LM's order, which keeps the most talkative
+group in a node.
 """
 
 from __future__ import annotations
@@ -61,19 +62,27 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
 
 def tensor_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     """The tensor-parallel group."""
-    members, spans = worst_layout(plan.tp, 1, plan.tp, plan.pp * plan.dp, cluster.nvlink_domain_gpus)
+    members, spans = worst_layout(plan.tp, 1, plan.tp, plan.pp * plan.num_replicas, cluster.nvlink_domain_gpus)
     return Group(plan.tp, members, shares_network=False, spans=spans)
 
 
 def data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
-    """The data-parallel group."""
-    members, spans = worst_layout(plan.dp, plan.tp, plan.tp * plan.dp, plan.pp, cluster.nvlink_domain_gpus)
-    return Group(plan.dp, members, shares_network=plan.tp > 1, spans=spans)
+    """The group that sums gradients and over which ZeRO shards: data- and context-parallel ranks together."""
+    size, domain = plan.num_replicas, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(size, plan.tp, plan.tp * size, plan.pp, domain)
+    return Group(size, members, shares_network=plan.tp > 1, spans=spans)
+
+
+def context_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+    """The context-parallel group."""
+    block, domain = plan.tp * plan.cp, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(plan.cp, plan.tp, block, plan.pp * plan.dp, domain)
+    return Group(plan.cp, members, shares_network=plan.tp > 1, spans=spans)
 
 
 def hop_crosses_domains(rank: int, plan: ParallelPlan, cluster: ClusterSpec) -> bool:
     """Whether any send from pipeline rank `rank` to the next (the last wraps to the first) leaves its NVLink domain."""
-    width = plan.tp * plan.dp
+    width = plan.tp * plan.num_replicas
     here = rank * width + np.arange(width)
     there = (rank + 1) % plan.pp * width + np.arange(width)
     return bool((here // cluster.nvlink_domain_gpus != there // cluster.nvlink_domain_gpus).any())

@@ -36,6 +36,7 @@ def heading(answer: Estimate) -> Text:
     cut = " · ".join(
         [
             f"tp {plan.tp}",
+            *([f"cp {plan.cp}"] if plan.cp > 1 else []),
             f"pp {plan.pp}{chunks}",
             f"dp {plan.dp}",
             f"{answer.num_microbatches:,} micro-batches of {plan.microbatch_size}",

@@ -10,10 +10,12 @@ from sim.specs.base import Spec
 
 
 class ParallelPlan(Spec):
-    """How one training step is spread over tp · pp · dp GPUs."""
+    """How one training step is spread over tp · cp · pp · dp GPUs."""
 
     tp: PositiveInt = 1
     """Tensor parallel degree: each matrix is cut over tp GPUs."""
+    cp: PositiveInt = 1
+    """Context parallel degree: each sequence is cut over cp GPUs, which exchange keys and values."""
     pp: PositiveInt = 1
     """Pipeline parallel degree: the layers are cut over pp ranks."""
     dp: PositiveInt = 1
@@ -46,7 +48,12 @@ class ParallelPlan(Spec):
     @property
     def num_gpus(self) -> int:
         """GPUs the plan uses."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def num_replicas(self) -> int:
+        """GPUs that hold the same part of the model: their gradients are summed and ZeRO shards over them."""
+        return self.dp * self.cp
 
     @property
     def num_stages(self) -> int:

@@ -52,6 +52,15 @@ class Scenario(Spec):
             rules.append((plan.tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"))
         if plan.sequence_parallel:
             rules.append((plan.tp, "plan.tp", training.sequence_length, "training.sequence_length"))
+        if plan.cp > 1:
+            rules.append(
+                (
+                    plan.cp * (plan.tp if plan.sequence_parallel else 1),
+                    "plan.cp (times plan.tp under sequence parallelism)",
+                    training.sequence_length,
+                    "training.sequence_length",
+                )
+            )
         problems = [
             f"{inner} = {value} must divide {outer} = {total}; nearest that does: {divisor_near(total, value)}"
             for value, inner, total, outer in rules
@@ -83,9 +92,10 @@ class Scenario(Spec):
         problems = []
         if plan.num_gpus > self.cluster.num_gpus:
             problems.append(
-                f"the plan needs tp · pp · dp = {plan.tp} · {plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
+                f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "
+                f"{f'{plan.cp} · ' if plan.cp > 1 else ''}{plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
                 f"{self.cluster.name!r} has {self.cluster.num_gpus}; lower plan.dp to "
-                f"{max(1, self.cluster.num_gpus // (plan.tp * plan.pp))} or raise cluster.num_nodes"
+                f"{max(1, self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp))} or raise cluster.num_nodes"
             )
         if model.position == "learned" and training.sequence_length > model.max_sequence_length:
             problems.append(

@@ -42,6 +42,8 @@ class StackSpec(Spec):
     """ZeRO's weight gathers run beside compute."""
     overlap_tp_backward: bool = False
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
+    overlap_context: bool = True
+    """Context parallelism passes keys and values round a ring beside the attention, instead of gathering them first."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""

@@ -11,6 +11,9 @@ Elementwise kernels are counted by the bytes they read and write: `width` bytes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Cause, Collective, Number, Operation, Phase, matmul, memory
@@ -31,11 +34,12 @@ class Cut:
     sequence_parallel: bool
     recompute: str
     width: int = 2
+    cp: Number = 1
 
     @property
     def tokens(self) -> Number:
-        """Tokens of a micro-batch."""
-        return self.microbatch_size * self.sequence_length
+        """Tokens of a micro-batch that one GPU of its context-parallel group works on."""
+        return self.microbatch_size * self.sequence_length / self.cp
 
     @property
     def norm_tokens(self) -> Number:
@@ -155,8 +159,10 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Scores, softmax, dropout and values: what selective recomputation runs again."""
     s, b, d, w = cut.sequence_length, cut.microbatch_size, model.head_dim, cut.width
     heads = model.num_heads / cut.tp * b
-    # Two multiplies of s × s × d a head forward, four backward.
-    full = 4.0 * s * s * d * heads
+    rows = s / cut.cp  # queries on this GPU; the keys and values of the whole sequence come by
+    # Two multiplies of rows × s × d a head forward, four backward.
+    full = 4.0 * rows * s * d * heads
+    exchange_f, exchange_b = _exchange_keys(model, stack, cut)
     credit = full
     if stack.attention == "flash":
         skipped = 0.5 if stack.causal_attention else 1.0
@@ -170,21 +176,21 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
 
         # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1).
         return BlockWork(
-            forward=Phase((fused("flash attention", 1.0, 1.0, False),)),
-            input_grad=Phase((fused("flash attention backward", 2.5, 2.0, True),)),
+            forward=Phase((fused("flash attention", 1.0, 1.0, False),), exchange_f),
+            input_grad=Phase((fused("flash attention backward", 2.5, 2.0, True),), exchange_b),
             weight_grad=Phase(),
         )
 
-    scores = heads * s * s
+    scores = heads * rows * s
     softmax_passes = 1 if stack.fused_softmax else 3  # scale, mask, softmax
     attention = Cause.ATTENTION
     forward = [
-        matmul("scores", s, s, d, w, batch=heads, cause=attention),
+        matmul("scores", rows, s, d, w, batch=heads, cause=attention),
         memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention, sort="softmax"),
     ]
     backward = [
-        matmul("values' gradient", s, d, s, w, batch=heads, cause=attention),
-        matmul("probabilities' gradient", s, s, d, w, batch=heads, cause=attention),
+        matmul("values' gradient", s, d, rows, w, batch=heads, cause=attention),
+        matmul("probabilities' gradient", rows, s, d, w, batch=heads, cause=attention),
         memory(
             "softmax backward",
             3 * w * scores + 2 * w * scores * (softmax_passes - 1),
@@ -192,14 +198,34 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
             attention,
             sort="softmax",
         ),
-        matmul("queries' gradient", s, d, s, w, batch=heads, cause=attention),
-        matmul("keys' gradient", s, d, s, w, batch=heads, cause=attention),
+        matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention),
+        matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention),
     ]
     if model.dropout:
         forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention, sort="dropout"))
         backward.append(memory("attention dropout backward", (2 * w + 1) * scores, cause=attention, sort="dropout"))
-    forward.append(matmul("values", s, d, s, w, batch=heads, cause=attention))
-    return BlockWork(Phase(tuple(forward)), Phase(tuple(backward)), Phase())
+    forward.append(matmul("values", rows, d, s, w, batch=heads, cause=attention))
+    return BlockWork(Phase(tuple(forward), exchange_f), Phase(tuple(backward), exchange_b), Phase())
+
+
+def _exchange_keys(
+    model: ModelSpec, stack: StackSpec, cut: Cut
+) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Keys and values of the other context-parallel ranks, forward; they and their gradients, backward.
+
+    Passed round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered
+    before it (Llama 3, arXiv:2407.21783, section 3.3.2): the same bytes.
+    """
+    if np.max(cut.cp) == 1:
+        return (), ()
+    nbytes = cut.width * cut.microbatch_size * cut.sequence_length * key_value_width(model, cut.tp)
+    beside = stack.overlap_context
+
+    def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
+        return Collective(name, kind, nbytes, overlapped=beside, group="cp")
+
+    keys = exchange("exchange keys and values", "all_gather")
+    return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
 
 
 def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:

@@ -118,7 +118,7 @@ def rank_memory(
     """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
     params = sum(stage_params(stage, model, plan.tp) for stage in held)
-    shard = [1.0 / plan.dp if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
+    shard = [1.0 / plan.num_replicas if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
     grad_width = GRADIENT_WIDTH[stack.gradient_precision]
     working = _working_bytes(scenario, cut)
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
@@ -162,7 +162,7 @@ def _gathered_bytes(scenario: Scenario, params: float) -> float:
     plan, model = scenario.plan, scenario.model
     layers = 1 if plan.num_chunks == 1 else math.ceil(model.num_layers / plan.num_stages)
     at_work = layers * layer_params(model) / plan.tp
-    most = params * (1.0 - 1.0 / plan.dp)  # never more than all of it
+    most = params * (1.0 - 1.0 / plan.num_replicas)  # never more than all of it
     gradients = GRADIENT_WIDTH[scenario.stack.gradient_precision] * min(at_work, most) if plan.zero_stage >= 2 else 0.0
     weights = scenario.training.activation_bytes * min(2 * at_work, most) if plan.zero_stage == 3 else 0.0
     return gradients + weights

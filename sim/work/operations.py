@@ -60,7 +60,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of the tensor-parallel group.
+    """One collective of a tensor- or context-parallel group.
 
     nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
@@ -70,6 +70,7 @@ class Collective:
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     nbytes: Number
     overlapped: bool = False
+    group: Literal["tp", "cp"] = "tp"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.costs.block import Part, block_costs
+from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.network.placement import Group
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
-from sim.work.operations import Cause, Operation, Phase, matmul, memory
+from sim.work.operations import BlockWork, Cause, Operation, Phase, matmul, memory
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 H100 = GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100")
@@ -148,11 +151,16 @@ def test_memory_bound_kernels_take_their_bytes_and_their_launches():
 def test_the_gpu_waits_for_a_host_slower_than_all_its_kernels():
     phase = Phase((matmul("tiny", 64, 64, 64, 2), memory("tiny", 1e3, kernels=3)))
     busy = sum(model().phase_time(phase).values())
-    waiting = model(launch=1e-3).phase_time(phase)
-    assert sum(waiting.values()) == pytest.approx(4e-3)  # four launches
-    assert sum(model(launch=busy / 5).phase_time(phase).values()) == pytest.approx(busy)
-    shares = {cause: seconds / busy for cause, seconds in model().phase_time(phase).items()}
-    assert {cause: seconds / 4e-3 for cause, seconds in waiting.items()} == pytest.approx(shares)
+    alone, fabric = {"tp": Group(1, 1), "cp": Group(1, 1)}, Fabric(PROFILE.nvlink, PROFILE.network, 1e11, 1e10)
+
+    def forward(launch):
+        work = BlockWork(forward=phase, input_grad=Phase(), weight_grad=Phase())
+        return block_costs(work, model(launch=launch), alone, fabric).forward
+
+    assert sum(forward(1e-3).values()) == pytest.approx(4e-3)  # four launches
+    assert forward(1e-3)[Part.HOST] == pytest.approx(4e-3 - busy)
+    assert sum(forward(busy / 5).values()) == pytest.approx(busy)
+    assert Part.HOST not in forward(busy / 5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from sim.network.nvlink import mesh_shares
-from sim.network.placement import data_group, hop_crosses_domains, tensor_group
+from sim.network.placement import context_group, data_group, hop_crosses_domains, tensor_group
 from sim.specs import ClusterSpec, ParallelPlan
 from sim.specs.loading import resolve
 
@@ -38,6 +38,18 @@ def test_the_slowest_group_counts(plan, domain):
             gpu(p, d, t) // domain != gpu((p + 1) % pp, d, t) // domain for d in range(dp) for t in range(tp)
         )
         assert hop_crosses_domains(p, record, machine) == crossing
+
+
+@pytest.mark.parametrize("domain", [8, 72])
+@pytest.mark.parametrize("plan", [*product((1, 2, 3, 8), (2, 4, 6), (1, 3, 4), (1, 2))])
+def test_context_parallel_ranks_sit_between_tensor_and_data(plan, domain):
+    tp, cp, dp, pp = plan
+    record, machine = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp), cluster(domain)
+    gpu = lambda p, d, c, t: ((p * dp + d) * cp + c) * tp + t  # noqa: E731
+    context = [[gpu(p, d, c, t) for c in range(cp)] for p in range(pp) for d in range(dp) for t in range(tp)]
+    data = [[gpu(p, d, c, t) for d in range(dp) for c in range(cp)] for p in range(pp) for t in range(tp)]
+    for groups, found in ((context, context_group(record, machine)), (data, data_group(record, machine))):
+        assert (found.per_domain, found.num_domains) == by_hand(groups, domain)
 
 
 def test_rings_of_the_hybrid_cube_mesh():

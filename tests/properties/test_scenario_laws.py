@@ -10,7 +10,7 @@ from sim.engines import ENGINES
 from sim.estimate import estimate
 from sim.specs import build_scenario
 
-OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
+OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward", "overlap_context")
 STACKS = ("megatron-2019", "megatron-2021", "megatron-2022", "megatron-core")
 
 
@@ -38,7 +38,7 @@ def scenarios(draw):
         "tp": tp, "pp": pp, "dp": dp, "schedule": schedule, "num_chunks": chunks, "microbatch_size": microbatch_size,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "sequence_parallel": tp > 1 and draw(st.booleans()),
-        "zero_stage": draw(st.sampled_from([0, 1, 2, 3])),
+        "zero_stage": draw(st.sampled_from([0, 1, 2, 3])), "cp": draw(st.sampled_from([1, 1, 2, 4])),
     }  # fmt: skip
     stack = {"preset": draw(st.sampled_from(STACKS)), **{name: draw(st.booleans()) for name in OVERLAPS}}
     training = {
@@ -111,9 +111,9 @@ def test_more_sharding_never_needs_more_memory(scenario):
     needed = [estimate(scenario.replace(plan=scenario.plan.replace(zero_stage=level))).memory for level in range(4)]
     for level in zip(*needed, strict=True):  # the same rank under each level
         assert rising([-use.total for use in level])
-        assert level[1].optimizer == pytest.approx(level[0].optimizer / scenario.plan.dp)
-        assert level[2].gradients == pytest.approx(level[0].gradients / scenario.plan.dp)
-        assert level[3].weights == pytest.approx(level[0].weights / scenario.plan.dp)
+        assert level[1].optimizer == pytest.approx(level[0].optimizer / scenario.plan.num_replicas)
+        assert level[2].gradients == pytest.approx(level[0].gradients / scenario.plan.num_replicas)
+        assert level[3].weights == pytest.approx(level[0].weights / scenario.plan.num_replicas)
 
 
 @given(scenario=scenarios(), engine=st.sampled_from(["dag", "des"]))
@@ -127,7 +127,7 @@ def test_breakdown_of_a_scenario(scenario, engine):
     if scenario.plan.pp == 1:
         assert seconds["pipeline_comm"] == 0
         assert answer.bubble_fraction == pytest.approx(0, abs=1e-9)
-    if scenario.plan.dp == 1 and not scenario.model.tied_embeddings:
+    if scenario.plan.num_replicas == 1 and not scenario.model.tied_embeddings:
         # No replica to talk to: what is left is waiting for ranks whose update takes longer.
         slowest = answer.timeline.program.costs.optimizer
         assert seconds["data_parallel_comm"] <= slowest.max() - slowest.mean() + 1e-9 * answer.step_time_s

@@ -211,3 +211,16 @@ def test_llama_405b_ends_have_one_layer_less():
     stages = deal_stages(model, ParallelPlan(pp=16, num_chunks=4, embedding_as_layer=True, head_as_layer=True))
     assert [stage.num_layers for stage in stages] == [1] + [2] * 62 + [1]
     assert sum(stage.num_layers * layer_params(model) for stage in stages) == 126 * layer_params(model)
+
+
+@pytest.mark.parametrize("attention", ["math", "flash"])
+def test_context_parallelism_cuts_a_layer_evenly_and_exchanges_keys(attention):
+    model = gpt(32, 4096, 32, num_kv_heads=8)
+    stack = StackSpec(attention=attention, kernel_launch_s=0.0)
+    whole, cut = (layer_work(model, stack, Cut(2, 1, 8192, True, "none", cp=cp)) for cp in (1, 4))
+    for phase in ("forward", "input_grad", "weight_grad"):
+        assert getattr(cut, phase).model_flop == pytest.approx(getattr(whole, phase).model_flop / 4)
+    exchanged = [item for item in cut.forward.collectives if item.group == "cp"]
+    # Keys and values of the sequence: two matrices of 8192 tokens by 8 heads of 128 over tp 2, 16 bits a number.
+    assert [item.nbytes for item in exchanged] == [2 * 2 * 8192 * 8 * 128 / 2]
+    assert not [item for item in whole.forward.collectives if item.group == "cp"]
