@@ -24,6 +24,7 @@ SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "h100": ("dgx-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
     "h200": ("dgx-h200", ("H200",), ("bf16", "fp16"), "bf16"),
     "b200": ("dgx-b200", ("B200",), ("bf16", "fp16"), "bf16"),
+    "b300": ("dgx-b300", ("B300",), ("bf16", "fp16"), "bf16"),
 }
 _SMALLEST_MULTIPLY = 1e8
 """Below this the published times are launch latency of another library. [FLOP]"""

@@ -62,7 +62,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         "matmul_inefficiency": busy[Part.MATMUL] + busy[Part.LOGITS] - (at_peak - attention_peak),
         "attention_overhead": busy[Part.ATTENTION] - attention_peak,
         "memory_bound": busy[Part.MEMORY_BOUND],
-        "host_wait": busy[Part.HOST],
+        "host_wait": busy[Part.HOST] + costs.step_setup,
         "recompute": busy[Part.RECOMPUTE],
         "tensor_parallel_comm": busy[Part.TENSOR_PARALLEL],
         "context_parallel_comm": busy[Part.CONTEXT_PARALLEL],
@@ -78,7 +78,7 @@ def break_down(timeline: Timeline) -> Breakdown:
     per_rank = timeline.program.busy_per_rank()
     seconds["stage_imbalance"] = min(float(per_rank.max() - per_rank.mean()), idle)
     idle -= seconds["stage_imbalance"]
-    after = timeline.step_time - float(timeline.pipeline_end.max()) - exposed - seconds["optimizer"]
+    after = timeline.step_time - float(timeline.pipeline_end.max()) - exposed - seconds["optimizer"] - costs.step_setup
     waiting = min(max(after, 0.0), idle)
     tied = min(waiting, costs.tied_embedding)
     seconds["pipeline_comm"] += tied

@@ -51,6 +51,7 @@ def make_costs(num_ranks, forward, backward, **given):
         "gather": nothing,
         "optimizer": nothing,
         "tied_embedding": 0.0,
+        "step_setup": 0.0,
         "hidden_share": 0.6,
         "notes": frozenset(),
     }
@@ -83,6 +84,7 @@ def random_costs():
             gather=rng.uniform(0.0, 1.0, ranks),
             optimizer=rng.uniform(0.0, 1.0, ranks),
             tied_embedding=float(rng.uniform(0.0, 2.0)) * (ranks > 1),
+            step_setup=float(rng.uniform(0.0, 1.0)),
         )
 
     return make

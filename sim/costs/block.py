@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, context_group, tensor_group
@@ -73,7 +75,10 @@ def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
         scenario.training.precision,
         cut.width,
         stack.kernel_launch_s,
+        stack.backward_launch_s,
+        stack.collective_launch_s,
         stack.elementwise_rate,
+        stack.flash_version,
     )
     return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
 
@@ -91,7 +96,7 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
     is left over and what it takes from the kernels beside it: never by more than doing one after the other.
     """
     forward = _phase(work.forward, compute, groups, fabric)
-    again = _phase(work.recompute, compute, groups, fabric)
+    again = dict(forward) if work.recompute is work.forward else _phase(work.recompute, compute, groups, fabric)
     input_grad = _phase(work.input_grad, compute, groups, fabric)
     weight_grad = _phase(work.weight_grad, compute, groups, fabric)
     backward: dict[Part, float] = {}
@@ -103,13 +108,13 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
     exposed = fabric.exposed(groups["tp"], nbytes, beside, budget)
     backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
-    _wait_for_host(forward, compute.host_time(work.forward))
-    _wait_for_host(again, compute.host_time(work.recompute))
-    waited = _wait_for_host(backward, compute.host_time(work.input_grad, work.weight_grad))
+    silent = [name for name, group in groups.items() if np.max(group.size) == 1]
+    host = compute.host_time((work.input_grad, work.weight_grad), silent, backward=True)
+    _wait_for_host(forward, compute.host_time((work.forward,), silent))
+    _wait_for_host(again, compute.host_time((work.recompute,), silent))
+    waited = _wait_for_host(backward, host)
     backward[Part.RECOMPUTE] = sum(again.values())
-    weight_share = compute.host_time(work.weight_grad) / max(
-        compute.host_time(work.input_grad, work.weight_grad), 1e-30
-    )
+    weight_share = compute.host_time((work.weight_grad,), silent, backward=True) / max(host, 1e-30)
     at_peak: dict[Part, float] = {}
     for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
         name = _PART_OF[operation.cause]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +21,10 @@ class ComputeModel:
     precision: str
     width: float
     kernel_launch_s: float = 0.0
+    backward_launch_s: float = 0.0
+    collective_launch_s: float = 0.0
     elementwise_rate: float = 1.0
+    flash_version: str = "2"
     notes: set[str] = field(default_factory=set)
     """What was extrapolated; shown with the answer."""
 
@@ -58,7 +62,9 @@ class ComputeModel:
             return moved + floor * (np.asarray(operation.nbytes) > 0)
         params = self.profile.attention
         share = params.backward_efficiency if operation.backward else params.forward_efficiency
-        efficiency = attention_efficiency(operation.length, share, params.half_length)
+        efficiency = attention_efficiency(operation.length, share, params.half_length) * params.speed(
+            self.flash_version
+        )
         return np.maximum(operation.flop / (self.peak(operation) * efficiency), moved) + floor
 
     def phase_time(self, phase: Phase) -> dict[Cause, Number]:
@@ -68,13 +74,18 @@ class ComputeModel:
             by_cause[operation.cause] = by_cause.get(operation.cause, 0.0) + self.operation_time(operation)
         return by_cause
 
-    def host_time(self, *phases: Phase) -> float:
-        """Time the host needs to launch the kernels of phases.  [s]
+    def host_time(self, phases: Sequence[Phase], silent: Sequence[str] = (), backward: bool = False) -> float:
+        """Time the host needs to launch the kernels and collectives of phases.  [s]
+
+        Groups named in `silent` have one member and launch nothing.
 
         They are launched ahead of the GPU, so the host costs nothing until it is slower than all of them together;
         then the GPU waits for it.
         """
-        return self.kernel_launch_s * sum(operation.kernels for phase in phases for operation in phase.operations)
+        kernels = sum(operation.kernels for phase in phases for operation in phase.operations)
+        collectives = sum(item.group not in silent for phase in phases for item in phase.collectives)
+        launch = self.backward_launch_s if backward else self.kernel_launch_s
+        return launch * kernels + self.collective_launch_s * collectives
 
     def _note_range(self, operation: Operation) -> None:
         measured = self.profile.gemm.measured_flop

@@ -31,6 +31,7 @@ class StageCosts:
     gather : ZeRO's weight gather of each rank after the update.
     optimizer : the update on each rank.
     hidden_share : of data-parallel communication beside compute, the share of its time that is really hidden.
+    step_setup : host time once a step while the GPUs wait.
     tied_embedding : reduction of the tied embedding's gradient between first and last rank.
     """
 
@@ -47,6 +48,7 @@ class StageCosts:
     gather: Array
     optimizer: Array
     tied_embedding: float
+    step_setup: float
     hidden_share: float
     notes: frozenset[str]
 
@@ -115,6 +117,7 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
         reduce_tail=tail,
         gather=gather,
         optimizer=optimizer,
+        step_setup=stack.step_setup_s,
         tied_embedding=_tied_embedding(scenario, fabric),
         hidden_share=fabric.hidden_share(
             data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), float(reduce.mean())

@@ -62,7 +62,7 @@ def finish_step(program: Program, engine: str, start: Array | None, end: Array |
     # First and last rank reduce the tied embedding once both have their own gradients.
     tied = max(done[0], done[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
     ready = float(max(done.max(), tied))
-    step_time = ready + float((costs.optimizer + exposed_gather).max())
+    step_time = ready + float((costs.optimizer + exposed_gather).max()) + costs.step_setup
     return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, step_time)
 
 

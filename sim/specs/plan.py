@@ -26,8 +26,9 @@ class ParallelPlan(Spec):
     """In which order a pipeline rank works; `flopcast presets list schedules` names them."""
     num_chunks: PositiveInt = 1
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
-    recompute: Literal["none", "selective", "full"] = "none"
-    """Activations recomputed in the backward: none, the attention core only, or each whole layer."""
+    recompute: Literal["none", "selective", "per_op", "full"] = "none"
+    """Activations recomputed in the backward: none, the attention core only (selective), the cheap kernels and
+    every other multiply (per_op, what torchtitan calls selective), or each whole layer."""
     sequence_parallel: bool = False
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
@@ -36,6 +37,9 @@ class ParallelPlan(Spec):
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
     head_as_layer: bool = False
     """Count the output head as one layer when layers are dealt to stages."""
+
+    uneven_layers: bool = False
+    """Let some stages hold a layer more than others where the stages do not divide the layers."""
 
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:

@@ -39,6 +39,12 @@ class AttentionParams(Spec):
     backward_efficiency: float = Field(gt=0, le=1)
     half_length: NonNegativeFloat = 0.0
     """Sequence length at which half of that efficiency is reached."""
+    versions: dict[Literal["1", "2", "3"], PositiveFloat] = Field(default_factory=dict)
+    """Speed of other generations of the kernel relative to the one these values describe."""
+
+    def speed(self, version: str) -> float:
+        """Relative speed of a generation of the kernel; 1 where it is not told apart."""
+        return next((speed for name, speed in self.versions.items() if name == version), 1.0)
 
 
 class MemoryParams(Spec):

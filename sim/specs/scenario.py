@@ -79,7 +79,9 @@ class Scenario(Spec):
                 f"{plan.dp} · {plan.microbatch_size} = {replica}; nearest: {nearest_batch}"
             )
         dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
-        if dealt % plan.num_stages:
+        if plan.uneven_layers and dealt < plan.num_stages:
+            problems.append(f"{dealt} layers cannot fill plan.pp · plan.num_chunks = {plan.num_stages} stages")
+        if dealt % plan.num_stages and not plan.uneven_layers:
             extra = "" if dealt == model.num_layers else " (embedding and head counted as layers)"
             problems.append(
                 f"plan.pp · plan.num_chunks = {plan.pp} · {plan.num_chunks} = {plan.num_stages} must divide the "

@@ -17,12 +17,18 @@ class StackSpec(Spec):
     """math keeps the sequence × sequence scores in memory; flash never writes them."""
     causal_attention: bool
     """The attention kernel skips the masked half of the scores. Default: true for flash, false for math."""
+    flash_version: Literal["1", "2", "3"] = "2"
+    """Generation of the fused attention kernel; a profile that knows it apart prices it apart."""
+    fused_norm: bool = True
+    """Norms in one kernel per direction, instead of one per arithmetic step in fp32."""
     persistent_norm: bool = True
     """Norm kernels read each row once; older ones read it again to normalise and to reduce the weights' gradient."""
     fused_softmax: bool = True
     """Scale, mask and softmax in one kernel (math attention only)."""
     fused_bias_activation: bool = True
     """Bias and activation, and bias, dropout and residual addition, in one kernel each."""
+    fused_rotary: bool = True
+    """Rotary positions in one kernel per direction, instead of one per arithmetic step."""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
     fused_gradient_accumulation: bool = True
@@ -49,6 +55,12 @@ class StackSpec(Spec):
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
     kernel_launch_s: NonNegativeFloat
     """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. [s]"""
+    backward_launch_s: NonNegativeFloat
+    """The same in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
+    collective_launch_s: NonNegativeFloat
+    """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
+    step_setup_s: NonNegativeFloat = 0.0
+    """Host time once a step while the GPU waits: the data loader, the optimizer's Python, logging. [s]"""
     forward_setup_s: NonNegativeFloat = 0.0
     """Host time before each forward of a chunk while the GPU waits: the batch, masks, timers that synchronise. [s]"""
     framework_memory_bytes: NonNegativeFloat = 3e9
@@ -61,7 +73,17 @@ class StackSpec(Spec):
     def _derive(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        return {"causal_attention": data.get("attention", "flash") == "flash", **data}
+        launch = next((data[name] for name in ("kernel_launch_s", "kernel_launch") if name in data), None)
+        derived = {}
+        for name in ("backward_launch", "collective_launch"):
+            if launch is not None and not {name, f"{name}_s"} & data.keys():
+                derived[f"{name}_s"] = launch
+        return {"causal_attention": data.get("attention", "flash") == "flash", **derived, **data}
 
     def _derived(self) -> set[str]:
-        return {"causal_attention"} if self.causal_attention == (self.attention == "flash") else set()
+        rules = {
+            "causal_attention": self.causal_attention == (self.attention == "flash"),
+            "backward_launch_s": self.backward_launch_s == self.kernel_launch_s,
+            "collective_launch_s": self.collective_launch_s == self.kernel_launch_s,
+        }
+        return {name for name, derived in rules.items() if derived}

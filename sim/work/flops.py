@@ -52,6 +52,7 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     again = {
         "none": 0.0,
         "selective": attention_core_flop(model, batch, sequence),
+        "per_op": 0.5 * (layer_forward_flop(model, batch, sequence) - attention_core_flop(model, batch, sequence)),
         "full": layer_forward_flop(model, batch, sequence),
     }[plan.recompute]
     return model_flop(model, training) + model.num_layers * again

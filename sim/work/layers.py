@@ -66,13 +66,25 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     mlp = _mlp(model, stack, cut)
     forward = attention.forward + mlp.forward
     accumulate = _gradient_accumulation(layer_params(model) / cut.tp, stack, cut.width)
-    again = {"none": Phase(), "selective": core.forward, "full": forward}[cut.recompute]
+    again = {
+        "none": Phase(),
+        "selective": core.forward,
+        "per_op": _per_op(forward),
+        "full": forward,
+    }[cut.recompute]
     return BlockWork(
         forward=forward,
         input_grad=mlp.input_grad + attention.input_grad,
         weight_grad=mlp.weight_grad + attention.weight_grad + accumulate,
         recompute=again,
     )
+
+
+def _per_op(forward: Phase) -> Phase:
+    """What torchtitan's selective activation checkpointing runs again: every other multiply, every cheap kernel."""
+    multiplies = [item for item in forward.operations if item.kind == "matmul" and item.cause is Cause.MATMUL]
+    cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
+    return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
 
 
 def _linear(
@@ -126,6 +138,11 @@ def _norm(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Oper
     (NVIDIA/apex:csrc/layer_norm_cuda_kernel.cu against contrib/csrc/layer_norm).
     """
     elements = cut.norm_tokens * model.hidden_size
+    if not stack.fused_norm:
+        # RMSNorm step by step: cast to fp32 (w + 4), square (8), mean (4), scale (8), cast back (4 + w), weight (2 w);
+        # autograd's backward runs each step's gradient, about twice the bytes.
+        step = (4 * cut.width + 28) * elements
+        return memory("norm", step, kernels=6, sort="norm"), memory("norm backward", 2 * step, kernels=12, sort="norm")
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (
         memory("norm", forward * cut.width * elements, sort="norm"),
@@ -182,7 +199,9 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
         )
 
     scores = heads * rows * s
-    softmax_passes = 1 if stack.fused_softmax else 3  # scale, mask, softmax
+    # Megatron's fused kernel takes four sequences and heads at a time (megatron/model/fused_softmax.py).
+    in_one = stack.fused_softmax and bool(np.all(np.asarray(heads) % 4 == 0))
+    softmax_passes = 1 if in_one else 3  # scale, mask, softmax
     attention = Cause.ATTENTION
     forward = [
         matmul("scores", rows, s, d, w, batch=heads, cause=attention),
@@ -237,7 +256,9 @@ def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut
     res_f, res_b = _residual(model, stack, cut)
     qkv_f, qkv_i, qkv_w = _linear("query, key, value", tokens, query + key_value, h, stack, w)
     out_f, out_i, out_w = _linear("attention output", tokens, h, query, stack, w)
-    rotary = memory("rotary positions", 2 * w * tokens * (query + key_value / 2))
+    # One pass over queries and keys; step by step: negate, join, two products and a sum.
+    passes, kernels = (2, 1) if stack.fused_rotary else (10, 10)
+    rotary = memory("rotary positions", passes * w * tokens * (query + key_value / 2), kernels)
     # The heads are laid out anew around the core: one read and one write of the context.
     permute = memory("head layout", 2 * w * tokens * query)
     rotations = (rotary,) if model.position == "rotary" else ()
@@ -271,9 +292,9 @@ def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
     act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused, sort="activation")
     # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
-    act_b = memory(
-        "activation backward", w * tokens * inner * (2 * inputs + 1 + model.bias), 1 + model.bias, sort="activation"
-    )
+    # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
+    back = 2 * inputs + 1 + model.bias + (4 if unfused > 1 and model.gated_mlp else 0)
+    act_b = memory("activation backward", w * tokens * inner * back, unfused + model.bias, sort="activation")
     gather_f, gather_b = _gather_in(cut, h, stack)
     reduce_f, reduce_b = _reduce_out(cut, h)
     return BlockWork(

@@ -62,12 +62,15 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     mode = recompute or cut.recompute
     if mode == "full":
         return w * cut.norm_tokens * h
-    mask = 1 if model.dropout else 0
-    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks.
-    around = cut.norm_tokens * h * (4 * w + 2 * mask)
     query = model.num_heads * model.head_dim / cut.tp
     key_value = key_value_width(model, cut.tp)
     inputs = 2 if model.gated_mlp else 1
+    if mode == "per_op":  # the layer's input, the attention's output, and the outputs of every other multiply
+        outputs = query + key_value + inputs * model.intermediate_size / cut.tp
+        return w * cut.norm_tokens * h + w * tokens * (query + outputs) + attention_core_bytes(model, stack, cut)
+    mask = 1 if model.dropout else 0
+    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks.
+    around = cut.norm_tokens * h * (4 * w + 2 * mask)
     # Query, key and value; the context; the activation's input and output.
     cut_by_tp = w * tokens * (2 * query + key_value + (inputs + 1) * model.intermediate_size / cut.tp)
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
@@ -147,6 +150,7 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> float:
     again = {
         "none": 0.0,
         "selective": attention_core_bytes(model, stack, cut),
+        "per_op": everything - layer_activation_bytes(model, stack, cut, "per_op"),
         "full": everything,
     }[plan.recompute]
     # The largest single gradient or workspace of the backward: the activation's gradient beside its input.

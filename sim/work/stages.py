@@ -19,17 +19,20 @@ class Stage:
 
 
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
-    """Deal the layers evenly, in order, to pp · num_chunks stages.
+    """Deal the layers evenly, in order, to pp · num_chunks stages; under `uneven_layers` some get one more.
 
     The first stage holds the embedding, the last the head; `embedding_as_layer` and `head_as_layer` let them take the
     place of a layer (Llama 3, arXiv:2407.21783, section 3.3.2).
     """
     num_stages = plan.num_stages
-    share = (model.num_layers + plan.embedding_as_layer + plan.head_as_layer) // num_stages
+    dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+    share, rest = divmod(dealt, num_stages)
     return tuple(
         Stage(
             index=index,
+            # The rest goes to the stages from the second on: the first has the embedding, the last the head.
             num_layers=share
+            + ((index - 1) % num_stages < rest)
             - (plan.embedding_as_layer and index == 0)
             - (plan.head_as_layer and index == num_stages - 1),
             has_embedding=index == 0,

@@ -55,7 +55,7 @@ def step_graph(order, costs):
                 add(need, tuple(action), delay)
     if costs.tied_embedding:
         add("both ends", "ready", costs.tied_embedding)
-    add("ready", "end", (costs.optimizer + costs.gather).max())
+    add("ready", "end", (costs.optimizer + costs.gather).max() + costs.step_setup)
     return graph
 
 

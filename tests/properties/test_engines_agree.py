@@ -195,6 +195,7 @@ def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
             "gather",
             "optimizer",
             "tied_embedding",
+            "step_setup",
         )
         return step(order, type(costs)(**{
             **{field: getattr(costs, field) for field in costs.__dataclass_fields__},

@@ -26,7 +26,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("training.sequence_length=4096", r"exceeds the model's 2048 learned positions"),
         ("plan.tp=eight", r"plan.tp = 'eight': should be a valid integer"),
         ("plan.tp=0", r"plan.tp = 0: should be greater than 0"),
-        ("plan.recompute=ful", r"plan.recompute = 'ful': should be 'none', 'selective' or 'full'"),
+        ("plan.recompute=ful", r"plan.recompute = 'ful': should be 'none', 'selective', 'per_op' or 'full'"),
         ("plan.zero_stage=4", r"should be 0, 1, 2 or 3"),
         ("plan=3", r"plan must be a mapping of fields, not 3"),
         ("training.precision=fp8", r"has no fp8 matrix units; set training.precision to one of"),

@@ -1,0 +1,258 @@
+"""Fit a profile and a stack to measured training runs, drawn towards the bottom-up values they start from.
+
+A step time mixes everything, so runs identify few parameters at once. Each is held within physical bounds and drawn to
+its bottom-up value in units of a prior width; what the runs say nothing about stays there and is listed. Families
+(one lineage and model) weigh alike, however many rows they have, and are what cross-validation leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from calibration.readers.training_runs import Run
+from sim.errors import FlopcastError
+from sim.estimate import Estimate, estimate
+from sim.specs import Profile, Scenario, StackSpec
+
+#: parameter -> (relative prior width, lower bound, upper bound); "stack." of a StackSpec, the rest of a Profile.
+PRIOR: dict[str, tuple[float, float, float]] = {
+    "gemm.max_efficiency": (0.10, 0.30, 1.0),
+    "gemm.k_overhead": (0.60, 0.0, 1500.0),
+    "memory.efficiency": (0.10, 0.30, 0.97),
+    "attention.forward_efficiency": (0.25, 0.05, 0.95),
+    "attention.backward_efficiency": (0.25, 0.05, 0.95),
+    "attention.half_length": (0.8, 0.0, 8000.0),
+    "nvlink.efficiency": (0.10, 0.30, 0.97),
+    "nvlink.hidden_share": (0.40, 0.02, 1.0),
+    "network.shared_efficiency": (0.40, 0.05, 0.97),
+    "network.p2p_efficiency": (0.40, 0.05, 0.97),
+    "stack.kernel_launch_s": (0.50, 1e-6, 3e-4),
+    "stack.backward_launch_s": (0.50, 1e-6, 3e-4),
+    "stack.collective_launch_s": (1.0, 1e-6, 1e-3),
+    "stack.forward_setup_s": (1.0, 0.0, 5e-3),
+    "stack.step_setup_s": (1.0, 0.0, 0.5),
+    "stack.elementwise_rate": (0.25, 0.15, 1.0),
+}
+#: Prior width where the bottom-up value is zero. [s]
+_ZERO_WIDTH = {"stack.forward_setup_s": 5e-4, "stack.step_setup_s": 2e-2}
+NOISE = 0.04
+"""Relative noise of a measured step, and of what no parameter here can describe."""
+IDENTIFIED = 0.6
+"""A parameter whose posterior width is more than this share of its prior width is called not identified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One fitted value: where it started, where it came to, and how much the runs had to say."""
+
+    name: str
+    prior: float
+    value: float
+    width: float
+    """Posterior standard deviation."""
+    prior_width: float
+    left_out: tuple[float, ...] = ()
+    """Its value in the fits that each left a fold of families out."""
+
+    @property
+    def identified(self) -> bool:
+        """Whether the runs narrowed it down."""
+        return self.width < IDENTIFIED * self.prior_width
+
+
+@dataclass(frozen=True, slots=True)
+class RunsFit:
+    """What came of a fit.
+
+    errors, left_out_errors : predicted over measured step time − 1 of every run, fitted on all and on other families.
+    """
+
+    runs: tuple[Run, ...]
+    parameters: tuple[Parameter, ...]
+    before: np.ndarray
+    errors: np.ndarray
+    left_out_errors: np.ndarray
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Fitted value by name."""
+        return {parameter.name: parameter.value for parameter in self.parameters}
+
+
+def with_values(scenario: Scenario, values: dict[str, float]) -> Scenario:
+    """The scenario with fitted values laid over its profile and stack; not validated anew."""
+    changes: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        section, field = name.split(".")
+        changes.setdefault(section, {})[field] = value
+    own = changes.pop("stack", {})
+    if "kernel_launch_s" in own and scenario.stack.kernel_launch_s:
+        # The derived launches keep their ratio.
+        ratio = own["kernel_launch_s"] / scenario.stack.kernel_launch_s
+        for name in ("backward_launch_s", "collective_launch_s"):
+            own.setdefault(name, getattr(scenario.stack, name) * ratio)
+    stack = scenario.stack.model_copy(update=own)
+    sections = {name: getattr(scenario.profile, name).model_copy(update=fields) for name, fields in changes.items()}
+    return scenario.model_copy(update={"stack": stack, "profile": scenario.profile.model_copy(update=sections)})
+
+
+def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
+    """The estimate of a run: of its choices the fastest that fits, or the smallest where none does.
+
+    Raises
+    ------
+    FlopcastError
+        No choice can be simulated.
+    """
+    best: tuple[tuple[bool, float], Estimate] | None = None
+    problem: FlopcastError | None = None
+    for scenario in run.choices:
+        changed = with_values(scenario, values) if values else scenario
+        try:
+            answer = estimate(changed, fast_engine(changed))
+        except FlopcastError as error:
+            problem = error
+            continue
+        rank = (not answer.fits, answer.step_time_s)
+        if best is None or rank < best[0]:
+            best = rank, answer
+    if best is None:
+        raise problem or FlopcastError(f"{run.id} has no scenario")
+    return best[1]
+
+
+def fast_engine(scenario: Scenario) -> str:
+    """The closed form where there is one."""
+    return "closed_form" if scenario.plan.schedule in ("gpipe", "1f1b", "interleaved") else "dag"
+
+
+def fit_runs(
+    runs: Sequence[Run],
+    parameters: Sequence[str],
+    *,
+    folds: int = 5,
+    most_per_family: int = 60,
+    report: Callable[[str], None] = lambda text: None,
+) -> RunsFit:
+    """Fit the named parameters to the runs.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Those without a scenario are left out. All of one profile and stack.
+    parameters : sequence of str
+        Names in PRIOR.
+    folds : int
+        Cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
+    most_per_family : int
+        Of larger families an even sample is fitted; all are scored.
+    """
+    usable = tuple(run for run in runs if run.choices)
+    if not usable:
+        raise FlopcastError("no run can be modelled; see the reasons row by row")
+    first = usable[0].choices[0]
+    prior = {name: _start(first, name) for name in parameters}
+    settled = [_settle(run) for run in usable]
+    families = sorted({run.family for run in usable})
+    everything, widths = _fit(settled, prior, most_per_family)
+    report(f"fitted on {len(usable)} runs of {len(families)} families")
+    before, errors = (_errors(settled, values) for values in (prior, everything))
+    left_out, values_left_out = errors.copy(), []
+    if folds >= 2 and len(families) >= 2:
+        count = min(folds, len(families))
+        # The largest families first, each to the fold with fewest rows.
+        sizes = {family: sum(run.family == family for run in usable) for family in families}
+        loads = [0] * count
+        member: dict[str, int] = {}
+        for family in sorted(families, key=lambda name: (-sizes[name], name)):
+            fold = int(np.argmin(loads))
+            loads[fold] += sizes[family]
+            member[family] = fold
+        for fold in range(count):
+            inside = [run for run in settled if member[run.family] != fold]
+            values, _ = _fit(inside, prior, most_per_family)
+            values_left_out.append(values)
+            for index, run in enumerate(settled):
+                if member[run.family] == fold:
+                    left_out[index] = _errors([run], values)[0]
+            report(f"left out {fold + 1} of {count}")
+    found = tuple(
+        Parameter(
+            name,
+            prior[name],
+            everything[name],
+            widths[name],
+            _width(name, prior[name]),
+            tuple(values[name] for values in values_left_out),
+        )
+        for name in parameters
+    )
+    return RunsFit(usable, found, before, errors, left_out)
+
+
+def _settle(run: Run) -> Run:
+    """The run with what its authors tuned settled by the bottom-up profile, so that a fit compares like with like."""
+    if len(run.choices) == 1:
+        return run
+    return replace(run, choices=(predict(run).scenario,))
+
+
+def _start(scenario: Scenario, name: str) -> float:
+    section, field = name.split(".")
+    record: StackSpec | Profile = scenario.stack if section == "stack" else getattr(scenario.profile, section)
+    value = getattr(record, field)
+    if value is None and field == "shared_efficiency":
+        value = scenario.profile.network.efficiency
+    return float(value)
+
+
+def _width(name: str, value: float) -> float:
+    return PRIOR[name][0] * value or _ZERO_WIDTH[name]
+
+
+def _errors(runs: Sequence[Run], values: dict[str, float]) -> np.ndarray:
+    return np.array([_ratio(run, values) - 1.0 for run in runs])
+
+
+def _ratio(run: Run, values: dict[str, float]) -> float:
+    answer = predict(run, values)
+    return answer.step_time_s / run.step_time_s(answer.scenario)
+
+
+def _fit(
+    runs: Sequence[Run], prior: dict[str, float], most_per_family: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Values, and posterior widths from the curvature at the best fit."""
+    chosen: list[Run] = []
+    weights: list[float] = []
+    for family in sorted({run.family for run in runs}):
+        members = [run for run in runs if run.family == family]
+        sample = members[:: max(1, -(-len(members) // most_per_family))]
+        chosen += sample
+        # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
+        weights += [len(sample) ** -0.25] * len(sample)
+    weight = np.array(weights)
+    names = list(prior)
+    centre = np.array([prior[name] for name in names])
+    width = np.array([_width(name, prior[name]) for name in names])
+    low, high = (np.array([PRIOR[name][i] for name in names]) for i in (1, 2))
+    start = np.clip(centre, low + 1e-3 * width, high - 1e-3 * width)
+
+    def objective(x: np.ndarray) -> np.ndarray:
+        values = dict(zip(names, x * width, strict=True))
+        r = weight * np.log([_ratio(run, values) for run in chosen]) / NOISE
+        return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), x - centre / width])
+
+    result = least_squares(
+        objective, start / width, bounds=(low / width, high / width), diff_step=0.02, xtol=1e-3, ftol=1e-3, max_nfev=12
+    )
+    curvature = result.jac.T @ result.jac
+    spread = np.sqrt(np.diag(np.linalg.inv(curvature + 1e-9 * np.eye(len(names)))))
+    return (
+        dict(zip(names, (result.x * width).tolist(), strict=True)),
+        dict(zip(names, (spread * width).tolist(), strict=True)),
+    )
