@@ -114,6 +114,8 @@ class Provenance(Spec):
     not_measured: tuple[str, ...] = ()
     """Values that are taken from documents, other hardware or judgement rather than from measurements of this one."""
     date: str = ""
+    fitted_families: tuple[str, ...] = ()
+    """Families of training runs (lineage, or lineage / model) that set a value; validation marks their runs."""
     raw_data: str = ""
     """File with the measurements, beside the profile's own."""
 

@@ -63,6 +63,8 @@ class StackSpec(Spec):
     """Host time once a step while the GPU waits: the data loader, the optimizer's Python, logging. [s]"""
     forward_setup_s: NonNegativeFloat = 0.0
     """Host time before each forward of a chunk while the GPU waits: the batch, masks, timers that synchronise. [s]"""
+    fitted_families: tuple[str, ...] = ()
+    """Families of training runs (lineage, or lineage / model) that set a value; validation marks their runs."""
     framework_memory_bytes: NonNegativeFloat = 3e9
     """CUDA context, libraries' workspaces and NCCL buffers per GPU; an allowance, not a measurement. [bytes]"""
     fragmentation: float = Field(default=0.03, ge=0.0, lt=1.0)

@@ -1,0 +1,120 @@
+"""`flopcast validate`: answers against reality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Compare predictions with what was measured.", invoke_without_command=True)
+
+
+@app.callback()
+def validate(
+    context: typer.Context,
+    runs: Annotated[Path | None, typer.Option(help="CSV of measured training runs.")] = None,
+    memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write rows and groups here.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
+    every: Annotated[bool, typer.Option("--every", help="List every run, not only groups.")] = False,
+    update_intervals: Annotated[
+        bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
+    ] = False,
+) -> None:
+    """Without options: the published tables that ship with flopcast. With --runs: a table of your own."""
+    if context.invoked_subcommand is not None:
+        return
+    for target in (json_file, figure):
+        _writable(target)
+    found: dict[str, Any] = {}
+    if runs is not None:
+        found |= _runs(runs, profile, figure, every, update_intervals)
+    if memory is not None:
+        found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
+    if runs is None and memory is None:
+        from validation.run import report
+
+        for line in report():
+            typer.echo(line)
+        return
+    if json_file is not None:
+        import json
+
+        json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        typer.echo(f"written: {json_file}")
+
+
+def _writable(path: Path | None) -> None:
+    """Refuse a target that cannot be written before any work is done."""
+    from sim.errors import SpecError
+
+    if path is None:
+        return
+    if path.is_dir():
+        raise SpecError(f"{path} is a folder; name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise SpecError(f"{path.parent} does not exist; make the folder first")
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, update: bool) -> dict[str, Any]:
+    from rich.progress import Progress
+
+    from validation.runs.report import draw, group_table, to_json, worst
+    from validation.runs.score import groups_of, score_runs
+
+    out = _console()
+    with Progress(transient=True) as bar:
+        task = bar.add_task("runs", total=None)
+        scored = score_runs(path, profile, lambda done, total: bar.update(task, completed=done, total=total))
+    if update:
+        from validation.runs.intervals import write_intervals
+
+        write_intervals(scored)
+    groups = groups_of(scored)
+    if every:
+        for item in scored:
+            what = item.skipped or f"{item.run.measured:.5g} {item.run.unit}, predicted {item.predicted:.5g}"
+            error = "" if item.error is None else f"{item.error:+.1%}"
+            out.print(f"{item.run.id:24} {error:>8}  {what}", soft_wrap=True)
+        out.print()
+    out.print(group_table(groups, ("all", "fitted", "kind", "gpu", "framework", "source")))
+    out.print("error: predicted over measured step time − 1. left: rows not modelled. 90% int.: share of measurements")
+    out.print("inside the interval. regret: how much slower the layout we would pick is than a sweep's fastest.\n")
+    reasons: dict[str, int] = {}
+    for item in scored:
+        if item.skipped:
+            reasons[item.skipped] = reasons.get(item.skipped, 0) + 1
+    for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1])[:15]:
+        out.print(f"not modelled: {count:5}  {reason}", soft_wrap=True)
+    if len(reasons) > 15:
+        out.print(
+            f"not modelled: {sum(sorted(reasons.values())[:-15]):5}  {len(reasons) - 15} more reasons (see --json)"
+        )
+    out.print("\nworst ten:")
+    for item, why in worst(scored):
+        out.print(f"  {item.error:+7.1%}  {item.run.id:22} {item.run.gpu} {item.run.framework}: {why}", soft_wrap=True)
+    if figure is not None:
+        draw(scored, figure)
+        out.print(f"drawn: {figure}")
+    return to_json(scored, groups)
+
+
+def _memory(path: Path) -> dict[str, Any]:
+    from validation.runs.memory import score_memory, summary
+
+    outcomes = score_memory(path)
+    found = summary(outcomes)
+    out = _console()
+    out.print(
+        f"memory: {found['accuracy']:.1%} of {found['count']} outcomes right; called out of memory though they ran "
+        f"{found['false_oom']:.1%}, missed {found['missed_oom']:.1%}; {found['skipped']} rows not modelled"
+    )
+    return {"rows": [item.to_dict() for item in outcomes], "summary": found}

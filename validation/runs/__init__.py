@@ -1,0 +1,1 @@
+"""Scores of flopcast on tables of measured runs and of memory outcomes."""

@@ -1,0 +1,106 @@
+"""A table of scores for the terminal, JSON for machines, a picture for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from validation.runs.score import Group, Scored
+
+_PER_CENT = ("mean_error", "median_error", "bias", "p90_error", "constant_error", "six_nd_error", "coverage")
+
+
+def to_json(scored: Sequence[Scored], groups: Sequence[Group]) -> dict[str, Any]:
+    """`rows` and `groups`."""
+    return {"rows": [item.to_dict() for item in scored], "groups": [group.to_dict() for group in groups]}
+
+
+def group_table(groups: Sequence[Group], by: Sequence[str]) -> Any:
+    """A rich table of the groups of some kinds."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", overflow="fold")
+    heads = ("runs", "left", "mean", "median", "bias", "p90", "90% int.", "tau", "regret", "constant", "6ND")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for kind in by:
+        for group in (item for item in groups if item.by == kind):
+            table.add_row(
+                f"{group.name}",
+                f"{group.count}",
+                f"{group.skipped}" if group.skipped else "",
+                _share(group.mean_error),
+                _share(group.median_error),
+                _share(group.bias, "+"),
+                _share(group.p90_error),
+                _share(group.coverage, digits=0),
+                "" if group.tau is None else f"{group.tau:.2f}",
+                "" if group.regret is None else _share(group.regret),
+                _share(group.constant_error),
+                _share(group.six_nd_error),
+            )
+        table.add_row()
+    return table
+
+
+def _share(value: float, sign: str = "", digits: int = 1) -> str:
+    return "" if value != value else f"{value:{sign}.{digits}%}"
+
+
+def worst(scored: Sequence[Scored], count: int = 10) -> list[tuple[Scored, str]]:
+    """The worst runs, each with our reading of why."""
+    used = [item for item in scored if item.error is not None]
+    used.sort(key=lambda item: -abs(item.error or 0.0))
+    return [(item, reading(item)) for item in used[:count]]
+
+
+def reading(item: Scored) -> str:
+    """Why a prediction may be off, from what is known of the run."""
+    run, scenario = item.run, item.run.choices[0]
+    notes: list[tuple[bool, str]] = [
+        (item.fits is False, "does not fit in memory by our account: the run did something we do not model"),
+        (
+            scenario.plan.zero_stage == 3 and "DeepSpeed" in run.framework,
+            "ZeRO-3 of DeepSpeed gathers tensor by tensor",
+        ),
+        ("Omni-Path" in scenario.cluster.name or "V100" in run.gpu, "shared cluster, runs differ by up to 40 %"),
+        ("power" in run.gpu.lower() or "cap" in run.gpu.lower(), "the GPU's power is capped below the profile's"),
+        (bool(run.inferred) and len(run.choices) > 1, "layout not fully stated; the fastest that fits was assumed"),
+        (scenario.training.precision == "fp8", "8-bit recipes differ in what stays in 16 bits, and cast costs"),
+        (scenario.model.hidden_size <= 2048, "small kernels: the host's speed decides, which differs between machines"),
+    ]
+    return next((text for applies, text in notes if applies), "no known cause")
+
+
+def draw(scored: Sequence[Scored], path: Path) -> None:
+    """Predicted against measured step time, and the errors' distribution beside the naive guess's."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    used = [item for item in scored if item.error is not None and item.step_time_s]
+    gpus = sorted({item.run.choices[0].profile.gpu for item in used})
+    colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    for gpu, colour in zip(gpus, colours, strict=False):
+        mine = [item for item in used if item.run.choices[0].profile.gpu == gpu]
+        predicted = np.array([item.step_time_s for item in mine], dtype=float)
+        measured = predicted / (1 + np.array([item.error for item in mine], dtype=float))
+        left.loglog(measured, predicted, ".", ms=5, alpha=0.6, color=colour, label=f"{gpu} ({len(mine)})")
+    ends = np.array(left.get_xlim())
+    left.loglog(ends, ends, color="0.3", lw=1)
+    for factor in (0.8, 1.25):
+        left.loglog(ends, ends * factor, color="0.7", lw=0.8, ls="--")
+    left.set(xlabel="measured step time [s]", ylabel="predicted step time [s]", title="Dashed: 0.8 and 1.25 times")
+    left.legend(frameon=False)
+    bins = np.linspace(-0.6, 0.6, 49)
+    errors = np.clip([item.error for item in used if item.error is not None], -0.6, 0.6)
+    naive = np.clip([item.constant_error for item in used if item.constant_error is not None], -0.6, 0.6)
+    right.hist(naive, bins, color="0.8", label="constant share of peak, and the bubble")
+    right.hist(errors, bins, histtype="step", lw=1.8, color=colours[0], label="flopcast")
+    right.axvline(0, color="0.3", lw=1)
+    right.set(xlabel="(predicted − measured) / measured step time", ylabel="runs", title=f"{len(used)} runs")
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)

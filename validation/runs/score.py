@@ -1,0 +1,267 @@
+"""Predict every run of a table, beside two naive guesses, and sum up the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibration.from_runs import predict
+from calibration.readers.training_runs import Run, read_training_runs
+from sim.errors import FlopcastError
+from sim.uncertainty import interval_factors
+from sim.work.flops import hardware_flop, model_flop
+from sim.work.params import total_params
+
+FEWEST = 3
+"""Layouts a sweep needs for a rank correlation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One run and what was predicted of it; values in the run's unit.
+
+    error : predicted over measured step time − 1; positive is predicted too slow.
+    interval : 90 % interval of the prediction, in the run's unit.
+    fitted : its family was among those that set a value of the profile or stack.
+    constant_error, six_nd_error : the naive guesses' errors, as `error`.
+    """
+
+    run: Run
+    predicted: float | None = None
+    step_time_s: float | None = None
+    error: float | None = None
+    interval: tuple[float, float] | None = None
+    fitted: bool = False
+    skipped: str | None = None
+    fits: bool | None = None
+    choice: str = ""
+    constant_error: float | None = None
+    six_nd_error: float | None = None
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the measurement lies in the interval."""
+        return None if self.interval is None else self.interval[0] <= self.run.measured <= self.interval[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the JSON report; `error` is that of the predicted value in the run's own unit."""
+        run = self.run
+        return {
+            "id": run.id,
+            "source": run.source,
+            "gpu": run.gpu,
+            "framework": run.framework,
+            "family": run.family,
+            "unit": run.unit,
+            "measured": None if np.isnan(run.measured) else run.measured,
+            "predicted": self.predicted,
+            "error": None if self.predicted is None else self.predicted / run.measured - 1.0,
+            "time_error": self.error,
+            "interval": None if self.interval is None else list(self.interval),
+            "fitted": self.fitted,
+            "fits": self.fits,
+            "inferred": list(run.inferred),
+            "chosen": self.choice,
+            "skipped": self.skipped,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Errors of the runs of one source, GPU, framework, or of all."""
+
+    by: str
+    name: str
+    count: int
+    skipped: int
+    mean_error: float
+    median_error: float
+    bias: float
+    p90_error: float
+    coverage: float
+    half_width: float
+    tau: float | None
+    regret: float | None
+    sweeps: int
+    constant_error: float
+    six_nd_error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; what does not exist is null."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: None if isinstance(v, float) and np.isnan(v) else v for name, v in values.items()}
+
+
+def score_runs(
+    path: Path, profile: str | None = None, report: Callable[[int, int], None] = lambda done, total: None
+) -> list[Scored]:
+    """Predict every row of a CSV of measured runs.
+
+    Parameters
+    ----------
+    path : Path
+    profile : str, optional
+        A profile's name instead of the one of each run's GPU.
+    report : function
+        Called with (rows done, rows in all).
+    """
+    runs = read_training_runs(path, profile)
+    scored = []
+    for done, run in enumerate(runs, start=1):
+        scored.append(_score(run))
+        if done % 50 == 0 or done == len(runs):
+            report(done, len(runs))
+    return with_baselines(scored)
+
+
+def _score(run: Run) -> Scored:
+    if run.skipped:
+        return Scored(run, skipped=run.skipped)
+    try:
+        answer = predict(run)
+    except (FlopcastError, ValueError, OverflowError) as error:
+        return Scored(run, skipped=" ".join(str(error).split()))
+    scenario = answer.scenario
+    low, high = interval_factors(scenario)
+    ends = sorted(run.in_unit(answer.step_time_s * factor, scenario) for factor in (low, high))
+    plan = scenario.plan
+    chosen = ""
+    if len(run.choices) > 1:
+        chosen = f"micro-batch {plan.microbatch_size}, {plan.num_chunks} chunks, recompute {plan.recompute}"
+    known = (*scenario.profile.provenance.fitted_families, *scenario.stack.fitted_families)
+    return Scored(
+        run,
+        predicted=run.in_unit(answer.step_time_s, scenario),
+        step_time_s=answer.step_time_s,
+        error=answer.step_time_s / run.step_time_s(scenario) - 1.0,
+        interval=(ends[0], ends[1]),
+        fitted=any(run.family == family or run.family.startswith(f"{family} /") for family in known),
+        fits=answer.fits,
+        choice=chosen,
+    )
+
+
+def with_baselines(scored: Sequence[Scored]) -> list[Scored]:
+    """Add what two one-number models predict, their number fitted on the other families of the same GPU and precision.
+
+    constant : a constant share of peak on the executed FLOPs, stretched by the pipeline's bubble (p − 1)/(v m).
+    six_nd : six FLOPs a parameter and token at a constant share of peak.
+    """
+    from dataclasses import replace
+
+    usable = [item for item in scored if item.error is not None]
+    ideal: dict[str, tuple[float, float, float]] = {}
+    for item in usable:
+        scenario = next(choice for choice in item.run.choices)
+        plan, training, model = scenario.plan, scenario.training, scenario.model
+        peak = scenario.cluster.gpu.peak(training.precision) * plan.num_gpus
+        bubble = (plan.pp - 1) / (plan.num_chunks * scenario.num_microbatches)
+        executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
+        ideal[item.run.id] = (
+            executed,
+            6 * total_params(model) * training.tokens_per_step / peak,
+            item.run.step_time_s(scenario),
+        )
+    kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for item in usable:
+        executed, six, measured = ideal[item.run.id]
+        kinds.setdefault(_kind(item.run), {}).setdefault(item.run.family, []).append(
+            (measured / executed, measured / six)
+        )
+    out = []
+    for item in scored:
+        if item.error is None:
+            out.append(item)
+            continue
+        families = kinds[_kind(item.run)]
+        others = [pair for family, pairs in families.items() if family != item.run.family for pair in pairs]
+        scale = np.median(others or families[item.run.family], axis=0)
+        executed, six, measured = ideal[item.run.id]
+        out.append(
+            replace(
+                item,
+                constant_error=float(executed * scale[0] / measured - 1),
+                six_nd_error=float(six * scale[1] / measured - 1),
+            )
+        )
+    return out
+
+
+def _kind(run: Run) -> str:
+    scenario = run.choices[0]
+    return f"{scenario.profile.name} {scenario.training.precision}"
+
+
+def groups_of(scored: Sequence[Scored]) -> list[Group]:
+    """Overall, and by source, GPU, framework, and fitted or left out."""
+    ways: dict[str, Callable[[Scored], str]] = {
+        "all": lambda item: "all",
+        "fitted": lambda item: "fitted" if item.fitted else "left out",
+        "kind": lambda item: ("dense" if item.run.dense else "mixture of experts") + f" {item.run.precision}",
+        "gpu": lambda item: item.run.gpu,
+        "framework": lambda item: item.run.framework or "not stated",
+        "source": lambda item: item.run.source or "not stated",
+    }
+    found = []
+    for by, name_of in ways.items():
+        names = sorted({name_of(item) for item in scored})
+        found += [_group(by, name, [item for item in scored if name_of(item) == name]) for name in names]
+    return found
+
+
+def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
+    used = [item for item in items if item.error is not None]
+    errors = np.array([item.error for item in used], dtype=float)
+    size = np.abs(errors)
+    taus, regrets = _sweeps(used)
+
+    def mean(values: Sequence[float | None] | np.ndarray) -> float:
+        return float(np.mean([abs(value) for value in values])) if len(values) else float("nan")
+
+    widths = [
+        (item.interval[1] - item.interval[0]) / 2 / item.predicted
+        for item in used
+        if item.interval is not None and item.predicted
+    ]
+    return Group(
+        by=by,
+        name=name,
+        count=len(used),
+        skipped=len(items) - len(used),
+        mean_error=mean(errors),
+        median_error=float(np.median(size)) if len(used) else float("nan"),
+        bias=float(errors.mean()) if len(used) else float("nan"),
+        p90_error=float(np.quantile(size, 0.9)) if len(used) else float("nan"),
+        coverage=float(np.mean([bool(item.covered) for item in used])) if used else float("nan"),
+        half_width=float(np.median(widths)) if widths else float("nan"),
+        tau=float(np.mean(taus)) if taus else None,
+        regret=float(np.mean(regrets)) if regrets else None,
+        sweeps=len(regrets),
+        constant_error=mean([item.constant_error for item in used]),
+        six_nd_error=mean([item.six_nd_error for item in used]),
+    )
+
+
+def _sweeps(items: Sequence[Scored]) -> tuple[list[float], list[float]]:
+    """Kendall's tau, and how much slower the layout we would pick is than the fastest measured, of every sweep."""
+    from scipy.stats import kendalltau
+
+    sweeps: dict[str, list[Scored]] = {}
+    for item in items:
+        sweeps.setdefault(item.run.sweep, []).append(item)
+    taus, regrets = [], []
+    for members in sweeps.values():
+        layouts = {str(item.run.choices[0].plan) for item in members}
+        if len(layouts) < FEWEST:
+            continue
+        measured = np.array([item.run.step_time_s(item.run.choices[0]) for item in members])
+        predicted = np.array([item.step_time_s for item in members], dtype=float)
+        tau = float(kendalltau(measured, predicted).statistic)
+        if not np.isnan(tau):
+            taus.append(tau)
+        regrets.append(float(measured[predicted.argmin()] / measured.min() - 1.0))
+    return taus, regrets
