@@ -133,6 +133,6 @@ def test_collectives_run_on_two_ranks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: [])
     shapes = [{"operation": name, "num_ranks": 2, "nbytes": 4096} for name in collectives.OPERATIONS]
-    monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest: iter(shapes))
+    monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest, per_node: iter(shapes))
     data = run.run_suite(tmp_path / "raw.jsonl", "cpu", quick=True, ranks=2)
     assert {item.shape["operation"] for item in data.of("collective")} == set(collectives.OPERATIONS)
