@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,9 @@ KINDS = (
     "interference",
 )
 Shape = dict[str, float | int | str]
+
+#: A spread above this says that something else ran meanwhile: measure again, if there is time.
+UNSTEADY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +94,32 @@ class Journal:
                     f"{path} was measured on another machine or library ({', '.join(changed)} differ: "
                     f"{[known.machine.get(name) for name in changed]}); give another output file"
                 )
-            self.done = {item.key: item for item in known.measurements}
             _mend_end(path, known.cut_end)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"machine": machine}) + "\n", encoding="utf-8")
-            self.done = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Take note of what other processes have added to the file."""
+        items = read_journal(self.path).measurements
+        self.done = {item.key: item for item in least_disturbed(items)}
+        self._taken = Counter(item.key for item in items)
+
+    def lacks(self, kind: str, shape: Shape, turn: int = 1) -> bool:
+        """Whether to measure this now: in the first turn what is not there, in later ones what came out unsteady."""
+        key = Measurement(kind, shape, 1.0).key
+        if key not in self.done:
+            return turn == 1
+        return self._taken[key] < turn and self.done[key].spread > UNSTEADY
 
     def add(self, item: Measurement) -> None:
         """Keep one measurement, on disk before this returns."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(item)) + "\n")
             file.flush()
-        self.done[item.key] = item
+        self._taken[item.key] += 1
+        known = self.done.get(item.key, item)
+        self.done[item.key] = min(known, item, key=lambda one: one.time_s)
 
 
 def read_journal(path: Path) -> MeasurementSet:

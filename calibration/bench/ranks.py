@@ -53,27 +53,48 @@ def run_tasks(
     num_ranks: int,
     advance: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Measure what the journal does not hold yet: as rank 0 of torchrun's job, or with `num_ranks` processes of our own.
+    """Measure `tasks`: as rank 0 of torchrun's job, or with `num_ranks` processes of our own.
 
     Raises
     ------
     ProfileError
         A rank failed; what was measured before is on disk.
     """
-    todo = [task for task in tasks if Measurement(*task, 1.0).key not in journal.done]
-    for _ in range(len(tasks) - len(todo)):
-        advance()
     job = torchrun_job()
     if job is not None:
-        _work(job, device, todo, journal.path, advance)
-    elif todo:
-        _spawn(num_ranks, device, todo, journal.path, advance)
+        _work(job, device, tasks, journal.path, advance)
+    elif tasks:
+        _spawn(num_ranks, device, tasks, journal.path, advance)
+    journal.reload()
 
 
-def help_along(job: Job, device: str) -> None:
-    """What every rank of torchrun's job but the first does: take part in what rank 0 measures."""
+def help_along(job: Job, device: str, turns: int) -> None:
+    """What every rank of torchrun's job but the first does: take part in what rank 0 measures, as often as it does."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _work(job, device, None, None)
+    with joined(job, device):
+        for _ in range(turns):
+            _work(job, device, None, None)
+
+
+@contextmanager
+def joined(job: Job | None, device: str) -> Iterator[None]:
+    """This process as one rank of the job; without a job, itself alone."""
+    import torch
+    import torch.distributed as dist
+
+    if job is None:
+        yield
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", job.rank)))
+    else:
+        torch.set_num_threads(1)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_PATIENCE)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def _spawn(num_ranks: int, device: str, todo: list[Task], path: Path, advance: Callable[[], Any]) -> None:
@@ -113,7 +134,9 @@ def _spawned(rank: int, world: int, port: str, path: Path, device: str, todo: li
     # An interrupt, or the end of the process that started it, ends a rank at once and without a word.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    _work(Job(rank, world, world), device, todo, path if rank == 0 else None)
+    job = Job(rank, world, world)
+    with joined(job, device):
+        _work(job, device, todo, path if rank == 0 else None)
 
 
 def _work(
@@ -123,32 +146,24 @@ def _work(
     import torch
     import torch.distributed as dist
 
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", job.rank)))
-    else:
-        torch.set_num_threads(1)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_PATIENCE)
-    try:
-        parcel = [todo]
-        dist.broadcast_object_list(parcel)
-        tasks = parcel[0] or []
-        groups: dict[tuple[int, ...], Any] = {}
-        for _, shape in tasks:
-            who = members(shape, job.ranks_per_node)
-            groups.setdefault(who, dist.new_group(list(who)) if who not in groups else None)
-        journal = Journal(path, read_journal(path).machine) if path is not None else None
-        for kind, shape in tasks:
-            who = members(shape, job.ranks_per_node)
-            if job.rank in who:
-                timing, extra = _MEASURE[kind](shape, groups[who], job.rank, device)
-                if journal is not None:
-                    source = f"{job.world} {device} ranks, {backend}"
-                    journal.add(Measurement(kind, shape, *timing, source=source, extra=extra))
-                    advance()
-            dist.barrier()
-    finally:
-        dist.destroy_process_group()
+    parcel = [todo]
+    dist.broadcast_object_list(parcel, device=torch.device("cpu"))
+    tasks = parcel[0] or []
+    groups: dict[tuple[int, ...], Any] = {}
+    for _, shape in tasks:
+        who = members(shape, job.ranks_per_node)
+        if who not in groups:
+            groups[who] = dist.new_group(list(who))
+    journal = Journal(path, read_journal(path).machine) if path is not None else None
+    for kind, shape in tasks:
+        who = members(shape, job.ranks_per_node)
+        if job.rank in who:
+            timing, extra = _MEASURE[kind](shape, groups[who], job.rank, device)
+            if journal is not None:
+                source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
+                journal.add(Measurement(kind, shape, *timing, source=source, extra=extra))
+                advance()
+        dist.barrier()
 
 
 def _lines(path: Path) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from calibration.bench.collectives import collective_shapes
 from calibration.bench.interference import interference_shapes
 from calibration.bench.kernels import Case, kernel_cases
 from calibration.bench.machine import clocks, describe
-from calibration.bench.ranks import Task, help_along, run_tasks, torchrun_job
+from calibration.bench.ranks import Task, help_along, joined, run_tasks, torchrun_job
 from calibration.bench.timing import time_call
 from calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
@@ -46,6 +48,9 @@ def run_suite(
 ) -> MeasurementSet | None:
     """Measure this machine; whatever `path` holds already is kept and not measured again.
 
+    What comes out unsteady (other work on the machine, a clock that changes) is measured again in later turns, and the
+    least disturbed median counts.
+
     Parameters
     ----------
     path : Path
@@ -71,28 +76,40 @@ def run_suite(
 
     if device == "cpu":
         torch.set_num_threads(1)  # a rank of a job on a CPU is one core; two threads would wait for each other's turns
+    turns = 2 if quick else 3
     job = torchrun_job()
     if job is not None and job.rank > 0:
-        help_along(job, device)
+        help_along(job, device, turns)
         return None
     journal = Journal(path, describe(device))
     cases = kernel_cases(device, quick, scenario)
     tasks = _rank_tasks(device, quick, ranks)
-    total = len(cases) + len(tasks)
-    done = 0
-    for case in cases:
-        report(case.kind, done, total)
-        _measure(case, device, journal)
-        done += 1
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        report("several ranks", done, total)
-
     num_ranks = max((int(shape["num_ranks"]) for _, shape in tasks), default=1)
-    run_tasks(journal, device, tasks, num_ranks, advance)
-    return read_journal(path)
+    with joined(job, device):
+        for turn in range(1, turns + 1):
+            cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
+            tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
+            progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
+            for case in cases_left:
+                _measure(case, device, journal)
+                progress.step(case.kind)
+            run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
+    return MeasurementSet(read_journal(path).machine, tuple(journal.done.values()))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a turn of the suite is."""
+
+    report: Report
+    total: int
+    suffix: str
+    done: int = 0
+
+    def step(self, what: str) -> None:
+        """One more measurement is taken."""
+        self.done += 1
+        self.report(what + self.suffix, self.done, self.total)
 
 
 def _rank_tasks(device: str, quick: bool, ranks: int | None) -> list[Task]:
@@ -123,8 +140,6 @@ def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:
 
 
 def _measure(case: Case, device: str, journal: Journal) -> None:
-    if Measurement(case.kind, case.shape, 1.0).key in journal.done:
-        return
     try:
         timing = time_call(case.prepare(device), device)
     except RuntimeError as error:  # out of memory, an operation this build lacks: leave the case out, keep the rest
