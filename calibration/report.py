@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from calibration.build import all_reduce_points, gemm_points, memory_points
+from calibration.fit.kernels import NUMBER_BYTES
+from calibration.fit.solve import columns
 from calibration.measurement import MeasurementSet
+from calibration.points import collective_points, gemm_points, memory_points
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time
 from sim.network.placement import Group
@@ -46,10 +48,10 @@ def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, p
 def _gemm_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
     points, precision = gemm_points(data)
     gpu = cluster.gpu
-    m, n, k, time = (np.array([getattr(point, name) for point in points]) for name in ("m", "n", "k", "time_s"))
-    flop = 2 * m * n * k
-    width = 4.0 if precision == "fp32" else 2.0
-    fitted = gemm_time(m, n, k, np.ones_like(m), precision, width, gpu, profile.gemm, profile.memory.efficiency)
+    m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
+    flop = 2 * m * n * k * batch
+    width = NUMBER_BYTES[precision]
+    fitted = gemm_time(m, n, k, batch, precision, width, gpu, profile.gemm, profile.memory.efficiency)
     panel.loglog(flop, flop / time / 1e12, "o", ms=4, mfc="none", color=_MEASURED, label="measured")
     panel.loglog(flop, flop / fitted / 1e12, "x", ms=4, color=_FITTED, label="fitted")
     panel.axhline(gpu.peak(precision) / 1e12, color=_LIMIT, ls="--", lw=1, label=f"{precision} peak")
@@ -75,7 +77,7 @@ def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Meas
 
 
 def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
-    points = all_reduce_points(data)
+    points = collective_points(data, "all_reduce", cluster)
     fabric = Fabric.of(cluster, profile)
     for colour, ranks in zip(_COLOURS, sorted({point.num_ranks for point in points}), strict=False):
         mine = sorted((point.nbytes, point.time_s) for point in points if point.num_ranks == ranks)
