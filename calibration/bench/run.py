@@ -21,6 +21,8 @@ from sim.specs import Scenario
 
 Report = Callable[[str, int, int], None]
 """(what is being measured, done so far, in all)"""
+TURNS = 3
+"""How often at most anything is measured: again only where it came out unsteady."""
 
 
 def pick_device(asked: str) -> str:
@@ -76,17 +78,16 @@ def run_suite(
 
     if device == "cpu":
         torch.set_num_threads(1)  # a rank of a job on a CPU is one core; two threads would wait for each other's turns
-    turns = 2 if quick else 3
     job = torchrun_job()
     if job is not None and job.rank > 0:
-        help_along(job, device, turns)
+        help_along(job, device, TURNS)
         return None
     journal = Journal(path, describe(device))
     cases = kernel_cases(device, quick, scenario)
     tasks = _rank_tasks(device, quick, ranks)
     num_ranks = max((int(shape["num_ranks"]) for _, shape in tasks), default=1)
     with joined(job, device):
-        for turn in range(1, turns + 1):
+        for turn in range(1, TURNS + 1):
             cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
             tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
             progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
