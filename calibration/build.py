@@ -21,6 +21,7 @@ from calibration.fit import (
     fit_launch,
     fit_memory,
     fit_p2p,
+    unseen_error,
 )
 from calibration.measurement import MeasurementSet
 from sim.costs.collectives import COLLECTIVES
@@ -56,6 +57,7 @@ class _Draft:
     fits: dict[str, Fit] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    unseen: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
     def add(self, name: str, found: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], least: int) -> dict[str, float]:
@@ -66,6 +68,8 @@ class _Draft:
         result = self.fits[name] = fit(found)
         self.counts[name] = len(found)
         self.intervals[name] = bootstrap(found, fit, self.draws)
+        unseen = unseen_error(found, fit)
+        self.unseen |= {} if unseen is None else {name: unseen}
         return result.params
 
 
@@ -101,6 +105,7 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
         "name": name,
         "gpu": cluster.gpu.name,
         "residuals": {part: fit.median_error for part, fit in draft.fits.items()},
+        "unseen": draft.unseen,
         "provenance": base.provenance.replace(
             method="micro-benchmarks on the machine itself",
             fitted_on=tuple(f"{count} {part} measurements on {device}" for part, count in draft.counts.items()),

@@ -10,6 +10,9 @@ import typer
 
 from sim.errors import ProfileError, SpecError, nearest
 
+#: Measurements of shipped profiles.
+_SHIPPED_DATA = Path(__file__).parent / "data"
+
 app = typer.Typer(help="Measure a machine and fit the profile that every estimate then uses.", no_args_is_help=True)
 
 Node = Annotated[
@@ -115,8 +118,8 @@ def show(
         from calibration.measurement import read_journal
         from calibration.report import draw_profile
 
-        raw = None if path is None or not record.provenance.raw_data else path.parent / record.provenance.raw_data
-        if raw is None or not raw.exists():
+        raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
+        if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)
         draw_profile(record, _cluster(node, measured.machine), measured, png)
@@ -242,7 +245,9 @@ def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: in
     poor = result.profile.poor_fits
     for part, fit in result.fits.items():
         verdict = "  poor: estimates will say so" if part in poor else ""
-        print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{verdict}")
+        unseen = result.profile.unseen.get(part)
+        beyond = "" if unseen is None else f", on unseen ones {unseen:.1%}"
+        print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
     for line in result.not_measured:
         print_(f"not measured: {line}")
     for line in result.left_out:

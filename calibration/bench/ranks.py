@@ -18,6 +18,7 @@ from typing import Any
 
 from calibration.bench.collectives import members, time_collective
 from calibration.bench.interference import time_pair
+from calibration.bench.machine import settle
 from calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError
 
@@ -87,8 +88,7 @@ def joined(job: Job | None, device: str) -> Iterator[None]:
         return
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", job.rank)))
-    else:
-        torch.set_num_threads(1)
+    settle(device)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_PATIENCE)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from calibration.bench.collectives import collective_shapes
 from calibration.bench.interference import interference_shapes
 from calibration.bench.kernels import Case, kernel_cases
-from calibration.bench.machine import clocks, describe
+from calibration.bench.machine import clocks, describe, settle
 from calibration.bench.ranks import Task, help_along, joined, run_tasks, torchrun_job
 from calibration.bench.timing import time_call
 from calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
@@ -74,10 +74,7 @@ def run_suite(
     MeasurementSet or None
         None on a rank of torchrun's that only helps rank 0.
     """
-    import torch
-
-    if device == "cpu":
-        torch.set_num_threads(1)  # a rank of a job on a CPU is one core; two threads would wait for each other's turns
+    settle(device)
     job = torchrun_job()
     if job is not None and job.rank > 0:
         help_along(job, device, TURNS)

@@ -20,7 +20,7 @@ from calibration.fit.links import (
     fit_hidden_share,
     fit_p2p,
 )
-from calibration.fit.solve import Fit, bootstrap, fit_to
+from calibration.fit.solve import Fit, bootstrap, fit_to, unseen_error
 
 __all__ = [
     "AllReducePoint",
@@ -42,4 +42,5 @@ __all__ = [
     "fit_memory",
     "fit_p2p",
     "fit_to",
+    "unseen_error",
 ]

@@ -119,9 +119,8 @@ def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
         return np.asarray(nbytes / (share * gpu.memory_bandwidth_bytes_per_s) + params["kernel_floor_s"])
 
     fit = fit_to(predict, time, prior)
-    return Fit(
-        {"efficiency": min(1.0, float(np.median([fit.params[sort] for sort in sorts]))), **fit.params}, fit.residuals
-    )
+    usual = min(1.0, float(np.median([fit.params[sort] for sort in sorts])))
+    return Fit({"efficiency": usual, **fit.params}, fit.residuals, fit.misfit)
 
 
 def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:

@@ -15,6 +15,8 @@ from scipy.optimize import least_squares
 
 Prior = dict[str, tuple[float, float, float, float]]
 """Parameter -> (prior value, prior width, lower bound, upper bound)."""
+LEAST_HALF = 4
+"""Points a half needs for the error on unseen measurements to mean anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,12 @@ class Fit:
     """Fitted parameters and how far the fit is from its own data.
 
     residuals : log(predicted time / measured time) of every point.
+    misfit : those residuals for any other parameters; None for a fit that is a plain average.
     """
 
     params: dict[str, float]
     residuals: np.ndarray
+    misfit: Callable[[dict[str, float]], np.ndarray] | None = None
 
     @property
     def median_error(self) -> float:
@@ -64,7 +68,8 @@ def fit_to(
         return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), pull])
 
     result = least_squares(objective, centre / width, bounds=(low / width, high / width), diff_step=1e-3)
-    return Fit(dict(zip(names, (result.x * width).tolist(), strict=True)), misfit(result.x))
+    params = dict(zip(names, (result.x * width).tolist(), strict=True))
+    return Fit(params, misfit(result.x), lambda given: np.log(predict(given) / measured))
 
 
 def bootstrap(
@@ -78,6 +83,22 @@ def bootstrap(
         for name, value in fit(chosen).params.items():
             values.setdefault(name, []).append(value)
     return {name: (float(np.quantile(drawn, 0.05)), float(np.quantile(drawn, 0.95))) for name, drawn in values.items()}
+
+
+def unseen_error(points: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], seed: int = 0) -> float | None:
+    """Median relative error on measurements the fit has not seen: each half of them predicted by a fit to the other.
+
+    None where there are too few, or where the fit is a plain average.
+    """
+    mixed = np.random.default_rng(seed).permutation(len(points))
+    first, second = ([points[index] for index in sorted(half)] for half in (mixed[::2], mixed[1::2]))
+    if len(second) < LEAST_HALF:
+        return None
+    one, other = fit(first), fit(second)
+    if one.misfit is None or other.misfit is None or one.params.keys() != other.params.keys():
+        return None
+    residuals = np.concatenate([one.misfit(other.params), other.misfit(one.params)])
+    return float(np.median(np.abs(np.expm1(residuals))))
 
 
 def columns(points: Sequence[Any], *names: str) -> list[np.ndarray]:

@@ -144,6 +144,8 @@ class Profile(Spec):
     host: HostParams = HostParams()
     residuals: dict[str, float] = Field(default_factory=dict)
     """Median absolute relative error of each fit on its own data."""
+    unseen: dict[str, float] = Field(default_factory=dict)
+    """The same on data the fit has not seen: each half of the measurements predicted by a fit to the other half."""
     provenance: Provenance
 
     @property
