@@ -127,12 +127,18 @@ def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monke
     assert path.read_text() == before  # nothing was measured again
 
 
-def test_collectives_run_on_two_ranks(tmp_path, monkeypatch):
+def test_collectives_and_a_multiply_beside_one_run_on_two_ranks(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from calibration.bench import collectives, run
 
     monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: [])
     shapes = [{"operation": name, "num_ranks": 2, "nbytes": 4096} for name in collectives.OPERATIONS]
     monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest, per_node: iter(shapes))
+    pair = {"operation": "all_reduce", "num_ranks": 2, "nbytes": 2**16, "m": 64, "n": 64, "k": 64, "dtype": "float32"}
+    monkeypatch.setattr(run, "interference_shapes", lambda ranks, quick, device: iter([pair]))
+    monkeypatch.setattr(run, "TURNS", 1)
     data = run.run_suite(tmp_path / "raw.jsonl", "cpu", quick=True, ranks=2)
     assert {item.shape["operation"] for item in data.of("collective")} == set(collectives.OPERATIONS)
+    (item,) = data.of("interference")
+    assert item.extra["gemm_s"] > 0
+    assert item.time_s > max(item.extra["gemm_s"], item.extra["collective_s"]) / 2
