@@ -23,6 +23,7 @@ from calibration.fit import (
     fit_p2p,
     unseen_error,
 )
+from calibration.fit.links import LINK_PRIOR, LOOPBACK_PRIOR
 from calibration.measurement import MeasurementSet
 from sim.costs.collectives import COLLECTIVES
 from sim.errors import ProfileError
@@ -143,18 +144,14 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
 def _links(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: LinkParams) -> LinkParams:
     """The profile's NVLink: collectives, sends, and what compute leaves of them."""
     link = base
-    reduces = draft.add(
-        "nvlink", points.collective_points(data, "all_reduce", cluster), partial(fit_all_reduce, cluster=cluster), 6
-    )
+    prior = LOOPBACK_PRIOR if data.machine.get("device_kind") == "cpu" else LINK_PRIOR
+    fit_one = partial(fit_all_reduce, cluster=cluster, prior=prior)
+    reduces = draft.add("nvlink", points.collective_points(data, "all_reduce", cluster), fit_one, 6)
     if reduces:
         others = {}
         for operation in OWN_VALUES:
-            own = draft.add(
-                operation,
-                points.collective_points(data, operation, cluster),
-                partial(fit_all_reduce, cluster=cluster, operation=operation),
-                6,
-            )
+            found = points.collective_points(data, operation, cluster)
+            own = draft.add(operation, found, partial(fit_one, operation=operation), 6)
             others |= {operation: own} if own else {}
         link = link.replace(**reduces, operations=others)
     sends = draft.add("send", points.send_points(data, cluster), partial(fit_p2p, cluster=cluster, nvlink=link), 3)

@@ -21,6 +21,14 @@ LINK_PRIOR: Prior = {
     "half_volume_bytes": (5e6, 2e7, 1e3, 5e8),
     "exponent": (0.8, 0.3, 0.2, 1.0),
 }
+#: Processes of one host over TCP: every message wakes two threads, which takes tens of microseconds.
+LOOPBACK_PRIOR: Prior = {
+    "efficiency": (0.4, 0.2, 0.02, 1.0),
+    "base_latency_s": (1e-5, 1e-5, 1e-6, 5e-3),
+    "hop_latency_s": (5e-5, 5e-5, 1e-6, 5e-3),
+    "half_volume_bytes": (1e5, 1e5, 1e3, 5e8),
+    "exponent": (0.8, 0.3, 0.2, 1.0),
+}
 P2P_PRIOR: Prior = {"p2p_efficiency": (0.8, 0.2, 0.02, 1.0), "latency_s": (2e-5, 2e-5, 1e-6, 5e-3)}
 HIDDEN_PRIOR: Prior = {"hidden_share": (0.6, 0.3, 0.01, 1.0)}
 COPY_PRIOR: Prior = {
@@ -65,7 +73,9 @@ class PairPoint:
     time_s: float
 
 
-def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec, operation: str = "all_reduce") -> Fit:
+def fit_all_reduce(
+    points: Sequence[AllReducePoint], cluster: ClusterSpec, operation: str = "all_reduce", prior: Prior = LINK_PRIOR
+) -> Fit:
     """NVLink's LinkParams from measured all-reduces (or all-gathers, reduce-scatters) inside a node."""
     shares = nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus)
     ranks, nbytes, time = columns(points, "num_ranks", "nbytes", "time_s")
@@ -75,7 +85,7 @@ def fit_all_reduce(points: Sequence[AllReducePoint], cluster: ClusterSpec, opera
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
         return np.asarray(COLLECTIVES[operation](nbytes, Group(ranks, ranks), fabric))
 
-    return fit_to(predict, time, LINK_PRIOR)
+    return fit_to(predict, time, prior)
 
 
 def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:
