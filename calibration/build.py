@@ -101,6 +101,7 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
     copies = draft.add("copies", points.copy_points(data), fit_copy, 4)
     changes["host"] = base.host.replace(**launch, **copies)
     device = data.machine.get("device", "a machine the data do not name")
+    software = f", torch {data.machine['torch']}" if "torch" in data.machine else ""
     missing = (*draft.missing, f"network and everything else not listed as fitted (as in profile {base.name!r})")
     changes |= {
         "name": name,
@@ -108,7 +109,7 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
         "residuals": {part: fit.median_error for part, fit in draft.fits.items()},
         "unseen": draft.unseen,
         "provenance": base.provenance.replace(
-            method="micro-benchmarks on the machine itself",
+            method=f"micro-benchmarks on the machine itself{software}",
             fitted_on=tuple(f"{count} {part} measurements on {device}" for part, count in draft.counts.items()),
             not_measured=missing,
             date=str(data.machine.get("date", "")),
