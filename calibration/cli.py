@@ -149,10 +149,12 @@ def compare(
 
 
 def _change(value: float | None, other: float | None) -> str:
-    """A percentage where the two are of one size; a factor where they are not; nothing beside zero."""
+    """A percentage where the two are of one size; a factor where they are not; nothing beside (almost) zero."""
     if not value or not other:
         return ""
     ratio = other / value
+    if not 1e-4 < ratio < 1e4:
+        return ""
     return f"{ratio - 1:+.0%}" if 0.1 <= ratio < 10 else f"× {ratio:.2g}"
 
 

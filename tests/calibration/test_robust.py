@@ -87,6 +87,13 @@ def test_what_is_unsteady_is_measured_again_and_the_least_disturbed_counts(tmp_p
     assert [item.time_s for item in least_disturbed(read_journal(journal.path).measurements)] == [1e-5]
 
 
+def test_of_pairs_the_one_whose_parts_were_undisturbed_counts():
+    shape = {"operation": "all_reduce", "num_ranks": 2, "nbytes": 4096}
+    calm = Measurement("interference", shape, 3e-3, extra={"gemm_s": 1e-3, "multiplies": 1, "collective_s": 1e-3})
+    busy = Measurement("interference", shape, 2e-3, extra={"gemm_s": 9e-3, "multiplies": 3, "collective_s": 1e-3})
+    assert least_disturbed([busy, calm]) == least_disturbed([calm, busy]) == [calm]
+
+
 def write(folder, items):
     path = folder / "raw.jsonl"
     write_journal(path, MACHINE, items)
@@ -95,7 +102,15 @@ def write(folder, items):
 
 @pytest.mark.parametrize(
     ("value", "other", "shown"),
-    [(2.0, 3.0, "+50%"), (0.0, 1e-6, ""), (1e-6, 0.0, ""), (1e-9, 1e-3, "× 1e+06"), (None, 1.0, ""), (5.0, 5.0, "+0%")],
+    [
+        (2.0, 3.0, "+50%"),
+        (0.0, 1e-6, ""),
+        (1e-6, 0.0, ""),
+        (1e-5, 1e-3, "× 1e+02"),
+        (1e-15, 209.0, ""),
+        (None, 1.0, ""),
+        (5.0, 5.0, "+0%"),
+    ],
 )
 def test_comparisons_near_zero_print_no_absurd_percentages(value, other, shown):
     assert _change(value, other) == shown
