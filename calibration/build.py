@@ -10,6 +10,8 @@ from typing import Any
 
 from calibration import points
 from calibration.fit import (
+    LINK_PRIOR,
+    LOOPBACK_PRIOR,
     Fit,
     GemmPoint,
     bootstrap,
@@ -23,7 +25,6 @@ from calibration.fit import (
     fit_p2p,
     unseen_error,
 )
-from calibration.fit.links import LINK_PRIOR, LOOPBACK_PRIOR
 from calibration.measurement import MeasurementSet
 from sim.costs.collectives import COLLECTIVES
 from sim.errors import ProfileError

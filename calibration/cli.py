@@ -47,12 +47,13 @@ def run(
     # Whatever can be wrong with the request is found before anything is measured.
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
-    chosen = pick_device(device)
     job = torchrun_job()
     leads = job is None or job.rank == 0
     if leads:
         _check_out(out)
         _profile(base)
+    chosen = pick_device(device)
+    if leads:
         _cluster(node, describe(chosen))
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None

@@ -11,6 +11,8 @@ from calibration.fit.kernels import (
     fit_memory,
 )
 from calibration.fit.links import (
+    LINK_PRIOR,
+    LOOPBACK_PRIOR,
     AllReducePoint,
     CopyPoint,
     PairPoint,
@@ -23,6 +25,8 @@ from calibration.fit.links import (
 from calibration.fit.solve import Fit, bootstrap, fit_to, unseen_error
 
 __all__ = [
+    "LINK_PRIOR",
+    "LOOPBACK_PRIOR",
     "AllReducePoint",
     "AttentionPoint",
     "CopyPoint",
