@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sim.errors import ProfileError, SpecError, nearest
+
+#: Measurements of shipped profiles.
+_SHIPPED_DATA = Path(__file__).parent / "data"
 
 app = typer.Typer(help="Measure a machine and fit the profile that every estimate then uses.", no_args_is_help=True)
 
@@ -31,18 +35,32 @@ def run(
     base: Base = "a100",
     draws: Draws = 20,
 ) -> None:
-    """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped."""
+    """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped.
+
+    On several nodes, or to use a launcher's ranks: torchrun --nproc-per-node 8 -m sim.cli calibrate run
+    """
+    from calibration.bench.machine import describe
+    from calibration.bench.ranks import torchrun_job
     from calibration.bench.run import pick_device, run_suite
     from sim import load_scenario
 
+    # Whatever can be wrong with the request is found before anything is measured.
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
+    job = torchrun_job()
+    leads = job is None or job.rank == 0
+    if leads:
+        _check_out(out)
+        _profile(base)
     chosen = pick_device(device)
+    if leads:
+        _cluster(node, describe(chosen))
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None
-    with _progress() as report:
+    with _progress(leads) as report:
         data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
-    _fit(data, out, raw, node, base, draws)
+    if data is not None:
+        _fit(data, out, raw, node, base, draws)
 
 
 @app.command()
@@ -58,18 +76,19 @@ def fit(
     draws: Draws = 20,
 ) -> None:
     """Fit a profile to measurements that exist already."""
-    from calibration.measurement import MeasurementSet, write_journal
+    from calibration.measurement import MeasurementSet, least_disturbed, write_journal
 
+    _check_out(out)
     machine: dict[str, Any] = {}
     items = []
     for path in files:
         facts, found = _read(path, operation, ranks)
         machine.update(facts)
         items += found
-    data = MeasurementSet(machine, tuple(items))
+    data = MeasurementSet(machine, tuple(least_disturbed(items)))
     raw = out.with_suffix(".jsonl")
     if raw not in files:
-        write_journal(raw, machine or {"device": "not stated"}, items)
+        write_journal(raw, machine or {"device": "not stated"}, data.measurements)
     _fit(data, out, raw, node, base, draws)
 
 
@@ -100,8 +119,8 @@ def show(
         from calibration.measurement import read_journal
         from calibration.report import draw_profile
 
-        raw = None if path is None or not record.provenance.raw_data else path.parent / record.provenance.raw_data
-        if raw is None or not raw.exists():
+        raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
+        if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)
         draw_profile(record, _cluster(node, measured.machine), measured, png)
@@ -120,14 +139,36 @@ def compare(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("field", left.name, right.name, "change"):
         table.add_column(name, justify="left" if name == "field" else "right")
-    for section in ("gemm", "attention", "memory", "nvlink", "network"):
+    for section in ("gemm", "attention", "memory", "nvlink", "network", "host"):
         pair = [getattr(record, section).model_dump() for record in (left, right)]
         for field, value in pair[0].items():
             other = pair[1][field]
-            if isinstance(value, (int, float)) and isinstance(other, (int, float)):
-                change = f"{other / value - 1:+.0%}" if value else ""
-                table.add_row(f"{section}.{field}", f"{value:.4g}", f"{other:.4g}", change)
+            if any(isinstance(one, (int, float)) for one in (value, other)):
+                shown = ["–" if one is None else f"{one:.4g}" for one in (value, other)]
+                table.add_row(f"{section}.{field}", *shown, _change(value, other))
     _console().print(table)
+
+
+def _change(value: float | None, other: float | None) -> str:
+    """A percentage where the two are of one size; a factor where they are not; nothing beside (almost) zero."""
+    if not value or not other:
+        return ""
+    ratio = other / value
+    if not 1e-4 < ratio < 1e4:
+        return ""
+    return f"{ratio - 1:+.0%}" if 0.1 <= ratio < 10 else f"× {ratio:.2g}"
+
+
+def _check_out(out: Path) -> None:
+    """Refuse, before anything is measured, a file that could not be written afterwards."""
+    if out.is_dir():
+        raise ProfileError(f"--out {out} is a folder; name a file in it, such as {out / 'profile.yaml'}")
+    if out.suffix not in (".yaml", ".yml"):
+        raise ProfileError(f"--out {out} must end in .yaml; the raw data go beside it as .jsonl")
+    if not out.parent.is_dir():
+        raise ProfileError(f"the folder {out.parent} of --out does not exist; make it first (mkdir -p {out.parent})")
+    if not os.access(out.parent, os.W_OK):
+        raise ProfileError(f"the folder {out.parent} of --out cannot be written to; choose another")
 
 
 def _console() -> Any:
@@ -143,6 +184,8 @@ def _read(path: Path, operation: str | None, ranks: int | None) -> tuple[dict[st
 
     if path.suffix == ".jsonl":
         data = read_journal(path)
+        if data.cut_end:
+            typer.secho(f"{path}: the last line was cut off while it was written; the rest is used", err=True)
         return data.machine, list(data.measurements)
     if path.suffix == ".csv":
         return {}, read_table(path)
@@ -192,21 +235,31 @@ def _cluster(node: str | None, machine: dict[str, Any]) -> Any:
 
 def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: int) -> None:
     """Fit, write, and say what came of it."""
+    from contextlib import nullcontext
+
     from calibration.build import calibrate
     from calibration.write import write_profile
 
-    result = calibrate(out.stem, data, _cluster(node, data.machine), _profile(base), draws)
+    console = _console()
+    with console.status("fitting") if console.is_terminal else nullcontext():
+        result = calibrate(out.stem, data, _cluster(node, data.machine), _profile(base), draws)
     write_profile(result, out, raw)
-    print_ = _console().print
+    print_ = console.print
+    poor = result.profile.poor_fits
     for part, fit in result.fits.items():
-        print_(f"{part:10} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}")
+        verdict = "  poor: estimates will say so" if part in poor else ""
+        unseen = result.profile.unseen.get(part)
+        beyond = "" if unseen is None else f", on unseen ones {unseen:.1%}"
+        print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
     for line in result.not_measured:
         print_(f"not measured: {line}")
+    for line in result.left_out:
+        print_(f"not used: {line}")
     print_(f"profile: {out}   raw data: {raw}")
     print_(f"use it:  flopcast estimate SCENARIO --profile {out}")
 
 
-def _progress() -> Any:
+def _progress(shown: bool) -> Any:
     """A progress bar with the time left, as a context manager that yields the suite's report function."""
     from contextlib import contextmanager
 
@@ -221,6 +274,7 @@ def _progress() -> Any:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            disable=not shown,
         )
         with bar:
             task = bar.add_task("starting", total=None)

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from calibration.build import all_reduce_points, gemm_points, memory_points
+from calibration.fit.kernels import NUMBER_BYTES
+from calibration.fit.solve import columns
 from calibration.measurement import MeasurementSet
+from calibration.points import collective_points, gemm_points, memory_points
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time
 from sim.network.placement import Group
@@ -46,16 +48,34 @@ def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, p
 def _gemm_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
     points, precision = gemm_points(data)
     gpu = cluster.gpu
-    m, n, k, time = (np.array([getattr(point, name) for point in points]) for name in ("m", "n", "k", "time_s"))
-    flop = 2 * m * n * k
-    width = 4.0 if precision == "fp32" else 2.0
-    fitted = gemm_time(m, n, k, np.ones_like(m), precision, width, gpu, profile.gemm, profile.memory.efficiency)
-    panel.loglog(flop, flop / time / 1e12, "o", ms=4, mfc="none", color=_MEASURED, label="measured")
-    panel.loglog(flop, flop / fitted / 1e12, "x", ms=4, color=_FITTED, label="fitted")
-    panel.axhline(gpu.peak(precision) / 1e12, color=_LIMIT, ls="--", lw=1, label=f"{precision} peak")
-    panel.set_xlabel("FLOPs of the multiply")
-    panel.set_ylabel("TFLOP/s")
+    m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
+    flop = 2 * m * n * k * batch
+    width = NUMBER_BYTES[precision]
+    fitted = gemm_time(m, n, k, batch, precision, width, gpu, profile.gemm, profile.memory.efficiency)
+    intensity = flop / (width * batch * (m * k + k * n + m * n))
+    peak = gpu.peak(precision)
+    scale, unit = (1e12, "TFLOP/s") if peak >= 1e12 else (1e9, "GFLOP/s")
+    panel.loglog(intensity, flop / time / scale, "o", ms=4, mfc="none", color=_MEASURED, label="measured")
+    panel.loglog(intensity, flop / fitted / scale, "x", ms=4, color=_FITTED, label="fitted")
+    grid = np.geomspace(intensity.min(), intensity.max(), 200)
+    roof = np.minimum(peak, grid * gpu.memory_bandwidth_bytes_per_s)
+    panel.loglog(
+        grid, roof / scale, color=_LIMIT, ls="--", lw=1, label=f"roofline, {precision} peak {peak / scale:.3g}"
+    )
+    panel.set_xlabel("FLOPs a byte of operands and result")
+    panel.set_ylabel(unit)
     panel.set_title("matrix multiplies", fontsize=10)
+    for axis in (panel.xaxis, panel.yaxis):
+        _plain_ticks(axis)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Numbers as people write them on a logarithmic axis that spans little more than a decade."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(StrMethodFormatter(""))
 
 
 def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
@@ -75,7 +95,7 @@ def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Meas
 
 
 def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
-    points = all_reduce_points(data)
+    points = collective_points(data, "all_reduce", cluster)
     fabric = Fabric.of(cluster, profile)
     for colour, ranks in zip(_COLOURS, sorted({point.num_ranks for point in points}), strict=False):
         mine = sorted((point.nbytes, point.time_s) for point in points if point.num_ranks == ranks)

@@ -7,11 +7,14 @@ from typing import Any
 
 import yaml
 
-from calibration.build import Calibration
+from calibration.build import OWN_VALUES, Calibration
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 
 _UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
+
+#: fit -> section of the profile, where their names differ
+_SECTIONS = {"send": "nvlink", "interference": "nvlink", "launch": "host", "copies": "host"}
 
 
 def _written(name: str, value: Any) -> Any:
@@ -44,16 +47,16 @@ def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], 
         return data["gemm"], name
     if part == "memory" and name != "efficiency":
         return data["memory"]["operations"], name
-    if part in ("all_gather", "reduce_scatter"):
+    if part in OWN_VALUES:
         return data["nvlink"]["operations"][part], name
-    return data[part], name
+    return data[_SECTIONS.get(part, part)], name
 
 
 def _section(spec: Spec) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name in type(spec).model_fields:
         value = getattr(spec, name)
-        if value is None:
+        if value is None or (isinstance(value, Spec) and not value.model_dump(exclude_none=True)):
             continue
         if isinstance(value, Spec):
             rows[name] = _section(value)

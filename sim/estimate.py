@@ -272,6 +272,15 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
         stated.append(
             f"profile {profile.name!r}: not measured on this GPU: {'; '.join(profile.provenance.not_measured)}"
         )
+    if profile.poor_fits:
+        errors = ", ".join(f"{part} {error:.0%}" for part, error in profile.poor_fits.items())
+        stated.append(f"profile {profile.name!r}: poor fits, by their median error on their own data: {errors}")
+    length, reach = scenario.training.sequence_length, profile.attention.measured_length
+    if stack.attention == "flash" and reach is not None and not reach[0] <= length <= reach[1]:
+        stated.append(
+            f"extrapolated: sequences of {length:,} tokens; attention of profile {profile.name!r} was fitted on "
+            f"{reach[0]:,.0f} to {reach[1]:,.0f}"
+        )
     if profile.gpu != scenario.cluster.gpu.name and profile.gpu != scenario.cluster.gpu.name.split("-")[0]:
         stated.append(
             f"profile {profile.name!r} was made for {profile.gpu} and is used for {scenario.cluster.gpu.name}"

@@ -1,7 +1,8 @@
 """Kernels on one device: matrix multiplies, attention, memory-bound operations, launches, copies.
 
 A case is a shape and a function that makes its inputs and returns the call to time. Data are random: multiplying zeros
-draws less power and runs at higher clocks than training does.
+draws less power and runs at higher clocks than training does. Multiplies write to memory they own already: a CPU's
+operating system would zero fresh pages, which takes longer than a shallow multiply itself.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ def gemm_case(m: int, n: int, k: int, dtype: str, layout: str) -> Case:
     """
 
     def prepare(device: str) -> Call:
+        import torch
+
         left = _random(device, dtype, k, m).t() if layout[0] == "t" else _random(device, dtype, m, k)
         right = _random(device, dtype, n, k).t() if layout[1] == "t" else _random(device, dtype, k, n)
-        return lambda: left @ right
+        out = left @ right
+        return lambda: torch.mm(left, right, out=out)
 
     return Case("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}, prepare)
 
@@ -52,7 +56,8 @@ def bmm_case(batch: int, m: int, n: int, k: int, dtype: str) -> Case:
         import torch
 
         left, right = _random(device, dtype, batch, m, k), _random(device, dtype, batch, k, n)
-        return lambda: torch.bmm(left, right)
+        out = torch.bmm(left, right)
+        return lambda: torch.bmm(left, right, out=out)
 
     return Case("bmm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype}, prepare)
 
@@ -175,6 +180,27 @@ def launch_case(dtype: str) -> Case:
     return Case("launch", {"operation": "add one element"}, prepare)
 
 
+#: modules in a row whose every forward and backward is one kernel
+_CHAIN = 32
+
+
+def framework_case(dtype: str) -> Case:
+    """Modules so small that only the host's share is left: Python, autograd, dispatch and launch.
+
+    The time is that of all `kernels` of a forward and a backward.
+    """
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        chain = torch.nn.Sequential(*(torch.nn.SiLU() for _ in range(_CHAIN)))
+        x = _random(device, dtype, 1).requires_grad_()
+        gradient = torch.ones_like(x)
+        return lambda: torch.autograd.grad(chain(x), x, gradient)
+
+    return Case("launch", {"operation": "module forward and backward", "kernels": 2 * _CHAIN}, prepare)
+
+
 def copy_case(nbytes: int, direction: str) -> Case:
     """Host to device or back, pinned."""
 
@@ -225,7 +251,7 @@ def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> 
     """Everything to measure on one device."""
     cuda = device == "cuda"
     dtype = "bfloat16" if cuda else "float32"
-    largest = 2e13 if cuda else (3e10 if quick else 3e11)
+    largest = 2e13 if cuda else 3e10
     cases = [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in gemm_shapes(quick, largest)]
     if scenario is not None:
         cases += [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in scenario_shapes(scenario)]
@@ -249,7 +275,7 @@ def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> 
         for hidden in hiddens
     ]
     cases += [adam_case(params) for params in ((10**5, 10**6, 10**7) if quick else (10**5, 10**6, 10**7, 10**8))]
-    cases.append(launch_case(dtype))
+    cases += [launch_case(dtype), framework_case(dtype)]
     if cuda:
         cases += [
             copy_case(2**exponent, direction) for exponent in (20, 24, 28) for direction in ("to_device", "to_host")

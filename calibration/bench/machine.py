@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import platform
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+#: Parameters of glibc's mallopt (malloc.h).
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def describe(device: str) -> dict[str, Any]:
@@ -41,6 +46,23 @@ def clocks() -> dict[str, str]:
     """SM clock, temperature and throttle reasons now; empty where there is no GPU to ask."""
     fields = ("clocks.sm", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
     return {name: value for name in fields if (value := _nvidia_smi(name))}
+
+
+def settle(device: str) -> None:
+    """Make a CPU compute as one device of a job does: on one core, with memory it owns.
+
+    glibc returns large blocks to the operating system, which zeroes them page by page at the next use: that takes
+    longer than a memory-bound kernel itself. A GPU's caching allocator hands out the same memory again.
+    """
+    import torch
+
+    if device != "cpu":
+        return
+    torch.set_num_threads(1)  # two threads would wait for each other's turns
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no such switch
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _nvidia_smi(field: str) -> str:

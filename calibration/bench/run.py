@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from calibration.bench.collectives import collective_shapes, run_collectives
+from calibration.bench.collectives import collective_shapes
+from calibration.bench.interference import interference_shapes
 from calibration.bench.kernels import Case, kernel_cases
-from calibration.bench.machine import clocks, describe
+from calibration.bench.machine import clocks, describe, settle
+from calibration.bench.ranks import Task, help_along, joined, run_tasks, torchrun_job
 from calibration.bench.timing import time_call
 from calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
@@ -17,6 +21,8 @@ from sim.specs import Scenario
 
 Report = Callable[[str, int, int], None]
 """(what is being measured, done so far, in all)"""
+TURNS = 3
+"""How often at most anything is measured: again only where it came out unsteady."""
 
 
 def pick_device(asked: str) -> str:
@@ -41,8 +47,11 @@ def run_suite(
     ranks: int | None = None,
     scenario: Scenario | None = None,
     report: Report = lambda what, done, total: None,
-) -> MeasurementSet:
+) -> MeasurementSet | None:
     """Measure this machine; whatever `path` holds already is kept and not measured again.
+
+    What comes out unsteady (other work on the machine, a clock that changes) is measured again in later turns, and the
+    least disturbed median counts.
 
     Parameters
     ----------
@@ -54,41 +63,81 @@ def run_suite(
         Fewer shapes: under two minutes.
     ranks : int, optional
         Processes for collectives on this machine; default one a GPU, or one a core up to 4. 1 leaves collectives out.
+        Under torchrun its ranks are taken instead.
     scenario : Scenario, optional
         Also measure the multiplies of this scenario.
     report : function
         Called as things are measured.
-    """
-    import torch
 
-    if device == "cpu":
-        torch.set_num_threads(1)  # a rank of a job on a CPU is one core; two threads would wait for each other's turns
+    Returns
+    -------
+    MeasurementSet or None
+        None on a rank of torchrun's that only helps rank 0.
+    """
+    settle(device)
+    job = torchrun_job()
+    if job is not None and job.rank > 0:
+        help_along(job, device, TURNS)
+        return None
     journal = Journal(path, describe(device))
     cases = kernel_cases(device, quick, scenario)
+    tasks = _rank_tasks(device, quick, ranks)
+    num_ranks = max((int(shape["num_ranks"]) for _, shape in tasks), default=1)
+    with joined(job, device):
+        for turn in range(1, TURNS + 1):
+            cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
+            tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
+            progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
+            for case in cases_left:
+                _measure(case, device, journal)
+                progress.step(case.kind)
+            run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
+    return MeasurementSet(read_journal(path).machine, tuple(journal.done.values()))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a turn of the suite is."""
+
+    report: Report
+    total: int
+    suffix: str
+    done: int = 0
+
+    def step(self, what: str) -> None:
+        """One more measurement is taken."""
+        self.done += 1
+        self.report(what + self.suffix, self.done, self.total)
+
+
+def _rank_tasks(device: str, quick: bool, ranks: int | None) -> list[Task]:
+    """What several ranks measure together."""
+    import torch
+
+    job = torchrun_job()
     devices = torch.cuda.device_count() if device == "cuda" else min(4, os.cpu_count() or 1)
-    num_ranks = ranks if ranks is not None else devices
-    largest = 2**30 if device == "cuda" else (2**24 if quick else 2**26)
-    shapes = list(collective_shapes(num_ranks, quick, largest)) if num_ranks > 1 else []
-    total = len(cases) + len(shapes)
-    first = int(os.environ.get("RANK", "0")) == 0
-    done = 0
-    for case in cases if first else ():
-        report(case.kind, done, total)
-        _measure(case, device, journal)
-        done += 1
+    num_ranks = job.world if job is not None else devices if ranks is None else ranks
+    per_node = job.ranks_per_node if job is not None else num_ranks
+    if num_ranks < 2:
+        return []
+    largest = _largest_buffer(device, quick, per_node)
+    tasks: list[Task] = [("collective", shape) for shape in collective_shapes(num_ranks, quick, largest, per_node)]
+    if per_node > 1:
+        tasks += [("interference", shape) for shape in interference_shapes(per_node, quick, device)]
+    return tasks
 
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        report("collective", done, total)
 
-    run_collectives(journal, device, shapes, num_ranks, advance)
-    return read_journal(path, tolerate_cut_end=True)
+def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:
+    """Largest buffer of a collective: a gigabyte, where the machine's memory holds every rank's copies. [bytes]"""
+    if device == "cuda":
+        return 2**30
+    if quick:
+        return 2**24
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(2**30, memory // (8 * ranks_per_node))
 
 
 def _measure(case: Case, device: str, journal: Journal) -> None:
-    if Measurement(case.kind, case.shape, 1.0).key in journal.done:
-        return
     try:
         timing = time_call(case.prepare(device), device)
     except RuntimeError as error:  # out of memory, an operation this build lacks: leave the case out, keep the rest

@@ -68,15 +68,15 @@ def cut_of(scenario: Scenario) -> Cut:
 def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
     """What turns the scenario's counts into seconds."""
     cut = cut_of(scenario)
-    stack = scenario.stack
+    stack, measured = scenario.stack, scenario.profile.host.kernel_launch_s
     compute = ComputeModel(
         scenario.cluster.gpu,
         scenario.profile,
         scenario.training.precision,
         cut.width,
-        stack.kernel_launch_s,
-        stack.backward_launch_s,
-        stack.collective_launch_s,
+        stack.kernel_launch_s if measured is None else measured,
+        stack.backward_launch_s if measured is None else measured,
+        stack.collective_launch_s if measured is None else measured,
         stack.elementwise_rate,
         stack.flash_version,
     )

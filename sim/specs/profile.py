@@ -14,6 +14,9 @@ from sim.specs.base import Spec
 MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam"]
 """Sorts of memory-bound kernels that are told apart where they were measured."""
 
+POOR_FIT = 0.15
+"""Median relative error above which a fit is called poor."""
+
 
 class GemmParams(Spec):
     """Matrix multiply: a roofline with tiles, waves and a launch floor (`sim.costs.efficiency.gemm_time`)."""
@@ -39,6 +42,8 @@ class AttentionParams(Spec):
     backward_efficiency: float = Field(gt=0, le=1)
     half_length: NonNegativeFloat = 0.0
     """Sequence length at which half of that efficiency is reached."""
+    measured_length: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Shortest and longest sequence measured; outside it the answer says 'extrapolated'. [tokens]"""
     versions: dict[Literal["1", "2", "3"], PositiveFloat] = Field(default_factory=dict)
     """Speed of other generations of the kernel relative to the one these values describe."""
 
@@ -104,6 +109,19 @@ class LinkParams(Spec):
         return self
 
 
+class HostParams(Spec):
+    """What the host adds, where it was measured."""
+
+    kernel_launch_s: NonNegativeFloat | None = None
+    """Host time a kernel on this machine: Python, autograd and driver. Default: the stack's. [s]"""
+    to_device_bytes_per_s: PositiveFloat | None = None
+    """Copies from pinned host memory to the device. [bytes/s]"""
+    to_host_bytes_per_s: PositiveFloat | None = None
+    """Copies from the device to pinned host memory. [bytes/s]"""
+    copy_latency_s: NonNegativeFloat | None = None
+    """Of a copy, however small. [s]"""
+
+
 class Provenance(Spec):
     """Where a profile's values come from."""
 
@@ -131,6 +149,14 @@ class Profile(Spec):
     memory: MemoryParams
     nvlink: LinkParams
     network: LinkParams
+    host: HostParams = HostParams()
     residuals: dict[str, float] = Field(default_factory=dict)
     """Median absolute relative error of each fit on its own data."""
+    unseen: dict[str, float] = Field(default_factory=dict)
+    """The same on data the fit has not seen: each half of the measurements predicted by a fit to the other half."""
     provenance: Provenance
+
+    @property
+    def poor_fits(self) -> dict[str, float]:
+        """The fits whose own data they miss by too much; every estimate says so."""
+        return {part: error for part, error in self.residuals.items() if error > POOR_FIT}

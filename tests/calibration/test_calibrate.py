@@ -83,7 +83,7 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
     write_journal(raw, data.machine, [*data.measurements, *reduces])
     result = flopcast("calibrate", "fit", raw, "-o", profile, "--draws", 2)
     assert result.returncode == 0, result.stderr
-    assert "gemm         18 measurements" in result.stdout
+    assert "gemm             18 measurements" in result.stdout
     shown = flopcast("calibrate", "show", profile, "--png", figure)
     assert shown.returncode == 0, shown.stderr
     assert figure.stat().st_size > 10_000
@@ -121,18 +121,24 @@ def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monke
     )
     assert len(data.measurements) == len(cases)
     assert all(item.time_s > 0 for item in data.measurements)
-    assert seen[-1][1:] == (len(cases) - 1, len(cases))
+    assert ("gemm", 3, len(cases)) in seen
     before = path.read_text()
     assert run.run_suite(path, "cpu", quick=True, ranks=1).measurements == data.measurements
     assert path.read_text() == before  # nothing was measured again
 
 
-def test_collectives_run_on_two_ranks(tmp_path, monkeypatch):
+def test_collectives_and_a_multiply_beside_one_run_on_two_ranks(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from calibration.bench import collectives, run
 
     monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: [])
     shapes = [{"operation": name, "num_ranks": 2, "nbytes": 4096} for name in collectives.OPERATIONS]
-    monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest: iter(shapes))
+    monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest, per_node: iter(shapes))
+    pair = {"operation": "all_reduce", "num_ranks": 2, "nbytes": 2**16, "m": 64, "n": 64, "k": 64, "dtype": "float32"}
+    monkeypatch.setattr(run, "interference_shapes", lambda ranks, quick, device: iter([pair]))
+    monkeypatch.setattr(run, "TURNS", 1)
     data = run.run_suite(tmp_path / "raw.jsonl", "cpu", quick=True, ranks=2)
     assert {item.shape["operation"] for item in data.of("collective")} == set(collectives.OPERATIONS)
+    (item,) = data.of("interference")
+    assert item.extra["gemm_s"] > 0
+    assert item.time_s > max(item.extra["gemm_s"], item.extra["collective_s"]) / 2

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from calibration import refit
+from calibration.build import calibrate
 from calibration.fit import AllReducePoint, GemmPoint, fit_all_reduce, fit_gemm
 from calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
+from calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time
 from sim.network.placement import Group
@@ -139,4 +141,30 @@ def test_shipped_a100_profile_is_the_fit_of_the_published_layer():
 
 
 def test_every_shipped_profile_has_a_source_of_measurements():
-    assert set(refit.SOURCES) == set(preset_names("profiles"))
+    measured_here = {path.stem for path in (FACTS.parent / "data").glob("*.jsonl")}
+    assert set(refit.SOURCES) | measured_here == set(preset_names("profiles"))
+
+
+def test_shipped_cpu_profile_is_the_fit_of_the_measurements_beside_it():
+    shipped = Profile.read(load_preset("profiles", "cpu-2core"), "cpu-2core")
+    node = ClusterSpec.read(resolve({"name": "cpu", "node": "cpu-host", "num_nodes": 1}, "cluster"), "cpu-host")
+    data = read_journal(FACTS.parent / "data" / shipped.provenance.raw_data)
+    fitted = calibrate("cpu-2core", data, node, PROFILE, draws=1).profile
+    for section in ("gemm", "attention", "memory", "nvlink", "host", "residuals", "unseen"):
+        mine, theirs = (flat(getattr(profile, section)) for profile in (fitted, shipped))
+        assert mine == pytest.approx(theirs, rel=0.02, abs=1e-9), section
+    # Aims on this class of machine, on multiplies and collectives that the fit has not seen.
+    assert shipped.unseen["gemm"] < 0.10
+    assert shipped.unseen["nvlink"] < 0.15
+
+
+def flat(item):
+    """All numbers of a record or mapping by dotted name."""
+    data = item if isinstance(item, dict) else item.model_dump(exclude_none=True)
+    numbers = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            numbers |= {f"{name}.{inner}": number for inner, number in flat(value).items()}
+        elif not isinstance(value, (tuple, str)):
+            numbers[name] = value
+    return numbers

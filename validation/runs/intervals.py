@@ -1,4 +1,4 @@
-"""Write the table of 90 % intervals: by kind of run, the quantile of the absolute log errors, families weighing alike."""
+"""Write the table of 90 % intervals: by kind of run, the quantile of the absolute log errors, by families."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def write_intervals(scored: Sequence[Scored], path: Path | None = None) -> None:
             for kind in kind_of(item.run.choices[0]):
                 errors.setdefault(kind, {}).setdefault(item.run.family, []).append(size)
     lines = [
-        "# Half-widths of 90 % intervals of the step time, as logarithms; flopcast validate --update-intervals writes them.",
-        'source: "absolute log errors of published runs, by family; quantile with the conformal correction (n + 1)/n"',
+        "# Half-widths of 90 % intervals of the step time, as logarithms; flopcast validate --update-intervals",
+        'source: "absolute log errors of published runs; families weigh alike; conformal correction (n + 1)/n"',
         f"unknown: {max(width(list(families.values())) for families in errors.values()):.4f}",
         "kinds:",
     ]

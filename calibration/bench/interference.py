@@ -1,0 +1,73 @@
+"""A matrix multiply alone, a collective alone, and both at once: how much of the collective is really hidden.
+
+On GPUs NCCL runs on a stream of its own beside the multiplies; on a CPU gloo's threads move data beside them. The
+multiplies last about as long as the collective, where hiding shows best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from calibration.bench.collectives import agreed, clock, prepare
+from calibration.bench.kernels import gemm_case
+from calibration.bench.timing import Timing, summarise
+from calibration.measurement import Shape
+
+#: device -> (m, n, k, dtype) of the multiply beside the collective
+_MULTIPLY = {"cuda": (4096, 8192, 8192, "bfloat16"), "cpu": (256, 1024, 1024, "float32")}
+_REPEATS = 9
+
+
+def interference_shapes(num_ranks: int, quick: bool, device: str) -> Iterator[Shape]:
+    """Collectives large enough to matter, over groups of one node."""
+    m, n, k, dtype = _MULTIPLY[device]
+    exponents = (22, 24, 26, 28, 30) if device == "cuda" else (20, 22, 24)
+    for operation in ("all_reduce",) if quick else ("all_reduce", "all_gather", "reduce_scatter"):
+        for size in sorted({2, num_ranks}) if quick else range(2, num_ranks + 1):
+            for exponent in exponents:
+                yield {
+                    "operation": operation,
+                    "num_ranks": size,
+                    "num_nodes": 1,
+                    "nbytes": 2**exponent,
+                    "m": m,
+                    "n": n,
+                    "k": k,
+                    "dtype": dtype,
+                }
+
+
+def time_pair(shape: Shape, group: Any, rank: int, device: str) -> tuple[Timing, Shape]:
+    """The time of both at once; beside it, as `gemm_s` and `collective_s`, what each takes alone. [s]
+
+    The three are measured in turns, so that a clock or a neighbour that changes meanwhile changes all of them.
+    """
+    m, n, k = (int(shape[axis]) for axis in "mnk")
+    multiply = gemm_case(m, n, k, str(shape["dtype"]), "nt").prepare(device)
+    start = prepare(
+        str(shape["operation"]), int(shape["nbytes"]), int(shape["num_ranks"]), group, rank, device, wait=False
+    )
+
+    def multiplies(count: int) -> None:
+        for _ in range(count):
+            multiply()
+
+    def both(count: int) -> None:
+        work = start()
+        multiplies(count)
+        work.wait()
+
+    both(1)
+    alone, moved = agreed(
+        group, [clock(multiply, 3, group, device), clock(lambda: start().wait(), 3, group, device)], device
+    )
+    count = max(1, min(500, round(moved / alone)))
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: multiplies(count),
+        lambda: start().wait(),
+        lambda: both(count),
+    )
+    samples = [[clock(call, 1, group, device) for call in calls] for _ in range(_REPEATS)]
+    gemm, collective, pair = (summarise(agreed(group, list(column), device)) for column in zip(*samples, strict=True))
+    return pair, {"gemm_s": gemm.median_s, "collective_s": collective.median_s, "multiplies": count}

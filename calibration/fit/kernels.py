@@ -1,0 +1,143 @@
+"""What one device computes: matrix multiplies, memory-bound kernels, attention, and the host time of launching them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.fit.solve import Fit, Prior, columns, fit_to
+from sim.costs.efficiency import attention_efficiency, gemm_time
+from sim.specs import GpuSpec
+from sim.specs.profile import GemmParams
+
+GEMM_PRIOR: Prior = {
+    "max_efficiency": (0.82, 0.15, 0.3, 1.0),
+    "k_overhead": (100.0, 100.0, 0.0, 1000.0),
+    "tile_exponent": (0.2, 0.15, 0.0, 0.6),
+    "wave_quantisation": (0.6, 0.4, 0.0, 1.0),
+}
+MEMORY_PRIOR: Prior = {
+    "efficiency": (0.8, 0.2, 0.05, 1.0),
+    "kernel_floor_s": (2e-6, 3e-6, 1e-7, 1e-4),
+}
+ATTENTION_PRIOR: Prior = {
+    "forward_efficiency": (0.5, 0.3, 0.01, 1.0),
+    "backward_efficiency": (0.4, 0.3, 0.01, 1.0),
+    "half_length": (200.0, 300.0, 0.0, 4000.0),
+}
+#: Bytes of an operand's number.
+NUMBER_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPoint:
+    """One measured multiply, or `batch` of them in one kernel: shape and time. [s]"""
+
+    m: float
+    n: float
+    k: float
+    time_s: float
+    batch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """One measured memory-bound kernel: bytes moved, time, and which sort it is. [bytes, s]"""
+
+    nbytes: float
+    time_s: float
+    sort: str = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPoint:
+    """One measured fused attention: FLOPs it executes, sequence length, direction, time. [FLOP, tokens, s]"""
+
+    flop: float
+    length: float
+    backward: bool
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPoint:
+    """`kernels` kernels that do nothing to speak of, launched in a row. [s]
+
+    framework : through modules and autograd, as training launches them.
+    """
+
+    kernels: float
+    time_s: float
+    framework: bool = False
+
+
+def fit_gemm(
+    points: Sequence[GemmPoint],
+    gpu: GpuSpec,
+    precision: str,
+    *,
+    kernel_floor_s: float = 2e-6,
+    memory_efficiency: float = 0.85,
+) -> Fit:
+    """Parameters of `sim.costs.efficiency.gemm_time` from measured multiplies of one GPU.
+
+    Parameters
+    ----------
+    points : sequence of GemmPoint
+    gpu, precision
+        Whose peak, SMs and memory bandwidth apply.
+    kernel_floor_s, memory_efficiency : float
+        Held fixed: large multiplies do not identify them.
+    """
+    m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
+    width = NUMBER_BYTES[precision]
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        gemm = GemmParams.model_construct(**params, kernel_floor_s=kernel_floor_s)
+        return np.asarray(gemm_time(m, n, k, batch, precision, width, gpu, gemm, memory_efficiency))
+
+    return fit_to(predict, time, GEMM_PRIOR)
+
+
+def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
+    """Share of the memory bandwidth that each sort of kernel reaches, and the floor under the smallest of them.
+
+    `efficiency` is the median of the sorts': what kernels get that were not measured.
+    """
+    nbytes, time = columns(points, "nbytes", "time_s")
+    sorts = sorted({point.sort for point in points})
+    which = np.array([sorts.index(point.sort) for point in points])
+    centre, width, low, _ = MEMORY_PRIOR["efficiency"]
+    prior = {"kernel_floor_s": MEMORY_PRIOR["kernel_floor_s"]}
+    # Above 1 where a kernel's data stay in a cache, far below where it computes more than it moves.
+    prior |= dict.fromkeys(sorts, (centre, width, low / 10, 20.0))
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        share = np.array([params[sort] for sort in sorts])[which]
+        return np.asarray(nbytes / (share * gpu.memory_bandwidth_bytes_per_s) + params["kernel_floor_s"])
+
+    fit = fit_to(predict, time, prior)
+    usual = min(1.0, float(np.median([fit.params[sort] for sort in sorts])))
+    return Fit({"efficiency": usual, **fit.params}, fit.residuals, fit.misfit)
+
+
+def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:
+    """Parameters of `sim.costs.efficiency.attention_efficiency`, forward and backward."""
+    flop, length, time = columns(points, "flop", "length", "time_s")
+    backward = np.array([point.backward for point in points])
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        share = np.where(backward, params["backward_efficiency"], params["forward_efficiency"])
+        return np.asarray(flop / (gpu.peak(precision) * attention_efficiency(length, share, params["half_length"])))
+
+    return fit_to(predict, time, ATTENTION_PRIOR)
+
+
+def fit_launch(points: Sequence[LaunchPoint]) -> Fit:
+    """Host time a kernel: Python, autograd, dispatch and driver where that was measured, a bare launch otherwise."""
+    chosen = [point for point in points if point.framework] or list(points)
+    kernels, time = columns(chosen, "kernels", "time_s")
+    each = float(np.median(time / kernels))
+    return Fit({"kernel_launch_s": each}, np.log(each * kernels / time))

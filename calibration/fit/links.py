@@ -1,0 +1,130 @@
+"""What links carry: collectives, sends, copies to and from the host, and collectives beside compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.fit.solve import Fit, Prior, columns, fit_to
+from sim.costs.collectives import COLLECTIVES, Fabric, send
+from sim.network.nvlink import nvlink_shares
+from sim.network.placement import Group
+from sim.specs import ClusterSpec
+from sim.specs.profile import LinkParams
+
+LINK_PRIOR: Prior = {
+    "efficiency": (0.78, 0.15, 0.02, 1.0),
+    "base_latency_s": (2e-5, 2e-5, 1e-6, 5e-3),
+    "hop_latency_s": (2e-6, 2e-6, 1e-7, 5e-3),
+    "half_volume_bytes": (5e6, 2e7, 1e3, 5e8),
+    "exponent": (0.8, 0.3, 0.2, 1.0),
+}
+#: Processes of one host over TCP: every message wakes two threads, which takes tens of microseconds.
+LOOPBACK_PRIOR: Prior = {
+    "efficiency": (0.4, 0.2, 0.02, 1.0),
+    "base_latency_s": (1e-5, 1e-5, 1e-6, 5e-3),
+    "hop_latency_s": (5e-5, 5e-5, 1e-6, 5e-3),
+    "half_volume_bytes": (1e5, 1e5, 1e3, 5e8),
+    "exponent": (0.8, 0.3, 0.2, 1.0),
+}
+P2P_PRIOR: Prior = {"p2p_efficiency": (0.8, 0.2, 0.02, 1.0), "latency_s": (2e-5, 2e-5, 1e-6, 5e-3)}
+HIDDEN_PRIOR: Prior = {"hidden_share": (0.6, 0.3, 0.01, 1.0)}
+COPY_PRIOR: Prior = {
+    "to_device_bytes_per_s": (2.5e10, 2.5e10, 1e8, 1e12),
+    "to_host_bytes_per_s": (2.5e10, 2.5e10, 1e8, 1e12),
+    "copy_latency_s": (1e-5, 1e-5, 1e-7, 1e-3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AllReducePoint:
+    """One measured all-reduce over `num_ranks` GPUs of one NVLink domain. [bytes, s]"""
+
+    num_ranks: int
+    nbytes: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendPoint:
+    """One measured send between two GPUs of one NVLink domain. [bytes, s]"""
+
+    nbytes: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPoint:
+    """One measured copy between pinned host memory and a device. [bytes, s]"""
+
+    nbytes: float
+    to_device: bool
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairPoint:
+    """Multiplies and a collective: each alone, and both at once. [s]"""
+
+    gemm_s: float
+    collective_s: float
+    time_s: float
+
+
+def fit_all_reduce(
+    points: Sequence[AllReducePoint], cluster: ClusterSpec, operation: str = "all_reduce", prior: Prior = LINK_PRIOR
+) -> Fit:
+    """NVLink's LinkParams from measured all-reduces (or all-gathers, reduce-scatters) inside a node."""
+    shares = nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus)
+    ranks, nbytes, time = columns(points, "num_ranks", "nbytes", "time_s")
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        link = LinkParams.model_construct(**params, p2p_efficiency=1.0, hidden_share=1.0)
+        fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
+        return np.asarray(COLLECTIVES[operation](nbytes, Group(ranks, ranks), fabric))
+
+    return fit_to(predict, time, prior)
+
+
+def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:
+    """`p2p_efficiency` from measured sends inside a node.
+
+    A send's own latency is fitted beside it, so that small messages do not spoil the bandwidth; the residuals are those
+    of `sim.costs.collectives.send`, which takes the latency of collectives.
+    """
+    nbytes, time = columns(points, "nbytes", "time_s")
+    peak = cluster.node.nvlink_bandwidth_bytes_per_s
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * peak))
+
+    found = {"p2p_efficiency": fit_to(predict, time, P2P_PRIOR).params["p2p_efficiency"]}
+    link = nvlink.model_copy(update=found)
+    return Fit(found, np.log(np.asarray(send(nbytes, False, Fabric(link, link, peak, 1.0))) / time))
+
+
+def fit_copy(points: Sequence[CopyPoint]) -> Fit:
+    """Bandwidth between host and device in either direction, and a copy's latency."""
+    nbytes, time = columns(points, "nbytes", "time_s")
+    there = np.array([point.to_device for point in points])
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        bandwidth = np.where(there, params["to_device_bytes_per_s"], params["to_host_bytes_per_s"])
+        return np.asarray(params["copy_latency_s"] + nbytes / bandwidth)
+
+    return fit_to(predict, time, COPY_PRIOR)
+
+
+def fit_hidden_share(points: Sequence[PairPoint]) -> Fit:
+    """Share of a collective's time beside compute that does not lengthen the two together.
+
+    Of the shorter of the two, that share runs for free: both = gemm + collective − share · min(gemm, collective).
+    """
+    gemm, collective, time = columns(points, "gemm_s", "collective_s", "time_s")
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        return np.asarray(gemm + collective - params["hidden_share"] * np.minimum(gemm, collective))
+
+    return fit_to(predict, time, HIDDEN_PRIOR)

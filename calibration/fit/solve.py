@@ -1,0 +1,106 @@
+"""The solver behind every fit, the shape of its result, and its uncertainty.
+
+Few points are common (a data sheet of ten multiplies), so every fit is drawn weakly to prior values, in units of a
+prior width; many points overrule them. Residuals are relative (logarithms of time), and outliers count less (soft L1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+Prior = dict[str, tuple[float, float, float, float]]
+"""Parameter -> (prior value, prior width, lower bound, upper bound)."""
+LEAST_HALF = 4
+"""Points a half needs for the error on unseen measurements to mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Fitted parameters and how far the fit is from its own data.
+
+    residuals : log(predicted time / measured time) of every point.
+    misfit : those residuals for any other parameters; None for a fit that is a plain average.
+    """
+
+    params: dict[str, float]
+    residuals: np.ndarray
+    misfit: Callable[[dict[str, float]], np.ndarray] | None = None
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute relative error."""
+        return float(np.median(np.abs(np.expm1(self.residuals))))
+
+
+def fit_to(
+    predict: Callable[[dict[str, float]], np.ndarray],
+    measured: np.ndarray,
+    prior: Prior,
+    noise: float = 0.05,
+) -> Fit:
+    """Find the parameters whose predicted times are nearest to the measured ones.
+
+    Parameters
+    ----------
+    predict : function
+        Parameters by name -> times. [s]
+    measured : array
+        Times. [s]
+    prior : Prior
+    noise : float
+        Relative noise of a measurement, which sets how much a point weighs against the prior.
+    """
+    names = list(prior)
+    centre, width, low, high = (np.array([prior[name][i] for name in names]) for i in range(4))
+
+    def misfit(x: np.ndarray) -> np.ndarray:
+        return np.log(predict(dict(zip(names, x * width, strict=True))) / measured)
+
+    def objective(x: np.ndarray) -> np.ndarray:
+        pull = x - centre / width
+        # Soft L1 on the data alone: scaled so that the solver's plain squares see it.
+        r = misfit(x) / noise
+        return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), pull])
+
+    result = least_squares(objective, centre / width, bounds=(low / width, high / width), diff_step=1e-3)
+    params = dict(zip(names, (result.x * width).tolist(), strict=True))
+    return Fit(params, misfit(result.x), lambda given: np.log(predict(given) / measured))
+
+
+def bootstrap(
+    points: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], draws: int, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """90 % interval of every parameter, refitting on points drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    values: dict[str, list[float]] = {}
+    for _ in range(draws):
+        chosen = [points[index] for index in rng.integers(0, len(points), len(points))]
+        for name, value in fit(chosen).params.items():
+            values.setdefault(name, []).append(value)
+    return {name: (float(np.quantile(drawn, 0.05)), float(np.quantile(drawn, 0.95))) for name, drawn in values.items()}
+
+
+def unseen_error(points: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], seed: int = 0) -> float | None:
+    """Median relative error on measurements the fit has not seen: each half of them predicted by a fit to the other.
+
+    None where there are too few, or where the fit is a plain average.
+    """
+    mixed = np.random.default_rng(seed).permutation(len(points))
+    first, second = ([points[index] for index in sorted(half)] for half in (mixed[::2], mixed[1::2]))
+    if len(second) < LEAST_HALF:
+        return None
+    one, other = fit(first), fit(second)
+    if one.misfit is None or other.misfit is None or one.params.keys() != other.params.keys():
+        return None
+    residuals = np.concatenate([one.misfit(other.params), other.misfit(one.params)])
+    return float(np.median(np.abs(np.expm1(residuals))))
+
+
+def columns(points: Sequence[Any], *names: str) -> list[np.ndarray]:
+    """The named values of all points, an array each."""
+    return [np.array([getattr(point, name) for point in points], dtype=float) for name in names]

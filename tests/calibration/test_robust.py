@@ -1,0 +1,214 @@
+"""What goes wrong while a machine is measured: interrupts, cut files, bad targets, several launchers' ranks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from calibration.bench.collectives import collective_shapes, members
+from calibration.cli import _change
+from calibration.measurement import UNSTEADY, Journal, Measurement, least_disturbed, read_journal, write_journal
+
+ROOT = Path(__file__).parents[2]
+MACHINE = {"device": "a test", "torch": "1"}
+GEMMS = [Measurement("gemm", {"m": 64 * i, "n": 64, "k": 64, "dtype": "float32"}, 1e-5 * i) for i in range(1, 9)]
+FIT = ("--node", "cpu-host", "--draws", 1)
+
+
+def flopcast(*arguments):
+    command = [sys.executable, "-m", "sim.cli", "calibrate", *map(str, arguments)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert "Traceback" not in result.stderr, result.stderr
+    return result.returncode, " ".join((result.stdout + result.stderr).split())
+
+
+def test_fit_uses_what_is_whole_of_a_killed_runs_file_and_says_so(tmp_path):
+    raw = tmp_path / "raw.jsonl"
+    write_journal(raw, MACHINE, GEMMS)
+    raw.write_text(raw.read_text()[:-20])
+    code, said = flopcast("fit", raw, "-o", tmp_path / "mine.yaml", *FIT)
+    assert code == 0, said
+    assert "the last line was cut off while it was written" in said
+    assert "gemm 7 measurements" in said
+
+
+def test_a_malformed_line_in_the_middle_is_refused_with_its_number(tmp_path):
+    raw = tmp_path / "raw.jsonl"
+    write_journal(raw, MACHINE, GEMMS)
+    lines = raw.read_text().splitlines()
+    lines[3] = lines[3][:-20]
+    raw.write_text("\n".join(lines))  # the end is cut too
+    code, said = flopcast("fit", raw, "-o", tmp_path / "mine.yaml", *FIT)
+    assert code == 2
+    assert "line 4 is not a measurement" in said
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("missing/mine.yaml", "does not exist; make it first"),
+        ("", "is a folder; name a file in it"),
+        ("mine.jsonl", "must end in .yaml"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("run", "--device", "cpu"), ("fit", "raw.jsonl")])
+def test_a_file_that_could_not_be_written_is_refused_before_anything_is_measured(tmp_path, verb, out, says):
+    pytest.importorskip("torch")
+    code, said = flopcast(*verb, "-o", tmp_path / out)
+    assert code == 2
+    assert says in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    write_journal(path, MACHINE, GEMMS[:2])
+    path.write_text(path.read_text().rstrip("\n"))
+    Journal(path, MACHINE).add(GEMMS[2])
+    assert list(read_journal(path).measurements) == GEMMS[:3]
+
+
+def test_what_is_unsteady_is_measured_again_and_the_least_disturbed_counts(tmp_path):
+    journal = Journal(write(tmp_path, []), MACHINE)
+    shape = GEMMS[0].shape
+    assert journal.lacks("gemm", shape)
+    journal.add(Measurement("gemm", shape, 3e-5, spread=2 * UNSTEADY))
+    assert not journal.lacks("gemm", shape)
+    assert journal.lacks("gemm", shape, turn=2)
+    journal.add(Measurement("gemm", shape, 1e-5, spread=UNSTEADY / 2))
+    journal.add(Measurement("gemm", shape, 2e-5, spread=2 * UNSTEADY))
+    assert not journal.lacks("gemm", shape, turn=4)
+    assert [item.time_s for item in least_disturbed(read_journal(journal.path).measurements)] == [1e-5]
+
+
+def test_of_pairs_the_one_whose_parts_were_undisturbed_counts():
+    shape = {"operation": "all_reduce", "num_ranks": 2, "nbytes": 4096}
+    calm = Measurement("interference", shape, 3e-3, extra={"gemm_s": 1e-3, "multiplies": 1, "collective_s": 1e-3})
+    busy = Measurement("interference", shape, 2e-3, extra={"gemm_s": 9e-3, "multiplies": 3, "collective_s": 1e-3})
+    assert least_disturbed([busy, calm]) == least_disturbed([calm, busy]) == [calm]
+
+
+def write(folder, items):
+    path = folder / "raw.jsonl"
+    write_journal(path, MACHINE, items)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "shown"),
+    [
+        (2.0, 3.0, "+50%"),
+        (0.0, 1e-6, ""),
+        (1e-6, 0.0, ""),
+        (1e-5, 1e-3, "× 1e+02"),
+        (1e-15, 209.0, ""),
+        (None, 1.0, ""),
+        (5.0, 5.0, "+0%"),
+    ],
+)
+def test_comparisons_near_zero_print_no_absurd_percentages(value, other, shown):
+    assert _change(value, other) == shown
+
+
+def test_groups_are_every_size_in_a_node_then_whole_nodes():
+    shapes = list(collective_shapes(16, quick=False, largest=2**10, ranks_per_node=4))
+    sizes = [(shape["num_ranks"], shape["num_nodes"]) for shape in shapes if shape["operation"] == "all_reduce"]
+    assert sizes == [(2, 1), (3, 1), (4, 1), (8, 2), (12, 3), (16, 4)]
+    sends = [shape for shape in shapes if shape["operation"] == "send"]
+    assert [members(shape, 4) for shape in sends] == [(0, 1), (0, 4)]
+
+
+# A suite of two small parts, run by the command line in a process of its own.
+SMALL = """
+import sys
+from calibration.bench import kernels, run
+run.kernel_cases = lambda *_: [kernels.gemm_case(64, 64, 16 * i, "float32", "nt") for i in range(1, 9)]
+run.collective_shapes = lambda ranks, quick, largest, per_node: (
+    {"operation": "all_reduce", "num_ranks": 2, "num_nodes": 1, "nbytes": 2**e} for e in range(10, {last})
+)
+run.interference_shapes = lambda *_: ()
+run.TURNS = 1
+from sim.cli import main
+if __name__ == "__main__":
+    main()
+"""
+
+
+def small_suite(folder, last):
+    script = folder / "small.py"
+    script.write_text(SMALL.replace("{last}", str(last)))
+    return script, {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "took too long"
+        time.sleep(0.05)
+
+
+def test_an_interrupt_during_collectives_is_quiet_and_loses_nothing(tmp_path):
+    pytest.importorskip("torch")
+    script, environment = small_suite(tmp_path, 28)
+    raw = tmp_path / "mine.jsonl"
+    command = [sys.executable, str(script), "calibrate", "run", "--device", "cpu", "--ranks", "2"]
+    process = subprocess.Popen(
+        [*command, "-o", str(tmp_path / "mine.yaml")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: raw.exists() and raw.read_text().count('"collective"') >= 2)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: the process and its ranks
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said, said
+    wait_for(lambda: not group_lives(process.pid))
+    kept = read_journal(raw)
+    assert not kept.cut_end
+    assert len(kept.of("gemm")) == 8
+    assert len(kept.of("collective")) >= 2
+
+
+def group_lives(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_ranks_that_torchrun_started_help_rank_0(tmp_path):
+    pytest.importorskip("torch")
+    script, environment = small_suite(tmp_path, 16)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        str(script),
+    ]
+    result = subprocess.run(
+        [*command, "calibrate", "run", "--device", "cpu", "-o", str(tmp_path / "mine.yaml"), "--draws", "1"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("profile: ") == 1  # rank 0 alone fits and writes
+    (head, *lines) = (json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines())
+    assert head["machine"]["device_kind"] == "cpu"
+    assert [line["kind"] for line in lines] == ["gemm"] * 8 + ["collective"] * 6
+    assert {line["shape"]["num_ranks"] for line in lines[8:]} == {2}
