@@ -31,6 +31,11 @@ class StackSpec(Spec):
     """Rotary positions in one kernel per direction, instead of one per arithmetic step."""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
+    vocab_parallel_loss: bool = True
+    """The loss works on each tensor-parallel rank's share of the vocabulary, instead of on gathered logits."""
+    regather_sequence: bool = True
+    """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
+    2022, section 4.2.2), instead of kept whole."""
     fused_gradient_accumulation: bool = True
     """Weight gradients are added to the main gradients inside the matrix multiply, not in a kernel of their own."""
     fused_optimizer: bool = True

@@ -110,12 +110,11 @@ def _gather_in(cut: Cut, hidden: int, stack: StackSpec) -> tuple[tuple[Collectiv
     if cut.sequence_parallel:
         # The backward gathers the input again (it is kept sharded) beside the input-gradient multiply, and
         # reduce-scatters the result [Korthikanti 2022, section 4.2.2].
+        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True),)
+        scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward)
         return (
             (Collective("gather activations", "all_gather", nbytes),),
-            (
-                Collective("gather activations again", "all_gather", nbytes, overlapped=True),
-                Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward),
-            ),
+            (*(again if stack.regather_sequence else ()), scatter),
         )
     return (), (Collective("reduce input gradient", "all_reduce", nbytes, overlapped=stack.overlap_tp_backward),)
 
@@ -336,11 +335,12 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Final norm, logits and cross-entropy over a vocabulary cut by tp; never recomputed.
 
     Megatron-LM computes the loss in fp32 from 16-bit logits without gathering them: three all-reduces of one number a
-    token (Shoeybi et al. 2019, section 3).
+    token (Shoeybi et al. 2019, section 3). A stack without a vocabulary-parallel loss gathers them.
     """
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     vocabulary = model.vocab_size / cut.tp
-    logits = tokens * vocabulary
+    whole = not stack.vocab_parallel_loss
+    logits = tokens * (model.vocab_size if whole else vocabulary)
     norm_f, norm_b = _norm(model, stack, cut)
     logit_f, logit_i, logit_w = _linear("logits", tokens, vocabulary, h, stack, w, cause=Cause.LOGITS)
     if stack.fused_cross_entropy:
@@ -356,6 +356,8 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
         loss_b = memory("cross-entropy backward", (w + 12) * logits, 3)
     gather_f, gather_b = _gather_in(cut, h, stack)
     statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
+    if whole:
+        statistics = (Collective("gather logits", "all_gather", w * logits),)
     weights = model.vocab_size * h / cut.tp
     return BlockWork(
         forward=Phase((norm_f, logit_f, loss_f), gather_f + statistics),

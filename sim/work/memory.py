@@ -69,10 +69,17 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
         outputs = query + key_value + inputs * model.intermediate_size / cut.tp
         return w * cut.norm_tokens * h + w * tokens * (query + outputs) + attention_core_bytes(model, stack, cut)
     mask = 1 if model.dropout else 0
-    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks.
-    around = cut.norm_tokens * h * (4 * w + 2 * mask)
+    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks; an unfused norm keeps
+    # its input and its normalised input in fp32, and the latter in 16 bits.
+    norms = 0 if stack.fused_norm else 2 * (4 + 4 + w)
+    around = cut.norm_tokens * h * (4 * w + norms + 2 * mask)
+    if cut.sequence_parallel and not stack.regather_sequence:
+        around += 2 * w * (tokens - cut.norm_tokens) * h
     # Query, key and value; the context; the activation's input and output.
-    cut_by_tp = w * tokens * (2 * query + key_value + (inputs + 1) * model.intermediate_size / cut.tp)
+    products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
+    cut_by_tp = w * tokens * (2 * query + key_value + products * model.intermediate_size / cut.tp)
+    if model.position == "rotary" and not stack.fused_rotary:
+        cut_by_tp += w * tokens * (query + key_value / 2)  # their rotated halves, which the product's gradient needs
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
     return around + cut_by_tp + core
 
@@ -82,7 +89,8 @@ def attention_core_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number
     rows = model.num_heads / cut.tp * cut.tokens
     if stack.attention == "flash":
         return 4.0 * rows
-    per_score = cut.width + ((1 + cut.width) if model.dropout else 0)
+    # Step by step, the scaled scores are kept beside the probabilities.
+    per_score = cut.width * (1 if stack.fused_softmax else 2) + ((1 + cut.width) if model.dropout else 0)
     return per_score * rows * cut.sequence_length
 
 
@@ -97,7 +105,14 @@ def stage_activation_bytes(stage: Stage, model: ModelSpec, stack: StackSpec, cut
 
 
 def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
-    """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]"""
+    """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
+
+    A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
+    gradient, the cast's gradient (4 bytes each) and its 16-bit copy.
+    """
+    if not stack.vocab_parallel_loss:
+        gathered = cut.width if cut.tp > 1 else 0
+        return float(cut.tokens * model.vocab_size * (cut.width / cut.tp + gathered + 18))
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
     return float(per_logit * cut.tokens * model.vocab_size / cut.tp)
 
@@ -127,9 +142,10 @@ def rank_memory(
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
     working = max(working, copies - peak_activations)
-    boundary = cut.width * cut.norm_tokens * model.hidden_size
     has_head = any(stage.has_head for stage in held)
     logits = peak_logits * logits_bytes(model, stack, cut) if has_head else 0.0
+    working = max(working - logits, 0.0)  # the logits are gone before a layer's backward begins
+    boundary = cut.width * cut.norm_tokens * model.hidden_size
     return MemoryUse(
         weights=params * training.activation_bytes * shard[2],
         gradients=params * grad_width * shard[1],
