@@ -38,6 +38,8 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
     kernel = re.search(r"attention/norm kernel: ([^;]*)", notes)
     if kernel:
         stack |= _kernels(kernel.group(1))
+    if re.search(r"\beager\b", notes):
+        stack |= {"fused_bias_activation": False, "fused_rotary": False, "fused_norm": False}
     if "mode PURE" in notes:
         stack["gradient_precision"] = "bf16"
     return stack, inferred

@@ -62,6 +62,7 @@ def cut_of(scenario: Scenario) -> Cut:
         recompute=plan.recompute,
         width=training.activation_bytes,
         cp=plan.cp,
+        fp8=training.precision == "fp8",
     )
 
 

@@ -36,6 +36,8 @@ class StackSpec(Spec):
     regather_sequence: bool = True
     """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
     2022, section 4.2.2), instead of kept whole."""
+    fused_casts: bool = True
+    """Casts to fp8 happen inside the kernels before, as in Transformer Engine, instead of in passes of their own."""
     fused_gradient_accumulation: bool = True
     """Weight gradients are added to the main gradients inside the matrix multiply, not in a kernel of their own."""
     fused_optimizer: bool = True
@@ -55,6 +57,9 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
     overlap_context: bool = True
     """Context parallelism passes keys and values round a ring beside the attention, instead of gathering them first."""
+    balanced_context: bool = True
+    """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
+    equally busy, instead of consecutive pieces, whose last rank attends to everything."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""

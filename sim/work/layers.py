@@ -26,6 +26,7 @@ class Cut:
     """What of plan and training the counts depend on. Numbers may be arrays; the flags are categories.
 
     width : bytes of an activation or weight in compute precision.
+    fp8 : the linear layers inside transformer layers multiply 8-bit numbers.
     """
 
     tp: Number
@@ -35,6 +36,7 @@ class Cut:
     recompute: str
     width: int = 2
     cp: Number = 1
+    fp8: bool = False
 
     @property
     def tokens(self) -> Number:
@@ -66,6 +68,8 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     mlp = _mlp(model, stack, cut)
     forward = attention.forward + mlp.forward
     accumulate = _gradient_accumulation(layer_params(model) / cut.tp, stack, cut.width)
+    cast_f, cast_b = _casts(model, stack, cut)
+    attention = BlockWork(cast_f + attention.forward, cast_b + attention.input_grad, attention.weight_grad)
     again = {
         "none": Phase(),
         "selective": core.forward,
@@ -85,6 +89,25 @@ def _per_op(forward: Phase) -> Phase:
     multiplies = [item for item in forward.operations if item.kind == "matmul" and item.cause is Cause.MATMUL]
     cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
     return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
+
+
+def _casts(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Phase, Phase]:
+    """Scaling linears' inputs, weights and output gradients to 8 bits, where no other kernel does it in passing.
+
+    A pass finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is written
+    twice, once transposed for the weight gradient.
+    """
+    if not cut.fp8 or stack.fused_casts:
+        return Phase(), Phase()
+    h, tokens = model.hidden_size, cut.tokens
+    query, inner = model.num_heads * model.head_dim / cut.tp, model.intermediate_size / cut.tp
+    inputs = tokens * (2 * h + query + inner)
+    gradients = tokens * (query + key_value_width(model, cut.tp) + 2 * h + (2 if model.gated_mlp else 1) * inner)
+    weights = layer_params(model) / cut.tp
+    return (
+        Phase((memory("casts to fp8", 5 * (inputs + weights), kernels=16),)),
+        Phase((memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),)),
+    )
 
 
 def _linear(
@@ -181,7 +204,10 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     exchange_f, exchange_b = _exchange_keys(model, stack, cut)
     credit = full
     if stack.attention == "flash":
-        skipped = 0.5 if stack.causal_attention else 1.0
+        # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
+        skipped = 1.0
+        if stack.causal_attention:
+            skipped = 0.5 if stack.balanced_context else 1.0 - 0.5 / cut.cp
         nbytes = w * cut.tokens * (2 * model.num_heads * d / cut.tp + key_value_width(model, cut.tp))
 
         def fused(name: str, times: float, credited: float, backward: bool) -> Operation:

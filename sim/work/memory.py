@@ -72,12 +72,15 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks; an unfused norm keeps
     # its input and its normalised input in fp32, and the latter in 16 bits.
     norms = 0 if stack.fused_norm else 2 * (4 + 4 + w)
-    around = cut.norm_tokens * h * (4 * w + norms + 2 * mask)
+    # Linears that multiply 8-bit numbers keep their inputs in 8 bits.
+    kept = 1 if cut.fp8 else w
+    around = cut.norm_tokens * h * (2 * w + 2 * kept + norms + 2 * mask)
     if cut.sequence_parallel and not stack.regather_sequence:
-        around += 2 * w * (tokens - cut.norm_tokens) * h
+        around += 2 * kept * (tokens - cut.norm_tokens) * h
     # Query, key and value; the context; the activation's input and output.
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
-    cut_by_tp = w * tokens * (2 * query + key_value + products * model.intermediate_size / cut.tp)
+    inner = model.intermediate_size / cut.tp
+    cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (query + inner))
     if model.position == "rotary" and not stack.fused_rotary:
         cut_by_tp += w * tokens * (query + key_value / 2)  # their rotated halves, which the product's gradient needs
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
