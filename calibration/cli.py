@@ -92,6 +92,72 @@ def fit(
     _fit(data, out, raw, node, base, draws)
 
 
+@app.command("from-runs")
+def from_runs(
+    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of the README.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the stack's values go beside it.")] = Path(
+        "profile.yaml"
+    ),
+    stack: Annotated[
+        str | None, typer.Option(help="Only the runs of this stack; needed where there are several.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="Only runs whose GPU's name holds this.")] = "",
+    precision: Annotated[str, typer.Option(help="Only runs of this precision.")] = "",
+    base: Annotated[str | None, typer.Option(help="Profile to start from; default: the one of the runs' GPU.")] = None,
+    parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
+    folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
+) -> None:
+    """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
+    from rich.table import Table
+
+    from calibration.from_runs import PRIOR, fit_runs
+    from calibration.readers.training_runs import read_training_runs
+    from calibration.write import write_runs_profile
+
+    _check_out(out)
+    names = parameter or list(PRIOR)
+    unknown = [name for name in names if name not in PRIOR]
+    if unknown:
+        raise SpecError(f"unknown parameter {unknown[0]!r}{nearest(unknown[0], PRIOR)}")
+    read = read_training_runs(runs, base)
+    chosen = [
+        run
+        for run in read
+        if run.choices and gpu in run.gpu and precision in run.precision and stack in (None, run.choices[0].stack.name)
+    ]
+    print_ = _console().print
+    left = [run for run in read if run.skipped]
+    if not chosen:
+        raise SpecError(
+            f"no run of {runs} is left to fit: {len(read)} rows, {len(left)} of them not modelled"
+            + (f" ({left[0].id}: {left[0].skipped})" if left else "; loosen --stack, --gpu or --precision")
+        )
+    kinds = sorted({(run.choices[0].profile.name, run.choices[0].stack.name) for run in chosen})
+    if len(kinds) > 1:
+        listed = "; ".join(f"profile {name}, stack {of}" for name, of in kinds)
+        raise SpecError(f"runs of several kinds cannot share one fit: {listed}; choose with --stack and --gpu")
+    found = fit_runs(chosen, names, folds=folds, report=lambda text: print_(f"[dim]{text}[/dim]"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("parameter", "bottom-up", "fitted", "±", "left out: least", "most", ""):
+        table.add_column(name, justify="left" if name in ("parameter", "") else "right")
+    for item in found.parameters:
+        ends = (f"{min(item.left_out):.4g}", f"{max(item.left_out):.4g}") if item.left_out else ("", "")
+        verdict = "" if item.identified else "not identified by these runs"
+        table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", *ends, verdict)
+    print_(table)
+    count = len({run.family for run in found.runs})
+    print_(f"{len(found.runs)} runs of {count} families; {len(left)} rows of the file are not modelled")
+    for what, errors in (
+        ("before", found.before),
+        ("fitted", found.errors),
+        *((("left out", found.left_out_errors),) if folds >= 2 and count >= 2 else ()),
+    ):
+        print_(f"{what:9} mean absolute error {abs(errors).mean():6.1%}   bias {errors.mean():+6.1%}")
+    overrides = " ".join(f"'{text}'" for text in write_runs_profile(found, out, runs.name))
+    print_(f"profile: {out}")
+    print_(f"use it:  flopcast estimate SCENARIO --profile {out} {overrides}", soft_wrap=True)
+
+
 @app.command()
 def show(
     profile: Annotated[str, typer.Argument(help="A profile's YAML file, or the name of a shipped one.")],

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from calibration.build import OWN_VALUES, Calibration
+from calibration.from_runs import RunsFit, with_values
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 
@@ -80,3 +81,40 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return calibration.profile
+
+
+def write_runs_profile(fit: RunsFit, path: Path, source: str) -> list[str]:
+    """Write the profile that came of a fit to training runs; returns the stack's values as overrides of a scenario.
+
+    Values that the runs did not identify keep a note that says so.
+    """
+    scenario = with_values(fit.runs[0].choices[0], fit.values)
+    profile = scenario.profile
+    data = _section(profile)
+    families = sorted({run.family for run in fit.runs})
+    overrides = []
+    for item in fit.parameters:
+        section, field = item.name.split(".")
+        known = "" if item.identified else "; hardly identified, near the value it started from"
+        entry = {
+            "value": _written(field, item.value),
+            "interval": [_written(field, max(0.0, item.value + sign * 1.645 * item.width)) for sign in (-1, 1)],
+            "source": f"fitted to {len(fit.runs)} training runs of {len(families)} families ({source}){known}",
+        }
+        if section == "stack":
+            overrides.append(f"stack.{file_name(field)}={entry['value']}")
+        else:
+            data[section][file_name(field)] = entry
+    data["name"] = path.stem
+    data["residuals"] = {"training runs left out": round(float(abs(fit.left_out_errors).mean()), 4)}
+    data["provenance"] = {
+        **data.get("provenance", {}),
+        "method": f"from training runs, drawn to profile {profile.name!r}",
+        "fitted_on": [f"{len(fit.runs)} training runs of {source}"],
+        "fitted_families": families,
+    }
+    text = yaml.safe_dump(
+        {"source": f"as in profile {profile.name!r}", **data}, sort_keys=False, allow_unicode=True, width=120
+    )
+    path.write_text(text, encoding="utf-8")
+    return overrides

@@ -14,6 +14,7 @@ from sim.engines import Timeline, build_program, run
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.schedules import Order, build_order
 from sim.specs import Scenario
+from sim.uncertainty import interval_factors
 from sim.units import show
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
@@ -52,6 +53,12 @@ class Estimate:
     def tokens_per_s(self) -> float:
         """Tokens a second over the whole job."""
         return self.scenario.training.tokens_per_step / self.step_time_s
+
+    @property
+    def step_time_interval_s(self) -> tuple[float, float]:
+        """90 % interval of the step time, from the errors on published runs of the same kind. [s]"""
+        low, high = interval_factors(self.scenario, any("extrapolated" in note for note in self.assumptions))
+        return self.step_time_s * low, self.step_time_s * high
 
     @property
     def model_flop_per_s_per_gpu(self) -> float:
@@ -138,6 +145,7 @@ class Estimate:
             "params": self.params,
             "num_microbatches": self.num_microbatches,
             "step_time_s": self.step_time_s,
+            "step_time_interval_s": list(self.step_time_interval_s),
             "tokens_per_s": self.tokens_per_s,
             "model_flop_per_s_per_gpu": self.model_flop_per_s_per_gpu,
             "hardware_flop_per_s_per_gpu": self.hardware_flop_per_s_per_gpu,

@@ -31,7 +31,7 @@ def kind_of(scenario: Scenario) -> tuple[str, ...]:
     precision = "fp8" if scenario.training.precision == "fp8" else "16-bit"
     sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
     return (
-        f"{family}, {scenario.stack.name}, {precision}",
+        f"{family}, {scenario.stack.name}, {sharded}, {precision}",
         f"{family}, {sharded}, {precision}",
         f"{family}, {precision}",
         f"{precision}",

@@ -75,9 +75,10 @@ def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, upd
         task = bar.add_task("runs", total=None)
         scored = score_runs(path, profile, lambda done, total: bar.update(task, completed=done, total=total))
     if update:
-        from validation.runs.intervals import write_intervals
+        from validation.runs.intervals import left_out_coverage, write_intervals
 
         write_intervals(scored)
+        out.print(f"intervals written; the other families' intervals cover {left_out_coverage(scored):.1%} of runs")
     groups = groups_of(scored)
     if every:
         for item in scored:
@@ -85,9 +86,12 @@ def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, upd
             error = "" if item.error is None else f"{item.error:+.1%}"
             out.print(f"{item.run.id:24} {error:>8}  {what}", soft_wrap=True)
         out.print()
-    out.print(group_table(groups, ("all", "fitted", "kind", "gpu", "framework", "source")))
-    out.print("error: predicted over measured step time − 1. left: rows not modelled. 90% int.: share of measurements")
-    out.print("inside the interval. regret: how much slower the layout we would pick is than a sweep's fastest.\n")
+    out.print(group_table(groups, ("all", "fitted", "kind", "gpu", "framework", "source"), out.width))
+    out.print(
+        "Errors are predicted over measured step time − 1. left: rows not modelled. 90 %: share of measurements inside "
+        "the 90 % interval. regret: how much slower the layout we would pick is than the fastest of a sweep. constant, "
+        "6ND: mean error of a constant share of peak with the bubble, and of six FLOPs a parameter and token.\n"
+    )
     reasons: dict[str, int] = {}
     for item in scored:
         if item.skipped:

@@ -25,6 +25,8 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     (r"NeMo|Megatron|Pax", r"", "megatron-core"),
 )
 _DEFAULT = "megatron-core"
+_RELATIVES = r"Alpa|xFormers|SageMaker|metaseq|GPT-NeoX|ColossalAI|HAI-LLM"
+"""Frameworks without a stack of their own, which take the nearest."""
 
 
 def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -34,6 +36,8 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
         (stack for words, of, stack in _STACKS if re.search(words, framework) and re.search(of, source)), _DEFAULT
     )
     stack: dict[str, Any] = {"preset": found}
+    if re.search(_RELATIVES, framework):
+        stack["name"] = "another framework"
     inferred = [f"stack {found}: by the framework"]
     kernel = re.search(r"attention/norm kernel: ([^;]*)", notes)
     if kernel:

@@ -62,7 +62,9 @@ def _headline(answer: Estimate) -> Table:
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim", overflow="fold")
-    table.add_row("Step time", show_time(answer.step_time_s), f"{show(answer.tokens_per_s, 'tokens/s')}")
+    low, high = answer.step_time_interval_s
+    table.add_row("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}")
+    table.add_row("Tokens", show(answer.tokens_per_s, "tokens/s"))
     table.add_row(
         "Whole job",
         Text(show(answer.total_flop_per_s, "FLOP/s"), style="bold green"),

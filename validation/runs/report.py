@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from validation.runs.score import Group, Scored
-
-_PER_CENT = ("mean_error", "median_error", "bias", "p90_error", "constant_error", "six_nd_error", "coverage")
 
 
 def to_json(scored: Sequence[Scored], groups: Sequence[Group]) -> dict[str, Any]:
@@ -16,31 +14,35 @@ def to_json(scored: Sequence[Scored], groups: Sequence[Group]) -> dict[str, Any]
     return {"rows": [item.to_dict() for item in scored], "groups": [group.to_dict() for group in groups]}
 
 
-def group_table(groups: Sequence[Group], by: Sequence[str]) -> Any:
-    """A rich table of the groups of some kinds."""
+#: column -> (how to show a group's value, needed even where the terminal is narrow)
+_COLUMNS: dict[str, tuple[Callable[[Group], str], bool]] = {
+    "runs": (lambda group: f"{group.count}", True),
+    "left": (lambda group: f"{group.skipped}" if group.skipped else "", True),
+    "mean": (lambda group: _share(group.mean_error), True),
+    "median": (lambda group: _share(group.median_error), False),
+    "bias": (lambda group: _share(group.bias, "+"), True),
+    "p90": (lambda group: _share(group.p90_error), True),
+    "90 %": (lambda group: _share(group.coverage, digits=0), True),
+    "tau": (lambda group: "" if group.tau is None else f"{group.tau:.2f}", False),
+    "regret": (lambda group: "" if group.regret is None else _share(group.regret), False),
+    "constant": (lambda group: _share(group.constant_error), True),
+    "6ND": (lambda group: _share(group.six_nd_error), False),
+}
+_NAME_WIDTH = 34
+
+
+def group_table(groups: Sequence[Group], by: Sequence[str], width: int) -> Any:
+    """A rich table of the groups of some kinds; below 110 columns without what matters least."""
     from rich.table import Table
 
+    columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= 110}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold")
-    heads = ("runs", "left", "mean", "median", "bias", "p90", "90% int.", "tau", "regret", "constant", "6ND")
-    for head in heads:
+    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
+    for head in columns:
         table.add_column(head, justify="right", no_wrap=True)
     for kind in by:
         for group in (item for item in groups if item.by == kind):
-            table.add_row(
-                f"{group.name}",
-                f"{group.count}",
-                f"{group.skipped}" if group.skipped else "",
-                _share(group.mean_error),
-                _share(group.median_error),
-                _share(group.bias, "+"),
-                _share(group.p90_error),
-                _share(group.coverage, digits=0),
-                "" if group.tau is None else f"{group.tau:.2f}",
-                "" if group.regret is None else _share(group.regret),
-                _share(group.constant_error),
-                _share(group.six_nd_error),
-            )
+            table.add_row(group.name, *(show(group) for show in columns.values()))
         table.add_row()
     return table
 
