@@ -226,7 +226,8 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     scores = heads * rows * s
     # Megatron's fused kernel takes four sequences and heads at a time (megatron/model/fused_softmax.py).
     in_one = stack.fused_softmax and bool(np.all(np.asarray(heads) % 4 == 0))
-    softmax_passes = 1 if in_one else 3  # scale, mask, softmax
+    # Scale, mask, softmax; where the fused kernel gives way, also a cast to fp32 and one back.
+    softmax_passes = 1 if in_one else 5 if stack.fused_softmax else 3
     attention = Cause.ATTENTION
     forward = [
         matmul("scores", rows, s, d, w, batch=heads, cause=attention),
