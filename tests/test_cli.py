@@ -68,7 +68,7 @@ def test_engines(engine):
         (("estimate", MAIN, "-s", "plan.num_chunks=2"), 2, "holds one chunk a rank"),
         (("estimate", MAIN, "-s", "plan.recompute=none", "-s", "plan.pp=8", "-s", "plan.dp=48"), 3, "does not fit"),
         (("schedule", "interleaved", "--microbatches", "7"), 2, "nearest: 8"),
-        (("schedule", "gpipe", "--chunks", "2"), 2, "set plan.schedule to 'interleaved'"),
+        (("schedule", "gpipe", "--chunks", "2"), 2, "set plan.schedule to 'breadth_first' or 'interleaved'"),
         (("schedule", "1f1b", "--ranks", "0"), 2, "at least one rank"),
         (("presets", "show", "selen"), 2, "did you mean 'selene'?"),
         (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),

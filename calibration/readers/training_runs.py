@@ -416,7 +416,8 @@ def _open_choices(
             for count in chunks:
                 if count > 1 and replica // size % pp:
                     continue
-                kind = "interleaved" if count > 1 else SCHEDULES[schedule]
+                looped = SCHEDULES[schedule] in ("1f1b", "interleaved")
+                kind = "interleaved" if count > 1 and looped else SCHEDULES[schedule]
                 kind = "1f1b" if kind == "interleaved" and count == 1 else kind
                 yield {**plan, "microbatch_size": size, "num_chunks": count, "schedule": kind, "recompute": mode}
 

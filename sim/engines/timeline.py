@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.engines.program import Program
+from sim.schedules.registry import is_staggered
 
 Array = np.ndarray
 
@@ -16,7 +17,8 @@ class Timeline:
     """One training step.
 
     start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]
-    pipeline_end : when each rank's last action, send included, has ended. [s]
+    pipeline_end : when each rank's last action, send included, has ended; counted from its own first action where
+        ranks do not wait for each other between steps. [s]
     exposed_reduce : gradient reduction of each rank that no backward hid. [s]
     exposed_gather : weight gather of each rank that no forward hid. [s]
     step_time : when the slowest rank has updated. [s]
@@ -47,6 +49,10 @@ def finish_step(program: Program, engine: str, start: Array | None, end: Array |
     for the last bucket and for what it takes from the kernels beside it.
     """
     costs = program.costs
+    if start is not None and is_staggered(program.order.schedule):
+        first = np.full(program.order.num_ranks, np.inf)
+        np.minimum.at(first, program.order.rank, start)
+        pipeline_end = pipeline_end - first
     if program.hide_grad_reduce:
         hideable = np.minimum(costs.reduce - costs.reduce_tail, reduction_window(program))
         # What the last chunk reduces can only hide behind that chunk's own last backward.

@@ -1,6 +1,12 @@
 """Floor 3, order: what each pipeline rank does, in which order; no seconds. Importing registers what is shipped."""
 
-from sim.schedules import gpipe, interleaved, one_f_one_b  # noqa: F401  (they register themselves)
+from sim.schedules import (  # noqa: F401  (they register themselves)
+    breadth_first,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble,
+)
 from sim.schedules.actions import Action, Kind
 from sim.schedules.grid import format_grid
 from sim.schedules.order import Order, make_order

@@ -24,6 +24,7 @@ class Schedule:
     """A registered schedule.
 
     interleaves : takes more than one chunk per rank; stage = chunk · num_ranks + rank.
+    staggered : no rank waits for the others between steps, so a step is as long as the longest rank's own.
     requirement : (num_ranks, num_chunks, num_microbatches) -> what is wrong with them, or None.
     """
 
@@ -31,6 +32,7 @@ class Schedule:
     generator: Generator
     summary: str
     interleaves: bool
+    staggered: bool
     requirement: Callable[[int, int, int], str | None]
 
 
@@ -43,17 +45,23 @@ def schedule(
     name: str,
     *,
     interleaves: bool = False,
+    staggered: bool = False,
     requirement: Callable[[int, int, int], str | None] = lambda p, v, m: None,
 ) -> Callable[[Generator], Generator]:
     """Register a generator under `name`; the first line of its docstring is its summary."""
 
     def register(generator: Generator) -> Generator:
         summary = (generator.__doc__ or "").strip().partition("\n")[0]
-        _REGISTRY[name] = Schedule(name, generator, summary, interleaves, requirement)
+        _REGISTRY[name] = Schedule(name, generator, summary, interleaves, staggered, requirement)
         build_order.cache_clear()
         return generator
 
     return register
+
+
+def is_staggered(name: str) -> bool:
+    """Whether a schedule's ranks begin the next step without waiting; an order that is not registered does not."""
+    return name in _REGISTRY and _REGISTRY[name].staggered
 
 
 def schedule_names() -> list[str]:

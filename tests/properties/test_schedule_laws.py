@@ -14,12 +14,22 @@ PEAK = {
     "gpipe": lambda r, p, v, m: m,
     "1f1b": lambda r, p, v, m: min(m, p - r),
     "interleaved": lambda r, p, v, m: min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1),
+    "breadth_first": lambda r, p, v, m: m * v,
+    "zb_h1": lambda r, p, v, m: min(m, p),
+    "zb_h2": lambda r, p, v, m: min(m, 2 * p - 1),
 }
-# Name -> idle time of a step whose stages all take t = t_F + t_B a rank.
+# Name -> idle time of a step whose stages all take t = t_F + t_B a rank. With fewer micro-batches than ranks a looped
+# schedule waits for the first to come round.
 BUBBLE = {
-    "gpipe": lambda p, v, t: (p - 1) * t,
-    "1f1b": lambda p, v, t: (p - 1) * t,
-    "interleaved": lambda p, v, t: (p - 1) * t / v,
+    "gpipe": lambda p, v, m, t: (p - 1) * t,
+    "1f1b": lambda p, v, m, t: (p - 1) * t,
+    "interleaved": lambda p, v, m, t: (p - 1) * t / v,
+    "breadth_first": lambda p, v, m, t: ((p - 1) + (v - 1) * max(0, p - m)) * t / v,
+}
+# Name -> idle time where forward, input gradient and weight gradient all take t, with micro-batches enough.
+ZERO_BUBBLE = {
+    "zb_h1": lambda p, t: (p - 1) * t,
+    "zb_h2": lambda p, t: 0.0,
 }
 
 
@@ -38,7 +48,7 @@ each_schedule = pytest.mark.parametrize("name", schedule_names())
 
 
 def test_every_schedule_states_its_laws_here():
-    assert PEAK.keys() == BUBBLE.keys() == set(schedule_names())
+    assert PEAK.keys() == BUBBLE.keys() | ZERO_BUBBLE.keys() == set(schedule_names())
 
 
 @each_schedule
@@ -67,16 +77,25 @@ def test_activations_alive(name, data):
         assert alive[-1] == 0
 
 
-@each_schedule
+@pytest.mark.parametrize("name", sorted(BUBBLE))
 @given(data=st.data(), forward=st.floats(0.01, 100), backward=st.floats(0.01, 100))
 def test_bubble(name, data, forward, backward, costs_of):
     p, v, m = data.draw(sizes(name))
     costs = costs_of(p, np.full(p * v, forward / v), np.full(p * v, backward / v))
     step = run(build_program(build_order(name, p, v, m), costs), "dag").step_time
     busy = m * (forward + backward)
-    assert step == pytest.approx(busy + BUBBLE[name](p, v, forward + backward), rel=1e-9)
+    assert step == pytest.approx(busy + BUBBLE[name](p, v, m, forward + backward), rel=1e-9)
     if v == 1:  # of the whole step, as in arXiv:2104.04473 section 2.2
         assert 1 - busy / step == pytest.approx((p - 1) / (m + p - 1), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(ZERO_BUBBLE))
+@given(p=st.integers(1, 8), more=st.integers(0, 12), t=st.floats(0.01, 100))
+def test_zero_bubble(name, p, more, t, costs_of):
+    m = 2 * p - 1 + more
+    costs = costs_of(p, np.full(p, t), np.full(p, 2 * t), weight_grad=np.full(p, t))
+    step = run(build_program(build_order(name, p, 1, m), costs), "dag").step_time
+    assert step == pytest.approx(3 * m * t + ZERO_BUBBLE[name](p, t), rel=1e-9)
 
 
 @each_schedule
@@ -106,10 +125,15 @@ def move_to_another_rank(rows, rank, at):
     return "holds that stage"
 
 
+def splits(rows):
+    return any(action.kind is Kind.I for row in rows for action in row)
+
+
 def backward_before_its_forward(rows, rank, at):
     stage, _, microbatch = rows[rank][at]
     forward = rows[rank].index(Action(stage, Kind.F, microbatch))
-    backward = rows[rank].index(Action(stage, Kind.B, microbatch))
+    kind = Kind.I if splits(rows) else Kind.B
+    backward = rows[rank].index(Action(stage, kind, microbatch))
     rows[rank].insert(forward, rows[rank].pop(backward))
     return "deadlock"
 
@@ -122,7 +146,7 @@ def microbatch_too_many(rows, rank, at):
 
 def half_a_backward(rows, rank, at):
     stage, _, microbatch = rows[rank][at]
-    rows[rank].append(Action(stage, Kind.W, microbatch))
+    rows[rank].append(Action(stage, Kind.B if splits(rows) else Kind.W, microbatch))
     return "does not belong to the step"
 
 
