@@ -1,0 +1,180 @@
+"""One process of the job, under torchrun: builds its part, trains some steps, and writes down losses, times and a trace.
+
+The same code on CPUs with gloo and on GPUs with NCCL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import schedules as torch_schedules
+
+from validation.job.configs import Configuration, Shape
+from validation.job.model import batch_of, build_part, cut_tensors, loss_of
+
+#: Our name -> torch's class, and whether it takes several stages a rank. A new schedule is one line.
+SCHEDULES: dict[str, tuple[Any, bool]] = {
+    "gpipe": (torch_schedules.ScheduleGPipe, False),
+    "1f1b": (torch_schedules.Schedule1F1B, False),
+    "interleaved": (torch_schedules.ScheduleInterleaved1F1B, True),
+    "breadth_first": (torch_schedules.ScheduleLoopedBFS, True),
+}
+SEED = 17
+LEARNING_RATE = 1e-3
+Event = tuple[str, int, int, float, float]
+"""(F or B, stage, micro-batch, begin, end) [s]"""
+
+
+def single_process(shape: Shape, batch: int, steps: int) -> list[float]:
+    """Losses of the plain job: one process, no wrappers, the whole batch at once. What every other run must repeat."""
+    model = build_part(shape, range(shape.num_layers), SEED)
+    optimizer = _optimizer([model])
+    losses = []
+    for step in range(steps):
+        inputs, targets = batch_of(shape, batch, step)
+        optimizer.zero_grad()
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _optimizer(parts: list[Any]) -> torch.optim.Optimizer:
+    params = [param for part in parts for param in part.parameters()]
+    return torch.optim.Adam(params, lr=LEARNING_RATE, fused=True)
+
+
+def train(shape: Shape, configuration: Configuration, device: str, steps: int) -> dict[str, Any]:
+    """Train on every rank; returns losses, seconds of every step and the last step's trace, the same on all ranks."""
+    cut = configuration
+    mesh = init_device_mesh(device, (cut.pp, cut.dp, cut.tp), mesh_dim_names=("pp", "dp", "tp"))
+    place = {name: mesh.get_local_rank(name) for name in ("pp", "dp", "tp")}
+    where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    num_stages = cut.pp * cut.num_chunks
+    share = shape.num_layers // num_stages
+    stages = []
+    for index in range(place["pp"], num_stages, cut.pp):
+        layers = range(index * share, (index + 1) * share)
+        part = build_part(shape, layers, SEED, cut.recompute == "full").to(where)
+        if cut.tp > 1:
+            cut_tensors(part, mesh["tp"])
+        if cut.dp > 1:
+            _cut_data(part, mesh["dp"])
+        stages.append(PipelineStage(part, index, num_stages, where, group=mesh.get_group("pp")))
+    make, takes_several = SCHEDULES[cut.schedule]
+    runner = make(stages if takes_several else stages[0], cut.microbatches, loss_fn=loss_of)
+    optimizer = _optimizer([stage.submod for stage in stages])
+    events: list[Event] = []
+    for stage in stages:
+        _trace(stage, events, device)
+
+    losses, seconds = [], []
+    for step in range(steps):
+        inputs, targets = (whole.chunk(cut.dp)[place["dp"]].to(where) for whole in batch_of(shape, cut.global_batch_size, step))
+        events.clear()
+        dist.barrier()
+        begin = _now(device)
+        optimizer.zero_grad(set_to_none=False)
+        loss = _run_pipeline(runner, inputs, targets, place["pp"], cut)
+        pipeline_end = _now(device)
+        optimizer.step()
+        end = _now(device)
+        losses.append(_mean_loss(loss, where, cut))
+        seconds.append(_slowest(end - begin, where))
+    trace = {"rank": place, "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": list(events)}
+    traces: list[Any] = [None] * cut.num_ranks
+    dist.all_gather_object(traces, trace)
+    return {"losses": losses, "seconds": seconds, "trace": traces}
+
+
+def _cut_data(part: Any, mesh: Any) -> None:
+    """FSDP2 over the data-parallel mesh: weights gathered once and gradients scattered once a step (ZeRO stage 1's traffic).
+
+    torch's pipeline stages know it: they leave the reduction to the last micro-batch. One group a stage, kept gathered
+    between micro-batches.
+    """
+    fully_shard(part, mesh=mesh, reshard_after_forward=False)
+    part.set_force_sum_reduction_for_comms(True)  # gloo has no averaging reduction
+    part.set_gradient_divide_factor(float(mesh.size()))
+
+
+def _run_pipeline(runner: Any, inputs: Tensor, targets: Tensor, position: int, cut: Configuration) -> float:
+    """One pass of the schedule; returns this rank's mean loss, or 0 where the head is elsewhere."""
+    losses: list[Tensor] = []
+    first, last = position == 0, position == cut.pp - 1
+    arguments = (inputs,) if first else ()
+    runner.step(*arguments, **({"target": targets, "losses": losses} if last else {}), return_outputs=False)
+    return float(torch.stack(losses).mean()) if last else 0.0
+
+
+def _mean_loss(loss: float, where: torch.device, cut: Configuration) -> float:
+    """Mean over the replicas that hold the head; the tensor-parallel group holds it tp times over."""
+    total = torch.tensor(loss, dtype=torch.float64, device=where)
+    dist.all_reduce(total)
+    return float(total) / (cut.dp * cut.tp)
+
+
+def _slowest(seconds: float, where: torch.device) -> float:
+    time_ = torch.tensor(seconds, dtype=torch.float64, device=where)
+    dist.all_reduce(time_, op=dist.ReduceOp.MAX)
+    return float(time_)
+
+
+def _now(device: str) -> float:
+    """Seconds of a clock that all processes of a machine share."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _trace(stage: Any, events: list[Event], device: str) -> None:
+    """Have the stage note when each forward and backward begins and ends.
+
+    On a GPU the end is when the host has launched them: waiting there would undo the overlap that is measured.
+    """
+
+    def noting(kind: str, call: Callable[..., Any], microbatch: int, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        result = call(microbatch, *args, **kwargs)
+        events.append((kind, stage.stage_index, microbatch, begin, time.perf_counter()))
+        return result
+
+    stage.forward_one_chunk = partial(noting, "F", stage.forward_one_chunk)
+    stage.backward_one_chunk = partial(noting, "B", stage.backward_one_chunk)
+
+
+def main(job_file: str, out: str) -> None:
+    """Run what `job_file` describes; rank 0 writes the results to `out`."""
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    device = job["device"]
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    else:
+        torch.set_num_threads(1)  # a rank is one core's worth of work
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))
+    try:
+        result = train(Shape(**job["shape"]), Configuration(**job["configuration"]), device, job["steps"])
+        if dist.get_rank() == 0:
+            Path(out).write_text(json.dumps(result), encoding="utf-8")
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
