@@ -169,7 +169,8 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     scenario : Scenario
         Model, cluster, plan, training, stack and profile.
     engine : str
-        "dag" (exact longest path), "closed_form" (formula) or "des" (discrete events).
+        "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
+        share a machine's cores).
 
     Returns
     -------
@@ -191,6 +192,8 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         costs,
         hide_grad_reduce=stack.overlap_grad_reduce,
         hide_gather=stack.overlap_param_gather,
+        cores=scenario.cluster.node.cores,
+        twins=plan.num_gpus // plan.pp,
     )
     timeline = run(program, engine)
     return Estimate(

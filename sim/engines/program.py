@@ -22,6 +22,8 @@ class Program:
     release : from an action's start until those who wait for it on another rank may begin.
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
+    cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
+    twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
     """
 
     order: Order
@@ -31,6 +33,8 @@ class Program:
     release: Array
     hide_grad_reduce: bool
     hide_gather: bool
+    cores: float | None = None
+    twins: int = 1
 
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
@@ -40,7 +44,13 @@ class Program:
 
 
 def build_program(
-    order: Order, costs: StageCosts, *, hide_grad_reduce: bool = False, hide_gather: bool = False
+    order: Order,
+    costs: StageCosts,
+    *,
+    hide_grad_reduce: bool = False,
+    hide_gather: bool = False,
+    cores: float | None = None,
+    twins: int = 1,
 ) -> Program:
     """Put the stages' seconds on the order's actions.
 
@@ -56,4 +66,4 @@ def build_program(
     )
     occupy = compute + sends if costs.p2p_blocks else compute
     assert (F, B, I, W) == (0, 1, 2, 3)
-    return Program(order, costs, compute, occupy, compute + sends, hide_grad_reduce, hide_gather)
+    return Program(order, costs, compute, occupy, compute + sends, hide_grad_reduce, hide_gather, cores, twins)

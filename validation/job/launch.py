@@ -15,6 +15,10 @@ from typing import Any
 from sim.errors import FlopcastError
 from validation.job.configs import Configuration, Shape
 
+#: One thread a rank; and freed memory stays with the process: otherwise each large tensor is faulted in page by page anew,
+#: a time that depends on what else the machine does.
+_SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
+
 
 def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 600.0) -> Any:
     """Run `module` in `num_ranks` processes of this machine and return the JSON it writes.
@@ -40,7 +44,7 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
         ask.write_text(json.dumps(job), encoding="utf-8")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         command += ["-m", module, str(ask), str(answer)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, **_SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if job.get("device", "cpu") == "cpu":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         with subprocess.Popen(
@@ -59,8 +63,15 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
                     raise FlopcastError(f"{module} on {num_ranks} ranks took longer than {timeout_s:.0f} s") from None
                 raise
         if process.returncode or not answer.exists():
-            raise FlopcastError(f"{module} failed on {num_ranks} ranks:\n{printed[-3000:]}")
+            raise FlopcastError(f"{module} failed on {num_ranks} ranks:\n{_reason(printed)}")
         return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _reason(printed: str) -> str:
+    """The first rank's complaint: what torchrun prints after it only says that there was one."""
+    lines = printed.splitlines()
+    wrong = [line for line in lines if "Error" in line and "ChildFailedError" not in line]
+    return "\n".join(wrong[:3] or lines[-10:])
 
 
 def run_configuration(shape: Shape, configuration: Configuration, device: str, steps: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
+from torch.distributed.tensor import DTensor
 
 from validation.job.configs import Configuration, Shape
 from validation.job.model import batch_of, build_part, cut_tensors, loss_of
@@ -42,21 +43,35 @@ Event = tuple[str, int, int, float, float]
 def single_process(shape: Shape, batch: int, steps: int) -> list[float]:
     """Losses of the plain job: one process, no wrappers, the whole batch at once. What every other run must repeat."""
     model = build_part(shape, range(shape.num_layers), SEED)
-    optimizer = _optimizer([model])
+    optimizers = make_optimizers([model])
     losses = []
     for step in range(steps):
         inputs, targets = batch_of(shape, batch, step)
-        optimizer.zero_grad()
+        clear(optimizers)
         loss = loss_of(model(inputs), targets)
         loss.backward()
-        optimizer.step()
+        update(optimizers)
         losses.append(loss.item())
     return losses
 
 
-def _optimizer(parts: list[Any]) -> torch.optim.Optimizer:
+def make_optimizers(parts: list[Any]) -> list[torch.optim.Optimizer]:
+    """Adam over everything the parts hold: one for cut parameters and one for whole ones, which no kernel takes together."""
     params = [param for part in parts for param in part.parameters()]
-    return torch.optim.Adam(params, lr=LEARNING_RATE, fused=True)
+    groups = [[param for param in params if isinstance(param, DTensor) is cut] for cut in (True, False)]
+    return [torch.optim.Adam(group, lr=LEARNING_RATE, fused=True) for group in groups if group]
+
+
+def clear(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Zero the gradients and keep their memory: every micro-batch then adds to them, as the simulator counts it."""
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=False)
+
+
+def update(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Step them all."""
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 def train(shape: Shape, configuration: Configuration, device: str, steps: int) -> dict[str, Any]:
@@ -78,10 +93,10 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int) -
         stages.append(PipelineStage(part, index, num_stages, where, group=mesh.get_group("pp")))
     make, takes_several = SCHEDULES[cut.schedule]
     runner = make(stages if takes_several else stages[0], cut.microbatches, loss_fn=loss_of)
-    optimizer = _optimizer([stage.submod for stage in stages])
+    optimizers = make_optimizers([stage.submod for stage in stages])
     events: list[Event] = []
     for stage in stages:
-        _trace(stage, events, device)
+        trace(stage, events)
 
     losses, seconds = [], []
     for step in range(steps):
@@ -89,10 +104,10 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int) -
         events.clear()
         dist.barrier()
         begin = _now(device)
-        optimizer.zero_grad(set_to_none=False)
+        clear(optimizers)
         loss = _run_pipeline(runner, inputs, targets, place["pp"], cut)
         pipeline_end = _now(device)
-        optimizer.step()
+        update(optimizers)
         end = _now(device)
         losses.append(_mean_loss(loss, where, cut))
         seconds.append(_slowest(end - begin, where))
@@ -119,7 +134,7 @@ def _run_pipeline(runner: Any, inputs: Tensor, targets: Tensor, position: int, c
     first, last = position == 0, position == cut.pp - 1
     arguments = (inputs,) if first else ()
     runner.step(*arguments, **({"target": targets, "losses": losses} if last else {}), return_outputs=False)
-    return float(torch.stack(losses).mean()) if last else 0.0
+    return float(torch.stack(losses).detach().mean()) if last else 0.0
 
 
 def _mean_loss(loss: float, where: torch.device, cut: Configuration) -> float:
@@ -142,7 +157,7 @@ def _now(device: str) -> float:
     return time.perf_counter()
 
 
-def _trace(stage: Any, events: list[Event], device: str) -> None:
+def trace(stage: Any, events: list[Event]) -> None:
     """Have the stage note when each forward and backward begins and ends.
 
     On a GPU the end is when the host has launched them: waiting there would undo the overlap that is measured.

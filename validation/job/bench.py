@@ -1,0 +1,216 @@
+"""Building blocks of the job, measured on one or two processes; none of the predicted configurations is run here.
+
+Kernels and collectives go through `calibration.bench`. What that leaves out is here: the host's time (Python, autograd,
+DTensor's dispatch, torch's pipeline runner, the optimizer's bookkeeping) from models so small that computing is nothing,
+and what two processes on two cores cost each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+from calibration.bench.collectives import run_collectives
+from calibration.bench.kernels import Case, adam_case, attention_case, gemm_case, launch_case, memory_case, scenario_shapes
+from calibration.bench.machine import describe
+from calibration.bench.timing import Timing, time_call
+from calibration.measurement import Journal, Measurement
+from calibration.measurement import Shape as Measured
+from sim.specs import Scenario
+from validation.job.configs import Shape
+from validation.job.model import Layer, batch_of, build_part, cut_tensors, loss_of
+from validation.job.quiet import Watch, quietly
+from validation.job.train import clear, make_optimizers, trace, update
+
+TINY = Shape(num_layers=1, hidden_size=32, num_heads=2, vocab_size=32, sequence_length=8)
+"""Computing it takes microseconds: what it costs is the host's time."""
+_DEPTHS = (1, 5)
+_TINY_MICROBATCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """Host time of one layer, and of a visit to a stage on top of its layers, by direction; of the update by layer. [s]"""
+
+    layer_forward_s: float
+    layer_backward_s: float
+    visit_forward_s: float
+    visit_backward_s: float
+    layer_update_s: float
+    update_s: float
+
+
+def job_cases(scenarios: Iterable[Scenario], device: str) -> list[Case]:
+    """Kernels of one process, of the shapes the scenarios run."""
+    dtype = "float32"
+    cases: list[Case] = [launch_case(dtype)]
+    for scenario in scenarios:
+        model, plan = scenario.model, scenario.plan
+        tokens = plan.microbatch_size * scenario.training.sequence_length
+        cases += [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in scenario_shapes(scenario)]
+        heads = plan.microbatch_size * model.num_heads // plan.tp
+        cases += [
+            attention_case(heads, scenario.training.sequence_length, model.head_dim, dtype, True, backward)
+            for backward in (False, True)
+        ]
+        inner = model.intermediate_size // plan.tp
+        for name, hidden in (("copy", model.hidden_size), ("add", model.hidden_size), ("norm", model.hidden_size)):
+            cases.append(memory_case(name, tokens, hidden, dtype))
+        cases += [memory_case("gelu", tokens, inner, dtype), memory_case("softmax", tokens, model.vocab_size, dtype)]
+        cases += [adam_case(model.hidden_size * inner), adam_case(8 * model.hidden_size * inner)]
+        cases.append(memory_case("add", model.hidden_size, inner, dtype))
+    return list({(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values())
+
+
+def measure_kernels(journal: Journal, cases: list[Case], device: str) -> None:
+    """Time what the journal does not hold yet, each while others are quiet."""
+    for case in cases:
+        if Measurement(case.kind, case.shape, 1.0).key in journal.done:
+            continue
+        call = case.prepare(device)
+        timing, foreign = quietly(lambda call=call: time_call(call, device, budget_s=0.2), _alone)
+        journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra={"foreign_share": foreign}))
+
+
+def _alone(watch: Watch) -> float:
+    return watch.foreign_share(watch.own_s())
+
+
+def _together(watch: Watch) -> float:
+    """As `_alone`, of all ranks: the same number on each, so that they agree whether to try again."""
+    own = torch.tensor(watch.own_s(), dtype=torch.float64)
+    dist.all_reduce(own)
+    foreign = torch.tensor(watch.foreign_share(float(own)), dtype=torch.float64)
+    dist.broadcast(foreign, src=0)
+    return float(foreign)
+
+
+def host_times(tp: int, device: str) -> HostTimes:
+    """The host's time over models of two depths: the slope is a layer's, the rest a visit's.
+
+    Every rank of the tensor-parallel group calls this; without one (tp = 1) each measures on its own.
+    """
+    shallow, deep = (_tiny_times(depth, tp, device) for depth in _DEPTHS)
+    more = _DEPTHS[1] - _DEPTHS[0]
+    slope = {name: (deep[name] - shallow[name]) / more for name in shallow}
+    rest = {name: shallow[name] - _DEPTHS[0] * slope[name] for name in shallow}
+    runner = deep["step"] / _TINY_MICROBATCHES - deep["F"] - deep["B"]
+    return HostTimes(slope["F"], slope["B"], rest["F"] + runner / 2, rest["B"] + runner / 2, slope["update"], rest["update"])
+
+
+def _tiny_times(depth: int, tp: int, device: str) -> dict[str, float]:
+    """Median seconds of forward, backward, the pipeline's step and the update of a tiny model of one stage."""
+    shape = replace(TINY, num_layers=depth)
+    part = build_part(shape, range(depth), 0).to(device)
+    if tp > 1:
+        cut_tensors(part, init_device_mesh(device, (tp,)))
+    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    stage = PipelineStage(part, 0, 1, torch.device(device), group=alone)
+    runner = ScheduleGPipe(stage, _TINY_MICROBATCHES, loss_fn=loss_of)
+    optimizers = make_optimizers([part])
+    events: list[Any] = []
+    trace(stage, events)
+    inputs, targets = (tensor.to(device) for tensor in batch_of(shape, _TINY_MICROBATCHES, 0))
+
+    def step() -> dict[str, float]:
+        samples: dict[str, list[float]] = {"F": [], "B": [], "step": [], "update": []}
+        for _ in range(12):
+            events.clear()
+            begin = time.perf_counter()
+            clear(optimizers)
+            cleared = time.perf_counter()
+            runner.step(inputs, target=targets, return_outputs=False)
+            ran = time.perf_counter()
+            update(optimizers)
+            samples["update"].append(time.perf_counter() - ran + cleared - begin)
+            samples["step"].append(ran - cleared)
+            for kind in "FB":
+                samples[kind].append(statistics.median(end - start for k, _, _, start, end in events if k == kind))
+        return {name: statistics.median(values[2:]) for name, values in samples.items()}
+
+    step()
+    return quietly(step, _together if tp > 1 else _alone)[0]
+
+
+def layer_call(shape: Shape, microbatch_size: int, device: str) -> Callable[[], Any]:
+    """Forward and backward of one layer of the job: the mix of work that processes share cores for."""
+    layer = Layer(shape, recompute=False).to(device)
+    x = torch.randn(microbatch_size, shape.sequence_length, shape.hidden_size, device=device, requires_grad=True)
+    return lambda: layer(x).sum().backward()
+
+
+def capacity(shape: Shape, device: str) -> dict[str, float]:
+    """One layer on one process alone, then on all at once: how many cores' worth of work the machine does. [s]"""
+    call = layer_call(shape, 1, device)
+    quiet: dict[str, float] = {}
+
+    def timed(active: bool) -> Timing | None:
+        dist.barrier()
+        timing = time_call(call, device, budget_s=1.0, most=500) if active else None
+        dist.barrier()
+        return timing
+
+    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), _together)
+    crowd, quiet["crowd"] = quietly(lambda: timed(True), _together)
+    assert crowd is not None
+    together = torch.tensor(crowd.median_s, dtype=torch.float64)
+    dist.all_reduce(together)
+    size = dist.get_world_size()
+    single = alone.median_s if alone is not None else float("nan")
+    return {"alone_s": single, "together_s": float(together) / size, "processes": size, **quiet}
+
+
+def main(job_file: str, out: str) -> None:
+    """Measure on every rank; rank 0 writes host times and capacity to `out`, kernels to their journal."""
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    device, shape = job["device"], Shape(**job["shape"])
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    else:
+        torch.set_num_threads(1)
+    if job["what"] == "kernels":
+        journal = Journal(Path(job["journal"]), describe(device))
+        measure_kernels(journal, job_cases([Scenario.model_validate(item) for item in job["scenarios"]], device), device)
+        Path(out).write_text("{}", encoding="utf-8")
+        return
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))
+    try:
+        result: dict[str, Any] = {"capacity": capacity(shape, device)}
+        for tp in (1, 2) if world > 1 else (1,):
+            times = host_times(tp, device)
+            result[f"host_tp{tp}"] = {name: getattr(times, name) for name in HostTimes.__slots__}
+        if rank == 0:
+            Path(out).write_text(json.dumps(result), encoding="utf-8")
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def collective_cases(num_ranks: int, largest: int) -> list[Measured]:
+    """Collectives and sends of two processes, in the sizes of the job's activations and gradients."""
+    operations = ("all_reduce", "all_gather", "reduce_scatter", "send")
+    sizes = [2**exponent for exponent in range(12, 27, 2) if 2**exponent <= largest]
+    return [{"operation": name, "num_ranks": num_ranks, "nbytes": size} for name in operations for size in sizes]
+
+
+def measure_collectives(journal: Journal, device: str) -> None:
+    """As `flopcast calibrate run` does."""
+    run_collectives(journal, device, collective_cases(2, 2**26), 2, lambda: None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,69 @@
+"""Whether the machine is ours: timings are kept only from moments when other programs left the processors alone.
+
+A shared machine's other users slow a job down in a way that no model of the job can know.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+_STAT = Path("/proc/stat")
+Result = TypeVar("Result")
+#: Of the machine's processor time, what others may use during a timing that counts.
+MOST_FOREIGN = 0.06
+
+
+def machine_busy_s() -> float | None:
+    """Processor time that all programs have used since boot; None where the system does not tell.  [s]"""
+    if not _STAT.exists():
+        return None
+    ticks = [int(word) for word in _STAT.read_text(encoding="ascii").partition("\n")[0].split()[1:]]
+    user, nice, system, _idle, _iowait, irq, soft_irq, steal = ticks[:8]
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """Measures, from its making on, how much of the machine others used."""
+
+    def __init__(self) -> None:
+        self.busy = machine_busy_s()
+        self.own = time.process_time()
+        self.start = time.perf_counter()
+
+    def own_s(self) -> float:
+        """Processor time of this process and its threads so far. [s]"""
+        return time.process_time() - self.own
+
+    def foreign_share(self, own_s: float) -> float:
+        """Share of the machine that went to others, `own_s` being ours; 0 where the system does not tell."""
+        busy = machine_busy_s()
+        if self.busy is None or busy is None:
+            return 0.0
+        available = (os.cpu_count() or 1) * (time.perf_counter() - self.start)
+        return max(0.0, (busy - self.busy - own_s) / max(available, 1e-9))
+
+
+def quietly(measure: Callable[[], Result], score: Callable[[Watch], float], attempts: int = 8) -> tuple[Result, float]:
+    """Measure again until others were quiet, at most `attempts` times; the quietest result and how loud it was.
+
+    Parameters
+    ----------
+    measure : function
+    score : function
+        The watch that ran beside a measurement -> share of the machine that went to others.
+    """
+    best: tuple[Any, float] = (None, float("inf"))
+    for _ in range(attempts):
+        watch = Watch()
+        result = measure()
+        foreign = score(watch)
+        if foreign < best[1]:
+            best = (result, foreign)
+        if foreign <= MOST_FOREIGN:
+            break
+        time.sleep(0.3)
+    return best
