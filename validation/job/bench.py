@@ -23,17 +23,16 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from calibration.bench.collectives import run_collectives
 from calibration.bench.kernels import Case, adam_case, attention_case, gemm_case, launch_case, memory_case, scenario_shapes
 from calibration.bench.machine import describe
 from calibration.bench.timing import Timing, time_call
 from calibration.measurement import Journal, Measurement
-from calibration.measurement import Shape as Measured
 from sim.specs import Scenario
+from sim.work.params import total_params
 from validation.job.configs import Shape
 from validation.job.model import Layer, batch_of, build_part, cut_tensors, loss_of
 from validation.job.quiet import Watch, quietly
-from validation.job.train import clear, make_optimizers, trace, update
+from validation.job.train import clear, foreign_share, make_optimizers, trace, update
 
 TINY = Shape(num_layers=1, hidden_size=32, num_heads=2, vocab_size=32, sequence_length=8)
 """Computing it takes microseconds: what it costs is the host's time."""
@@ -70,9 +69,11 @@ def job_cases(scenarios: Iterable[Scenario], device: str) -> list[Case]:
         for name, hidden in (("copy", model.hidden_size), ("add", model.hidden_size), ("norm", model.hidden_size)):
             cases.append(memory_case(name, tokens, hidden, dtype))
         cases += [memory_case("gelu", tokens, inner, dtype), memory_case("softmax", tokens, model.vocab_size, dtype)]
-        cases += [adam_case(model.hidden_size * inner), adam_case(8 * model.hidden_size * inner)]
         cases.append(memory_case("add", model.hidden_size, inner, dtype))
-    return list({(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values())
+    unique = {(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values()
+    total = {int(total_params(scenario.model) / scenario.plan.tp) for scenario in scenarios}
+    # The update runs over everything once: its data are as large as the model's, and cold by themselves.
+    return [cold(case) for case in unique] + [adam_case(params // share) for params in total for share in (1, 4)]
 
 
 def measure_kernels(journal: Journal, cases: list[Case], device: str) -> None:
@@ -85,17 +86,37 @@ def measure_kernels(journal: Journal, cases: list[Case], device: str) -> None:
         journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra={"foreign_share": foreign}))
 
 
+_COPIES = 24
+
+
+def cold(case: Case) -> Case:
+    """The case over many copies of its data, its results kept alive, as a model's layers follow each other.
+
+    Timed on one set of data a kernel finds weights and results of its last run in the processor's cache. In a step it
+    meets each layer's weights once, and writes activations that are kept for the backward.
+    """
+
+    def prepare(device: str) -> Callable[[], Any]:
+        calls = [case.prepare(device) for _ in range(_COPIES)]
+        kept: list[Any] = [None] * _COPIES
+        turn = 0
+
+        def call() -> None:
+            nonlocal turn
+            kept[turn] = calls[turn]()
+            turn = (turn + 1) % _COPIES
+
+        return call
+
+    return Case(case.kind, case.shape, prepare)
+
+
 def _alone(watch: Watch) -> float:
     return watch.foreign_share(watch.own_s())
 
 
 def _together(watch: Watch) -> float:
-    """As `_alone`, of all ranks: the same number on each, so that they agree whether to try again."""
-    own = torch.tensor(watch.own_s(), dtype=torch.float64)
-    dist.all_reduce(own)
-    foreign = torch.tensor(watch.foreign_share(float(own)), dtype=torch.float64)
-    dist.broadcast(foreign, src=0)
-    return float(foreign)
+    return foreign_share(watch, torch.device("cpu"))
 
 
 def host_times(tp: int, device: str) -> HostTimes:
@@ -145,16 +166,16 @@ def _tiny_times(depth: int, tp: int, device: str) -> dict[str, float]:
     return quietly(step, _together if tp > 1 else _alone)[0]
 
 
-def layer_call(shape: Shape, microbatch_size: int, device: str) -> Callable[[], Any]:
-    """Forward and backward of one layer of the job: the mix of work that processes share cores for."""
-    layer = Layer(shape, recompute=False).to(device)
-    x = torch.randn(microbatch_size, shape.sequence_length, shape.hidden_size, device=device, requires_grad=True)
-    return lambda: layer(x).sum().backward()
+def stack_call(shape: Shape, device: str) -> Callable[[], Any]:
+    """Forward and backward of some layers of the job: the mix of work that processes share cores and memory for."""
+    layers = torch.nn.Sequential(*(Layer(shape, recompute=False) for _ in range(4))).to(device)
+    x = torch.randn(1, shape.sequence_length, shape.hidden_size, device=device, requires_grad=True)
+    return lambda: layers(x).sum().backward()
 
 
 def capacity(shape: Shape, device: str) -> dict[str, float]:
-    """One layer on one process alone, then on all at once: how many cores' worth of work the machine does. [s]"""
-    call = layer_call(shape, 1, device)
+    """Some layers on one process alone, then on all at once: how many cores' worth of work the machine does. [s]"""
+    call = stack_call(shape, device)
     quiet: dict[str, float] = {}
 
     def timed(active: bool) -> Timing | None:
@@ -198,18 +219,6 @@ def main(job_file: str, out: str) -> None:
         dist.barrier()
     finally:
         dist.destroy_process_group()
-
-
-def collective_cases(num_ranks: int, largest: int) -> list[Measured]:
-    """Collectives and sends of two processes, in the sizes of the job's activations and gradients."""
-    operations = ("all_reduce", "all_gather", "reduce_scatter", "send")
-    sizes = [2**exponent for exponent in range(12, 27, 2) if 2**exponent <= largest]
-    return [{"operation": name, "num_ranks": num_ranks, "nbytes": size} for name in operations for size in sizes]
-
-
-def measure_collectives(journal: Journal, device: str) -> None:
-    """As `flopcast calibrate run` does."""
-    run_collectives(journal, device, collective_cases(2, 2**26), 2, lambda: None)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from validation.job.configs import Configuration, Shape
 from validation.job.model import batch_of, build_part, cut_tensors, loss_of
+from validation.job.quiet import MOST_FOREIGN, Watch
 
 #: Our name -> torch's class, and whether it takes several stages a rank. A new schedule is one line.
 SCHEDULES: dict[str, tuple[Any, bool]] = {
@@ -36,23 +37,10 @@ SCHEDULES: dict[str, tuple[Any, bool]] = {
 }
 SEED = 17
 LEARNING_RATE = 1e-3
+WARM_UP = 3
+"""Steps that fault memory in, and that let torch's pipeline find out the shapes it sends."""
 Event = tuple[str, int, int, float, float]
 """(F or B, stage, micro-batch, begin, end) [s]"""
-
-
-def single_process(shape: Shape, batch: int, steps: int) -> list[float]:
-    """Losses of the plain job: one process, no wrappers, the whole batch at once. What every other run must repeat."""
-    model = build_part(shape, range(shape.num_layers), SEED)
-    optimizers = make_optimizers([model])
-    losses = []
-    for step in range(steps):
-        inputs, targets = batch_of(shape, batch, step)
-        clear(optimizers)
-        loss = loss_of(model(inputs), targets)
-        loss.backward()
-        update(optimizers)
-        losses.append(loss.item())
-    return losses
 
 
 def make_optimizers(parts: list[Any]) -> list[torch.optim.Optimizer]:
@@ -75,7 +63,18 @@ def update(optimizers: list[torch.optim.Optimizer]) -> None:
 
 
 def train(shape: Shape, configuration: Configuration, device: str, steps: int) -> dict[str, Any]:
-    """Train on every rank; returns losses, seconds of every step and the last step's trace, the same on all ranks."""
+    """Train until `steps` steps were timed while the machine was ours, after a few to warm up; the same on all ranks.
+
+    Where others never let it be, the quietest steps of four times as many count.
+
+    Returns
+    -------
+    dict
+        losses : of every step, the warm-up included.
+        seconds : the slowest rank's, of the steps that count. [s]
+        foreign_share : of the machine's processor time during the loudest of them.
+        trace : of a typical one, what each rank did when. [s]
+    """
     cut = configuration
     mesh = init_device_mesh(device, (cut.pp, cut.dp, cut.tp), mesh_dim_names=("pp", "dp", "tp"))
     place = {name: mesh.get_local_rank(name) for name in ("pp", "dp", "tp")}
@@ -98,23 +97,49 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int) -
     for stage in stages:
         trace(stage, events)
 
-    losses, seconds = [], []
-    for step in range(steps):
-        inputs, targets = (whole.chunk(cut.dp)[place["dp"]].to(where) for whole in batch_of(shape, cut.global_batch_size, step))
+    losses, timed = [], []
+    traces: list[Any] = []
+    for step in range(WARM_UP + 4 * steps):
+        inputs, targets = (
+            whole.chunk(cut.dp)[place["dp"]].to(where) for whole in batch_of(shape, cut.global_batch_size, step)
+        )
         events.clear()
         dist.barrier()
-        begin = _now(device)
+        watch, begin = Watch(), _now(device)
         clear(optimizers)
         loss = _run_pipeline(runner, inputs, targets, place["pp"], cut)
         pipeline_end = _now(device)
         update(optimizers)
         end = _now(device)
         losses.append(_mean_loss(loss, where, cut))
-        seconds.append(_slowest(end - begin, where))
-    trace = {"rank": place, "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": list(events)}
-    traces: list[Any] = [None] * cut.num_ranks
-    dist.all_gather_object(traces, trace)
-    return {"losses": losses, "seconds": seconds, "trace": traces}
+        foreign = foreign_share(watch, where)
+        if step < WARM_UP:
+            continue
+        timed.append((_slowest(end - begin, where), foreign))
+        traces.append({**place, "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": list(events)})
+        quiet = sum(share <= MOST_FOREIGN for _, share in timed)
+        if len(timed) >= steps and quiet >= steps:
+            break
+    kept = sorted(range(len(timed)), key=lambda index: max(timed[index][1], MOST_FOREIGN))[:steps]
+    seconds = [timed[index][0] for index in kept]
+    typical = kept[int(torch.tensor(seconds).argsort()[len(kept) // 2])]
+    gathered: list[Any] = [None] * cut.num_ranks
+    dist.all_gather_object(gathered, traces[typical])
+    return {
+        "losses": losses,
+        "seconds": seconds,
+        "foreign_share": max(timed[index][1] for index in kept),
+        "trace": gathered,
+    }
+
+
+def foreign_share(watch: Watch, where: torch.device) -> float:
+    """Share of the machine that went to programs outside the job since the watch began; the same on all ranks."""
+    own = torch.tensor(watch.own_s(), dtype=torch.float64, device=where)
+    dist.all_reduce(own)
+    share = torch.tensor(watch.foreign_share(float(own)), dtype=torch.float64, device=where)
+    dist.broadcast(share, src=0)
+    return float(share)
 
 
 def _cut_data(part: Any, mesh: Any) -> None:

@@ -1,0 +1,113 @@
+"""From building blocks to the step time of a configuration, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.costs.block import Part, layer_costs
+from sim.costs.stage import StageCosts, stage_costs
+from sim.engines import Timeline, build_program, run
+from sim.schedules import build_order
+from sim.specs import Profile, Scenario, build_scenario
+from validation.job.configs import Configuration, Shape
+
+#: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits.
+STACK = {
+    "name": "torch eager",
+    "attention": "flash",
+    "fused_bias_activation": False,
+    "fused_cross_entropy": True,
+    "fused_gradient_accumulation": False,
+    "fused_optimizer": True,
+    "gradient_precision": "fp32",
+    "p2p_scatter_gather": False,
+    "overlap_p2p": True,
+    "kernel_launch_s": 0.0,
+}
+#: What gloo's efficiencies are shares of; only their product counts.
+_LOOPBACK = "2 GB/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was calibrated: kernels and links, the host's times by tensor-parallel degree, cores that are shared.
+
+    cores : as `NodeSpec.cores`; None where every rank has a device of its own.
+    """
+
+    profile: Profile
+    node: str
+    cores: float | None
+    host: dict[int, dict[str, float]]
+
+
+def scenario_of(
+    shape: Shape, cut: Configuration, node: str, profile: Profile | str, cores: float | None = None
+) -> Scenario:
+    """The question the simulator is asked."""
+    machine: dict[str, Any] = {"preset": node}
+    if cores is not None:
+        machine |= {"cores": cores, "nvlink_bandwidth": _LOOPBACK}
+    description: dict[str, Any] = {
+        "name": cut.name,
+        "model": {
+            "num_layers": shape.num_layers,
+            "hidden_size": shape.hidden_size,
+            "num_heads": shape.num_heads,
+            "vocab_size": shape.vocab_size,
+            "max_sequence_length": shape.sequence_length,
+            "tied_embeddings": False,
+        },
+        "cluster": {"name": "this machine", "node": machine, "num_nodes": 1},
+        "plan": {
+            **{name: getattr(cut, name) for name in ("tp", "pp", "dp", "microbatch_size", "schedule", "num_chunks")},
+            "recompute": cut.recompute,
+            "zero_stage": 1 if cut.dp > 1 else 0,
+        },
+        "training": {
+            "global_batch_size": cut.global_batch_size,
+            "sequence_length": shape.sequence_length,
+            "precision": "fp32",
+        },
+        "stack": STACK,
+        "profile": profile if isinstance(profile, str) else profile.model_dump(),
+    }
+    return build_scenario(description, where="job")
+
+
+def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
+    """Simulate one step of a configuration."""
+    scenario = scenario_of(shape, cut, machine.node, machine.profile, machine.cores)
+    order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
+    costs = with_host(stage_costs(scenario, order.visits_per_stage()), scenario, machine)
+    program = build_program(order, costs, cores=machine.cores, twins=cut.tp * cut.dp)
+    return run(program, "dag" if machine.cores is None else "shared")
+
+
+def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageCosts:
+    """Add the host's time, which kernels on a CPU do not hide.
+
+    On a GPU the kernels run behind the host; there only what exceeds them would show, which `stack.kernel_launch_s`
+    is for, and nothing is added here.
+    """
+    if machine.cores is None:
+        return costs
+    plan = scenario.plan
+    host = machine.host[min(plan.tp, 2)]
+    layers = np.array([stage.num_layers for stage in costs.stages], dtype=float)
+    forward = layers * host["layer_forward_s"] + host["visit_forward_s"]
+    backward = layers * host["layer_backward_s"] + host["visit_backward_s"]
+    if plan.recompute == "full":
+        backward = backward + layers * host["layer_forward_s"]
+    # Sharded or cut, parameters are DTensors, and the optimizer unpacks each of them.
+    updating = machine.host[2 if plan.tp * plan.dp > 1 and 2 in machine.host else 1]
+    per_rank = layers.reshape(plan.num_chunks, plan.pp).sum(axis=0)
+    return replace(
+        costs,
+        forward={**costs.forward, Part.HOST: costs.forward[Part.HOST] + forward},
+        backward={**costs.backward, Part.HOST: backward},
+        optimizer=costs.optimizer + per_rank * updating["layer_update_s"] + updating["update_s"],
+    )
