@@ -1,7 +1,7 @@
 """The engine of shared cores: ranks that are processes of one machine take turns on its processors.
 
-Training on CPUs runs more processes than there are cores. A schedule then no longer fills its bubbles with nothing: while
-one rank waits, the others run faster.
+Training on CPUs may run more processes than there are cores. A bubble is then not idle: while one rank waits, the
+others run faster.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class NodeSpec(Spec):
     nic_bandwidth_bytes_per_s: PositiveFloat
     """One card, per direction. [bytes/s]"""
     cores: PositiveFloat | None = None
-    """Where ranks are processes that share the node's processors (gloo on CPUs): how many of them compute at full speed
-    at once, hyperthreads and a shared memory bus allowed for. Engine `shared` shares them. Default: one for each rank."""
+    """Where ranks are processes that share the node's processors (gloo on CPUs): how many compute at full speed at once,
+    hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""
 
 
 class ClusterSpec(Spec):

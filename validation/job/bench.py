@@ -1,8 +1,8 @@
 """Building blocks of the job, measured on one or two processes; none of the predicted configurations is run here.
 
-Kernels and collectives go through `calibration.bench`. What that leaves out is here: the host's time (Python, autograd,
-DTensor's dispatch, torch's pipeline runner, the optimizer's bookkeeping) from models so small that computing is nothing,
-and what two processes on two cores cost each other.
+Kernels and collectives go through `calibration.bench`. What that leaves out is here: the host's time (Python,
+autograd, DTensor's dispatch, torch's pipeline runner, the optimizer's bookkeeping) from models so small that computing
+is nothing, and what two processes on two cores cost each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from calibration.bench.kernels import Case, adam_case, attention_case, gemm_case, launch_case, memory_case, scenario_shapes
+from calibration.bench.kernels import (
+    Case,
+    adam_case,
+    attention_case,
+    gemm_case,
+    launch_case,
+    memory_case,
+    scenario_shapes,
+)
 from calibration.bench.machine import describe
 from calibration.bench.timing import Timing, time_call
 from calibration.measurement import Journal, Measurement
@@ -42,7 +50,7 @@ _TINY_MICROBATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """Host time of one layer, and of a visit to a stage on top of its layers, by direction; of the update by layer. [s]"""
+    """Host time of a layer, and of a visit to a stage on top of its layers, by direction; of the update. [s]"""
 
     layer_forward_s: float
     layer_backward_s: float
@@ -129,7 +137,9 @@ def host_times(tp: int, device: str) -> HostTimes:
     slope = {name: (deep[name] - shallow[name]) / more for name in shallow}
     rest = {name: shallow[name] - _DEPTHS[0] * slope[name] for name in shallow}
     runner = deep["step"] / _TINY_MICROBATCHES - deep["F"] - deep["B"]
-    return HostTimes(slope["F"], slope["B"], rest["F"] + runner / 2, rest["B"] + runner / 2, slope["update"], rest["update"])
+    return HostTimes(
+        slope["F"], slope["B"], rest["F"] + runner / 2, rest["B"] + runner / 2, slope["update"], rest["update"]
+    )
 
 
 def _tiny_times(depth: int, tp: int, device: str) -> dict[str, float]:
@@ -205,7 +215,9 @@ def main(job_file: str, out: str) -> None:
         torch.set_num_threads(1)
     if job["what"] == "kernels":
         journal = Journal(Path(job["journal"]), describe(device))
-        measure_kernels(journal, job_cases([Scenario.model_validate(item) for item in job["scenarios"]], device), device)
+        measure_kernels(
+            journal, job_cases([Scenario.model_validate(item) for item in job["scenarios"]], device), device
+        )
         Path(out).write_text("{}", encoding="utf-8")
         return
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))

@@ -86,9 +86,11 @@ def calibrate_machine(
 
 
 def _without_kernels(measured: dict[str, float], tp: int, machine: Machine) -> dict[str, float]:
-    """The host's share of what the tiny model took: without the kernels and collectives that are priced on their own."""
+    """The host's share of the tiny model's times: without kernels and collectives that are priced on their own."""
     one, two = (
-        stage_costs(scenario_of(replace(TINY, num_layers=depth), Configuration(tp=tp), machine.node, machine.profile, 1.0))
+        stage_costs(
+            scenario_of(replace(TINY, num_layers=depth), Configuration(tp=tp), machine.node, machine.profile, 1.0)
+        )
         for depth in (1, 2)
     )
     forward, backward = (float((getattr(two, name) - getattr(one, name))[0]) for name in ("forward_s", "backward_s"))

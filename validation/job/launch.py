@@ -15,8 +15,8 @@ from typing import Any
 from sim.errors import FlopcastError
 from validation.job.configs import Configuration, Shape
 
-#: One thread a rank; and freed memory stays with the process: otherwise each large tensor is faulted in page by page anew,
-#: a time that depends on what else the machine does.
+#: One thread a rank; and freed memory stays with the process: otherwise each large tensor is faulted in anew, page by
+#: page, in a time that depends on what else the machine does.
 _SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 

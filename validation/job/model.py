@@ -15,7 +15,7 @@ from validation.job.configs import Shape
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP. Queries, keys and values are one matrix, laid out head by head so that it can be cut."""
+    """Pre-norm attention and MLP. Queries, keys and values are one matrix, laid out by head so that it can be cut."""
 
     def __init__(self, shape: Shape, recompute: bool) -> None:
         super().__init__()
@@ -83,7 +83,12 @@ def build_part(shape: Shape, layers: range, seed: int, recompute: bool = False) 
 
 def cut_tensors(part: Part, mesh: Any) -> None:
     """Cut the part's matrices over the tensor-parallel mesh: columns, then rows, as Megatron-LM does."""
-    layer_plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    layer_plan = {
+        "qkv": ColwiseParallel(),
+        "out": RowwiseParallel(),
+        "up": ColwiseParallel(),
+        "down": RowwiseParallel(),
+    }
     for layer in part.layers.values():
         parallelize_module(layer, mesh, layer_plan)
     if part.tokens is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.block import Part, layer_costs
+from sim.costs.block import Part
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Timeline, build_program, run
 from sim.schedules import build_order

@@ -1,4 +1,4 @@
-"""One process of the job, under torchrun: builds its part, trains some steps, and writes down losses, times and a trace.
+"""One process of the job, under torchrun: builds its part, trains some steps, writes down losses, times and a trace.
 
 The same code on CPUs with gloo and on GPUs with NCCL.
 """
@@ -44,7 +44,7 @@ Event = tuple[str, int, int, float, float]
 
 
 def make_optimizers(parts: list[Any]) -> list[torch.optim.Optimizer]:
-    """Adam over everything the parts hold: one for cut parameters and one for whole ones, which no kernel takes together."""
+    """Adam over all that the parts hold: one for cut parameters, one for whole ones; no kernel takes both together."""
     params = [param for part in parts for param in part.parameters()]
     groups = [[param for param in params if isinstance(param, DTensor) is cut] for cut in (True, False)]
     return [torch.optim.Adam(group, lr=LEARNING_RATE, fused=True) for group in groups if group]
@@ -143,7 +143,7 @@ def foreign_share(watch: Watch, where: torch.device) -> float:
 
 
 def _cut_data(part: Any, mesh: Any) -> None:
-    """FSDP2 over the data-parallel mesh: weights gathered once and gradients scattered once a step (ZeRO stage 1's traffic).
+    """FSDP2 over the data-parallel mesh: weights gathered and gradients scattered once a step (ZeRO stage 1's traffic).
 
     torch's pipeline stages know it: they leave the reduction to the last micro-batch. One group a stage, kept gathered
     between micro-batches.
