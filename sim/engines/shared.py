@@ -68,7 +68,7 @@ def run(program: Program) -> Timeline:
         passed = min(float(left[active].min()) / rate, next_arrival - now)
         now = next_arrival if now + passed >= next_arrival else now + passed
         left[active] -= passed * rate
-        for rank in np.flatnonzero(active):
+        for rank in np.flatnonzero(active).tolist():
             task = rows[rank][position[rank]] if position[rank] < len(rows[rank]) else -1
             size = program.occupy[task] if task >= 0 else reduce[rank]
             if left[rank] > _DONE * max(size, now):

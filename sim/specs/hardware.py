@@ -55,7 +55,7 @@ class NodeSpec(Spec):
     nic_bandwidth_bytes_per_s: PositiveFloat
     """One card, per direction. [bytes/s]"""
     cores: PositiveFloat | None = None
-    """Where ranks are processes that share the node's processors (gloo on CPUs): how many compute at full speed at once,
+    """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
     hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""
 
 

@@ -84,13 +84,16 @@ def job_cases(scenarios: Iterable[Scenario], device: str) -> list[Case]:
     return [cold(case) for case in unique] + [adam_case(params // share) for params in total for share in (1, 4)]
 
 
-def measure_kernels(journal: Journal, cases: list[Case], device: str) -> None:
-    """Time what the journal does not hold yet, each while others are quiet."""
+def measure_kernels(journal: Journal, cases: list[Case], device: str, patience_s: float) -> None:
+    """Time what the journal does not hold yet, while others are quiet; all waiting together takes at most `patience_s`."""
+    until = time.monotonic() + patience_s
     for case in cases:
         if Measurement(case.kind, case.shape, 1.0).key in journal.done:
             continue
         call = case.prepare(device)
-        timing, foreign = quietly(lambda call=call: time_call(call, device, budget_s=0.2), _alone)
+        timing, foreign = quietly(
+            lambda call=call: time_call(call, device, budget_s=0.2), _alone, until - time.monotonic()
+        )
         journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra={"foreign_share": foreign}))
 
 
@@ -127,12 +130,12 @@ def _together(watch: Watch) -> float:
     return foreign_share(watch, torch.device("cpu"))
 
 
-def host_times(tp: int, device: str) -> HostTimes:
+def host_times(tp: int, device: str, patience_s: float) -> HostTimes:
     """The host's time over models of two depths: the slope is a layer's, the rest a visit's.
 
     Every rank of the tensor-parallel group calls this; without one (tp = 1) each measures on its own.
     """
-    shallow, deep = (_tiny_times(depth, tp, device) for depth in _DEPTHS)
+    shallow, deep = (_tiny_times(depth, tp, device, patience_s) for depth in _DEPTHS)
     more = _DEPTHS[1] - _DEPTHS[0]
     slope = {name: (deep[name] - shallow[name]) / more for name in shallow}
     rest = {name: shallow[name] - _DEPTHS[0] * slope[name] for name in shallow}
@@ -142,7 +145,7 @@ def host_times(tp: int, device: str) -> HostTimes:
     )
 
 
-def _tiny_times(depth: int, tp: int, device: str) -> dict[str, float]:
+def _tiny_times(depth: int, tp: int, device: str, patience_s: float) -> dict[str, float]:
     """Median seconds of forward, backward, the pipeline's step and the update of a tiny model of one stage."""
     shape = replace(TINY, num_layers=depth)
     part = build_part(shape, range(depth), 0).to(device)
@@ -173,7 +176,7 @@ def _tiny_times(depth: int, tp: int, device: str) -> dict[str, float]:
         return {name: statistics.median(values[2:]) for name, values in samples.items()}
 
     step()
-    return quietly(step, _together if tp > 1 else _alone)[0]
+    return quietly(step, _together, patience_s)[0]
 
 
 def stack_call(shape: Shape, device: str) -> Callable[[], Any]:
@@ -183,19 +186,19 @@ def stack_call(shape: Shape, device: str) -> Callable[[], Any]:
     return lambda: layers(x).sum().backward()
 
 
-def capacity(shape: Shape, device: str) -> dict[str, float]:
+def capacity(shape: Shape, device: str, patience_s: float) -> dict[str, float]:
     """Some layers on one process alone, then on all at once: how many cores' worth of work the machine does. [s]"""
     call = stack_call(shape, device)
     quiet: dict[str, float] = {}
 
     def timed(active: bool) -> Timing | None:
         dist.barrier()
-        timing = time_call(call, device, budget_s=1.0, most=500) if active else None
+        timing = time_call(call, device, budget_s=0.7, most=500) if active else None
         dist.barrier()
         return timing
 
-    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), _together)
-    crowd, quiet["crowd"] = quietly(lambda: timed(True), _together)
+    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), _together, patience_s)
+    crowd, quiet["crowd"] = quietly(lambda: timed(True), _together, patience_s)
     assert crowd is not None
     together = torch.tensor(crowd.median_s, dtype=torch.float64)
     dist.all_reduce(together)
@@ -216,15 +219,18 @@ def main(job_file: str, out: str) -> None:
     if job["what"] == "kernels":
         journal = Journal(Path(job["journal"]), describe(device))
         measure_kernels(
-            journal, job_cases([Scenario.model_validate(item) for item in job["scenarios"]], device), device
+            journal,
+            job_cases([Scenario.model_validate(item) for item in job["scenarios"]], device),
+            device,
+            job["patience_s"],
         )
         Path(out).write_text("{}", encoding="utf-8")
         return
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))
     try:
-        result: dict[str, Any] = {"capacity": capacity(shape, device)}
-        for tp in (1, 2) if world > 1 else (1,):
-            times = host_times(tp, device)
+        result: dict[str, Any] = {"capacity": capacity(shape, device, job["patience_s"])}
+        for tp in (1, 2)[:world] if job["what"] == "host" else ():
+            times = host_times(tp, device, job["patience_s"])
             result[f"host_tp{tp}"] = {name: getattr(times, name) for name in HostTimes.__slots__}
         if rank == 0:
             Path(out).write_text(json.dumps(result), encoding="utf-8")

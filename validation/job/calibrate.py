@@ -25,7 +25,12 @@ _SHARED_BY = 8
 
 
 def calibrate_machine(
-    shape: Shape, suite: tuple[Configuration, ...], device: str, folder: Path, report: Callable[[str], None]
+    shape: Shape,
+    suite: tuple[Configuration, ...],
+    device: str,
+    folder: Path,
+    patience_s: float,
+    report: Callable[[str], None],
 ) -> tuple[Machine, dict[str, Any]]:
     """Kernels, collectives of two ranks, host times and the sharing of cores; never a configuration of the suite.
 
@@ -33,6 +38,8 @@ def calibrate_machine(
     ----------
     folder : Path
         Where the measurements are kept; those already there are not taken again.
+    patience_s : float
+        How long each kind of measurement waits for other programs to leave the machine alone. [s]
     report : function
         Told what is being measured.
 
@@ -52,7 +59,7 @@ def calibrate_machine(
         scenario_of(shape, Configuration(tp=tp, microbatch_size=size, microbatches=1), node, base, 1.0 if cpu else None)
         for tp, size in cuts
     ]
-    ask = {"device": device, "shape": asdict(shape)}
+    ask = {"device": device, "shape": asdict(shape), "patience_s": patience_s}
     report("kernels")
     described = [question.model_dump(mode="json") for question in questions]
     launch("validation.job.bench", {**ask, "what": "kernels", "journal": str(journal), "scenarios": described}, 1)

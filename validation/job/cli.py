@@ -27,6 +27,10 @@ def job(
     repeats: Annotated[int, typer.Option(min=1, help="Run all configurations so often, one after the other.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5,
     device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+    patience: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds to wait for other programs to leave the machine alone; 0 with --quick."),
+    ] = 60.0,
     out: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write rows and facts as JSON.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw a measured and the simulated timeline (.png or .svg).")
@@ -48,7 +52,7 @@ def job(
 
     shape, suite = (QUICK_SHAPE, QUICK_SUITE) if quick else (Shape(), SUITE)
     suite = _fitting(suite, chosen)
-    _compare(shape, suite, chosen, steps, repeats, out, figure, keep)
+    _compare(shape, suite, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
 
 
 def _fitting(suite: tuple[Any, ...], device: str) -> tuple[Any, ...]:
@@ -66,6 +70,7 @@ def _compare(
     device: str,
     steps: int,
     repeats: int,
+    patience_s: float,
     out: Path | None,
     figure: Path | None,
     keep: Path | None,
@@ -83,7 +88,12 @@ def _compare(
             keep.mkdir(parents=True, exist_ok=True)
         with console.status("calibrating") as status:
             machine, facts = calibrate_machine(
-                shape, suite, device, keep or Path(folder), lambda what: status.update(f"calibrating: {what}")
+                shape,
+                suite,
+                device,
+                keep or Path(folder),
+                patience_s,
+                lambda what: status.update(f"calibrating: {what}"),
             )
     rows = predict_all(shape, suite, machine)
     console.print(_line(_COLUMNS), style="bold")
@@ -97,7 +107,7 @@ def _compare(
 
     interrupted = False
     try:
-        measure_all(rows, shape, device, steps, repeats, report)
+        measure_all(rows, shape, device, steps, repeats, patience_s, report)
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted; what was measured counts")

@@ -63,7 +63,13 @@ def predict_all(shape: Shape, suite: tuple[Configuration, ...], machine: Machine
 
 
 def measure_all(
-    rows: list[Row], shape: Shape, device: str, steps: int, repeats: int, report: Callable[[Row, int], None]
+    rows: list[Row],
+    shape: Shape,
+    device: str,
+    steps: int,
+    repeats: int,
+    patience_s: float,
+    report: Callable[[Row, int], None],
 ) -> None:
     """Run every configuration once, then all again: what the machine does meanwhile meets all of them alike.
 
@@ -71,6 +77,8 @@ def measure_all(
     ----------
     steps : int
         Timed steps of each run.
+    patience_s : float
+        How long a run waits for other programs to leave the machine alone. [s]
     report : function
         Told (row, repeat) as soon as a run is over.
 
@@ -81,7 +89,7 @@ def measure_all(
     """
     for repeat in range(repeats):
         for row in rows:
-            result = run_configuration(shape, row.configuration, device, steps)
+            result = run_configuration(shape, row.configuration, device, steps, patience_s)
             row.seconds.append(statistics.median(result["seconds"]))
             row.foreign_share = max(row.foreign_share, result["foreign_share"])
             row.trace = result["trace"]

@@ -74,7 +74,10 @@ def _reason(printed: str) -> str:
     return "\n".join(wrong[:3] or lines[-10:])
 
 
-def run_configuration(shape: Shape, configuration: Configuration, device: str, steps: int) -> dict[str, Any]:
+def run_configuration(
+    shape: Shape, configuration: Configuration, device: str, steps: int, patience_s: float = 0.0
+) -> dict[str, Any]:
     """Losses, seconds of every step, and the last step's trace of one configuration."""
     job = {"shape": asdict(shape), "configuration": asdict(configuration), "device": device, "steps": steps}
+    job["patience_s"] = patience_s  # for other programs on the machine
     return launch("validation.job.train", job, configuration.num_ranks)

@@ -15,6 +15,8 @@ _STAT = Path("/proc/stat")
 Result = TypeVar("Result")
 #: Of the machine's processor time, what others may use during a timing that counts.
 MOST_FOREIGN = 0.06
+_GLANCE_S = 0.2
+_LONGEST_WAIT_S = 4.0
 
 
 def machine_busy_s() -> float | None:
@@ -47,23 +49,38 @@ class Watch:
         return max(0.0, (busy - self.busy - own_s) / max(available, 1e-9))
 
 
-def quietly(measure: Callable[[], Result], score: Callable[[Watch], float], attempts: int = 8) -> tuple[Result, float]:
-    """Measure again until others were quiet, at most `attempts` times; the quietest result and how loud it was.
+def wait_for_quiet(until: float) -> None:
+    """Sleep until others leave the machine alone, at most until the monotonic clock shows `until`. [s]"""
+    while time.monotonic() < until:
+        watch = Watch()
+        time.sleep(_GLANCE_S)
+        if watch.foreign_share(watch.own_s()) <= MOST_FOREIGN:
+            return
+
+
+def quietly(measure: Callable[[], Result], score: Callable[[Watch], float], patience_s: float) -> tuple[Result, float]:
+    """Measure again until others were quiet or patience ends; the quietest result and how loud it was.
 
     Parameters
     ----------
     measure : function
     score : function
-        The watch that ran beside a measurement -> share of the machine that went to others.
+        The watch that ran beside a measurement -> share of the machine that went to others. Where several ranks
+        measure together it tells all of them the same, so that they agree whether to try again.
+    patience_s : float
+        As long as this, besides the first attempt. [s]
     """
+    spent = 0.0
     best: tuple[Any, float] = (None, float("inf"))
-    for _ in range(attempts):
+    while True:
+        begin = time.monotonic()
         watch = Watch()
         result = measure()
         foreign = score(watch)
         if foreign < best[1]:
             best = (result, foreign)
-        if foreign <= MOST_FOREIGN:
-            break
-        time.sleep(0.3)
-    return best
+        if foreign <= MOST_FOREIGN or spent >= patience_s:
+            return best
+        wait_for_quiet(begin + min(_LONGEST_WAIT_S, patience_s - spent))
+        # Not the clock's time, which differs between ranks: a fixed price for each attempt.
+        spent += _LONGEST_WAIT_S

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from validation.job.configs import Configuration, Shape
 from validation.job.model import batch_of, build_part, cut_tensors, loss_of
-from validation.job.quiet import MOST_FOREIGN, Watch
+from validation.job.quiet import MOST_FOREIGN, Watch, wait_for_quiet
 
 #: Our name -> torch's class, and whether it takes several stages a rank. A new schedule is one line.
 SCHEDULES: dict[str, tuple[Any, bool]] = {
@@ -62,10 +62,10 @@ def update(optimizers: list[torch.optim.Optimizer]) -> None:
         optimizer.step()
 
 
-def train(shape: Shape, configuration: Configuration, device: str, steps: int) -> dict[str, Any]:
+def train(shape: Shape, configuration: Configuration, device: str, steps: int, patience_s: float) -> dict[str, Any]:
     """Train until `steps` steps were timed while the machine was ours, after a few to warm up; the same on all ranks.
 
-    Where others never let it be, the quietest steps of four times as many count.
+    Where others do not let it be for `patience_s` [s], the quietest steps of four times as many count.
 
     Returns
     -------
@@ -99,11 +99,14 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int) -
 
     losses, timed = [], []
     traces: list[Any] = []
-    for step in range(WARM_UP + 4 * steps):
+    until = time.monotonic() + patience_s
+    for step in range(WARM_UP + (4 if patience_s else 1) * steps):
         inputs, targets = (
             whole.chunk(cut.dp)[place["dp"]].to(where) for whole in batch_of(shape, cut.global_batch_size, step)
         )
         events.clear()
+        if step >= WARM_UP and dist.get_rank() == 0:
+            wait_for_quiet(until)
         dist.barrier()
         watch, begin = Watch(), _now(device)
         clear(optimizers)
@@ -208,7 +211,9 @@ def main(job_file: str, out: str) -> None:
         torch.set_num_threads(1)  # a rank is one core's worth of work
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))
     try:
-        result = train(Shape(**job["shape"]), Configuration(**job["configuration"]), device, job["steps"])
+        result = train(
+            Shape(**job["shape"]), Configuration(**job["configuration"]), device, job["steps"], job["patience_s"]
+        )
         if dist.get_rank() == 0:
             Path(out).write_text(json.dumps(result), encoding="utf-8")
         dist.barrier()
