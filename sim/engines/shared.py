@@ -12,8 +12,8 @@ from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
 
 Array = np.ndarray
-_DONE = 1e-12
-"""Work that is left of an action when it ends, relative to the action: rounding."""
+_ROUNDING = 1e-13
+"""Work that may be left of an action when it ends, relative to the time since the step began."""
 
 
 def run(program: Program) -> Timeline:
@@ -22,7 +22,8 @@ def run(program: Program) -> Timeline:
     While k processes compute on C cores each proceeds at the rate min(1, C / k) [1]_. A pipeline rank stands for the
     `twins` processes of its tensor- and data-parallel group, which do the same at the same time. C need not be whole:
     two hyperthreads of one core, or two cores that share a memory bus, are worth less than two. Delivery of a send that
-    does not occupy its rank takes time, but no core. Without `cores` in the program nothing is shared.
+    does not occupy its rank, and waiting for messages within an action, take time but no core. Without `cores` in the
+    program nothing is shared.
 
     .. [1] Kleinrock 1967, "Time-shared systems: a theoretical treatment", Journal of the ACM 14(2): egalitarian
        processor sharing, here with several servers.
@@ -30,56 +31,68 @@ def run(program: Program) -> Timeline:
     order = program.order
     ranks = order.num_ranks
     start, end = np.zeros(len(order)), np.zeros(len(order))
-    delivery = program.release - program.occupy  # negative where others may begin before the sender is free: not here
     rows = [np.flatnonzero(order.rank == rank).tolist() for rank in range(ranks)]
     needs = [
         need if need >= 0 and order.rank[need] != order.rank[task] else -1
         for task, need in enumerate(order.needs.tolist())
     ]
-    arrived = np.full(len(order), np.inf)
-    position = [0] * ranks
-    left = np.full(ranks, np.nan)  # work left of the action a rank is at; nan: it waits
-    reduce = np.asarray(finish_step(program, "shared", start, end, np.zeros(ranks)).exposed_reduce, dtype=float)
+    delivery = (program.release - program.occupy).tolist()
+    idle = (np.zeros(len(order)) if program.idle is None else program.idle).tolist()
+    work = (program.occupy - np.asarray(idle)).tolist()
+    arrived = [np.inf] * len(order)
+    reduce = finish_step(program, "shared", start, end, np.zeros(ranks)).exposed_reduce
     pipeline_end, reduced = np.zeros(ranks), np.zeros(ranks)
+    position = [0] * ranks
+    left: dict[int, float] = {}  # rank -> work left of what it computes
+    pausing: dict[int, float] = {}  # rank -> when its wait for messages within an action is over
     now = 0.0
+
+    def finish(rank: int) -> None:
+        at = position[rank]
+        position[rank] += 1
+        if at == len(rows[rank]):
+            reduced[rank] = now
+            return
+        task = rows[rank][at]
+        end[task] = pipeline_end[rank] = now
+        arrived[task] = now + delivery[task]
+
     while True:
-        for rank in range(ranks):
-            row, at = rows[rank], position[rank]
-            if not np.isnan(left[rank]) or at > len(row):
+        for rank in [rank for rank, until in pausing.items() if until <= now]:
+            del pausing[rank]
+            finish(rank)
+        waits = list(pausing.values())
+        for rank, row in enumerate(rows):
+            at = position[rank]
+            if rank in left or rank in pausing or at > len(row):
                 continue
             if at == len(row):
-                left[rank] = reduce[rank]
+                left[rank] = float(reduce[rank])
             elif needs[row[at]] < 0 or arrived[needs[row[at]]] <= now:
                 start[row[at]] = now
-                left[rank] = program.occupy[row[at]]
-        active = ~np.isnan(left)
-        waits = [
-            arrived[needs[rows[rank][position[rank]]]]
-            for rank in range(ranks)
-            if not active[rank] and position[rank] < len(rows[rank])
-        ]
-        next_arrival = min((time for time in waits if time > now), default=np.inf)
-        if not active.any():
-            if next_arrival == np.inf:
+                left[rank] = work[row[at]]
+            else:
+                waits.append(arrived[needs[row[at]]])
+        next_message = min(waits, default=np.inf)
+        if not left:
+            if next_message == np.inf:
                 break
-            now = next_arrival
+            now = next_message
             continue
-        rate = speed(int(active.sum()) * program.twins, program.cores)
-        passed = min(float(left[active].min()) / rate, next_arrival - now)
-        now = next_arrival if now + passed >= next_arrival else now + passed
-        left[active] -= passed * rate
-        for rank in np.flatnonzero(active).tolist():
-            task = rows[rank][position[rank]] if position[rank] < len(rows[rank]) else -1
-            size = program.occupy[task] if task >= 0 else reduce[rank]
-            if left[rank] > _DONE * max(size, now):
-                continue
-            left[rank] = np.nan
-            position[rank] += 1
-            if task < 0:
-                reduced[rank] = now
-                continue
-            end[task] = pipeline_end[rank] = now
-            arrived[task] = now + delivery[task]
+        rate = speed(len(left) * program.twins, program.cores)
+        shortest = min(left.values())
+        ends = now + shortest / rate
+        passed = shortest if ends <= next_message else (next_message - now) * rate
+        now = min(ends, next_message)
+        left = {rank: amount - passed for rank, amount in left.items()}
+        for rank in [rank for rank, amount in left.items() if amount <= _ROUNDING * now]:
+            del left[rank]
+            at = position[rank]
+            pause = idle[rows[rank][at]] if at < len(rows[rank]) else 0.0
+            if pause > 0:
+                pausing[rank] = now + pause
+            else:
+                finish(rank)
     return _finish(program, start, end, pipeline_end, reduced)
 
 

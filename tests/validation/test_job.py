@@ -134,7 +134,8 @@ def test_a_wrong_loss_is_told(monkeypatch):
 def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
     pytest.importorskip("torch", reason="the real job needs torch")
     out, figure = tmp_path / "job.json", tmp_path / "job.png"
-    command = [sys.executable, "-m", "sim.cli", "validate", "job", "--quick", "--steps", "3", "--device", "cpu"]
+    program = "from validation.cli import app; app()"
+    command = [sys.executable, "-c", program, "job", "--quick", "--steps", "3", "--device", "cpu"]
     command += ["--json", str(out), "--figure", str(figure)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

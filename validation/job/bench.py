@@ -58,6 +58,8 @@ class HostTimes:
     visit_backward_s: float
     layer_update_s: float
     update_s: float
+    waiting: float
+    """Share of a layer's host time in which the process waits for messages, using no processor."""
 
 
 def job_cases(scenarios: Iterable[Scenario], device: str) -> list[Case]:
@@ -85,7 +87,7 @@ def job_cases(scenarios: Iterable[Scenario], device: str) -> list[Case]:
 
 
 def measure_kernels(journal: Journal, cases: list[Case], device: str, patience_s: float) -> None:
-    """Time what the journal does not hold yet, while others are quiet; all waiting together takes at most `patience_s`."""
+    """Time what the journal does not hold yet, while others are quiet; waits at most `patience_s` in all. [s]"""
     until = time.monotonic() + patience_s
     for case in cases:
         if Measurement(case.kind, case.shape, 1.0).key in journal.done:
@@ -141,7 +143,13 @@ def host_times(tp: int, device: str, patience_s: float) -> HostTimes:
     rest = {name: shallow[name] - _DEPTHS[0] * slope[name] for name in shallow}
     runner = deep["step"] / _TINY_MICROBATCHES - deep["F"] - deep["B"]
     return HostTimes(
-        slope["F"], slope["B"], rest["F"] + runner / 2, rest["B"] + runner / 2, slope["update"], rest["update"]
+        slope["F"],
+        slope["B"],
+        rest["F"] + runner / 2,
+        rest["B"] + runner / 2,
+        slope["update"],
+        rest["update"],
+        max(0.0, 1.0 - slope["cpu"] / slope["step"]),
     )
 
 
@@ -160,14 +168,15 @@ def _tiny_times(depth: int, tp: int, device: str, patience_s: float) -> dict[str
     inputs, targets = (tensor.to(device) for tensor in batch_of(shape, _TINY_MICROBATCHES, 0))
 
     def step() -> dict[str, float]:
-        samples: dict[str, list[float]] = {"F": [], "B": [], "step": [], "update": []}
+        samples: dict[str, list[float]] = {"F": [], "B": [], "step": [], "update": [], "cpu": []}
         for _ in range(12):
             events.clear()
             begin = time.perf_counter()
             clear(optimizers)
-            cleared = time.perf_counter()
+            cleared, used = time.perf_counter(), time.process_time()
             runner.step(inputs, target=targets, return_outputs=False)
             ran = time.perf_counter()
+            samples["cpu"].append(time.process_time() - used)
             update(optimizers)
             samples["update"].append(time.perf_counter() - ran + cleared - begin)
             samples["step"].append(ran - cleared)

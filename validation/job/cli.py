@@ -14,7 +14,7 @@ from sim.errors import SpecError, nearest
 if TYPE_CHECKING:
     from validation.job.compare import Row
 
-_COLUMNS = ("configuration", "predicted", "measured", "error", "loss")
+_COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
 
 
 def register(app: typer.Typer) -> None:
@@ -99,9 +99,10 @@ def _compare(
     console.print(_line(_COLUMNS), style="bold")
 
     def report(row: Row, repeat: int) -> None:
-        again = f"  (repeat {repeat + 1})" if repeats > 1 else ""
         cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
-        console.print(_line((*cells, f"{row.loss_error:.0e}")) + again)
+        if repeats > 1 and row is rows[0]:
+            console.print(f"repeat {repeat + 1} of {repeats}", style="dim")
+        console.print(_line((*cells, f"{row.loss_error:.0e}")))
         if out is not None:
             _write(out, shape, rows, facts)
 
@@ -164,7 +165,7 @@ def _write(path: Path, shape: Any, rows: list[Row], facts: dict[str, Any]) -> No
 
 
 def _line(cells: tuple[str, ...]) -> str:
-    return f"{cells[0]:44}" + "".join(f"{cell:>11}" for cell in cells[1:])
+    return f"{cells[0]:42}" + "".join(f"{cell:>9}" for cell in cells[1:])
 
 
 def _ms(seconds: float) -> str:

@@ -126,10 +126,11 @@ def summary(rows: list[Row]) -> dict[str, float]:
     """Mean and largest absolute relative error, and Kendall's tau between predicted and measured times."""
     done = [row for row in rows if row.seconds]
     errors = [abs(row.error) for row in done]
-    tau = kendalltau([row.predicted_s for row in done], [row.measured_s for row in done]).statistic
+    pairs = [(row.predicted_s, row.measured_s) for row in done]
+    tau = float(kendalltau(*zip(*pairs, strict=True)).statistic) if len(done) > 1 else 1.0
     return {
         "configurations": len(done),
         "mean_abs_error": sum(errors) / len(errors),
         "max_abs_error": max(errors),
-        "kendall_tau": float(tau) if len(done) > 1 else 1.0,
+        "kendall_tau": tau,
     }

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.block import Part
+from sim.costs.block import Part, pricing
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Timeline, build_program, run
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
+from sim.work.stages import stage_params
 from validation.job.configs import Configuration, Shape
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits.
@@ -83,7 +84,10 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     scenario = scenario_of(shape, cut, machine.node, machine.profile, machine.cores)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
     costs = with_host(stage_costs(scenario, order.visits_per_stage()), scenario, machine)
-    program = build_program(order, costs, cores=machine.cores, twins=cut.tp * cut.dp)
+    waiting = 0.0 if machine.cores is None else machine.host[min(cut.tp, 2)]["waiting"]
+    idle = (waiting * costs.forward[Part.HOST], waiting * costs.backward.get(Part.HOST, 0.0 * costs.forward_s))
+    costs = with_flat_buffers(costs, scenario)
+    program = build_program(order, costs, cores=machine.cores, twins=cut.tp * cut.dp, idle_per_stage=idle)
     return run(program, "dag" if machine.cores is None else "shared")
 
 
@@ -110,4 +114,26 @@ def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageC
         forward={**costs.forward, Part.HOST: costs.forward[Part.HOST] + forward},
         backward={**costs.backward, Part.HOST: backward},
         optimizer=costs.optimizer + per_rank * updating["layer_update_s"] + updating["update_s"],
+    )
+
+
+def with_flat_buffers(costs: StageCosts, scenario: Scenario) -> StageCosts:
+    """Add what FSDP2 copies around its two collectives: parameters move through flat buffers.
+
+    Before the gather a shard is copied in, after it the whole is copied out; before the scatter the gradients are
+    copied in, after it the shard is divided and added to the one that is kept.
+    """
+    plan, model = scenario.plan, scenario.model
+    if plan.dp == 1:
+        return costs
+    _, compute, _ = pricing(scenario)
+    width = scenario.training.activation_bytes
+    held = np.zeros(plan.pp)
+    for stage in costs.stages:
+        held[stage.index % plan.pp] += width * stage_params(stage, model, plan.tp)
+    rate = compute.memory_bandwidth("copy")
+    return replace(
+        costs,
+        gather=costs.gather + (2 * held / plan.dp + 2 * held) / rate,
+        reduce=costs.reduce + (2 * held + 5 * held / plan.dp) / rate,
     )
