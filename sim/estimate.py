@@ -206,7 +206,7 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         memory=_memory(scenario, order),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=_assumptions(scenario, costs.notes),
+        assumptions=(*_assumptions(scenario, costs.notes), *_unshared(scenario, engine)),
     )
 
 
@@ -260,6 +260,17 @@ def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
         change = " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
         remedies.append(f"{change} ({show(total, 'B')}, {'fits' if fits else 'not yet enough'})")
     return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
+
+
+def _unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
+    """That ranks which really share cores were given one each, where that is so."""
+    node, ranks = scenario.cluster.node, scenario.plan.num_gpus
+    if node.cores is None or engine == "shared" or ranks <= node.cores:
+        return ()
+    return (
+        f"engine {engine} gives each of the {ranks} ranks a core of its own, but node {node.name!r} has {node.cores:g}; "
+        "engine shared shares them",
+    )
 
 
 def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:

@@ -151,6 +151,10 @@ def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
 
 def test_a_scenario_may_share_cores(scenarios):
     scenario = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml")
-    assert scenario.cluster.node.cores is None
-    exact = estimate(scenario)
-    assert estimate(scenario, "shared").step_time_s == pytest.approx(exact.step_time_s)
+    exact = estimate(scenario).step_time_s
+    assert estimate(scenario, "shared").step_time_s == pytest.approx(exact)
+    few = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml", ["cluster.node.cores=4"])
+    assert any("engine shared shares them" in line for line in estimate(few).assumptions)
+    answer = estimate(few, "shared")
+    assert answer.step_time_s > 1.5 * exact
+    assert not any("engine shared" in line for line in answer.assumptions)

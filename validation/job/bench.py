@@ -94,7 +94,9 @@ def measure_kernels(journal: Journal, cases: list[Case], device: str, patience_s
             continue
         call = case.prepare(device)
         timing, foreign = quietly(
-            lambda call=call: time_call(call, device, budget_s=0.2), _alone, until - time.monotonic()
+            lambda call=call: time_call(call, device, budget_s=0.2 if patience_s else 0.04),
+            _alone,
+            until - time.monotonic(),
         )
         journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra={"foreign_share": foreign}))
 
