@@ -268,7 +268,7 @@ def _unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
     if node.cores is None or engine == "shared" or ranks <= node.cores:
         return ()
     return (
-        f"engine {engine} gives each of the {ranks} ranks a core of its own, but node {node.name!r} has {node.cores:g}; "
+        f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has {node.cores:g}; "
         "engine shared shares them",
     )
 
