@@ -46,6 +46,7 @@ TINY = Shape(num_layers=1, hidden_size=32, num_heads=2, vocab_size=32, sequence_
 """Computing it takes microseconds: what it costs is the host's time."""
 _DEPTHS = (1, 5)
 _TINY_MICROBATCHES = 8
+_COPIES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,10 @@ def measure_kernels(journal: Journal, cases: list[Case], device: str, patience_s
         timing, foreign = quietly(
             lambda call=call: time_call(call, device, budget_s=0.2 if patience_s else 0.04),
             _alone,
+            1,
             until - time.monotonic(),
         )
         journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra={"foreign_share": foreign}))
-
-
-_COPIES = 24
 
 
 def cold(case: Case) -> Case:
@@ -187,7 +186,7 @@ def _tiny_times(depth: int, tp: int, device: str, patience_s: float) -> dict[str
         return {name: statistics.median(values[2:]) for name, values in samples.items()}
 
     step()
-    return quietly(step, _together, patience_s)[0]
+    return quietly(step, _together, dist.get_world_size(), patience_s)[0]
 
 
 def stack_call(shape: Shape, device: str) -> Callable[[], Any]:
@@ -208,8 +207,8 @@ def capacity(shape: Shape, device: str, patience_s: float) -> dict[str, float]:
         dist.barrier()
         return timing
 
-    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), _together, patience_s)
-    crowd, quiet["crowd"] = quietly(lambda: timed(True), _together, patience_s)
+    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), _together, 1, patience_s)
+    crowd, quiet["crowd"] = quietly(lambda: timed(True), _together, dist.get_world_size(), patience_s)
     assert crowd is not None
     together = torch.tensor(crowd.median_s, dtype=torch.float64)
     dist.all_reduce(together)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 _STAT = Path("/proc/stat")
 Result = TypeVar("Result")
-#: Of the machine's processor time, what others may use during a timing that counts.
+#: Of the machine's processor time, what others may use of the processors that we use, in a timing that counts.
 MOST_FOREIGN = 0.06
 _GLANCE_S = 0.2
 _LONGEST_WAIT_S = 4.0
@@ -49,16 +49,24 @@ class Watch:
         return max(0.0, (busy - self.busy - own_s) / max(available, 1e-9))
 
 
-def wait_for_quiet(until: float) -> None:
-    """Sleep until others leave the machine alone, at most until the monotonic clock shows `until`. [s]"""
+def bearable(processes: int) -> float:
+    """Share of the machine that others may use while so many of ours are timed: what we leave idle, and a little."""
+    available = os.cpu_count() or 1
+    return MOST_FOREIGN + max(0, available - processes) / available
+
+
+def wait_for_quiet(processes: int, until: float) -> None:
+    """Sleep until others leave the machine to so many of us, at most until the monotonic clock shows `until`. [s]"""
     while time.monotonic() < until:
         watch = Watch()
         time.sleep(_GLANCE_S)
-        if watch.foreign_share(watch.own_s()) <= MOST_FOREIGN:
+        if watch.foreign_share(watch.own_s()) <= bearable(processes):
             return
 
 
-def quietly(measure: Callable[[], Result], score: Callable[[Watch], float], patience_s: float) -> tuple[Result, float]:
+def quietly(
+    measure: Callable[[], Result], score: Callable[[Watch], float], processes: int, patience_s: float
+) -> tuple[Result, float]:
     """Measure again until others were quiet or patience ends; the quietest result and how loud it was.
 
     Parameters
@@ -67,6 +75,8 @@ def quietly(measure: Callable[[], Result], score: Callable[[Watch], float], pati
     score : function
         The watch that ran beside a measurement -> share of the machine that went to others. Where several ranks
         measure together it tells all of them the same, so that they agree whether to try again.
+    processes : int
+        How many of ours are busy meanwhile.
     patience_s : float
         As long as this, besides the first attempt. [s]
     """
@@ -79,8 +89,8 @@ def quietly(measure: Callable[[], Result], score: Callable[[Watch], float], pati
         foreign = score(watch)
         if foreign < best[1]:
             best = (result, foreign)
-        if foreign <= MOST_FOREIGN or spent >= patience_s:
+        if foreign <= bearable(processes) or spent >= patience_s:
             return best
-        wait_for_quiet(begin + min(_LONGEST_WAIT_S, patience_s - spent))
+        wait_for_quiet(processes, begin + min(_LONGEST_WAIT_S, patience_s - spent))
         # Not the clock's time, which differs between ranks: a fixed price for each attempt.
         spent += _LONGEST_WAIT_S

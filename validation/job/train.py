@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from validation.job.configs import Configuration, Shape
 from validation.job.model import batch_of, build_part, cut_tensors, loss_of
-from validation.job.quiet import MOST_FOREIGN, Watch, wait_for_quiet
+from validation.job.quiet import Watch, bearable, wait_for_quiet
 
 #: Our name -> torch's class, and whether it takes several stages a rank. A new schedule is one line.
 SCHEDULES: dict[str, tuple[Any, bool]] = {
@@ -72,7 +72,7 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int, p
     dict
         losses : of every step, the warm-up included.
         seconds : the slowest rank's, of the steps that count. [s]
-        foreign_share : of the machine's processor time during the loudest of them.
+        foreign_share : of the machine's processor time, what other programs used during the loudest of them.
         trace : of a typical one, what each rank did when. [s]
     """
     cut = configuration
@@ -99,14 +99,14 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int, p
 
     losses, timed = [], []
     traces: list[Any] = []
-    until = time.monotonic() + patience_s
+    until, limit = time.monotonic() + patience_s, bearable(cut.num_ranks)
     for step in range(WARM_UP + (4 if patience_s else 1) * steps):
         inputs, targets = (
             whole.chunk(cut.dp)[place["dp"]].to(where) for whole in batch_of(shape, cut.global_batch_size, step)
         )
         events.clear()
         if step >= WARM_UP and dist.get_rank() == 0:
-            wait_for_quiet(until)
+            wait_for_quiet(cut.num_ranks, until)
         dist.barrier()
         watch, begin = Watch(), _now(device)
         clear(optimizers)
@@ -120,10 +120,10 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int, p
             continue
         timed.append((_slowest(end - begin, where), foreign))
         traces.append({**place, "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": list(events)})
-        quiet = sum(share <= MOST_FOREIGN for _, share in timed)
+        quiet = sum(share <= limit for _, share in timed)
         if len(timed) >= steps and quiet >= steps:
             break
-    kept = sorted(range(len(timed)), key=lambda index: max(timed[index][1], MOST_FOREIGN))[:steps]
+    kept = sorted(range(len(timed)), key=lambda index: max(timed[index][1], limit))[:steps]
     seconds = [timed[index][0] for index in kept]
     typical = kept[int(torch.tensor(seconds).argsort()[len(kept) // 2])]
     gathered: list[Any] = [None] * cut.num_ranks
