@@ -238,7 +238,9 @@ def main(job_file: str, out: str) -> None:
         return
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))
     try:
-        result: dict[str, Any] = {"capacity": capacity(shape, device, job["patience_s"])}
+        result: dict[str, Any] = {}
+        if job["what"] == "capacity":
+            result["capacity"] = capacity(shape, device, job["patience_s"])
         for tp in (1, 2)[:world] if job["what"] == "host" else ():
             times = host_times(tp, device, job["patience_s"])
             result[f"host_tp{tp}"] = {name: getattr(times, name) for name in HostTimes.__slots__}

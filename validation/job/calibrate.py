@@ -68,24 +68,23 @@ def calibrate_machine(
         run_collectives(Journal(journal, describe(device)), device, _collectives(4 * 10**7), ranks, lambda: None)
     report("host times")
     host = launch("validation.job.bench", {**ask, "what": "host"}, ranks)
-    cores = None
-    if cpu:
-        report("shared cores")
-        sharing = host["capacity"]
-        if processors > ranks:
-            sharing = launch("validation.job.bench", {**ask, "what": "capacity"}, processors)["capacity"]
+    cores: list[tuple[int, float]] = []
+    sharing = []
+    for processes in (processors, 2 * processors) if cpu else ():
+        report(f"{processes} processes at once")
+        found = launch("validation.job.bench", {**ask, "what": "capacity"}, processes)["capacity"]
+        sharing.append(found)
         # A machine of one processor shares it from the second process on.
-        cores = min(processors, max(1.0, sharing["processes"] * sharing["alone_s"] / sharing["together_s"]))
-        host["capacity"] = sharing
+        cores.append((processes, min(processors, max(1.0, processes * found["alone_s"] / found["together_s"]))))
     data = read_journal(journal, tolerate_cut_end=True)
     fitted = calibrate("this machine", data, questions[0].cluster, base, draws=1)
-    machine = Machine(fitted.profile, node, cores, {})
+    machine = Machine(fitted.profile, node, tuple(cores), {})
     times = {tp: _without_kernels(host[f"host_tp{tp}"], tp, machine) for tp in (1, 2) if f"host_tp{tp}" in host}
     facts = {
         **{name: data.machine[name] for name in ("device", "torch", "python", "date") if name in data.machine},
         "processors": os.cpu_count(),
-        "cores": cores,
-        "sharing": host["capacity"],
+        "cores": dict(cores),
+        "sharing": sharing,
         "host_s": times,
         "fit_median_error": {name: fit.median_error for name, fit in fitted.fits.items()},
     }

@@ -36,13 +36,19 @@ _LOOPBACK = "2 GB/s"
 class Machine:
     """What was calibrated: kernels and links, the host's times by tensor-parallel degree, cores that are shared.
 
-    cores : as `NodeSpec.cores`; None where every rank has a device of its own.
+    cores : as `NodeSpec.cores`, for up to so many processes: [(processes, cores), …], the last for any more. More
+        processes than processors also take turns in the caches. Empty where every rank has a device of its own.
     """
 
     profile: Profile
     node: str
-    cores: float | None
+    cores: tuple[tuple[int, float], ...]
     host: dict[int, dict[str, float]]
+
+    def cores_for(self, processes: int) -> float | None:
+        """Cores that a job of so many processes shares."""
+        fitting = [cores for most, cores in self.cores if processes <= most] or [cores for _, cores in self.cores[-1:]]
+        return fitting[0] if fitting else None
 
 
 def scenario_of(
@@ -81,14 +87,15 @@ def scenario_of(
 
 def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     """Simulate one step of a configuration."""
-    scenario = scenario_of(shape, cut, machine.node, machine.profile, machine.cores)
+    cores = machine.cores_for(cut.num_ranks)
+    scenario = scenario_of(shape, cut, machine.node, machine.profile, cores)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
     costs = with_host(stage_costs(scenario, order.visits_per_stage()), scenario, machine)
-    waiting = 0.0 if machine.cores is None else machine.host[min(cut.tp, 2)]["waiting"]
+    waiting = 0.0 if cores is None else machine.host[min(cut.tp, 2)]["waiting"]
     idle = (waiting * costs.forward[Part.HOST], waiting * costs.backward.get(Part.HOST, 0.0 * costs.forward_s))
     costs = with_flat_buffers(costs, scenario)
-    program = build_program(order, costs, cores=machine.cores, twins=cut.tp * cut.dp, idle_per_stage=idle)
-    return run(program, "dag" if machine.cores is None else "shared")
+    program = build_program(order, costs, cores=cores, twins=cut.tp * cut.dp, idle_per_stage=idle)
+    return run(program, "dag" if cores is None else "shared")
 
 
 def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageCosts:
@@ -97,7 +104,7 @@ def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageC
     On a GPU the kernels run behind the host; there only what exceeds them would show, which `stack.kernel_launch_s`
     is for, and nothing is added here.
     """
-    if machine.cores is None:
+    if not machine.cores:
         return costs
     plan = scenario.plan
     host = machine.host[min(plan.tp, 2)]
