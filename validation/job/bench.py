@@ -136,7 +136,7 @@ def _together(watch: Watch) -> float:
 def host_times(tp: int, device: str, patience_s: float) -> HostTimes:
     """The host's time over models of two depths: the slope is a layer's, the rest a visit's.
 
-    Every rank of the tensor-parallel group calls this; without one (tp = 1) each measures on its own.
+    Every rank calls this at once, in as many tensor-parallel groups as there are.
     """
     shallow, deep = (_tiny_times(depth, tp, device, patience_s) for depth in _DEPTHS)
     more = _DEPTHS[1] - _DEPTHS[0]
@@ -159,7 +159,8 @@ def _tiny_times(depth: int, tp: int, device: str, patience_s: float) -> dict[str
     shape = replace(TINY, num_layers=depth)
     part = build_part(shape, range(depth), 0).to(device)
     if tp > 1:
-        cut_tensors(part, init_device_mesh(device, (tp,)))
+        mesh = init_device_mesh(device, (dist.get_world_size() // tp, tp), mesh_dim_names=("group", "tp"))
+        cut_tensors(part, mesh["tp"])
     alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     stage = PipelineStage(part, 0, 1, torch.device(device), group=alone)
     runner = ScheduleGPipe(stage, _TINY_MICROBATCHES, loss_fn=loss_of)

@@ -79,13 +79,22 @@ def calibrate_machine(
     data = read_journal(journal, tolerate_cut_end=True)
     fitted = calibrate("this machine", data, questions[0].cluster, base, draws=1)
     machine = Machine(fitted.profile, node, tuple(cores), {})
-    times = {tp: _without_kernels(host[f"host_tp{tp}"], tp, machine) for tp in (1, 2) if f"host_tp{tp}" in host}
+    times = {
+        (tp, False): _without_kernels(host[f"host_tp{tp}"], tp, machine) for tp in (1, 2) if f"host_tp{tp}" in host
+    }
+    if cpu:
+        report("host times on shared cores")
+        crowd = launch("validation.job.bench", {**ask, "what": "host"}, 2 * processors)["host_tp2"]
+        # Twice as many processes as processors, never idle together: what each takes of the cores is its work.
+        share = machine.cores[-1][1] / (2 * processors)
+        work = {name: value * share for name, value in crowd.items()} | {"waiting": 0.0}
+        times[2, True] = _without_kernels(work, 2, machine)
     facts = {
         **{name: data.machine[name] for name in ("device", "torch", "python", "date") if name in data.machine},
         "processors": os.cpu_count(),
         "cores": dict(cores),
         "sharing": sharing,
-        "host_s": times,
+        "host_s": {f"tp{tp}{' crowded' if crowded else ''}": found for (tp, crowded), found in times.items()},
         "fit_median_error": {name: fit.median_error for name, fit in fitted.fits.items()},
     }
     return replace(machine, host=times), facts

@@ -38,12 +38,18 @@ class Machine:
 
     cores : as `NodeSpec.cores`, for up to so many processes: [(processes, cores), …], the last for any more. More
         processes than processors also take turns in the caches. Empty where every rank has a device of its own.
+    host : by tensor-parallel degree, and whether there are more processes than processors.
     """
 
     profile: Profile
     node: str
     cores: tuple[tuple[int, float], ...]
-    host: dict[int, dict[str, float]]
+    host: dict[tuple[int, bool], dict[str, float]]
+
+    def host_for(self, tp: int, processes: int) -> dict[str, float]:
+        """Host times of a process, one of so many."""
+        crowded = (tp, bool(self.cores) and processes > self.cores[0][0])
+        return self.host[crowded if crowded in self.host else (tp, False)]
 
     def cores_for(self, processes: int) -> float | None:
         """Cores that a job of so many processes shares."""
@@ -91,7 +97,7 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     scenario = scenario_of(shape, cut, machine.node, machine.profile, cores)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
     costs = with_host(stage_costs(scenario, order.visits_per_stage()), scenario, machine)
-    waiting = 0.0 if cores is None else machine.host[min(cut.tp, 2)]["waiting"]
+    waiting = 0.0 if cores is None else machine.host_for(min(cut.tp, 2), cut.num_ranks)["waiting"]
     idle = (waiting * costs.forward[Part.HOST], waiting * costs.backward.get(Part.HOST, 0.0 * costs.forward_s))
     costs = with_flat_buffers(costs, scenario)
     program = build_program(order, costs, cores=cores, twins=cut.tp * cut.dp, idle_per_stage=idle)
@@ -107,14 +113,14 @@ def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageC
     if not machine.cores:
         return costs
     plan = scenario.plan
-    host = machine.host[min(plan.tp, 2)]
+    host = machine.host_for(min(plan.tp, 2), plan.num_gpus)
     layers = np.array([stage.num_layers for stage in costs.stages], dtype=float)
     forward = layers * host["layer_forward_s"] + host["visit_forward_s"]
     backward = layers * host["layer_backward_s"] + host["visit_backward_s"]
     if plan.recompute == "full":
         backward = backward + layers * host["layer_forward_s"]
     # Sharded or cut, parameters are DTensors, and the optimizer unpacks each of them.
-    updating = machine.host[2 if plan.tp * plan.dp > 1 and 2 in machine.host else 1]
+    updating = machine.host_for(2 if plan.tp * plan.dp > 1 else 1, plan.num_gpus)
     per_rank = layers.reshape(plan.num_chunks, plan.pp).sum(axis=0)
     return replace(
         costs,
