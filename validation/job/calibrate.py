@@ -15,7 +15,7 @@ from calibration.measurement import Journal, read_journal
 from calibration.measurement import Shape as Measured
 from sim.costs.stage import stage_costs
 from sim.specs import Profile, load_preset
-from validation.job.bench import TINY
+from validation.job.bench import tiny
 from validation.job.configs import Configuration, Shape
 from validation.job.launch import launch
 from validation.job.predict import Machine, scenario_of
@@ -80,7 +80,9 @@ def calibrate_machine(
     fitted = calibrate("this machine", data, questions[0].cluster, base, draws=1)
     machine = Machine(fitted.profile, node, tuple(cores), {})
     times = {
-        (tp, False): _without_kernels(host[f"host_tp{tp}"], tp, machine) for tp in (1, 2) if f"host_tp{tp}" in host
+        (tp, False): _without_kernels(host[f"host_tp{tp}"], shape, tp, machine)
+        for tp in (1, 2)
+        if f"host_tp{tp}" in host
     }
     if cpu:
         report("host times on shared cores")
@@ -88,7 +90,7 @@ def calibrate_machine(
         # Twice as many processes as processors, never idle together: what each takes of the cores is its work.
         share = machine.cores[-1][1] / (2 * processors)
         work = {name: value * share for name, value in crowd.items()} | {"waiting": 0.0}
-        times[2, True] = _without_kernels(work, 2, machine)
+        times[2, True] = _without_kernels(work, shape, 2, machine)
     facts = {
         **{name: data.machine[name] for name in ("device", "torch", "python", "date") if name in data.machine},
         "processors": os.cpu_count(),
@@ -100,11 +102,11 @@ def calibrate_machine(
     return replace(machine, host=times), facts
 
 
-def _without_kernels(measured: dict[str, float], tp: int, machine: Machine) -> dict[str, float]:
+def _without_kernels(measured: dict[str, float], shape: Shape, tp: int, machine: Machine) -> dict[str, float]:
     """The host's share of the tiny model's times: without kernels and collectives that are priced on their own."""
     one, two = (
         stage_costs(
-            scenario_of(replace(TINY, num_layers=depth), Configuration(tp=tp), machine.node, machine.profile, 1.0)
+            scenario_of(tiny(shape, depth), Configuration(tp=tp, microbatches=8), machine.node, machine.profile, 1.0)
         )
         for depth in (1, 2)
     )
@@ -116,6 +118,8 @@ def _without_kernels(measured: dict[str, float], tp: int, machine: Machine) -> d
         "layer_backward_s": backward,
         "visit_forward_s": rest_forward,
         "visit_backward_s": rest_backward,
+        "layer_update_s": float((two.optimizer - one.optimizer)[0]),
+        "update_s": float((2 * one.optimizer - two.optimizer)[0]),
     }
     return {name: max(0.0, value - priced.get(name, 0.0)) for name, value in measured.items()}
 
