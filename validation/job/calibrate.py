@@ -70,7 +70,8 @@ def calibrate_machine(
     host = launch("validation.job.bench", {**ask, "what": "host"}, ranks)
     cores: list[tuple[int, float]] = []
     sharing = []
-    for processes in (processors, 2 * processors) if cpu else ():
+    crowded = any(cut.num_ranks > processors for cut in suite)
+    for processes in (processors, 2 * processors)[: 1 + crowded] if cpu else ():
         report(f"{processes} processes at once")
         found = launch("validation.job.bench", {**ask, "what": "capacity"}, processes)["capacity"]
         sharing.append(found)
@@ -84,7 +85,7 @@ def calibrate_machine(
         for tp in (1, 2)
         if f"host_tp{tp}" in host
     }
-    if cpu:
+    if cpu and crowded:
         report("host times on shared cores")
         crowd = launch("validation.job.bench", {**ask, "what": "host"}, 2 * processors)["host_tp2"]
         # Twice as many processes as processors, never idle together: what each takes of the cores is its work.
@@ -96,7 +97,7 @@ def calibrate_machine(
         "processors": os.cpu_count(),
         "cores": dict(cores),
         "sharing": sharing,
-        "host_s": {f"tp{tp}{' crowded' if crowded else ''}": found for (tp, crowded), found in times.items()},
+        "host_s": {f"tp{tp}{' crowded' if many else ''}": found for (tp, many), found in times.items()},
         "fit_median_error": {name: fit.median_error for name, fit in fitted.fits.items()},
     }
     return replace(machine, host=times), facts
