@@ -31,7 +31,12 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4; may be repeated."),
 ]
-Engine = Annotated[str, typer.Option(help="dag (exact), closed_form (formula) or des (discrete events).")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="dag (exact), closed_form (formula), des (discrete events) or shared (processes on shared cores)."
+    ),
+]
 ProfileOption = Annotated[
     str | None, typer.Option("--profile", help="A profile's name or YAML file, instead of the scenario's.")
 ]

@@ -177,7 +177,8 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     scenario : Scenario
         Model, cluster, plan, training, stack and profile.
     engine : str
-        "dag" (exact longest path), "closed_form" (formula) or "des" (discrete events).
+        "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
+        share a machine's cores).
 
     Returns
     -------
@@ -199,6 +200,8 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         costs,
         hide_grad_reduce=stack.overlap_grad_reduce,
         hide_gather=stack.overlap_param_gather,
+        cores=scenario.cluster.node.cores,
+        twins=plan.num_gpus // plan.pp,
     )
     timeline = run(program, engine)
     return Estimate(
@@ -211,7 +214,7 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         memory=_memory(scenario, order),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=_assumptions(scenario, costs.notes),
+        assumptions=(*_assumptions(scenario, costs.notes), *_unshared(scenario, engine)),
     )
 
 
@@ -265,6 +268,17 @@ def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
         change = " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
         remedies.append(f"{change} ({show(total, 'B')}, {'fits' if fits else 'not yet enough'})")
     return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
+
+
+def _unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
+    """That ranks which really share cores were given one each, where that is so."""
+    node, ranks = scenario.cluster.node, scenario.plan.num_gpus
+    if node.cores is None or engine == "shared" or ranks <= node.cores:
+        return ()
+    return (
+        f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has {node.cores:g}; "
+        "engine shared shares them",
+    )
 
 
 def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:

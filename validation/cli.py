@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from validation.job.cli import register
+
 app = typer.Typer(help="Compare predictions with what was measured.", invoke_without_command=True)
 
 
@@ -122,3 +124,6 @@ def _memory(path: Path) -> dict[str, Any]:
         f"{found['false_oom']:.1%}, missed {found['missed_oom']:.1%}; {found['skipped']} rows not modelled"
     )
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}
+
+
+register(app)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.engines import closed_form, dag, des
+from sim.engines import closed_form, dag, des, shared
 from sim.engines.program import Program, build_program
 from sim.engines.timeline import Timeline
 from sim.errors import SpecError, nearest
@@ -20,6 +20,7 @@ ENGINES: dict[str, Callable[[Program], Timeline]] = {
     "closed_form": closed_form.run,
     "dag": dag.run,
     "des": des.run,
+    "shared": shared.run,
 }
 
 

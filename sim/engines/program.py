@@ -22,6 +22,9 @@ class Program:
     release : from an action's start until those who wait for it on another rank may begin.
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
+    cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
+    twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
+    idle : of each action, what of `occupy` waits for messages and needs no core; None: nothing. [s]
     """
 
     order: Order
@@ -31,6 +34,9 @@ class Program:
     release: Array
     hide_grad_reduce: bool
     hide_gather: bool
+    cores: float | None = None
+    twins: int = 1
+    idle: Array | None = None
 
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
@@ -40,13 +46,21 @@ class Program:
 
 
 def build_program(
-    order: Order, costs: StageCosts, *, hide_grad_reduce: bool = False, hide_gather: bool = False
+    order: Order,
+    costs: StageCosts,
+    *,
+    hide_grad_reduce: bool = False,
+    hide_gather: bool = False,
+    cores: float | None = None,
+    twins: int = 1,
+    idle_per_stage: tuple[Array, Array] | None = None,
 ) -> Program:
     """Put the stages' seconds on the order's actions.
 
     A send follows the forward and the input gradient (or the whole backward) of every stage that has a neighbour on
     another rank. A blocking send keeps the sender until it is delivered, as Megatron-LM's does without overlap; the
-    receiver gets the data at the same moment either way.
+    receiver gets the data at the same moment either way. `idle_per_stage` is what of a stage's forward and backward
+    waits for messages. [s]
     """
     stage, kind = order.stage, order.kind
     forward, backward, weight = costs.forward_s, costs.backward_s, costs.weight_grad
@@ -56,4 +70,11 @@ def build_program(
     )
     occupy = compute + sends if costs.p2p_blocks else compute
     assert (F, B, I, W) == (0, 1, 2, 3)
-    return Program(order, costs, compute, occupy, compute + sends, hide_grad_reduce, hide_gather)
+    idle = None
+    if idle_per_stage is not None:
+        forward_idle, backward_idle = idle_per_stage
+        split = np.where(backward > 0, weight / np.maximum(backward, 1e-300), 0.0) * backward_idle
+        idle = np.choose(
+            kind, [forward_idle[stage], backward_idle[stage], (backward_idle - split)[stage], split[stage]]
+        )
+    return Program(order, costs, compute, occupy, compute + sends, hide_grad_reduce, hide_gather, cores, twins, idle)

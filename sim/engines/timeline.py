@@ -49,10 +49,8 @@ def finish_step(program: Program, engine: str, start: Array | None, end: Array |
     for the last bucket and for what it takes from the kernels beside it.
     """
     costs = program.costs
-    if start is not None and is_staggered(program.order.schedule):
-        first = np.full(program.order.num_ranks, np.inf)
-        np.minimum.at(first, program.order.rank, start)
-        pipeline_end = pipeline_end - first
+    if start is not None:
+        pipeline_end = pipeline_end - step_begin(program, start)
     if program.hide_grad_reduce:
         hideable = np.minimum(costs.reduce - costs.reduce_tail, reduction_window(program))
         # What the last chunk reduces can only hide behind that chunk's own last backward.
@@ -70,6 +68,15 @@ def finish_step(program: Program, engine: str, start: Array | None, end: Array |
     ready = float(max(done.max(), tied))
     step_time = ready + float((costs.optimizer + exposed_gather).max()) + costs.step_setup
     return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, step_time)
+
+
+def step_begin(program: Program, start: Array) -> Array:
+    """When each rank's step begins: with all others at 0, or, where none waits for the others, its first action. [s]"""
+    begin = np.zeros(program.order.num_ranks)
+    if is_staggered(program.order.schedule):
+        begin[:] = np.inf
+        np.minimum.at(begin, program.order.rank, start)
+    return begin
 
 
 def reduction_window(program: Program) -> Array:

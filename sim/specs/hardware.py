@@ -54,6 +54,9 @@ class NodeSpec(Spec):
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat
     """One card, per direction. [bytes/s]"""
+    cores: PositiveFloat | None = None
+    """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
+    hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""
 
 
 class ClusterSpec(Spec):

@@ -1,0 +1,161 @@
+"""The real job: cutting it changes nothing but its time; that time is predicted; processes that share cores obey laws."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sim import estimate, load_scenario
+from sim.breakdown import break_down
+from sim.engines import build_program, run
+from sim.engines.shared import share_out
+from sim.schedules import build_order, get_schedule, schedule_names
+from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, Shape
+
+ROOT = Path(__file__).parents[2]
+SMALL = Shape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=32)
+
+
+@st.composite
+def orders(draw):
+    """An order of any schedule, of a size it takes."""
+    name = draw(st.sampled_from(schedule_names()))
+    v = draw(st.integers(2, 3)) if get_schedule(name).interleaves else 1
+    p = draw(st.integers(2 if v > 1 else 1, 5))
+    return build_order(name, p, v, p * draw(st.integers(1, 2)) if v > 1 else draw(st.integers(1, 8)))
+
+
+seeds = st.integers(0, 2**32).map(np.random.default_rng)
+
+
+@given(order=orders(), rng=seeds, twins=st.integers(1, 4), blocks=st.booleans())
+def test_with_a_core_for_each_process_nothing_is_shared(order, rng, twins, blocks, random_costs):
+    costs = random_costs(rng, order, blocks=blocks)
+    exact = run(build_program(order, costs), "dag")
+    for cores in (None, order.num_ranks * twins, 1000.0):
+        shared = run(build_program(order, costs, cores=cores, twins=twins), "shared")
+        assert shared.step_time == pytest.approx(exact.step_time, rel=1e-9)
+        np.testing.assert_allclose(shared.start, exact.start, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(shared.end, exact.end, rtol=1e-9, atol=1e-9)
+
+
+@given(order=orders(), rng=seeds, twins=st.integers(1, 4), cores=st.floats(1.0, 8.0))
+def test_the_work_is_done_and_fewer_cores_never_finish_it_sooner(order, rng, twins, cores, random_costs):
+    assume(not get_schedule(order.schedule).staggered)  # a rank's own clock does not see the others' work
+    program = build_program(order, random_costs(rng, order), cores=cores, twins=twins)
+    timeline = run(program, "shared")
+    work = twins * (
+        program.occupy.sum() + program.costs.reduce.sum() + (program.costs.optimizer + program.costs.gather).sum()
+    )
+    assert timeline.step_time >= work / cores * (1 - 1e-9)
+    assert timeline.step_time >= run(build_program(order, program.costs), "dag").step_time * (1 - 1e-9)
+    alone = build_program(order, program.costs, cores=1.0, twins=twins)
+    assert run(alone, "shared").step_time >= max(work, timeline.step_time) * (1 - 1e-9)
+
+
+def test_one_core_that_never_waits_takes_exactly_the_sum_of_all_work(costs_of):
+    order = build_order("gpipe", 3, 1, 4)
+    timeline = run(build_program(order, costs_of(3, [1.0] * 3, [2.0] * 3), cores=1.0, twins=2), "shared")
+    assert timeline.step_time == pytest.approx(2 * 3 * 4 * 3.0)
+
+
+def test_a_bubble_lends_its_core(costs_of):
+    """Two ranks on one core: in fill and drain one runs alone at full speed, so the pipeline costs no bubble."""
+    order = build_order("gpipe", 2, 1, 2)
+    shared = run(build_program(order, costs_of(2, [1.0] * 2, [1.0] * 2), cores=1.0), "shared")
+    assert shared.step_time == pytest.approx(8.0)
+    # F0 alone ends at 1, then rank 0's F1 and rank 1's F0 at half speed.
+    np.testing.assert_allclose(shared.end[[0, 1]], [1.0, 3.0])
+
+
+def test_shares_of_unequal_work():
+    # Three at a third of the speed until 1 is done, two at a half, one alone.
+    np.testing.assert_allclose(share_out(np.array([3.0, 1.0, 2.0]), 1, 1.0), [6.0, 3.0, 5.0])
+
+
+@given(order=orders(), rng=seeds, twins=st.integers(1, 3), cores=st.floats(1.0, 4.0))
+def test_a_breakdown_of_shared_cores_sums_to_the_step(order, rng, twins, cores, random_costs):
+    timeline = run(build_program(order, random_costs(rng, order), cores=cores, twins=twins), "shared")
+    breakdown = break_down(timeline)
+    assert breakdown.total == pytest.approx(timeline.step_time, rel=1e-9)
+    assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time
+
+
+def test_the_suite_covers_what_it_should():
+    assert len(SUITE) >= 12
+    assert len({cut.name for cut in SUITE}) == len(SUITE)
+    cuts = {(cut.tp, cut.pp, cut.dp) for cut in SUITE}
+    assert {(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)} <= cuts
+    assert {cut.schedule for cut in SUITE} == {"gpipe", "1f1b", "interleaved", "breadth_first"}
+    assert {cut.recompute for cut in SUITE} == {"none", "full"}
+    assert max(cut.num_ranks for cut in SUITE) <= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cut",
+    [
+        Configuration(tp=2, recompute="full"),
+        Configuration(pp=2, dp=2, schedule="interleaved", num_chunks=2, microbatches=4),
+    ],
+    ids=lambda cut: cut.name,
+)
+def test_losses_are_those_of_one_process(cut):
+    pytest.importorskip("torch", reason="the real job needs torch")
+    from validation.job.compare import LOSS_TOLERANCE, check_losses
+    from validation.job.launch import run_configuration
+
+    result = run_configuration(SMALL, cut, "cpu", steps=3)
+    assert check_losses(result["losses"], SMALL, cut, "cpu") <= LOSS_TOLERANCE
+    assert len(result["trace"]) == cut.num_ranks
+    actions = [event[:3] for rank in result["trace"] for event in rank["events"]]
+    assert len(actions) == 2 * cut.tp * cut.dp * cut.pp * cut.num_chunks * cut.microbatches
+
+
+def test_a_wrong_loss_is_told(monkeypatch):
+    pytest.importorskip("torch", reason="the real job needs torch")
+    from sim.errors import FlopcastError
+    from validation.job import compare
+
+    monkeypatch.setattr(compare, "launch", lambda *ask: [4.0, 3.0, 2.0])
+    cut = Configuration(microbatches=1234)
+    with pytest.raises(FlopcastError, match="changes what is computed"):
+        compare.check_losses([4.0, 3.01, 2.0], SMALL, cut, "cpu")
+    monkeypatch.setattr(compare, "launch", lambda *ask: [2.0, 2.0, 2.0])
+    with pytest.raises(FlopcastError, match="does not fall"):
+        compare.check_losses([2.0, 2.0, 2.0], Shape(), cut, "cpu")
+
+
+@pytest.mark.slow
+def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
+    pytest.importorskip("torch", reason="the real job needs torch")
+    out, figure = tmp_path / "job.json", tmp_path / "job.png"
+    program = "from validation.cli import app; app()"
+    command = [sys.executable, "-c", program, "job", "--quick", "--steps", "3", "--device", "cpu"]
+    command += ["--json", str(out), "--figure", str(figure)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    data = json.loads(out.read_text())
+    assert len(data["rows"]) == len(QUICK_SUITE)
+    for row in data["rows"]:
+        assert row["loss_error"] <= data["loss_tolerance"]
+        # A busy machine may be several times slower than when it was calibrated: this bound only catches nonsense.
+        assert 1 / 4 < row["predicted_s"] / row["measured_s"] < 4, row["name"]
+    assert data["model"]["hidden_size"] == QUICK_SHAPE.hidden_size
+    assert figure.stat().st_size > 10_000
+
+
+def test_a_scenario_may_share_cores(scenarios):
+    scenario = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml")
+    exact = estimate(scenario).step_time_s
+    assert estimate(scenario, "shared").step_time_s == pytest.approx(exact)
+    few = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml", ["cluster.node.cores=4"])
+    assert any("engine shared shares them" in line for line in estimate(few).assumptions)
+    answer = estimate(few, "shared")
+    assert answer.step_time_s > 1.5 * exact
+    assert not any("engine shared" in line for line in answer.assumptions)

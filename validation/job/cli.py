@@ -1,0 +1,172 @@
+"""`flopcast validate job`: calibrate this machine, predict a real training job, run it, and compare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.errors import SpecError, nearest
+
+if TYPE_CHECKING:
+    from validation.job.compare import Row
+
+_COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command(name="job")(job)
+
+
+def job(
+    quick: Annotated[bool, typer.Option("--quick", help="Three small configurations, for CI.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Run all configurations so often, one after the other.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5,
+    device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+    patience: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds to wait for other programs to leave the machine alone; 0 with --quick."),
+    ] = 60.0,
+    out: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write rows and facts as JSON.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw a measured and the simulated timeline (.png or .svg).")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder for the raw measurements; those it holds are not taken again.")
+    ] = None,
+) -> None:
+    """Train a small GPT for real, cut in many ways; predict each step time before it runs, and compare.
+
+    Needs torch. Ctrl-C keeps what was measured.
+    """
+    from calibration.bench.run import pick_device
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
+    chosen = pick_device(device)
+    from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Shape
+
+    shape, suite = (QUICK_SHAPE, QUICK_SUITE) if quick else (Shape(), SUITE)
+    suite = _fitting(suite, chosen)
+    _compare(shape, suite, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
+
+
+def _fitting(suite: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    """On GPUs a rank needs one of its own."""
+    if device == "cpu":
+        return suite
+    import torch
+
+    return tuple(cut for cut in suite if cut.num_ranks <= torch.cuda.device_count())
+
+
+def _compare(
+    shape: Any,
+    suite: tuple[Any, ...],
+    device: str,
+    steps: int,
+    repeats: int,
+    patience_s: float,
+    out: Path | None,
+    figure: Path | None,
+    keep: Path | None,
+) -> None:
+    import tempfile
+
+    from rich.console import Console
+
+    from validation.job.calibrate import calibrate_machine
+    from validation.job.compare import measure_all, predict_all
+
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+        with console.status("calibrating") as status:
+            machine, facts = calibrate_machine(
+                shape,
+                suite,
+                device,
+                keep or Path(folder),
+                patience_s,
+                lambda what: status.update(f"calibrating: {what}"),
+            )
+    rows = predict_all(shape, suite, machine)
+    console.print(_line(_COLUMNS), style="bold")
+
+    def report(row: Row, repeat: int) -> None:
+        cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
+        if repeats > 1 and row is rows[0]:
+            console.print(f"repeat {repeat + 1} of {repeats}", style="dim")
+        console.print(_line((*cells, f"{row.loss_error:.0e}")))
+        if out is not None:
+            _write(out, shape, rows, facts)
+
+    interrupted = False
+    try:
+        measure_all(rows, shape, device, steps, repeats, patience_s, report)
+    except KeyboardInterrupt:
+        interrupted = True
+        console.print("interrupted; what was measured counts")
+    done = [row for row in rows if row.seconds]
+    if done:
+        _conclude(console, done, figure)
+    if out is not None and done:
+        _write(out, shape, rows, facts)
+        console.print(f"written: {out}")
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def _conclude(console: Any, done: list[Row], figure: Path | None) -> None:
+    """The table as it stands after all repeats, its summary, and the figure."""
+    from rich.table import Table
+
+    from validation.job.compare import summary
+    from validation.job.figure import draw
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="median over the repeats", title_justify="left")
+    for name in (*_COLUMNS, "others' share"):
+        table.add_column(name, justify="left" if name == "configuration" else "right")
+    for row in done:
+        cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
+        table.add_row(*cells, f"{row.loss_error:.0e}", f"{row.foreign_share:.0%}")
+    console.print(table)
+    found = summary(done)
+    console.print(
+        f"{found['configurations']} configurations: mean absolute error {found['mean_abs_error']:.1%}, "
+        f"largest {found['max_abs_error']:.1%}, Kendall's tau {found['kendall_tau']:.2f}"
+    )
+    if figure is not None:
+        draw(max(done, key=lambda row: (row.configuration.pp, row.configuration.num_chunks)), figure)
+        console.print(f"drawn: {figure}")
+
+
+def _write(path: Path, shape: Any, rows: list[Row], facts: dict[str, Any]) -> None:
+    """Everything so far, in one piece: a reader never sees half a file."""
+    from validation.job.compare import LOSS_TOLERANCE, summary
+
+    done = [row for row in rows if row.seconds]
+    data = {
+        "machine": facts,
+        "model": asdict(shape),
+        "loss_tolerance": LOSS_TOLERANCE,
+        "summary": summary(done),
+        "rows": [row.to_dict() for row in done],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return f"{cells[0]:42}" + "".join(f"{cell:>9}" for cell in cells[1:])
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms"

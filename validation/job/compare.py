@@ -1,0 +1,136 @@
+"""Predict every configuration, then run it, and set the two side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from scipy.stats import kendalltau
+
+from sim.engines import Timeline
+from sim.errors import FlopcastError
+from validation.job.configs import Configuration, Shape
+from validation.job.launch import launch, run_configuration
+from validation.job.predict import Machine, predict
+
+LOSS_TOLERANCE = 1e-4
+"""Relative. The cut job adds the same numbers in another order: fp32's rounding, which some steps of Adam let grow."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One configuration: predicted before it ran, measured in every repeat so far. [s]"""
+
+    configuration: Configuration
+    predicted_s: float
+    timeline: Timeline
+    seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    loss_error: float = 0.0
+    foreign_share: float = 0.0
+    trace: list[Any] = field(default_factory=list)
+
+    @property
+    def measured_s(self) -> float:
+        """Median over the repeats. [s]"""
+        return statistics.median(self.seconds)
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.predicted_s / self.measured_s - 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **self.configuration.to_dict(),
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "error": self.error,
+            "repeats_s": self.seconds,
+            "losses": self.losses,
+            "loss_error": self.loss_error,
+            "foreign_share": self.foreign_share,
+        }
+
+
+def predict_all(shape: Shape, suite: tuple[Configuration, ...], machine: Machine) -> list[Row]:
+    """A row for each configuration, not measured yet."""
+    timelines = [predict(shape, cut, machine) for cut in suite]
+    return [Row(cut, timeline.step_time, timeline) for cut, timeline in zip(suite, timelines, strict=True)]
+
+
+def measure_all(
+    rows: list[Row],
+    shape: Shape,
+    device: str,
+    steps: int,
+    repeats: int,
+    patience_s: float,
+    report: Callable[[Row, int], None],
+) -> None:
+    """Run every configuration once, then all again: what the machine does meanwhile meets all of them alike.
+
+    Parameters
+    ----------
+    steps : int
+        Timed steps of each run.
+    patience_s : float
+        How long a run waits for other programs to leave the machine alone. [s]
+    report : function
+        Told (row, repeat) as soon as a run is over.
+
+    Raises
+    ------
+    FlopcastError
+        The losses of a run are not those of the single process, or do not fall.
+    """
+    for repeat in range(repeats):
+        for row in rows:
+            result = run_configuration(shape, row.configuration, device, steps, patience_s)
+            row.seconds.append(statistics.median(result["seconds"]))
+            row.foreign_share = max(row.foreign_share, result["foreign_share"])
+            row.trace = result["trace"]
+            if repeat == 0:
+                row.losses = result["losses"]
+                row.loss_error = check_losses(row.losses, shape, row.configuration, device)
+            report(row, repeat)
+
+
+_single: dict[tuple[Shape, int, str], list[float]] = {}
+
+
+def check_losses(losses: list[float], shape: Shape, cut: Configuration, device: str, most_steps: int = 6) -> float:
+    """Largest relative difference between the job's losses and those of one process that sees the whole batch."""
+    batch = cut.global_batch_size
+    key = (shape, batch, device)
+    if key not in _single:
+        job = {"shape": {n: getattr(shape, n) for n in Shape.__slots__}, "batch": batch, "device": device}
+        _single[key] = launch("validation.job.single", {**job, "steps": most_steps}, 1)
+    expected = _single[key]
+    pairs = list(zip(losses, expected, strict=False))
+    worst = max(abs(ours / theirs - 1.0) for ours, theirs in pairs)
+    if worst > LOSS_TOLERANCE:
+        raise FlopcastError(
+            f"{cut.name}: losses {losses[: len(expected)]} are not the single process's {expected}: they differ by "
+            f"{worst:.1e}, more than {LOSS_TOLERANCE:.0e}; the cut changes what is computed"
+        )
+    if min(losses[-3:]) >= losses[0]:
+        raise FlopcastError(f"{cut.name}: the loss does not fall: {losses}; nothing is learned")
+    return worst
+
+
+def summary(rows: list[Row]) -> dict[str, float]:
+    """Mean and largest absolute relative error, and Kendall's tau between predicted and measured times."""
+    done = [row for row in rows if row.seconds]
+    errors = [abs(row.error) for row in done]
+    pairs = [(row.predicted_s, row.measured_s) for row in done]
+    tau = float(kendalltau(*zip(*pairs, strict=True)).statistic) if len(done) > 1 else 1.0
+    return {
+        "configurations": len(done),
+        "mean_abs_error": sum(errors) / len(errors),
+        "max_abs_error": max(errors),
+        "kendall_tau": tau,
+    }
