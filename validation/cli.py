@@ -40,6 +40,14 @@ def validate(
 
         for line in report():
             typer.echo(line)
+        from validation.run import published_runs
+        from validation.runs.report import group_table
+        from validation.runs.score import groups_of, score_all
+
+        scored = score_all(published_runs())
+        out = _console()
+        out.print("More published runs; what they leave out is inferred as for any table (--runs)")
+        out.print(group_table(groups_of(scored), ("all", "source"), out.width))
         return
     if json_file is not None:
         import json

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibration.readers.training_runs import Run, read_run
 from sim import estimate, load_scenario
 from sim.specs.yaml12 import load_yaml
 
@@ -93,6 +94,19 @@ def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scena
     else:
         predicted, baseline = answer.hardware_flop_per_s_per_gpu / 1e12, constant
     return Row(item["scenario"], item["measured"], predicted, baseline, answer.fits)
+
+
+def published_runs() -> list[Run]:
+    """Runs of the papers' tables shipped with flopcast, what the papers leave out inferred as for any table of runs."""
+    runs = []
+    for path in sorted((_FACTS / "runs").glob("*.yaml")):
+        facts: dict[str, Any] = load_yaml(path)
+        for number, values in enumerate(facts["rows"], start=1):
+            row = facts["common"] | dict(zip(facts["columns"], values, strict=True))
+            text = {name: "" if value is None else str(value) for name, value in row.items()}
+            text |= {"id": f"{path.stem}-{number}", "source": facts["lineage"]}
+            runs.append(read_run(text, path.stem))
+    return runs
 
 
 def report() -> Iterator[str]:

@@ -109,7 +109,11 @@ def score_runs(
     report : function
         Called with (rows done, rows in all).
     """
-    runs = read_training_runs(path, profile)
+    return score_all(read_training_runs(path, profile), report)
+
+
+def score_all(runs: Sequence[Run], report: Callable[[int, int], None] = lambda done, total: None) -> list[Scored]:
+    """Predict every run."""
     scored = []
     for done, run in enumerate(runs, start=1):
         scored.append(_score(run))
