@@ -224,7 +224,10 @@ def test_refused_rows_stay_and_say_why(changes, says, run_row):
     assert "\n" not in run.skipped
 
 
-NUMBERS = [name for name in ("num_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "global_batch_seqs", "micro_batch_seqs", "tp", "pp", "vp_stages", "cp", "dp", "measured_value")]  # fmt: skip
+NUMBERS = (
+    "num_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "tp", "pp",
+    "vp_stages", "cp", "dp", "global_batch_seqs", "micro_batch_seqs", "measured_value",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-3", "0", "1e308", "1e-308", "9" * 400, "abc", "[/b]", "1e18"])
