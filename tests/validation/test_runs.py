@@ -168,45 +168,30 @@ def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row):
 
 # The numbers
 
-
-@pytest.fixture(scope="module")
-def published(measurements):
-    """Every published run, scored."""
-    return score_runs(measurements / "training_runs.csv")
-
-
-@pytest.mark.parametrize(
-    ("source", "least", "most"),
-    [
-        ("vTrain measured multi-node", 36, 0.07),
-        ("vTrain measured single-node", 600, 0.08),
-        ("Aleph Alpha", 188, 0.08),
-        ("Megatron-LM 2021 paper Table 1", 10, 0.04),
-        ("Reducing Activation Recomputation", 9, 0.04),
-        ("llm-foundry", 145, 0.08),
-    ],
-)
-def test_mean_error_by_source(source, least, most, published):
-    errors = [abs(item.error) for item in published if item.run.source.startswith(source) and item.error is not None]
-    assert len(errors) >= least
-    assert sum(errors) / len(errors) <= most
+MOST = {
+    "vTrain measured multi-node": (36, 0.07),
+    "vTrain measured single-node": (600, 0.08),
+    "Aleph Alpha": (188, 0.08),
+    "Megatron-LM 2021 paper Table 1": (10, 0.04),
+    "Reducing Activation Recomputation": (9, 0.04),
+    "llm-foundry": (145, 0.08),
+    "DGX Cloud": (30, 0.08),
+}
+"""source -> (runs that must be modelled at least, mean absolute error of the step time at most)"""
 
 
-def test_mean_error_on_clusters_of_h100(published):
-    chosen = [
-        item
-        for item in published
-        if item.run.source.startswith("DGX Cloud") and item.run.precision == "bf16" and item.error is not None
-    ]
-    assert len(chosen) >= 30
-    assert sum(abs(item.error) for item in chosen) / len(chosen) <= 0.08
-
-
-def test_intervals_cover_what_they_say(published):
-    covered = [item.covered for item in published if item.error is not None]
-    assert len(covered) >= 1400
-    assert 0.85 <= sum(covered) / len(covered) <= 0.97
-
-
-def test_every_row_without_a_prediction_says_why(published):
-    assert all(bool(item.skipped) != (item.predicted is not None) for item in published)
+def test_published_runs(measurements):
+    # One test, so that the runs are scored once, however many processes share the tests.
+    scored = score_runs(measurements / "training_runs.csv")
+    assert all(bool(item.skipped) != (item.predicted is not None) for item in scored)
+    used = [item for item in scored if item.error is not None]
+    poor = {}
+    for source, (least, most) in MOST.items():
+        precision = "bf16" if source == "DGX Cloud" else ""  # its 8-bit runs have larger errors
+        mine = [i.error for i in used if i.run.source.startswith(source) and precision in i.run.precision]
+        mean = sum(map(abs, mine)) / max(len(mine), 1)
+        if len(mine) < least or mean > most:
+            poor[source] = (len(mine), mean)
+    assert poor == {}
+    assert len(used) >= 1400
+    assert 0.85 <= sum(item.covered for item in used) / len(used) <= 0.97
