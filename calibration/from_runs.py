@@ -68,14 +68,15 @@ class Parameter:
 class RunsFit:
     """What came of a fit.
 
-    errors, left_out_errors : predicted over measured step time − 1 of every run, fitted on all and on other families.
+    before, errors, left_out_errors : predicted over measured step time − 1 of every run: bottom-up, fitted on all, and
+        fitted on other families; None without cross-validation.
     """
 
     runs: tuple[Run, ...]
     parameters: tuple[Parameter, ...]
     before: np.ndarray
     errors: np.ndarray
-    left_out_errors: np.ndarray
+    left_out_errors: np.ndarray | None
 
     @property
     def values(self) -> dict[str, float]:
@@ -143,7 +144,7 @@ def fit_runs(
     Parameters
     ----------
     runs : sequence of Run
-        Those without a scenario are left out. All of one profile and stack.
+        Those without a scenario that can be simulated are left out. All of one profile and stack.
     parameters : sequence of str
         Names in PRIOR.
     folds : int
@@ -151,18 +152,19 @@ def fit_runs(
     most_per_family : int
         Of larger families an even sample is fitted; all are scored.
     """
-    usable = tuple(run for run in runs if run.choices)
-    if not usable:
-        raise FlopcastError("no run can be modelled; see the reasons row by row")
+    pairs = [(run, answer) for run in runs if (answer := _settle(run)) is not None]
+    if not pairs:
+        raise FlopcastError("no run can be modelled; flopcast validate --runs says why, row by row")
+    usable, settled = (tuple(column) for column in zip(*pairs, strict=True))
     first = usable[0].choices[0]
     prior = {name: _start(first, name) for name in parameters}
-    settled = [_settle(run) for run in usable]
     families = sorted({run.family for run in usable})
     everything, widths = _fit(settled, prior, most_per_family)
     report(f"fitted on {len(usable)} runs of {len(families)} families")
     before, errors = (_errors(settled, values) for values in (prior, everything))
-    left_out, values_left_out = errors.copy(), []
+    left_out, values_left_out = None, []
     if folds >= 2 and len(families) >= 2:
+        left_out = errors.copy()
         count = min(folds, len(families))
         # The largest families first, each to the fold with fewest rows.
         sizes = {family: sum(run.family == family for run in usable) for family in families}
@@ -194,11 +196,15 @@ def fit_runs(
     return RunsFit(usable, found, before, errors, left_out)
 
 
-def _settle(run: Run) -> Run:
-    """The run with what its authors tuned settled by the bottom-up profile, so that a fit compares like with like."""
-    if len(run.choices) == 1:
-        return run
-    return replace(run, choices=(predict(run).scenario,))
+def _settle(run: Run) -> Run | None:
+    """The run with what its authors tuned settled by the bottom-up profile, so that a fit compares like with like.
+
+    None where it cannot be simulated.
+    """
+    try:
+        return replace(run, choices=(predict(run).scenario,))
+    except FlopcastError:
+        return None
 
 
 def _start(scenario: Scenario, name: str) -> float:

@@ -106,7 +106,12 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> list[str]:
         else:
             data[section][file_name(field)] = entry
     data["name"] = path.stem
-    data["residuals"] = {"training runs left out": round(float(abs(fit.left_out_errors).mean()), 4)}
+    what, errors = (
+        ("training runs", fit.errors)
+        if fit.left_out_errors is None
+        else ("training runs left out", fit.left_out_errors)
+    )
+    data["residuals"] = {what: round(float(abs(errors).mean()), 4)}
     data["provenance"] = {
         **data.get("provenance", {}),
         "method": f"from training runs, drawn to profile {profile.name!r}",

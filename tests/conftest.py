@@ -1,5 +1,6 @@
 """What several test files share: where scenarios and measurements lie, and costs of stages made from plain numbers."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -88,3 +89,41 @@ def random_costs():
         )
 
     return make
+
+
+RUN = {
+    "id": "one", "source": "a paper", "gpu": "A100-SXM4-80GB", "gpu_mem_gb": "80", "num_gpus": "16", "gpus_per_node": "8",
+    "inter_node_link": "8x HDR 200 Gb/s InfiniBand", "model_name": "GPT 1.7B", "layers": "24", "hidden": "2304",
+    "heads": "24", "kv_heads": "24", "ffn_hidden": "9216", "gated_mlp": "n", "vocab": "51200", "seq_len": "2048",
+    "global_batch_seqs": "64", "micro_batch_seqs": "4", "tp": "2", "pp": "2", "cp": "1", "dp": "4", "vp_stages": "",
+    "sequence_parallel": "n", "zero_stage": "1", "recompute": "full", "schedule": "1f1b", "precision": "bf16",
+    "framework": "Megatron-LM", "measured_value": "3.1", "measured_unit": "iteration_s", "flops_convention": "",
+    "experts": "", "notes": "",
+}  # fmt: skip
+"""A measured run with every cell filled that flopcast would otherwise infer."""
+
+
+@pytest.fixture(scope="session")
+def run_row():
+    """The function (changes) -> cells of a measured run."""
+
+    def make(**changes):
+        return {**RUN, **{key: str(value) for key, value in changes.items()}}
+
+    return make
+
+
+@pytest.fixture
+def runs_file(tmp_path):
+    """The function (rows) -> path of a CSV with them."""
+
+    def write(rows, name="runs.csv"):
+        path = tmp_path / name
+        columns = dict.fromkeys(key for row in rows for key in row)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(columns))
+            writer.writeheader()
+            writer.writerows(rows)
+        return path
+
+    return write

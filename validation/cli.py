@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ def validate(
         return
     for target in (json_file, figure):
         _writable(target)
+    _drawable(figure)
     found: dict[str, Any] = {}
     if runs is not None:
         found |= _runs(runs, profile, figure, every, update_intervals)
@@ -52,12 +54,27 @@ def validate(
     if json_file is not None:
         import json
 
-        json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        from sim.errors import SpecError
+
+        try:
+            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"cannot write {json_file}: {error.strerror}") from None
         typer.echo(f"written: {json_file}")
+
+
+def _drawable(path: Path | None) -> None:
+    """Refuse a picture of a kind that cannot be drawn before any work is done."""
+    from sim.errors import SpecError
+
+    if path is not None and path.suffix not in (".png", ".svg", ".pdf"):
+        raise SpecError(f"{path} must end in .png, .svg or .pdf")
 
 
 def _writable(path: Path | None) -> None:
     """Refuse a target that cannot be written before any work is done."""
+    import os
+
     from sim.errors import SpecError
 
     if path is None:
@@ -65,13 +82,15 @@ def _writable(path: Path | None) -> None:
     if path.is_dir():
         raise SpecError(f"{path} is a folder; name a file in it")
     if not path.absolute().parent.is_dir():
-        raise SpecError(f"{path.parent} does not exist; make the folder first")
+        raise SpecError(f"the folder {path.parent} does not exist; make it first (mkdir -p {path.parent})")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise SpecError(f"{path} cannot be written to; choose another place")
 
 
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False)  # a cell of a table may hold [brackets]
 
 
 def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, update: bool) -> dict[str, Any]:
@@ -102,23 +121,28 @@ def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, upd
         "the 90 % interval. regret: how much slower the layout we would pick is than the fastest of a sweep. constant, "
         "6ND: mean error of a constant share of peak with the bubble, and of six FLOPs a parameter and token.\n"
     )
-    reasons: dict[str, int] = {}
-    for item in scored:
-        if item.skipped:
-            reasons[item.skipped] = reasons.get(item.skipped, 0) + 1
-    for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1])[:15]:
-        out.print(f"not modelled: {count:5}  {reason}", soft_wrap=True)
-    if len(reasons) > 15:
-        out.print(
-            f"not modelled: {sum(sorted(reasons.values())[:-15]):5}  {len(reasons) - 15} more reasons (see --json)"
-        )
-    out.print("\nworst ten:")
-    for item, why in worst(scored):
+    _print_reasons(out, [item.skipped for item in scored])
+    ranked = worst(scored)
+    if ranked:
+        out.print("\nworst ten:" if len(ranked) == 10 else "\nworst first:")
+    for item, why in ranked:
         out.print(f"  {item.error:+7.1%}  {item.run.id:22} {item.run.gpu} {item.run.framework}: {why}", soft_wrap=True)
-    if figure is not None:
+    if figure is not None and not ranked:
+        out.print(f"not drawn: {figure}; no run could be modelled")
+    elif figure is not None:
         draw(scored, figure)
         out.print(f"drawn: {figure}")
     return to_json(scored, groups)
+
+
+def _print_reasons(out: Any, skipped: list[str | None], most: int = 15) -> None:
+    """Why rows are not modelled, the commonest reasons first."""
+    ranked = Counter(reason for reason in skipped if reason).most_common()
+    for reason, count in ranked[:most]:
+        out.print(f"not modelled: {count:5}  {reason}", soft_wrap=True)
+    if len(ranked) > most:
+        rest = sum(count for _, count in ranked[most:])
+        out.print(f"not modelled: {rest:5}  {len(ranked) - most} more reasons (see --json)")
 
 
 def _memory(path: Path) -> dict[str, Any]:
@@ -127,10 +151,14 @@ def _memory(path: Path) -> dict[str, Any]:
     outcomes = score_memory(path)
     found = summary(outcomes)
     out = _console()
-    out.print(
-        f"memory: {found['accuracy']:.1%} of {found['count']} outcomes right; called out of memory though they ran "
-        f"{found['false_oom']:.1%}, missed {found['missed_oom']:.1%}; {found['skipped']} rows not modelled"
-    )
+    if found["count"]:
+        out.print(
+            f"memory: {found['accuracy']:.1%} of {found['count']} outcomes right; called out of memory though they ran "
+            f"{found['false_oom']:.1%}, missed {found['missed_oom']:.1%}; {found['skipped']} rows not modelled"
+        )
+    else:
+        out.print(f"memory: none of {found['skipped']} rows could be modelled")
+    _print_reasons(out, [item.skipped for item in outcomes])
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}
 
 

@@ -13,8 +13,8 @@ _GPUS: tuple[tuple[str, tuple[float, float], str, str], ...] = (
     (r"V100-SXM2", (0, 20), "dgx-1v-16gb", "v100"),
     (r"V100-SXM3", (0, 1e9), "dgx-2h", "v100"),
     (r"V100", (0, 1e9), "dgx-1v", "v100"),
-    (r"A100", (0, 60), "dgx-a100-40gb", "a100"),
-    (r"A100", (60, 1e9), "dgx-a100-80gb", "a100"),
+    (r"A100(?!\d)", (0, 60), "dgx-a100-40gb", "a100"),
+    (r"A100(?!\d)", (60, 1e9), "dgx-a100-80gb", "a100"),
     (r"A800", (0, 1e9), "hgx-a800", "a100"),
     (r"H800", (0, 1e9), "hgx-h800", "h100"),
     (r"GH200|H200", (0, 1e9), "dgx-h200", "h200"),
@@ -24,6 +24,9 @@ _GPUS: tuple[tuple[str, tuple[float, float], str, str], ...] = (
     (r"B300", (0, 1e9), "dgx-b300", "b300"),
     (r"B200", (0, 1e9), "dgx-b200", "b200"),
 )
+
+MOST_PER_NODE = 1024
+"""GPUs of a node beyond which the number is a slip of the pen."""
 
 
 def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], str, list[str]]:
@@ -38,17 +41,17 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
     """
     gpu = row.get("gpu", "")
     said = re.search(r"(\d+)\s*GB", gpu)
-    memory = float(said.group(1)) if said else _float(row.get("gpu_mem_gb", ""), 1e8)
+    memory = float(said.group(1)) if said else _float(row.get("gpu_mem_gb", ""), 0.0) or 1e8
     found = next(
         (entry for entry in _GPUS if re.search(entry[0], gpu, re.IGNORECASE) and entry[1][0] <= memory < entry[1][1]),
         None,
     )
     if found is None:
-        names = dict.fromkeys(entry[0].replace("\\", "") for entry in _GPUS)
+        names = dict.fromkeys(name for entry in _GPUS for name in re.sub(r"\(.*?\)", "", entry[0]).split("|"))
         raise SpecError(f"unknown GPU {gpu!r}; known: {', '.join(names)}")
     _, _, node, profile = found
     inferred: list[str] = []
-    per_node = int(_float(row.get("gpus_per_node", ""), 0))
+    per_node = _gpus_per_node(row.get("gpus_per_node", ""))
     description: dict[str, Any] = {"preset": node}
     gpu_changes: dict[str, Any] = {}
     if "H100-94GB" in gpu:
@@ -60,6 +63,10 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
     if per_node:
         description["gpus_per_node"] = per_node
     width = per_node or {"gb200-tray": 4, "gb300-tray": 4, "dgx-2h": 16}.get(node, 8)
+    if not per_node:
+        inferred.append(f"gpus_per_node {width}: as in node preset {node}")
+    if memory == 1e8 and sum(entry[0] == found[0] for entry in _GPUS) > 1:
+        inferred.append(f"node preset {node}: the row does not say which of the {gpu}'s variants")
     cluster: dict[str, Any] = {"name": gpu, "node": description, "num_nodes": max(1, -(-num_gpus // width))}
     if node in ("gb200-tray", "gb300-tray"):
         # Jobs of a multiple of 64 GPUs take 16 of a rack's 18 trays, so that their groups do not straddle racks.
@@ -78,6 +85,14 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
     return cluster, profile, inferred
 
 
+def _gpus_per_node(text: str) -> int:
+    """GPUs of a node, 0 where the row does not say."""
+    value = _float(text, 0.0 if not text else -1.0)
+    if text and not (1 <= value <= MOST_PER_NODE and value == int(value)):
+        raise SpecError(f"gpus_per_node = {text!r} is not a whole number from 1 to {MOST_PER_NODE}")
+    return int(value)
+
+
 def _float(text: str, default: float) -> float:
     try:
         return float(text)
@@ -91,13 +106,10 @@ def _network_gbits(text: str, per_node: int) -> tuple[float | None, str]:
         return None, "the row gives none"
     compute = re.search(r"Compute:\s*(.*?)(?:,\s*Management|$)", text)
     words = compute.group(1) if compute else text
-    per_node_rate = re.search(r"([\d.]+)\s*(G|T)b/s per node|([\d.]+)\s*(G|T)b/s\s+\w+ per node", words)
-    if per_node_rate:
-        value, unit = (
-            (per_node_rate.group(1), per_node_rate.group(2)) if per_node_rate.group(1) else per_node_rate.group(3, 4)
-        )
-        return float(value) * (1000 if unit == "T" else 1) / per_node, ""
+    per_node_rate = re.search(r"(\d+(?:\.\d+)?)\s*(G|T)b/s(?:\s+\w+)? per node", words)
+    if per_node_rate and float(per_node_rate[1]):
+        return float(per_node_rate[1]) * (1000 if per_node_rate[2] == "T" else 1) / per_node, ""
     best = 0.0
-    for count, rate in re.findall(r"(\d+)x[^,]*?(\d+)\s*Gb/[sS]", words.replace("Gb/Sec", "Gb/s")):
+    for count, rate in re.findall(r"(\d+)x[^,]*?(?<![\d.])(\d+(?:\.\d+)?)\s*Gb/[sS]", words):
         best = max(best, float(count) * float(rate) / per_node)
     return (best, "") if best else (None, f"no rate in {text!r}")

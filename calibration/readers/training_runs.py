@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 from calibration.readers.machines import cluster_of
 from calibration.readers.stacks import stack_of
 from sim.errors import FlopcastError, SpecError
-from sim.specs import Scenario, build_scenario
+from sim.specs import Profile, Scenario, build_scenario, load_preset
+from sim.specs.presets import load_file_as_preset
 from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
 from sim.work.params import total_params
 
@@ -32,6 +33,17 @@ UNITS = (
     "samples_per_s_per_gpu",
     "tflops_per_gpu",
 )
+
+LARGEST = 10**8
+"""Whole numbers beyond it (layers, tokens of a sequence, GPUs) are slips of the pen."""
+
+STEP_TIMES = (1e-6, 1e7)
+"""A measurement that makes a step shorter or longer than this is in another unit than it says. [s]"""
+
+_ABOUT_THE_MEASUREMENT = {
+    "id", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention",
+}  # fmt: skip
+"""Columns that do not change what is simulated: rows that differ in these alone share their scenarios."""
 
 Row = Mapping[str, str]
 
@@ -121,33 +133,72 @@ def read_training_runs(path: Path, profile: str | None = None) -> list[Run]:
     ----------
     path : Path
     profile : str, optional
-        Profile for all runs; default: the one of each run's GPU.
+        Profile for all runs, a preset's name or a YAML file; default: the one of each run's GPU.
 
     Raises
     ------
     SpecError
-        The file cannot be read or lacks a column that every row needs.
+        The file cannot be read, lacks a column that every row needs, or has no rows; there is no such profile.
+    """
+    chosen = None if profile is None else _profile(profile)
+    known: dict[Any, Any] = {}
+    rows = enumerate(read_rows(path, REQUIRED), start=1)
+    return [read_run(row, f"row {number}", chosen, known) for number, row in rows]
+
+
+def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a CSV with a header; cells that a row lacks are empty, cells beyond the header are dropped.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, lacks a required column, or has no rows.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            missing = [name for name in REQUIRED if name not in columns]
-            if missing:
-                raise SpecError(
-                    f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; "
-                    f"it has {', '.join(columns) or 'none'}"
-                )
-            return [read_run(row, f"row {number}", profile) for number, row in enumerate(reader, start=1)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"cannot read {path}: {error}") from None
+            columns = [name.strip() for name in reader.fieldnames or []]
+            reader.fieldnames = columns
+            rows = list(reader)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"cannot read {path}: it is not UTF-8 ({error}); save it as CSV UTF-8") from None
+    except (OSError, csv.Error) as error:
+        raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    missing = [name for name in required if name not in columns]
+    if missing:
+        raise SpecError(
+            f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; "
+            f"it has {', '.join(columns) or 'none'}"
+        )
+    if not rows:
+        raise SpecError(f"{path} has a header and no rows")
+    return [{key: (value or "").strip() for key, value in row.items() if isinstance(key, str)} for row in rows]
 
 
-def read_run(row: Row, where: str, profile: str | None = None) -> Run:
-    """One row; a row that cannot be modelled says why."""
-    row = {
-        key: (value or "").strip() for key, value in row.items() if isinstance(key, str) and not isinstance(value, list)
-    }
+def _profile(name: str) -> dict[str, Any]:
+    """A profile's data by name or YAML file, once it is known to be sound."""
+    file = name.endswith((".yaml", ".yml"))
+    data = load_file_as_preset(Path(name)) if file else load_preset("profiles", name)
+    Profile.read(data, f"profile {name}")
+    return data
+
+
+def read_run(
+    row: Row, where: str, profile: Mapping[str, Any] | None = None, known: dict[Any, Any] | None = None
+) -> Run:
+    """One row; a row that cannot be modelled says why.
+
+    Parameters
+    ----------
+    row : mapping
+        Cells by column.
+    where : str
+        What to call a row without an id.
+    profile : mapping, optional
+        A profile's data; default: the one of the row's GPU.
+    known : dict, optional
+        What came of earlier rows; rows that differ only in their measurement share their scenarios.
+    """
     name = row.get("id") or where
     run = Run(
         id=name,
@@ -166,10 +217,40 @@ def read_run(row: Row, where: str, profile: str | None = None) -> Run:
         run = replace(run, measured=_number(row, "measured_value"))
         if run.unit not in UNITS:
             raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(UNITS)}")
-        choices, inferred = _scenarios(row, name, profile)
+        choices, inferred = _known_scenarios(row, profile, {} if known is None else known)
+        run = replace(run, choices=choices, inferred=inferred)
+        _check_measurement(run, choices[0])
     except (Unmodelled, FlopcastError) as error:
-        return replace(run, skipped=" ".join(str(error).split()))
-    return replace(run, choices=choices, inferred=inferred)
+        return replace(run, choices=(), inferred=(), skipped=reason(error))
+    return run
+
+
+def reason(error: Exception) -> str:
+    """An error as the reason in a table: one line of bounded length, whatever a cell held."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 400 else f"{text[:300]} …"
+
+
+def _check_measurement(run: Run, scenario: Scenario) -> None:
+    seconds = run.step_time_s(scenario)
+    if not STEP_TIMES[0] <= seconds <= STEP_TIMES[1]:
+        raise Unmodelled(
+            f"measured_value = {run.measured:g} {run.unit} makes a step of {seconds:.2g} s; check value and unit"
+        )
+
+
+def _known_scenarios(
+    row: Row, profile: Mapping[str, Any] | None, known: dict[Any, Any]
+) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
+    key = tuple(item for item in row.items() if item[0] not in _ABOUT_THE_MEASUREMENT)
+    if key not in known:
+        try:
+            known[key] = _scenarios(row, profile)
+        except (Unmodelled, FlopcastError) as error:
+            known[key] = Unmodelled(reason(error))
+    if isinstance(known[key], Unmodelled):
+        raise known[key]
+    return known[key]
 
 
 def _number(row: Row, key: str) -> float:
@@ -188,6 +269,8 @@ def _whole(row: Row, key: str, default: int | None = None) -> int:
             raise Unmodelled(f"{key} is empty")
         return default
     value = _number(row, key)
+    if value > LARGEST:
+        raise Unmodelled(f"{key} = {value:g} is too large to be meant; at most {LARGEST:,}")
     if value != int(value):
         raise Unmodelled(f"{key} = {row[key]} is not a whole number")
     return int(value)
@@ -197,7 +280,7 @@ def _moe(row: Row) -> bool:
     return (row.get("experts") or "0").strip() not in ("", "0", "1", "1.0", "0.0")
 
 
-def _scenarios(row: Row, name: str, profile: str | None) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
+def _scenarios(row: Row, profile: Mapping[str, Any] | None) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
     """The row's scenario, or one for each way to fill in what its authors tuned and it does not say."""
     inferred: list[str] = []
     _refuse(row)
@@ -211,11 +294,11 @@ def _scenarios(row: Row, name: str, profile: str | None) -> tuple[tuple[Scenario
     stack, found = stack_of(row, plan)
     inferred += found
     training = {"global_batch_size": batch, "sequence_length": _whole(row, "seq_len"), "precision": precision}
-    rest = {"name": name, "cluster": cluster, "stack": stack, "training": training, "profile": profile or own_profile}
+    rest = {"cluster": cluster, "stack": stack, "training": training, "profile": profile or own_profile}
     scenarios, first = [], None
     for choice in _open_choices(row, plan, model, training, inferred):
         try:
-            scenarios.append(_dealt({**rest, "model": model, "plan": choice}, name))
+            scenarios.append(_dealt({**rest, "name": model["name"], "model": model, "plan": choice}, inferred))
         except FlopcastError as error:
             first = first or error
     if not scenarios:
@@ -224,8 +307,9 @@ def _scenarios(row: Row, name: str, profile: str | None) -> tuple[tuple[Scenario
     return tuple(scenarios), tuple(dict.fromkeys(inferred))
 
 
-def _dealt(data: dict[str, Any], name: str) -> Scenario:
+def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
     """The scenario; where layers do not divide over the stages, embedding and head take a layer's place."""
+    uneven = f"{data['model']['num_layers']} layers do not divide over the stages"
     stages = data["plan"].get("pp", 1) * data["plan"].get("num_chunks", 1)
     layers = data["model"]["num_layers"]
     for both, extra in (
@@ -234,8 +318,13 @@ def _dealt(data: dict[str, Any], name: str) -> Scenario:
         ({"embedding_as_layer": True, "head_as_layer": True}, 2),
     ):
         if (layers + extra) % stages == 0:
-            return build_scenario({**data, "plan": {**data["plan"], **both}}, where=name)
-    return build_scenario({**data, "plan": {**data["plan"], "uneven_layers": True}}, where=name)
+            scenario = build_scenario({**data, "plan": {**data["plan"], **both}}, where="layout")
+            if extra:
+                inferred.append(f"{' and '.join(both)}: {uneven}".replace("_as_layer", " as a layer"))
+            return scenario
+    scenario = build_scenario({**data, "plan": {**data["plan"], "uneven_layers": True}}, where="layout")
+    inferred.append(f"some stages hold a layer more: {uneven}")
+    return scenario
 
 
 def _refuse(row: Row) -> None:
@@ -268,6 +357,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     if not vocabulary:
         vocabulary = 51200 if not llama else (128256 if "3" in known else 32000)
         inferred.append(f"vocab {vocabulary}: by the model's name")
+    if not row.get("kv_heads"):
+        inferred.append(f"kv_heads {heads}: one for each head")
     mpt = "mpt" in known
     gpt = not llama and not mpt
     sequence = _whole(row, "seq_len")
@@ -287,15 +378,20 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         # Megatron-LM's runs until 2023 trained with dropout; NeMo's and Llama's recipes do not.
         "dropout": 0.1 if gpt and _old_megatron(row) else 0.0,
     }
+    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
+    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
     if hidden % heads:
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
         model["intermediate_size"] = _whole(row, "ffn_hidden")
     elif gated:
         raise Unmodelled("ffn_hidden is empty for a gated MLP")
+    else:
+        inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
     tp = _whole(row, "tp", 1)
     if vocabulary % tp:
         model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
+        inferred.append(f"vocab {model['vocab_size']}: {vocabulary} padded so that tp divides it")
     return model
 
 
@@ -308,6 +404,7 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     tp, pp, cp = (_whole(row, key, 1) for key in ("tp", "pp", "cp"))
     if not row.get("tp") and row.get("zero_stage") != "3":
         raise Unmodelled("the parallel layout is not given (tp is empty)")
+    inferred += [f"{key} 1: the row gives none" for key in ("tp", "pp", "cp") if not row.get(key)]
     model_parallel = tp * pp * cp
     if gpus % model_parallel:
         raise Unmodelled(f"tp · pp · cp = {model_parallel} does not divide num_gpus = {gpus}")
@@ -320,6 +417,8 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     ):
         zero = "1"
         inferred.append("zero_stage 1: the framework's distributed optimizer")
+    elif not zero:
+        inferred.append("zero_stage 0: the row gives none")
     if zero not in ("", "0", "1", "2", "3"):
         raise Unmodelled(f"zero_stage {zero!r} is not modelled")
     parallel = row.get("sequence_parallel", "")
@@ -388,6 +487,8 @@ def _open_choices(
     if schedule in ("", "1f1b") and nvidia and plan["pp"] > 1 and not row.get("vp_stages"):
         schedule = "interleaved"
         inferred.append("schedule interleaved: the framework's recipes for pipelines")
+    elif not schedule and plan["pp"] > 1:
+        inferred.append("schedule 1f1b: the row gives none")
     if schedule not in SCHEDULES:
         raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(filter(None, SCHEDULES))}")
     pp = plan["pp"]

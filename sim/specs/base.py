@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -20,11 +21,13 @@ from sim.units import EXAMPLES, NOUNS, parse
 _SUFFIXES = ("bytes_per_s", "flop_per_s", "bytes", "flop", "w", "s")
 
 
+@cache
 def unit_of(field_name: str) -> str | None:
     """The dimension a field's name ends in, or None."""
     return next((unit for unit in _SUFFIXES if field_name.endswith(f"_{unit}")), None)
 
 
+@cache
 def file_name(field_name: str) -> str:
     """The field's name in files: without its unit."""
     unit = unit_of(field_name)
@@ -125,7 +128,7 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
 
 
 def divisor_near(number: int, wanted: int) -> int:
-    """The divisor of `number` nearest to `wanted`, for remedies in messages."""
-    divisors = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    """The divisor of `number` nearest to `wanted`, for remedies in messages; of vast numbers, among the smallest."""
+    divisors = [d for d in range(1, min(math.isqrt(number), 100_000) + 1) if number % d == 0]
     divisors += [number // d for d in divisors]
     return min(divisors, key=lambda d: (abs(d - wanted), d))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calibration.from_runs import predict
-from calibration.readers.training_runs import read_run
-from sim.errors import FlopcastError, SpecError
+from calibration.readers.training_runs import read_rows, read_run, reason
+from sim.errors import FlopcastError
 
 _REQUIRED = ("gpu", "num_gpus", "layers", "hidden", "heads", "seq_len", "outcome")
+_RAN = re.compile(r"ok|fits?|yes|ran|success", re.IGNORECASE)
+_FULL = re.compile(r"oom|out[ -]of[ -]memory|^no$|does(n't| not) fit", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Outcome:
     @property
     def ran(self) -> bool:
         """Whether the run fitted in memory."""
-        return self.outcome.strip().lower() in ("ok", "fits", "yes", "success")
+        return bool(_RAN.fullmatch(self.outcome))
 
     @property
     def right(self) -> bool | None:
@@ -43,21 +45,14 @@ class Outcome:
 def score_memory(path: Path) -> list[Outcome]:
     """Predict whether every row of a CSV of layouts fits.
 
-    Columns are those of a table of runs, with `outcome` ("ok", or anything else for out of memory) instead of the
+    Columns are those of a table of runs, with `outcome` ("ok" or "OOM", in these or other words) instead of the
     measurement, and optionally `kernel` (attention and norm).
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
-            if missing:
-                raise SpecError(f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
-            return [_outcome(number, row) for number, row in enumerate(reader, start=1)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"cannot read {path}: {error}") from None
+    known: dict[Any, Any] = {}
+    return [_outcome(number, row, known) for number, row in enumerate(read_rows(path, _REQUIRED), start=1)]
 
 
-def _outcome(number: int, row: dict[str, str]) -> Outcome:
+def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome:
     said = row.get("outcome") or ""
     kernel = row.get("kernel") or ""
     source = row.get("source") or ""
@@ -68,18 +63,23 @@ def _outcome(number: int, row: dict[str, str]) -> Outcome:
         "framework": row.get("framework") or ("Aleph Alpha" if "Aleph Alpha" in source else ""),
         "notes": f"{row.get('notes') or ''}; attention/norm kernel: {kernel}" if kernel else row.get("notes") or "",
     }
-    run = read_run(filled, f"row {number}")
+    if not _RAN.fullmatch(said) and not _FULL.search(said):
+        return Outcome(number, said, None, None, None, f"outcome {said!r} is neither ok nor out of memory")
+    run = read_run(filled, f"row {number}", known=known)
     if run.skipped:
         return Outcome(number, said, None, None, None, run.skipped)
     try:
         answer = predict(run)
     except (FlopcastError, ValueError, OverflowError) as error:
-        return Outcome(number, said, None, None, None, " ".join(str(error).split()))
+        return Outcome(number, said, None, None, None, reason(error))
     return Outcome(number, said, "fits" if answer.fits else "oom", answer.largest.total, answer.memory_available_bytes)
 
 
-def summary(outcomes: list[Outcome]) -> dict[str, float | int]:
-    """Accuracy, and the shares of false alarms (ran, but called out of memory) and misses (the reverse)."""
+def summary(outcomes: list[Outcome]) -> dict[str, float | int | None]:
+    """Accuracy, and the shares of false alarms (ran, but called out of memory) and misses (the reverse).
+
+    Without a modelled row there is no accuracy: None.
+    """
     used = [item for item in outcomes if item.predicted is not None]
     alarms = sum(item.ran and item.predicted == "oom" for item in used)
     misses = sum(not item.ran and item.predicted == "fits" for item in used)
@@ -87,7 +87,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, float | int]:
     return {
         "count": len(used),
         "skipped": len(outcomes) - len(used),
-        "accuracy": 1.0 - (alarms + misses) / count,
+        "accuracy": 1.0 - (alarms + misses) / count if used else None,
         "false_oom": alarms / count,
         "false_oom_of_those_that_ran": alarms / max(sum(item.ran for item in used), 1),
         "missed_oom": misses / count,

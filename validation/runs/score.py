@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibration.from_runs import predict
-from calibration.readers.training_runs import Run, read_training_runs
+from calibration.readers.training_runs import Run, read_training_runs, reason
 from sim.errors import FlopcastError
+from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.params import total_params
@@ -115,20 +116,37 @@ def score_runs(
 def score_all(runs: Sequence[Run], report: Callable[[int, int], None] = lambda done, total: None) -> list[Scored]:
     """Predict every run."""
     scored = []
+    predictions: dict[int, Prediction | str] = {}  # rows of one layout share their scenarios, and so the answer
     for done, run in enumerate(runs, start=1):
-        scored.append(_score(run))
+        if run.choices and id(run.choices) not in predictions:
+            predictions[id(run.choices)] = _predict(run)
+        scored.append(_score(run, predictions.get(id(run.choices), run.skipped or "")))
         if done % 50 == 0 or done == len(runs):
             report(done, len(runs))
     return with_baselines(scored)
 
 
-def _score(run: Run) -> Scored:
-    if run.skipped:
-        return Scored(run, skipped=run.skipped)
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What scoring needs of an estimate; the rest of it would fill the memory."""
+
+    scenario: Scenario
+    step_time_s: float
+    fits: bool
+
+
+def _predict(run: Run) -> Prediction | str:
+    """The prediction, or why there is none."""
     try:
         answer = predict(run)
     except (FlopcastError, ValueError, OverflowError) as error:
-        return Scored(run, skipped=" ".join(str(error).split()))
+        return reason(error)
+    return Prediction(answer.scenario, answer.step_time_s, answer.fits)
+
+
+def _score(run: Run, answer: Prediction | str) -> Scored:
+    if isinstance(answer, str):
+        return Scored(run, skipped=answer)
     scenario = answer.scenario
     low, high = interval_factors(scenario)
     ends = sorted(run.in_unit(answer.step_time_s * factor, scenario) for factor in (low, high))
@@ -155,44 +173,42 @@ def with_baselines(scored: Sequence[Scored]) -> list[Scored]:
     constant : a constant share of peak on the executed FLOPs, stretched by the pipeline's bubble (p − 1)/(v m).
     six_nd : six FLOPs a parameter and token at a constant share of peak.
     """
-    from dataclasses import replace
-
-    usable = [item for item in scored if item.error is not None]
-    ideal: dict[str, tuple[float, float, float]] = {}
-    for item in usable:
-        scenario = next(choice for choice in item.run.choices)
-        plan, training, model = scenario.plan, scenario.training, scenario.model
-        peak = scenario.cluster.gpu.peak(training.precision) * plan.num_gpus
-        bubble = (plan.pp - 1) / (plan.num_chunks * scenario.num_microbatches)
-        executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
-        ideal[item.run.id] = (
-            executed,
-            6 * total_params(model) * training.tokens_per_step / peak,
-            item.run.step_time_s(scenario),
-        )
+    ideal: list[tuple[float, float, float] | None] = [
+        None if item.error is None else _ideal(item.run) for item in scored
+    ]
     kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for item in usable:
-        executed, six, measured = ideal[item.run.id]
-        kinds.setdefault(_kind(item.run), {}).setdefault(item.run.family, []).append(
-            (measured / executed, measured / six)
-        )
+    for item, guess in zip(scored, ideal, strict=True):
+        if guess is not None:
+            executed, six, measured = guess
+            families = kinds.setdefault(_kind(item.run), {})
+            families.setdefault(item.run.family, []).append((measured / executed, measured / six))
+    scales: dict[tuple[str, str], np.ndarray] = {}
+    for kind, families in kinds.items():
+        for family, own in families.items():
+            others = [pair for name, pairs in families.items() if name != family for pair in pairs]
+            scales[kind, family] = np.median(others or own, axis=0)
     out = []
-    for item in scored:
-        if item.error is None:
-            out.append(item)
-            continue
-        families = kinds[_kind(item.run)]
-        others = [pair for family, pairs in families.items() if family != item.run.family for pair in pairs]
-        scale = np.median(others or families[item.run.family], axis=0)
-        executed, six, measured = ideal[item.run.id]
-        out.append(
-            replace(
+    for item, guess in zip(scored, ideal, strict=True):
+        if guess is not None:
+            executed, six, measured = guess
+            by_constant, by_six = scales[_kind(item.run), item.run.family]
+            item = replace(
                 item,
-                constant_error=float(executed * scale[0] / measured - 1),
-                six_nd_error=float(six * scale[1] / measured - 1),
+                constant_error=float(executed * by_constant / measured - 1),
+                six_nd_error=float(six * by_six / measured - 1),
             )
-        )
+        out.append(item)
     return out
+
+
+def _ideal(run: Run) -> tuple[float, float, float]:
+    """Step time at peak on executed FLOPs with the bubble, at peak on six a parameter and token, and measured. [s]"""
+    scenario = run.choices[0]
+    plan, training, model = scenario.plan, scenario.training, scenario.model
+    peak = scenario.cluster.gpu.peak(training.precision) * plan.num_gpus
+    bubble = (plan.pp - 1) / (plan.num_chunks * scenario.num_microbatches)
+    executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
+    return executed, 6 * total_params(model) * training.tokens_per_step / peak, run.step_time_s(scenario)
 
 
 def _kind(run: Run) -> str:
@@ -259,7 +275,7 @@ def _sweeps(items: Sequence[Scored]) -> tuple[list[float], list[float]]:
         sweeps.setdefault(item.run.sweep, []).append(item)
     taus, regrets = [], []
     for members in sweeps.values():
-        layouts = {str(item.run.choices[0].plan) for item in members}
+        layouts = {item.run.choices[0].plan for item in members}
         if len(layouts) < FEWEST:
             continue
         measured = np.array([item.run.step_time_s(item.run.choices[0]) for item in members])

@@ -1,0 +1,179 @@
+"""Fits to training runs: known values come back, what runs cannot tell stays where it was, whole families are left out."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibration.cli import app
+from calibration.from_runs import PRIOR, fit_runs, predict, with_values
+from calibration.readers.training_runs import read_run
+from calibration.write import write_runs_profile
+from sim import estimate, load_scenario
+from sim.errors import FlopcastError
+from sim.specs import Profile
+from sim.specs.presets import load_file_as_preset
+
+ROOT = Path(__file__).parents[2]
+TRUE = {"stack.kernel_launch_s": 2e-5, "gemm.max_efficiency": 0.7}
+MODELS = {"small": (12, 1024), "middle": (24, 2048), "large": (24, 4096), "largest": (32, 6144)}
+LAYOUTS = ((1, 1, 1, 1), (2, 2, 1, 4), (8, 2, 2, 2), (8, 8, 1, 1), (4, 1, 4, 1), (8, 4, 2, 8))
+
+
+@pytest.fixture(scope="module")
+def rows(run_row):
+    """Runs on one node: four models of 12 to 32 layers in six layouts, as measured with the true values."""
+    rows = []
+    for name, (layers, hidden) in MODELS.items():
+        for index, (gpus, tp, pp, size) in enumerate(LAYOUTS):
+            row = run_row(
+                id=f"{name}-{index}", source=name, model_name=name, num_gpus=gpus, layers=layers, hidden=hidden,
+                heads=16, kv_heads=16, ffn_hidden=4 * hidden, tp=tp, pp=pp, dp=gpus // tp // pp, micro_batch_seqs=size,
+            )  # fmt: skip
+            rows.append({**row, "measured_value": repr(predict(read_run(row, "row"), TRUE).step_time_s)})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def runs(rows):
+    return [read_run(row, "row") for row in rows]
+
+
+@pytest.fixture(scope="module")
+def fit(runs):
+    return fit_runs(runs, [*TRUE, "network.shared_efficiency"], folds=2)
+
+
+def test_known_values_come_back(fit):
+    for name, value in TRUE.items():
+        (found,) = (parameter for parameter in fit.parameters if parameter.name == name)
+        assert found.identified
+        assert abs(found.value - value) <= found.width
+        assert abs(found.value / value - 1) < 0.1
+    assert abs(fit.before).mean() > 0.1
+    assert abs(fit.errors).mean() < 0.01
+
+
+def test_what_the_runs_cannot_tell_stays_and_says_so(fit):
+    (network,) = (parameter for parameter in fit.parameters if parameter.name == "network.shared_efficiency")
+    assert not network.identified
+    assert network.value == pytest.approx(network.prior, rel=1e-3)
+    assert network.width == pytest.approx(network.prior_width, rel=1e-3)
+
+
+def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
+    import calibration.from_runs as module
+
+    seen = []
+    inner = module._fit
+    monkeypatch.setattr(module, "_fit", lambda runs, *rest: seen.append({run.family for run in runs}) or inner(runs, *rest))  # fmt: skip
+    fit = fit_runs(runs, ["gemm.max_efficiency"], folds=3)
+    everything, *without = seen
+    assert len(everything) == len(MODELS)
+    assert sum(len(everything - inside) for inside in without) == len(MODELS)
+    assert len(without) == 3
+    assert len(fit.parameters[0].left_out) == 3
+    assert abs(fit.left_out_errors).mean() >= abs(fit.errors).mean()
+
+
+def test_without_folds_nothing_was_left_out(runs):
+    fit = fit_runs(runs[:6], ["gemm.max_efficiency"], folds=0)
+    assert fit.left_out_errors is None
+    assert fit.parameters[0].left_out == ()
+
+
+def test_bounds_are_kept(runs):
+    for factor in (0.05, 20.0):
+        faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
+        fit = fit_runs(faster, list(PRIOR)[:4], folds=0)
+        for parameter in fit.parameters:
+            _, low, high = PRIOR[parameter.name]
+            assert low <= parameter.value <= high
+
+
+def test_runs_that_cannot_be_simulated_are_left_out(runs):
+    scenario = runs[1].choices[0]
+    broken = replace(
+        runs[1], choices=(scenario.model_copy(update={"plan": scenario.plan.model_copy(update={"schedule": "?"})}),)
+    )
+    assert len(fit_runs([*runs[:3], broken], ["gemm.max_efficiency"], folds=0).runs) == 3
+    for nothing in ([broken], []):
+        with pytest.raises(FlopcastError, match="no run can be modelled"):
+            fit_runs(nothing, ["gemm.max_efficiency"])
+
+
+def test_derived_launches_keep_their_ratio(runs):
+    scenario = runs[0].choices[0]
+    doubled = with_values(scenario, {"stack.kernel_launch_s": 2 * scenario.stack.kernel_launch_s})
+    assert doubled.stack.backward_launch_s == pytest.approx(2 * scenario.stack.backward_launch_s)
+    assert doubled.profile == scenario.profile
+
+
+def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
+    overrides = write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
+    data = load_file_as_preset(tmp_path / "mine.yaml")
+    profile = Profile.read(data, "profile")
+    assert profile.name == "mine"
+    assert set(profile.provenance.fitted_families) == {run.family for run in fit.runs}
+    scenario = fit.runs[8].choices[0]
+    written = scenario.replace(profile=profile, stack=scenario.stack.replace(kernel_launch_s=fit.values["stack.kernel_launch_s"]))  # fmt: skip
+    assert estimate(written).step_time_s == pytest.approx(predict(fit.runs[8], fit.values).step_time_s, rel=1e-3)
+    assert overrides == [f"stack.kernel_launch={fit.values['stack.kernel_launch_s']:.5g} s"]
+    text = (tmp_path / "mine.yaml").read_text()
+    assert text.count("hardly identified") == 1
+
+
+# The command line
+
+
+def flopcast(*arguments):
+    command = [sys.executable, "-m", "sim.cli", *map(str, arguments)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in result.stderr, result.stderr
+    return result
+
+
+def test_command_line_writes_a_profile_that_estimates_use(runs_file, rows, tmp_path):
+    path, out = runs_file(rows), tmp_path / "mine.yaml"
+    result = flopcast("calibrate", "from-runs", path, "-o", out, "--folds", 2, "--parameter", "gemm.max_efficiency")
+    assert result.returncode == 0
+    assert "gemm.max_efficiency" in result.stdout
+    assert "left out" in result.stdout
+    assert f"--profile {out}" in result.stdout
+    scenario = ROOT / "scenarios" / "megatron-2021" / "39.1b.yaml"
+    assert estimate(load_scenario(scenario, (), str(out))).step_time_s > 1.05 * estimate(load_scenario(scenario)).step_time_s  # fmt: skip
+    assert flopcast("estimate", scenario, "--profile", out).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--parameter", "gemm.max"), "unknown parameter 'gemm.max'; did you mean 'gemm.max_efficiency'?"),
+        (("--stack", "megatron-2020"), "no run of stack 'megatron-2020'; did you mean 'megatron-2021'?"),
+        (("--gpu", "V100"), "no run on a GPU 'V100'; choose from A100-SXM4-80GB"),
+        (("--precision", "fp4"), "no run of precision 'fp4'"),
+        (("--base", "a10"), "did you mean 'a100'"),
+        ((), "runs of several kinds cannot share one fit: profile a100, stack megatron-2021; profile a100, stack torchtitan"),
+        (("-o", "nowhere/mine.yaml"), "does not exist; make it first"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_the_remedy(arguments, says, runs_file, run_row, tmp_path):
+    path = runs_file([run_row(), run_row(framework="torchtitan")])
+    assert says in refusal(path, *(arguments if "-o" in arguments else ("-o", tmp_path / "mine.yaml", *arguments)))
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_table_without_a_usable_row_is_refused(runs_file, run_row, tmp_path):
+    path = runs_file([run_row(experts=8), run_row(gpu="TPU")])
+    said = refusal(path, "-o", tmp_path / "mine.yaml")
+    assert "none of 2 rows can be modelled (one: mixture of experts is not modelled yet)" in said
+
+
+def refusal(*arguments):
+    """What a refused fit says."""
+    error = CliRunner().invoke(app, ["from-runs", *map(str, arguments)]).exception
+    assert isinstance(error, FlopcastError)
+    return str(error)

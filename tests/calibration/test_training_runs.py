@@ -1,0 +1,305 @@
+"""Measured runs from a CSV: units that can be turned round, links in words, every guess listed, every refusal with its reason."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.readers.machines import cluster_of
+from calibration.readers.training_runs import LARGEST, REQUIRED, UNITS, read_rows, read_run, read_training_runs
+from sim.errors import SpecError
+from sim.estimate import estimate
+from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
+from sim.work.params import total_params
+
+CONVENTIONS = [
+    "", "model", "hardware incl. full recompute (4x forward)", "megatron2021", "hardware: 8*N per token (full recompute)",
+    "8*N (with recompute) / 6*N (without) per token", "model, causal attention halved",
+]  # fmt: skip
+
+
+# Units
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("unit", UNITS)
+@given(measured=st.floats(1.0, 1e4))
+def test_units_can_be_turned_round(unit, convention, measured, run_row):
+    run = read_run(run_row(measured_unit=unit, flops_convention=convention, measured_value=measured), "row 1")
+    assert run.skipped is None
+    assert run.in_unit(run.step_time_s(run.scenario), run.scenario) == pytest.approx(measured, rel=1e-12)
+
+
+def test_units_by_hand(run_row):
+    run = read_run(run_row(), "row 1")
+    tokens = 64 * 2048
+    expected = {"iteration_s": 2.0, "tokens_per_s": tokens / 2, "tokens_per_s_per_gpu": tokens / 2 / 16, "samples_per_s": 32.0, "samples_per_s_per_gpu": 2.0}  # fmt: skip
+    for unit, value in expected.items():
+        assert read_run(run_row(measured_unit=unit), "row 1").in_unit(2.0, run.scenario) == value
+
+
+def test_flop_conventions_by_hand(run_row):
+    def rate(convention, **changes):
+        run = read_run(run_row(measured_unit="tflops_per_gpu", flops_convention=convention, **changes), "row 1")
+        return run.in_unit(2.0, run.scenario) * 2.0 * 16 * 1e12
+
+    scenario = read_run(run_row(), "row 1").scenario
+    model, training, plan = scenario.model, scenario.training, scenario.plan
+    tokens = training.tokens_per_step
+    assert rate("model") == rate("") == pytest.approx(model_flop(model, training))
+    assert rate("megatron2021") == pytest.approx(hardware_flop(model, training, plan))
+    # The papers' formula counts recomputation even where the row says there was none.
+    assert rate("megatron2021", recompute="none") == rate("megatron2021")
+    assert rate("8*N (with recompute) / 6*N (without)") == pytest.approx(8 * total_params(model) * tokens)
+    assert rate("8*N (with recompute) / 6*N (without)", recompute="none") == pytest.approx(
+        6 * total_params(model) * tokens
+    )
+    # 4 b s² h a layer for scores and values forward, thrice that with the backward, half of it not counted.
+    attention = 3 * 24 * 4 * 64 * 2048**2 * 2304
+    assert rate("model") - rate("model, causal attention halved") == pytest.approx(attention / 2, rel=1e-3)
+    assert layer_forward_flop(model, 64, 2048) > attention / 3 / 24
+
+
+# Machines
+
+
+@pytest.mark.parametrize(
+    ("link", "gbits"),
+    [
+        ("8x HDR 200 Gb/s InfiniBand", 200),
+        ("2 Tb/s RoCE per node", 250),
+        ("4x 100 Gb/s Omni-Path (shared)", 50),
+        ("1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)", 400),
+        (
+            "Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s, Management: 100Gb/s Ethernet NIC",
+            400,
+        ),
+        ("Storage+Management: 1x NVIDIA BlueField 2 DPU 100Gb/s, Compute: 8x NVIDIA ConnectX-7 IB NDR 400Gb/s", 400),
+        ("1600 Gb/s per node RoCE", 200),
+        ("800 Gb/s per node (from the source's own configuration)", 100),
+        ("8x 12.5 Gb/s", 12.5),
+    ],
+)
+def test_link_words(link, gbits, run_row):
+    run = read_run(run_row(inter_node_link=link), "row 1")
+    assert run.scenario.cluster.inter_node_bandwidth_bytes_per_s == pytest.approx(gbits * 1e9 / 8, rel=1e-5)
+    assert not any("network" in line for line in run.inferred)
+
+
+@pytest.mark.parametrize("link", ["", "InfiniBand", "0 Gb/s per node", "8x 0 Gb/s", "... Gb/s per node", "1.2.3"])
+def test_a_link_without_a_rate_is_inferred(link, run_row):
+    run = read_run(run_row(inter_node_link=link), "row 1")
+    assert run.scenario.cluster.inter_node_bandwidth_bytes_per_s > 0
+    assert any(line.startswith("network as in node preset dgx-a100-80gb: ") for line in run.inferred)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory", "preset_gpu", "gigabytes", "profile"),
+    [
+        ("A100-SXM4-80GB", "", "A100", 80, "a100"),
+        ("A100-SXM4-40GB", "80", "A100", 40, "a100"),
+        ("A100-40GB", "", "A100", 40, "a100"),
+        ("A100", "40", "A100", 40, "a100"),
+        ("H100-SXM", "80", "H100", 80, "h100"),
+        ("H100-94GB", "", "H100", 94, "h100"),
+        ("H200", "141", "H200", 141, "h200"),
+        ("GB200", "", "B200", 200, "b200"),
+        ("GB300", "", "B300", 300, "b300"),
+        ("V100-SXM2-16GB", "", "V100", 16, "v100"),
+        ("V100-SXM2-32GB", "32", "V100", 32, "v100"),
+        ("h100", "", "H100", 80, "h100"),
+    ],
+)
+def test_gpu_names(gpu, memory, preset_gpu, gigabytes, profile, run_row):
+    row = run_row(gpu=gpu, gpu_mem_gb=memory, gpus_per_node="", precision="fp16")
+    run = read_run(row, "row 1")
+    assert run.skipped is None
+    found = run.scenario.cluster.gpu
+    assert preset_gpu in found.name
+    assert found.memory_bytes == pytest.approx(gigabytes * 1e9, rel=0.09)  # GB or GiB, or a bit of either
+    assert cluster_of(row, 16)[1] == profile
+
+
+@pytest.mark.parametrize("gpu", ["", "TPU v4", "A10", "RTX A1000", "MI300X", "P100"])
+def test_unknown_gpus_are_named_with_the_known_ones(gpu, run_row):
+    run = read_run(run_row(gpu=gpu), "row 1")
+    assert run.skipped is not None
+    assert run.skipped.startswith(f"unknown GPU {gpu!r}; known: V100")
+
+
+# What the row does not say
+
+
+def test_a_full_row_leaves_only_the_model_s_kind_and_the_stack_to_infer(run_row):
+    heads = [line.partition(":")[0].split()[0] for line in read_run(run_row(), "row 1").inferred]
+    assert heads == ["position", "stack"]
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        ("vocab", "vocab 51200"),
+        ("kv_heads", "kv_heads 24"),
+        ("ffn_hidden", "ffn_hidden 9216"),
+        ("gated_mlp", "gated_mlp n"),
+        ("gpus_per_node", "gpus_per_node 8"),
+        ("inter_node_link", "network as in node preset"),
+        ("global_batch_seqs", "global_batch_seqs 16"),
+        ("micro_batch_seqs", "micro_batch_seqs: the fastest of"),
+        ("zero_stage", "zero_stage 0"),
+        ("sequence_parallel", "sequence_parallel n"),
+        ("recompute", "recompute: none where it fits"),
+        ("schedule", "schedule 1f1b"),
+        ("precision", "precision bf16"),
+        ("cp", "cp 1"),
+    ],
+)
+def test_every_inference_is_listed(column, says, run_row):
+    full, without = (read_run(run_row(**changes), "row 1") for changes in ({}, {column: ""}))
+    assert without.skipped is None
+    new = set(without.inferred) - set(full.inferred)
+    assert len(new) == 1
+    assert new.pop().startswith(says)
+
+
+def test_uneven_layers_are_listed(run_row):
+    run = read_run(run_row(layers=23), "row 1")
+    assert run.scenario.plan.head_as_layer
+    assert "head as a layer: 23 layers do not divide over the stages" in run.inferred
+    run = read_run(run_row(layers=25, pp=4, dp=2), "row 1")
+    assert run.scenario.plan.uneven_layers
+    assert any(line.startswith("some stages hold a layer more") for line in run.inferred)
+
+
+def test_recipes_of_nvidia_are_interleaved_where_they_do_not_say(run_row):
+    run = read_run(run_row(framework="NeMo/Megatron-Core", schedule="", recompute="", zero_stage=""), "row 1")
+    assert {choice.plan.num_chunks for choice in run.choices} == {2, 3, 4, 6, 12}
+    assert {choice.plan.schedule for choice in run.choices} == {"interleaved"}
+    for says in ("schedule interleaved", "vp_stages", "recompute none", "zero_stage 1"):
+        assert any(line.startswith(says) for line in run.inferred)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"experts": 8}, "mixture of experts"),
+        ({"notes": "LoRA rank 16"}, "LoRA"),
+        ({"notes": "ONE layer timed"}, "single layer"),
+        ({"model_name": "Nemotron-H 8B"}, "Mamba"),
+        ({"zero_stage": "hybrid3"}, "HSDP"),
+        ({"zero_stage": "4"}, "zero_stage '4'"),
+        ({"notes": "CPU offload of checkpoints"}, "offloading"),
+        ({"precision": "nvfp4"}, "precision nvfp4"),
+        ({"precision": "bfloat"}, "precision 'bfloat' is not one of"),
+        ({"tp": ""}, "tp is empty"),
+        ({"tp": 3}, "tp · pp · cp = 6 does not divide num_gpus = 16"),
+        ({"dp": 3}, "tp · cp · pp · dp = 12 is not num_gpus = 16"),
+        ({"heads": 7}, "hidden = 2304 is not divisible by heads = 7"),
+        ({"hidden": ""}, "hidden is empty"),
+        ({"hidden": 2304.5}, "hidden = 2304.5 is not a whole number"),
+        ({"gated_mlp": "y", "ffn_hidden": ""}, "ffn_hidden is empty"),
+        ({"global_batch_seqs": "", "micro_batch_seqs": ""}, "neither global_batch_seqs nor micro_batch_seqs"),
+        ({"global_batch_seqs": 3}, "smaller than dp"),
+        ({"global_batch_seqs": 65}, "must be a multiple of plan.dp · plan.microbatch_size"),
+        ({"schedule": "1f2b"}, "schedule '1f2b' is not one of"),
+        ({"recompute": "some"}, "recompute 'some' is not one of"),
+        ({"measured_unit": "parsecs"}, "measured_unit 'parsecs' is not one of"),
+        ({"measured_value": ""}, "measured_value = '' is not a number"),
+        ({"measured_value": "1e308"}, "makes a step of 1e+308 s; check value and unit"),
+        ({"measured_value": "1e-308", "measured_unit": "tokens_per_s"}, "check value and unit"),
+        ({"gpus_per_node": "nan"}, "gpus_per_node = 'nan' is not a whole number from 1 to"),
+        ({"gpus_per_node": "1e9"}, "gpus_per_node = '1e9' is not a whole number from 1 to"),
+        ({"layers": LARGEST * 10}, "too large to be meant"),
+    ],
+)
+def test_refused_rows_stay_and_say_why(changes, says, run_row):
+    run = read_run(run_row(**changes), "row 1")
+    assert run.choices == ()
+    assert run.id == "one"
+    assert says in run.skipped
+    assert "\n" not in run.skipped
+
+
+NUMBERS = (
+    "num_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "tp", "pp",
+    "vp_stages", "cp", "dp", "global_batch_seqs", "micro_batch_seqs", "measured_value",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-3", "0", "1e308", "1e-308", "9" * 400, "abc", "[/b]", "1e18"])
+@pytest.mark.parametrize("column", NUMBERS)
+def test_nonsense_numbers_are_refused_in_few_words(column, text, run_row):
+    run = read_run(run_row(**{column: text}), "row 1")
+    assert run.skipped
+    assert len(run.skipped) < 420
+    assert column in run.skipped or "tp · " in run.skipped
+
+
+@given(row=st.dictionaries(st.sampled_from([*NUMBERS, "gpu", "precision", "schedule", "recompute", "zero_stage", "notes", "framework", "inter_node_link", "gpu_mem_gb", "flops_convention", "measured_unit"]), st.text(max_size=12) | st.integers(-10, 10**6).map(str), max_size=3))  # fmt: skip
+def test_whatever_a_cell_holds_there_is_a_scenario_or_a_reason(row, run_row):
+    run = read_run(run_row(**row), "row 1")
+    assert bool(run.choices) != bool(run.skipped)
+    if run.choices:
+        assert math.isfinite(run.step_time_s(run.scenario))
+
+
+# Files
+
+
+def test_rows_that_differ_in_their_measurement_alone_share_their_scenarios(runs_file, run_row):
+    rows = [run_row(id=i, measured_value=v) for i, v in (("a", 3), ("b", 4))] + [run_row(id="c", dp="", tp=4)]
+    first, second, third = read_training_runs(runs_file(rows))
+    assert first.choices is second.choices
+    assert (first.measured, second.measured) == (3, 4)
+    assert third.choices is not first.choices
+
+
+def test_a_cell_beyond_the_header_is_dropped_and_a_missing_one_is_empty(tmp_path, run_row):
+    row = run_row()
+    row["notes"] = row.pop("notes")  # last
+    path = tmp_path / "runs.csv"
+    cells = list(row.values())
+    path.write_text("\r\n".join([",".join(row), ",".join([*cells, "extra", "more"]), ",".join(cells[:-2]), "only"]))
+    whole, short, torn = read_training_runs(path)
+    assert whole.skipped is None
+    assert short.skipped is None
+    assert torn.skipped
+
+
+def test_byte_order_mark_crlf_quoted_newlines_and_spaces_in_the_header(tmp_path, run_row):
+    row = run_row(notes='"two\r\nlines, and a comma"')
+    path = tmp_path / "runs.csv"
+    path.write_bytes(("\ufeff" + ", ".join(row) + "\r\n" + ",".join(row.values()) + "\r\n").encode())
+    (run,) = read_training_runs(path)
+    assert run.skipped is None
+    assert run.id == "one"
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    for name, content, says in (
+        ("empty.csv", b"", "lacks the columns"),
+        ("some.csv", b"gpu,layers\n1,2\n", "lacks the columns num_gpus, hidden, heads, seq_len"),
+        ("header.csv", ",".join(REQUIRED).encode(), "has a header and no rows"),
+        ("latin.csv", ",".join(REQUIRED).encode() + b"\ncaf\xe9\n", "not UTF-8"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SpecError, match=says):
+            read_rows(tmp_path / name, REQUIRED)
+    with pytest.raises(SpecError, match="No such file"):
+        read_rows(tmp_path / "nowhere.csv", REQUIRED)
+    with pytest.raises(SpecError, match="directory"):
+        read_rows(tmp_path, REQUIRED)
+
+
+def test_a_profile_for_all_runs(runs_file, run_row, tmp_path):
+    path = runs_file([run_row()])
+    with pytest.raises(SpecError, match="unknown profile preset 'a10'; did you mean 'a100'"):
+        read_training_runs(path, "a10")
+    with pytest.raises(SpecError, match="cannot read"):
+        read_training_runs(path, str(tmp_path / "none.yaml"))
+    assert "was made for H100" in read_training_runs(path, "h100")[0].skipped
+    assert estimate(read_training_runs(path, "a100")[0].scenario).step_time_s > 0

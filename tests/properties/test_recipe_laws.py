@@ -1,0 +1,123 @@
+"""Laws of what recipes differ in: layers dealt unevenly, recomputation, casts, the cut of long sequences, norms, the loss."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.estimate import estimate
+from sim.specs import ModelSpec, ParallelPlan, build_scenario
+from sim.work.flops import hardware_flop, model_flop
+from sim.work.stages import deal_stages
+
+FEW = settings(max_examples=20)
+
+
+def scenario_of(precision="bf16", stack="megatron-core", model=None, training=None, **plan):
+    """A small model on H100, its plan and stack given."""
+    description = {"num_layers": 8, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "gated_mlp": True}
+    return build_scenario(
+        {
+            "model": {**description, "max_sequence_length": 65536, **(model or {})},
+            "cluster": {"node": "dgx-h100", "num_nodes": 4, "name": "four nodes"},
+            "plan": plan,
+            "training": {"global_batch_size": 16, "sequence_length": 8192, "precision": precision, **(training or {})},
+            "stack": stack,
+            "profile": "h100",
+        }
+    )
+
+
+@st.composite
+def plans(draw):
+    """A plan of up to 32 GPUs."""
+    tp, cp, pp, dp = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2], [1, 2], [1, 2]))
+    return {
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "microbatch_size": draw(st.sampled_from([1, 2])),
+        "recompute": draw(st.sampled_from(["none", "selective", "per_op", "full"])),
+        "sequence_parallel": tp > 1 and draw(st.booleans()), "zero_stage": draw(st.integers(0, 3)),
+    }  # fmt: skip
+
+
+stacks = st.sampled_from(["megatron-2021", "megatron-2022", "megatron-core", "torchtitan", "llm-foundry"])
+
+
+def times(scenario, **changes):
+    """Step time as it is, and with the stack changed. [s]"""
+    return tuple(
+        estimate(each).step_time_s for each in (scenario, scenario.replace(stack=scenario.stack.replace(**changes)))
+    )
+
+
+@given(layers=st.integers(1, 200), pp=st.integers(1, 16), chunks=st.integers(1, 8), first=st.booleans(), last=st.booleans())  # fmt: skip
+def test_every_layer_is_dealt_once(layers, pp, chunks, first, last):
+    chunks = chunks if pp > 1 else 1
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    plan = ParallelPlan(
+        pp=pp, num_chunks=chunks, schedule=schedule, uneven_layers=True, embedding_as_layer=first, head_as_layer=last
+    )
+    model = ModelSpec(name="m", num_layers=layers, hidden_size=64, num_heads=4, vocab_size=128)
+    if layers + first + last < pp * chunks:
+        return
+    dealt = [stage.num_layers for stage in deal_stages(model, plan)]
+    assert len(dealt) == pp * chunks
+    assert sum(dealt) == layers
+    assert min(dealt) >= 0
+    whole = [n + (first and i == 0) + (last and i == len(dealt) - 1) for i, n in enumerate(dealt)]
+    assert max(whole) - min(whole) <= 1
+
+
+@FEW
+@given(plan=plans(), stack=stacks)
+def test_recomputing_operations_lies_between_nothing_and_everything(plan, stack):
+    answers = [estimate(scenario_of(stack=stack, **{**plan, "recompute": mode})) for mode in ("none", "per_op", "full")]
+    seconds, needed = [a.step_time_s for a in answers], [a.largest.total for a in answers]
+    assert seconds[0] * (1 - 1e-9) <= seconds[1] <= seconds[2] * (1 + 1e-9)
+    assert needed[0] * (1 + 1e-9) >= needed[1] >= needed[2] * (1 - 1e-9)
+
+
+@FEW
+@given(plan=plans(), stack=stacks)
+def test_casts_of_their_own_are_never_faster(plan, stack):
+    scenario = scenario_of("fp8", stack, **plan)
+    fused, apart = (times(scenario, fused_casts=on)[1] for on in (True, False))
+    assert apart >= fused * (1 - 1e-9)
+
+
+@FEW
+@given(plan=plans(), stack=stacks, norm=st.sampled_from(["layernorm", "rmsnorm"]))
+def test_a_fused_norm_is_never_slower(plan, stack, norm):
+    scenario = scenario_of(stack=stack, model={"norm": norm}, **plan)
+    fused, eager = (times(scenario, fused_norm=on)[1] for on in (True, False))
+    assert fused <= eager * (1 + 1e-9)
+
+
+@FEW
+@given(plan=plans(), cp=st.sampled_from([1, 2, 4]), stack=stacks)
+def test_an_unbalanced_cut_of_sequences_is_never_faster(plan, cp, stack):
+    scenario = scenario_of(stack=stack, **{**plan, "cp": cp, "dp": 1})
+    balanced, consecutive = (times(scenario, balanced_context=on)[1] for on in (True, False))
+    assert consecutive >= balanced * (1 - 1e-9)
+    if cp == 1:
+        assert consecutive == balanced
+
+
+@FEW
+@given(plan=plans(), cp=st.sampled_from([2, 4, 8]))
+def test_cutting_sequences_conserves_the_flops(plan, cp):
+    whole, cut = (scenario_of(**{**plan, "cp": size, "tp": 1, "sequence_parallel": False, "dp": 1}) for size in (1, cp))
+    assert model_flop(whole.model, whole.training) == model_flop(cut.model, cut.training)
+    assert hardware_flop(whole.model, whole.training, whole.plan) == hardware_flop(cut.model, cut.training, cut.plan)
+    answers = [estimate(each) for each in (whole, cut)]
+    total = [a.model_flop_per_s_per_gpu * a.num_gpus * a.step_time_s for a in answers]
+    assert total[0] == pytest.approx(total[1], rel=1e-12)
+
+
+@FEW
+@given(plan=plans(), stack=stacks)
+def test_a_loss_on_gathered_logits_never_needs_less_memory(plan, stack):
+    scenario = scenario_of(stack=stack, **plan)
+    cut, gathered = (
+        estimate(scenario.replace(stack=scenario.stack.replace(vocab_parallel_loss=on))).largest.total
+        for on in (True, False)
+    )
+    assert gathered >= cut * (1 - 1e-9)

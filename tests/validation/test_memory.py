@@ -1,0 +1,93 @@
+"""`flopcast validate --memory`: layouts that ran or did not, each predicted or refused with its reason."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim.errors import SpecError
+from validation.runs.memory import score_memory, summary
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def layouts(runs_file, run_row):
+    """The function (changes of each row) -> outcomes."""
+
+    def score(*changes):
+        rows = [{**run_row(**change), "outcome": change.get("outcome", "ok")} for change in changes]
+        for row in rows:
+            del row["measured_value"], row["measured_unit"]
+        return score_memory(runs_file(rows))
+
+    return score
+
+
+def test_predictions_say_what_is_needed_and_what_there_is(layouts):
+    fits, full = layouts({}, {"outcome": "OOM Error", "recompute": "none", "layers": 96})
+    assert (fits.row, fits.outcome, fits.predicted) == (1, "ok", "fits")
+    assert fits.needed_bytes < fits.available_bytes == pytest.approx(80 * 2**30)
+    assert (full.row, full.outcome, full.predicted) == (2, "OOM Error", "oom")
+    assert full.needed_bytes > full.available_bytes
+    assert fits.right
+    assert full.right
+
+
+@pytest.mark.parametrize(
+    ("said", "ran"),
+    [("ok", True), ("OK", True), ("fits", True), ("OOM", False), ("out of memory", False), ("Out-of-Memory", False), ("CUDA OOM at step 3", False)],
+)  # fmt: skip
+def test_outcomes_in_words(said, ran, layouts):
+    (outcome,) = layouts({"outcome": said})
+    assert outcome.skipped is None
+    assert outcome.outcome == said
+    assert outcome.ran is ran
+
+
+@pytest.mark.parametrize("said", ["", "crashed", "NCCL timeout", "nan"])
+def test_other_outcomes_count_for_nothing(said, layouts):
+    (outcome,) = layouts({"outcome": said})
+    assert outcome.skipped == f"outcome {said!r} is neither ok nor out of memory"
+    assert outcome.right is None
+    assert summary([outcome])["accuracy"] is None
+
+
+def test_bad_rows_stay_beside_good_ones(layouts):
+    good, *bad = layouts({}, {"gpu": "TPU"}, {"layers": "nan"}, {"hidden": "9" * 400}, {"schedule": "?"}, {"dp": "-1"})
+    assert good.skipped is None
+    assert [item.row for item in bad] == [2, 3, 4, 5, 6]
+    assert all(item.skipped and item.predicted is None for item in bad)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / "memory.csv"
+    path.write_text("gpu,layers\n")
+    with pytest.raises(SpecError, match="lacks the columns num_gpus, hidden, heads, seq_len, outcome"):
+        score_memory(path)
+    path.write_bytes(b"gpu,num_gpus,layers,hidden,heads,seq_len,outcome\n\xff\n")
+    with pytest.raises(SpecError, match="not UTF-8"):
+        score_memory(path)
+    with pytest.raises(SpecError, match="directory"):
+        score_memory(tmp_path)
+
+
+def test_command_line(runs_file, run_row, tmp_path):
+    path, out = runs_file([run_row(outcome="ok"), run_row(outcome="?")]), tmp_path / "out.json"
+    command = [sys.executable, "-m", "sim.cli", "validate", "--memory", str(path), "--json", str(out)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0
+    assert "100.0% of 1 outcomes right" in result.stdout
+    assert "outcome '?' is neither ok nor out of memory" in result.stdout
+    data = json.loads(out.read_text())
+    assert set(data) == {"rows", "summary"}
+    assert set(data["rows"][0]) == {"row", "outcome", "predicted", "needed_bytes", "available_bytes", "skipped"}
+
+
+def test_published_outcomes(measurements):
+    found = summary(score_memory(measurements / "memory_outcomes.csv"))
+    assert found["count"] >= 600
+    assert found["accuracy"] >= 0.94
+    assert found["missed_oom"] <= 0.05
