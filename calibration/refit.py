@@ -12,10 +12,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from calibration.fit import AllReducePoint, Fit, GemmPoint, fit_all_reduce, fit_gemm
 from calibration.layer import FACTS, fit_layer, read_layer_points
+from sim.costs.efficiency import gemm_time
 from sim.specs import ClusterSpec
 from sim.specs.loading import resolve
+from sim.specs.profile import GemmParams
 
 #: profile -> (node preset, the measurements' GPU name starts with, its dtypes, precision)
 SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
@@ -82,12 +86,43 @@ def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
     return fits
 
 
+def leave_shape_out(profile: str, folder: Path, most: int = 30) -> np.ndarray:
+    """Error (predicted over measured time − 1) of multiplies whose shape was left out of the fit.
+
+    Parameters
+    ----------
+    most : int
+        Of more shapes, an even sample is left out, one at a time.
+    """
+    node, gpus, dtypes, precision = SOURCES[profile]
+    gpu = ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), node).gpu
+    points = gemm_points(folder / "gemm.csv", gpus, dtypes)
+    shapes = sorted({(point.m, point.n, point.k) for point in points})
+    errors: list[float] = []
+    for shape in shapes[:: max(1, len(shapes) // most)] if len(shapes) > 1 else ():
+        fit = fit_gemm([point for point in points if (point.m, point.n, point.k) != shape], gpu, precision)
+        gemm = GemmParams.model_construct(**fit.params, kernel_floor_s=2e-6)
+        for point in points:
+            if (point.m, point.n, point.k) == shape:
+                time_s = gemm_time(point.m, point.n, point.k, 1.0, precision, 2.0, gpu, gemm, 0.85)
+                errors.append(float(time_s) / point.time_s - 1.0)
+    return np.array(errors)
+
+
 def main(arguments: list[str]) -> None:
-    """Print every profile's refitted values."""
+    """Print every profile's refitted values, and the errors on multiplies of shapes left out."""
     folder = Path(arguments[0])
     for profile in SOURCES:
         for part, (count, fit) in refit(profile, folder).items():
             print(_line(profile, part, count, fit))
+        errors = np.abs(leave_shape_out(profile, folder))
+        if len(errors):
+            median, high = np.median(errors), np.quantile(errors, 0.9)
+            print(
+                f"{profile} gemm, shape left out: {len(errors)} points, median {median:.1%}, 90th percentile {high:.1%}"
+            )
+        else:
+            print(f"{profile} gemm, shape left out: too few public shapes")
     layers = read_layer_points(FACTS / "korthikanti-2022-table-4.yaml")
     print(_line("a100", "layer", 2 * len(layers), fit_layer(layers)))
 

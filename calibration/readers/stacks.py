@@ -44,6 +44,8 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
         stack |= _kernels(kernel.group(1))
     if re.search(r"\beager\b", notes):
         stack |= {"fused_bias_activation": False, "fused_rotary": False, "fused_norm": False}
+    if found == "megatron-deepspeed" and row.get("precision") == "bf16":
+        stack["gradient_precision"] = "fp32"  # DeepSpeed's BF16_Optimizer sums and reduces in fp32
     if "mode PURE" in notes:
         stack["gradient_precision"] = "bf16"
     return stack, inferred

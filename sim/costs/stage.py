@@ -154,7 +154,8 @@ def _with_zero_traffic(
     share = visits / scenario.num_microbatches
     weights = params * scenario.training.activation_bytes
     grads = params * GRADIENT_WIDTH[stack.gradient_precision]
-    gather = float(all_gather(weights, group, fabric)) * (plan.zero_stage == 3)
+    pieces = stack.gathers_per_layer
+    gather = pieces * float(all_gather(weights / pieces, group, fabric)) * (plan.zero_stage == 3)
     # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
     scatter = float(reduce_scatter(grads, group, fabric))
     scatter = scatter if visits > 1 or plan.zero_stage == 3 else 0.0

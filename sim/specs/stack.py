@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 
@@ -55,6 +55,8 @@ class StackSpec(Spec):
     """ZeRO's weight gathers run beside compute."""
     overlap_tp_backward: bool = False
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
+    gathers_per_layer: PositiveInt = 1
+    """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
     overlap_context: bool = True
     """Context parallelism passes keys and values round a ring beside the attention, instead of gathering them first."""
     balanced_context: bool = True

@@ -121,3 +121,28 @@ def test_a_loss_on_gathered_logits_never_needs_less_memory(plan, stack):
         for on in (True, False)
     )
     assert gathered >= cut * (1 - 1e-9)
+
+
+@FEW
+@given(plan=plans(), stack=stacks, pieces=st.integers(2, 20))
+def test_gathering_in_pieces_is_never_faster(plan, stack, pieces):
+    scenario = scenario_of(stack=stack, **{**plan, "zero_stage": 3})
+    whole, apart = times(scenario, gathers_per_layer=pieces)
+    assert apart >= whole * (1 - 1e-9)
+
+
+@FEW
+@given(plan=plans(), launch=st.floats(1e-6, 1e-3))
+def test_a_slower_host_is_never_faster_and_costs_nothing_where_it_is_hidden(plan, launch):
+    scenario = scenario_of(**plan)
+    quick, slow = times(scenario, kernel_launch_s=launch + scenario.stack.kernel_launch_s)
+    assert slow >= quick * (1 - 1e-9)
+    nothing = scenario.replace(
+        stack=scenario.stack.replace(kernel_launch_s=0.0, backward_launch_s=0.0, collective_launch_s=0.0)
+    )
+    assert "host_wait" in estimate(nothing).breakdown.seconds
+    assert estimate(nothing).breakdown.seconds["host_wait"] == pytest.approx(
+        2 * 0.0
+        + nothing.num_microbatches * nothing.plan.num_chunks * nothing.stack.forward_setup_s
+        + nothing.stack.step_setup_s
+    )

@@ -20,6 +20,10 @@ from validation.job.configs import Configuration, Shape
 _SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
+_ATTEMPTS = 3
+"""A rank that dies of a signal is tried again: gloo's threads may abort where a peer has gone first."""
+
+
 def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 600.0) -> Any:
     """Run `module` in `num_ranks` processes of this machine and return the JSON it writes.
 
@@ -39,6 +43,17 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
     FlopcastError
         The job failed or hung; with the end of what it printed.
     """
+    for attempt in range(1, _ATTEMPTS + 1):
+        code, printed, answer = _run(module, job, num_ranks, timeout_s)
+        if code == 0 and answer is not None:
+            return answer
+        if "Signal" not in printed or attempt == _ATTEMPTS:
+            break
+    raise FlopcastError(f"{module} failed on {num_ranks} ranks:\n{_reason(printed)}")
+
+
+def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> tuple[int, str, Any]:
+    """One try: torchrun's exit code, what was printed, and the answer, if there is one."""
     with tempfile.TemporaryDirectory() as folder:
         ask, answer = Path(folder) / "job.json", Path(folder) / "out.json"
         ask.write_text(json.dumps(job), encoding="utf-8")
@@ -62,9 +77,8 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise FlopcastError(f"{module} on {num_ranks} ranks took longer than {timeout_s:.0f} s") from None
                 raise
-        if process.returncode or not answer.exists():
-            raise FlopcastError(f"{module} failed on {num_ranks} ranks:\n{_reason(printed)}")
-        return json.loads(answer.read_text(encoding="utf-8"))
+        found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
+        return process.returncode, printed, found
 
 
 def _reason(printed: str) -> str:
