@@ -103,6 +103,7 @@ def draw(scored: Sequence[Scored], path: Path) -> None:
     right.hist(errors, bins, histtype="step", lw=1.8, color=colours[0], label="flopcast")
     right.axvline(0, color="0.3", lw=1)
     right.set(xlabel="(predicted − measured) / measured step time", ylabel="runs", title=f"{len(used)} runs")
+    right.set_ylim(top=1.25 * right.get_ylim()[1])  # room for the legend
     right.legend(frameon=False)
     figure.savefig(path, dpi=140)
     plt.close(figure)
