@@ -14,14 +14,14 @@ from typing import Any
 from sim.specs import Scenario
 from sim.specs.yaml12 import load_yaml
 
-_TABLE = Path(__file__).parent / "presets" / "intervals.yaml"
+TABLE = Path(__file__).parent / "presets" / "intervals.yaml"
 OFF_RANGE = 1.5
-"""Widening where the profile or the stack was extrapolated, as the worst left-out kinds are to the average."""
+"""Widening where something was extrapolated beyond what a profile was fitted on: assumed, no run measures it."""
 
 
 @cache
 def _table() -> dict[str, Any]:
-    table: dict[str, Any] = load_yaml(_TABLE)
+    table: dict[str, Any] = load_yaml(TABLE)
     return table
 
 

@@ -35,7 +35,7 @@ def test_kinds_go_from_the_particular_to_the_general(scenario):
 
 def test_an_unknown_stack_takes_the_broader_kind(scenario):
     broader = scenario.replace(stack=scenario.stack.replace(name="nobody's"))
-    kinds = load_yaml(uncertainty._TABLE)["kinds"]
+    kinds = load_yaml(uncertainty.TABLE)["kinds"]
     wanted = next(kinds[kind]["width"] for kind in kind_of(broader) if kind in kinds)
     assert interval_factors(broader)[1] == pytest.approx(math.exp(wanted))
 
@@ -46,7 +46,7 @@ def test_extrapolation_widens(scenario):
 
 
 def test_every_width_of_the_table_is_sensible():
-    table = load_yaml(uncertainty._TABLE)
+    table = load_yaml(uncertainty.TABLE)
     for entry in table["kinds"].values():
         assert 0.02 < entry["width"] < 1.5
     assert 0.02 < table["unknown"] < 1.5

@@ -76,7 +76,7 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
             inferred.append(f"{domain} GPUs a rack")
     gbits, why = _network_gbits(row.get("inter_node_link", ""), width)
     if not gbits and num_gpus > width and "RoCE" in row.get("inter_node_link", "") and profile == "a100":
-        gbits = 100.0
+        gbits = 100.0  # chosen over 200 by the zero-bubble runs across nodes, whose source names no rate
         inferred.append("network of 100 Gbit/s a GPU: what RoCE clouds with A100 have, where the row gives no rate")
     if gbits:
         cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.readers.machines import cluster_of
-from calibration.readers.training_runs import LARGEST, REQUIRED, UNITS, read_rows, read_run, read_training_runs
+from calibration.readers.rules import LARGEST
+from calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.work.flops import hardware_flop, layer_forward_flop, model_flop

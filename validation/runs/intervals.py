@@ -29,7 +29,7 @@ def write_intervals(scored: Sequence[Scored], path: Path | None = None) -> None:
         families = errors[kind]
         count = sum(len(family) for family in families.values())
         lines.append(f'  "{kind[-1]}": {{width: {widths[kind]:.4f}, families: {len(families)}, runs: {count}}}')
-    (path or sim.uncertainty._TABLE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (path or sim.uncertainty.TABLE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 Kind = tuple[str, ...]

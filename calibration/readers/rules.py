@@ -1,0 +1,294 @@
+"""The rules by which a row of a table of runs becomes a scenario: what it says, and what fills in the rest.
+
+Every rule that filled something in is listed, so that a reader can disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from calibration.readers.machines import cluster_of
+from calibration.readers.stacks import stack_of
+from sim.errors import FlopcastError
+from sim.specs import Scenario, build_scenario
+
+Row = Mapping[str, str]
+
+LARGEST = 10**8
+"""Whole numbers beyond it (layers, tokens of a sequence, GPUs) are slips of the pen."""
+
+
+class Unmodelled(Exception):
+    """Why a row has no scenario."""
+
+
+def number(row: Row, key: str) -> float:
+    try:
+        value = float(row.get(key, ""))
+    except ValueError:
+        raise Unmodelled(f"{key} = {row.get(key, '')!r} is not a number") from None
+    if not 0 < value < float("inf"):
+        raise Unmodelled(f"{key} = {value:g} is not a positive number")
+    return value
+
+
+def whole(row: Row, key: str, default: int | None = None) -> int:
+    if not row.get(key):
+        if default is None:
+            raise Unmodelled(f"{key} is empty")
+        return default
+    value = number(row, key)
+    if value > LARGEST:
+        raise Unmodelled(f"{key} = {value:g} is too large to be meant; at most {LARGEST:,}")
+    if value != int(value):
+        raise Unmodelled(f"{key} = {row[key]} is not a whole number")
+    return int(value)
+
+
+def is_moe(row: Row) -> bool:
+    return (row.get("experts") or "0").strip() not in ("", "0", "1", "1.0", "0.0")
+
+
+def scenarios_of(row: Row, profile: Mapping[str, Any] | None) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
+    """The row's scenario, or one for each way to fill in what its authors tuned and it does not say."""
+    inferred: list[str] = []
+    _refuse(row)
+    model = _model(row, inferred)
+    gpus = whole(row, "num_gpus")
+    cluster, own_profile, found = cluster_of(row, gpus)
+    inferred += found
+    plan = _plan(row, gpus, inferred)
+    precision = _precision(row, inferred)
+    batch = _batch(row, plan, inferred)
+    stack, found = stack_of(row, plan)
+    inferred += found
+    training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
+    rest = {"cluster": cluster, "stack": stack, "training": training, "profile": profile or own_profile}
+    scenarios, first = [], None
+    for choice in _open_choices(row, plan, model, training, inferred):
+        try:
+            scenarios.append(_dealt({**rest, "name": model["name"], "model": model, "plan": choice}, inferred))
+        except FlopcastError as error:
+            first = first or error
+    if not scenarios:
+        assert first is not None
+        raise first
+    return tuple(scenarios), tuple(dict.fromkeys(inferred))
+
+
+def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
+    """The scenario; where layers do not divide over the stages, embedding and head take a layer's place."""
+    uneven = f"{data['model']['num_layers']} layers do not divide over the stages"
+    stages = data["plan"].get("pp", 1) * data["plan"].get("num_chunks", 1)
+    layers = data["model"]["num_layers"]
+    for both, extra in (
+        ({}, 0),
+        ({"head_as_layer": True}, 1),
+        ({"embedding_as_layer": True, "head_as_layer": True}, 2),
+    ):
+        if (layers + extra) % stages == 0:
+            scenario = build_scenario({**data, "plan": {**data["plan"], **both}}, where="layout")
+            if extra:
+                inferred.append(f"{' and '.join(both)}: {uneven}".replace("_as_layer", " as a layer"))
+            return scenario
+    scenario = build_scenario({**data, "plan": {**data["plan"], "uneven_layers": True}}, where="layout")
+    inferred.append(f"some stages hold a layer more: {uneven}")
+    return scenario
+
+
+def _refuse(row: Row) -> None:
+    """What flopcast does not model yet."""
+    notes, name = row.get("notes", ""), row.get("model_name", "").lower()
+    reasons: tuple[tuple[bool, str], ...] = (
+        (is_moe(row), "mixture of experts is not modelled yet"),
+        ("lora" in notes.lower() and "LoRA" in notes, "LoRA trains adapters only, which is not modelled"),
+        ("ONE layer" in notes, "a single layer, not a training step"),
+        ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
+        (row.get("zero_stage") == "hybrid3", "sharding inside groups (HSDP) is not modelled yet"),
+        ("CPU offload of checkpoints" in notes, "offloading activations to the host is not modelled"),
+        ("activation CPU offload=True" in notes, "offloading activations to the host is not modelled"),
+        (row.get("precision") in ("nvfp4", "int8"), f"precision {row.get('precision')} is not modelled"),
+    )
+    for applies, reason in reasons:
+        if applies:
+            raise Unmodelled(reason)
+
+
+def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
+    name = row.get("model_name") or "model"
+    known = name.lower()
+    llama = any(word in known for word in ("llama", "nemotron", "qwen", "mistral", "gemma"))
+    hidden, heads = whole(row, "hidden"), whole(row, "heads")
+    gated = row.get("gated_mlp") == "y" or (not row.get("gated_mlp") and llama and "nemotron" not in known)
+    if not row.get("gated_mlp"):
+        inferred.append(f"gated_mlp {'y' if gated else 'n'}: by the model's name")
+    vocabulary = whole(row, "vocab", 0)
+    if not vocabulary:
+        vocabulary = 51200 if not llama else (128256 if "3" in known else 32000)
+        inferred.append(f"vocab {vocabulary}: by the model's name")
+    if not row.get("kv_heads"):
+        inferred.append(f"kv_heads {heads}: one for each head")
+    mpt = "mpt" in known
+    gpt = not llama and not mpt
+    sequence = whole(row, "seq_len")
+    model: dict[str, Any] = {
+        "name": name,
+        "num_layers": whole(row, "layers"),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": whole(row, "kv_heads", heads),
+        "vocab_size": vocabulary,
+        "max_sequence_length": max(2048, sequence),
+        "gated_mlp": gated,
+        "position": "rotary" if llama else ("none" if mpt else "learned"),
+        "norm": "rmsnorm" if llama else "layernorm",
+        "bias": gpt,
+        "tied_embeddings": gpt or mpt,
+        # Megatron-LM's runs until 2023 trained with dropout; NeMo's and Llama's recipes do not.
+        "dropout": 0.1 if gpt and _old_megatron(row) else 0.0,
+    }
+    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
+    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
+    if hidden % heads:
+        raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
+    if row.get("ffn_hidden"):
+        model["intermediate_size"] = whole(row, "ffn_hidden")
+    elif gated:
+        raise Unmodelled("ffn_hidden is empty for a gated MLP")
+    else:
+        inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
+    tp = whole(row, "tp", 1)
+    if vocabulary % tp:
+        model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
+        inferred.append(f"vocab {model['vocab_size']}: {vocabulary} padded so that tp divides it")
+    return model
+
+
+def _old_megatron(row: Row) -> bool:
+    framework = row.get("framework", "")
+    return framework.startswith(("Megatron-LM", "Megatron-DeepSpeed", "DeepSpeed", "GPT-NeoX", "Alpa"))
+
+
+def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
+    tp, pp, cp = (whole(row, key, 1) for key in ("tp", "pp", "cp"))
+    if not row.get("tp") and row.get("zero_stage") != "3":
+        raise Unmodelled("the parallel layout is not given (tp is empty)")
+    inferred += [f"{key} 1: the row gives none" for key in ("tp", "pp", "cp") if not row.get(key)]
+    model_parallel = tp * pp * cp
+    if gpus % model_parallel:
+        raise Unmodelled(f"tp · pp · cp = {model_parallel} does not divide num_gpus = {gpus}")
+    dp = whole(row, "dp", gpus // model_parallel)
+    if dp * model_parallel != gpus:
+        raise Unmodelled(f"tp · cp · pp · dp = {dp * model_parallel} is not num_gpus = {gpus}")
+    zero = row.get("zero_stage", "")
+    if not zero and re.search(
+        r"NeMo|Megatron-Core|Megatron-Bridge|Aleph Alpha|Meta in-house", row.get("framework", "")
+    ):
+        zero = "1"
+        inferred.append("zero_stage 1: the framework's distributed optimizer")
+    elif not zero:
+        inferred.append("zero_stage 0: the row gives none")
+    if zero not in ("", "0", "1", "2", "3"):
+        raise Unmodelled(f"zero_stage {zero!r} is not modelled")
+    parallel = row.get("sequence_parallel", "")
+    sequence_parallel = tp > 1 and (parallel == "y" or (not parallel and not _old_megatron(row)))
+    if not parallel and tp > 1:
+        inferred.append(f"sequence_parallel {'y' if sequence_parallel else 'n'}: by the framework")
+    plan: dict[str, Any] = {
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero_stage": int(zero or 0), "sequence_parallel": sequence_parallel,
+    }  # fmt: skip
+    notes = row.get("notes", "")
+    if "first and last stage hold one layer fewer" in notes:
+        plan |= {"embedding_as_layer": True, "head_as_layer": True}
+    return plan
+
+
+def _precision(row: Row, inferred: list[str]) -> str:
+    said = row.get("precision", "")
+    if not said:
+        inferred.append("precision bf16")
+    known = {"": "bf16", "mxfp8": "fp8", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp32": "fp32"}
+    if said not in known:
+        raise Unmodelled(f"precision {said!r} is not one of {', '.join(filter(None, known))}")
+    return known[said]
+
+
+def _batch(row: Row, plan: dict[str, Any], inferred: list[str]) -> int:
+    if row.get("global_batch_seqs"):
+        return whole(row, "global_batch_seqs")
+    if not row.get("micro_batch_seqs"):
+        raise Unmodelled("neither global_batch_seqs nor micro_batch_seqs is given")
+    batch = whole(row, "micro_batch_seqs") * int(plan["dp"])
+    inferred.append(f"global_batch_seqs {batch}: one micro-batch on each replica")
+    return batch
+
+
+SCHEDULES: dict[str, str] = {
+    "": "1f1b",
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved",
+    "interleaved 1f1b": "interleaved",
+    "zb-1p": "zb_h1",
+    "zb-h1": "zb_h1",
+    "zb-2p": "zb_h2",
+    "zb-h2": "zb_h2",
+    "zb-v": "zb_v",
+    "dualpipe": "dualpipe",
+}
+
+
+def _open_choices(
+    row: Row, plan: dict[str, Any], model: dict[str, Any], training: dict[str, Any], inferred: list[str]
+) -> Iterator[dict[str, Any]]:
+    """The plan with every value of what the row leaves open: micro-batch, chunks, recomputation."""
+    replica = training["global_batch_size"] // plan["dp"]
+    if replica == 0:
+        raise Unmodelled(f"global_batch_seqs = {training['global_batch_size']} is smaller than dp = {plan['dp']}")
+    if row.get("micro_batch_seqs"):
+        sizes = [whole(row, "micro_batch_seqs")]
+    else:
+        sizes = [size for size in (1, 2, 4, 8, 16) if replica % size == 0]
+        inferred.append("micro_batch_seqs: the fastest of 1, 2, 4, 8, 16 that fits")
+    schedule = row.get("schedule", "").lower()
+    nvidia = re.search(r"NeMo|Megatron-Core|Megatron-Bridge|Meta in-house", row.get("framework", ""))
+    # Tables of recipes do not say "interleaved" where they leave out the number of chunks.
+    if schedule in ("", "1f1b") and nvidia and plan["pp"] > 1 and not row.get("vp_stages"):
+        schedule = "interleaved"
+        inferred.append("schedule interleaved: the framework's recipes for pipelines")
+    elif not schedule and plan["pp"] > 1:
+        inferred.append("schedule 1f1b: the row gives none")
+    if schedule not in SCHEDULES:
+        raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(filter(None, SCHEDULES))}")
+    pp = plan["pp"]
+    if row.get("vp_stages"):
+        chunks = [whole(row, "vp_stages") if pp > 1 else 1]
+    elif SCHEDULES[schedule] == "interleaved" and pp > 1:
+        dealt = model["num_layers"]
+        chunks = [count for count in (2, 3, 4, 5, 6, 7, 8, 12) if -dealt % (pp * count) < 3] or [1]
+        inferred.append("vp_stages: the fastest of 2, 3, 4, 5, 6, 7, 8, 12 that divides the layers")
+    else:
+        chunks = [1]
+    recompute = row.get("recompute", "")
+    if recompute and recompute not in ("none", "selective", "full"):
+        raise Unmodelled(f"recompute {recompute!r} is not one of none, selective, full")
+    if recompute == "selective" and re.search(r"torchtitan|FSDP2", row.get("framework", "") + row.get("notes", "")):
+        recompute = "per_op"
+        inferred.append("recompute per_op: what torchtitan calls selective")
+    modes = [recompute] if recompute else ["none", "full"]
+    if not recompute and nvidia:
+        modes = ["none"]
+        inferred.append("recompute none: the framework's default")
+    elif not recompute:
+        inferred.append("recompute: none where it fits, else full")
+    for mode in modes:
+        for size in sizes:
+            for count in chunks:
+                if count > 1 and replica // size % pp:
+                    continue
+                looped = SCHEDULES[schedule] in ("1f1b", "interleaved")
+                kind = "interleaved" if count > 1 and looped else SCHEDULES[schedule]
+                kind = "1f1b" if kind == "interleaved" and count == 1 else kind
+                yield {**plan, "microbatch_size": size, "num_chunks": count, "schedule": kind, "recompute": mode}
