@@ -121,7 +121,12 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
 
 
 def rank_memory(
-    scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_activations: float, peak_logits: int = 1
+    scenario: Scenario,
+    cut: Cut,
+    held: tuple[Stage, ...],
+    peak_activations: float,
+    peak_logits: int = 1,
+    weight_versions: int = 1,
 ) -> MemoryUse:
     """Peak memory of one GPU of a pipeline rank.
 
@@ -136,6 +141,8 @@ def rank_memory(
         Most bytes of kept activations alive at once, from the schedule's order. [bytes]
     peak_logits : int
         Most micro-batches whose logits are alive at once on the stage with the head.
+    weight_versions : int
+        Versions of the weights that an asynchronous schedule keeps.
     """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
     params = sum(stage_params(stage, model, plan.tp) for stage in held)
@@ -150,7 +157,7 @@ def rank_memory(
     working = max(working - logits, 0.0)  # the logits are gone before a layer's backward begins
     boundary = cut.width * cut.norm_tokens * model.hidden_size
     return MemoryUse(
-        weights=params * training.activation_bytes * shard[2],
+        weights=params * training.activation_bytes * shard[2] * weight_versions,
         gradients=params * grad_width * shard[1],
         optimizer=params * state_bytes_per_param(training) * shard[0],
         activations=peak_activations,

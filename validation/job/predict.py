@@ -11,6 +11,7 @@ from sim.costs.block import Part, pricing
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Timeline, build_program, run
 from sim.schedules import build_order
+from sim.schedules.passes import visits_per_stage
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.stages import stage_params
 from validation.job.configs import Configuration, Shape
@@ -96,7 +97,7 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     cores = machine.cores_for(cut.num_ranks)
     scenario = scenario_of(shape, cut, machine.node, machine.profile, cores)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
-    costs = with_host(stage_costs(scenario, order.visits_per_stage()), scenario, machine)
+    costs = with_host(stage_costs(scenario, visits_per_stage(order)), scenario, machine)
     waiting = 0.0 if cores is None else machine.host_for(min(cut.tp, 2), cut.num_ranks)["waiting"]
     idle = (waiting * costs.forward[Part.HOST], waiting * costs.backward.get(Part.HOST, 0.0 * costs.forward_s))
     costs = with_flat_buffers(costs, scenario)
