@@ -380,7 +380,7 @@ def test_the_mark_stands_before_the_offending_action():
 @pytest.mark.parametrize(
     ("name", "p", "v", "m", "remedy"),
     [
-        ("1f1b", 4, 2, 8, "'interleaved'"),
+        ("1f1b", 4, 2, 8, "interleaved, modular"),
         ("interleaved", 4, 2, 6, "nearest: 8"),
         ("interleaved", 4, 1, 8, "num_chunks"),
         ("interleaved", 1, 2, 8, "plan.pp"),
