@@ -102,15 +102,14 @@ def _without_flush(program: Program, engine: str, start: Array | None, end: Arra
     PipeDream-2BW's cost model (Narayanan et al. 2021, arXiv:2006.09503, section 3.3).
     """
     costs, ranks = program.costs, program.order.num_ranks
-    pipeline_end = np.full(ranks, period_s)
-    none = np.zeros(ranks)
-    timeline = Timeline(program, engine, start, end, pipeline_end, none, costs.gather, period_s)
-    if not program.hide_grad_reduce:  # each update's reduction is part of it
-        return Timeline(program, engine, start, end, pipeline_end, costs.reduce, costs.gather, period_s)
+    exposed, busy = costs.reduce, np.full(ranks, period_s)
+    timeline = Timeline(program, engine, start, end, busy, exposed, costs.gather, period_s + costs.step_setup)
+    if not program.hide_grad_reduce:  # each update's reduction is part of it, and so of the period
+        return timeline
     reduce = costs.reduce * timeline.updates
     exposed = reduce - costs.hidden_share * np.minimum(reduce, period_s)
-    step_time = period_s + float(exposed.max()) + costs.step_setup
-    return Timeline(program, engine, start, end, pipeline_end, exposed / timeline.updates, costs.gather, step_time)
+    step_time = timeline.step_time + float(exposed.max())
+    return Timeline(program, engine, start, end, busy, exposed / timeline.updates, costs.gather, step_time)
 
 
 def step_begin(program: Program, start: Array) -> Array:

@@ -17,10 +17,10 @@ def breadth_first(rank: int, num_ranks: int, num_chunks: int, num_microbatches: 
 
 
 def breadth_first_row(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
-    """A rank's actions: chunk by chunk, there and back."""
+    """A rank's actions: chunk by chunk, and back; backwards begin with the last micro-batch, as PyTorch's do."""
     stages = (np.arange(num_chunks) * num_ranks + rank).repeat(num_microbatches)
     numbers = np.tile(np.arange(num_microbatches), num_chunks)
-    return in_turns((run(F, stages, numbers), -len(numbers)), (run(B, stages[::-1], numbers), 0))
+    return in_turns((run(F, stages, numbers), -len(numbers)), (run(B, stages[::-1], numbers[::-1]), 0))
 
 
 @schedule("modular", chunks="many")
