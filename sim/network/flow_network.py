@@ -1,0 +1,270 @@
+"""Flows that come and go: the state an engine of discrete events asks when the next flow will be done.
+
+Rates change with every arrival and departure, but only what an event can touch is computed anew. A link is *contended*
+when the flows on it could together ask for more than it carries, each limited by the narrowest link of its path; any
+other link constrains nobody. Flows influence each other through contended links alone, so an event changes the rates of
+the flows it reaches over them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.errors import FlopcastError, SpecError
+from sim.network.flows import FloatArray, Flows, IntArray, max_min_rates
+
+_CONTENDED = 1 + 1e-9
+_MANY = 256
+"""Flows reached by an event beyond which all rates are computed anew: searching on would cost more than it saves."""
+
+
+class FlowNetwork:
+    """Links, the flows on them now, and a clock. [s, bytes]
+
+    Flows are known by numbers, which are given out again after a flow has ended.
+
+    Parameters
+    ----------
+    capacity : array
+        Of every link. [bytes/s]
+    done_share : float
+        Share of a flow's bytes that may be left when it counts as done, so that flows alike end together. A larger one
+        (0.01) is a fast approximation where thousands of unlike flows end one by one.
+    """
+
+    def __init__(self, capacity: FloatArray, done_share: float = 1e-9) -> None:
+        self.now = 0.0
+        self._done_share = done_share
+        self._capacity = np.array(capacity, dtype=float)
+        self._link_bytes = np.zeros(len(self._capacity))
+        self._flows_on: dict[int, dict[int, None]] = {}  # a dict for its order: results must not depend on hashes
+        self._potential: dict[int, float] = {}
+        self._links: list[IntArray] = []
+        self._loads: list[FloatArray] = []
+        self._free: list[int] = []
+        self._dirty: dict[int, None] = {}
+        size = 64
+        self._active = np.zeros(size, dtype=bool)
+        self._share, self._limit, self._bytes = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._left, self._rate, self._since = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._finish = np.full(size, np.inf)
+
+    @property
+    def num_flows(self) -> int:
+        """Flows under way."""
+        return len(self._links) - len(self._free)
+
+    @property
+    def link_bytes(self) -> FloatArray:
+        """Bytes every link has carried so far. [bytes]"""
+        self._settle(np.flatnonzero(self._active))
+        carried: FloatArray = self._link_bytes.copy()
+        return carried
+
+    def add(self, flows: Flows, nbytes: FloatArray | float) -> IntArray:
+        """Start flows now.
+
+        Parameters
+        ----------
+        flows : Flows
+        nbytes : float or array
+            To move, by flow. [bytes]
+
+        Returns
+        -------
+        array of int
+            Their numbers.
+
+        Raises
+        ------
+        SpecError
+            Negative bytes.
+        """
+        sizes = np.broadcast_to(np.asarray(nbytes, dtype=float), flows.num_flows)
+        if flows.num_flows and not sizes.min() >= 0:
+            raise SpecError(f"a flow of {sizes.min()} bytes: the bytes of a flow cannot be negative")
+        bounds = np.searchsorted(flows.flow, np.arange(flows.num_flows + 1))
+        numbers = np.array([self._number() for _ in range(flows.num_flows)], dtype=int)
+        for flow, number in enumerate(numbers.tolist()):
+            entries = slice(bounds[flow], bounds[flow + 1])
+            self._links[number], self._loads[number] = flows.link[entries], flows.load[entries]
+            self._join(number)
+        self._active[numbers] = True
+        self._share[numbers] = flows.share
+        self._bytes[numbers] = self._left[numbers] = sizes
+        self._rate[numbers], self._since[numbers], self._finish[numbers] = 0.0, self.now, np.inf
+        self._dirty.update(dict.fromkeys(numbers.tolist()))
+        return numbers
+
+    def remove(self, numbers: IntArray) -> FloatArray:
+        """Stop flows now, finished or not; what each still had to move.  [bytes]"""
+        numbers = np.asarray(numbers, dtype=int)
+        self._settle(numbers)
+        left: FloatArray = self._left[numbers].copy()
+        for number in numbers.tolist():
+            self._leave(number)
+            self._dirty.pop(number, None)
+            self._links[number] = self._loads[number] = np.empty(0, dtype=int)
+            self._free.append(number)
+        self._active[numbers] = False
+        self._rate[numbers], self._finish[numbers] = 0.0, np.inf
+        return left
+
+    def set_capacity(self, links: IntArray, bytes_per_s: FloatArray | float) -> None:
+        """Change links now: a slow cable, a lost one (0), one that is back."""
+        links = np.atleast_1d(np.asarray(links, dtype=int))
+        touched = dict.fromkeys(flow for link in links.tolist() for flow in self._flows_on.get(link, ()))
+        for flow in touched:
+            self._leave(flow)
+        self._capacity[links] = bytes_per_s
+        for flow in touched:
+            self._join(flow)
+        self._dirty.update(touched)
+
+    def next_completion(self) -> float:
+        """When the next flow will be done if none comes or goes before; infinite if none will.  [s]"""
+        self._refresh()
+        return float(self._finish.min())
+
+    def advance(self, time_s: float) -> IntArray:
+        """Move the clock and take out the flows that are done by then.
+
+        Parameters
+        ----------
+        time_s : float
+            No later than `next_completion()`. [s]
+
+        Returns
+        -------
+        array of int
+            Flows that end at this time, in ascending order.
+
+        Raises
+        ------
+        FlopcastError
+            The time lies in the past, or a flow ends before it.
+        """
+        completion = self.next_completion()
+        if not self.now <= time_s <= completion:
+            raise FlopcastError(
+                f"cannot advance from {self.now} s to {time_s} s: a flow ends at {completion} s; stop there first"
+            )
+        self.now = time_s
+        if time_s < completion:
+            return np.empty(0, dtype=int)
+        running = np.flatnonzero(np.isfinite(self._finish))
+        left = self.left(running)
+        done = running[(self._finish[running] <= time_s) | (left <= self._done_share * self._bytes[running])]
+        self._settle(done)
+        self._book(done, self._left[done])  # the last bytes that rounding left
+        self._left[done] = 0.0
+        self.remove(done)
+        return done
+
+    def rates(self, numbers: IntArray) -> FloatArray:
+        """Of flows, now. [bytes/s]"""
+        self._refresh()
+        rates: FloatArray = self._rate[numbers].copy()
+        return rates
+
+    def left(self, numbers: IntArray) -> FloatArray:
+        """What flows still have to move. [bytes]"""
+        self._refresh()
+        left: FloatArray = self._left[numbers] - self._moved(numbers)
+        return left
+
+    def _number(self) -> int:
+        if self._free:
+            return self._free.pop()
+        number = len(self._links)
+        self._links.append(np.empty(0, dtype=int))
+        self._loads.append(np.empty(0, dtype=int))
+        if number == len(self._active):
+            for name in ("_active", "_share", "_limit", "_bytes", "_left", "_rate", "_since", "_finish"):
+                old = getattr(self, name)
+                fresh = np.full(len(old), np.inf) if name == "_finish" else np.zeros_like(old)
+                setattr(self, name, np.concatenate([old, fresh]))
+        return number
+
+    def _join(self, number: int) -> None:
+        """Enter a flow on its links."""
+        links, loads = self._links[number], self._loads[number]
+        limit = float((self._capacity[links] / loads).min()) if links.size else np.inf
+        self._limit[number] = limit
+        for link, load in zip(links.tolist(), loads.tolist(), strict=True):
+            self._flows_on.setdefault(link, {})[number] = None
+            self._potential[link] = self._potential.get(link, 0.0) + load * limit
+
+    def _leave(self, number: int) -> None:
+        """Take a flow off its links; those it contended with must be looked at again."""
+        limit = float(self._limit[number])
+        for link, load in zip(self._links[number].tolist(), self._loads[number].tolist(), strict=True):
+            others = self._flows_on[link]
+            if self._is_contended(link):
+                self._dirty.update(others)
+            del others[number]
+            if others:
+                self._potential[link] -= load * limit
+            else:
+                del self._flows_on[link], self._potential[link]
+        self._dirty.pop(number, None)
+
+    def _is_contended(self, link: int) -> bool:
+        return self._potential[link] > float(self._capacity[link]) * _CONTENDED
+
+    def _moved(self, numbers: IntArray) -> FloatArray:
+        """What flows have moved since their rates last changed."""
+        elapsed = self.now - self._since[numbers]
+        moved = np.zeros(len(numbers))
+        np.multiply(self._rate[numbers], elapsed, out=moved, where=elapsed > 0)
+        return np.asarray(np.minimum(moved, self._left[numbers]))
+
+    def _settle(self, numbers: IntArray) -> None:
+        """Book what flows have moved since their rates last changed."""
+        moved = self._moved(numbers)
+        self._since[numbers] = self.now
+        self._left[numbers] -= moved
+        self._book(numbers[moved > 0], moved[moved > 0])
+
+    def _book(self, numbers: IntArray, moved: FloatArray) -> None:
+        if numbers.size:
+            flow, link, load = self._entries(numbers)
+            np.add.at(self._link_bytes, link, load * moved[flow])
+
+    def _entries(self, numbers: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """(place in `numbers`, link, load) of everything that flows put on links."""
+        links = [self._links[number] for number in numbers.tolist()]
+        loads = [self._loads[number] for number in numbers.tolist()]
+        flow = np.repeat(np.arange(len(links)), [len(each) for each in links])
+        return flow, np.concatenate(links), np.concatenate(loads)
+
+    def _refresh(self) -> None:
+        """Rates anew for every flow that flows marked dirty reach over contended links."""
+        if not self._dirty:
+            return
+        numbers = self._reached()
+        self._dirty.clear()
+        rates = max_min_rates(Flows(len(numbers), *self._entries(numbers), self._share[numbers]), self._capacity)
+        changed = rates != self._rate[numbers]
+        numbers, rates = numbers[changed], rates[changed]
+        self._settle(numbers)
+        self._rate[numbers] = rates
+        wait = np.full(len(numbers), np.inf)
+        np.divide(self._left[numbers], rates, out=wait, where=rates > 0)
+        wait[self._left[numbers] == 0] = 0.0
+        self._finish[numbers] = self.now + wait
+
+    def _reached(self) -> IntArray:
+        """Flows whose rates may differ, ascending: those marked, and all they share contended links with, and so on."""
+        reached, edge = dict(self._dirty), list(self._dirty)
+        seen: set[int] = set()
+        while edge and len(reached) <= _MANY:
+            for link in self._links[edge.pop()].tolist():
+                if link not in seen and self._is_contended(link):
+                    seen.add(link)
+                    new = [other for other in self._flows_on[link] if other not in reached]
+                    reached.update(dict.fromkeys(new))
+                    edge += new
+        if edge:
+            return np.flatnonzero(self._active)
+        return np.sort(np.fromiter(reached, dtype=int, count=len(reached)))
