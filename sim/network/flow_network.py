@@ -3,7 +3,8 @@
 Rates change with every arrival and departure, but only what an event can touch is computed anew. A link is *contended*
 when the flows on it could together ask for more than it carries, each limited by the narrowest link of its path; any
 other link constrains nobody. Flows influence each other through contended links alone, so an event changes the rates of
-the flows it reaches over them.
+the flows it reaches over them; and of these none that was frozen, when rates were filled, below the level of the flow
+that comes or goes, because up to there the filling goes as before.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
-from sim.network.flows import FloatArray, Flows, IntArray, max_min_rates
+from sim.network.flows import FloatArray, Flows, IntArray, fill
 
-_CONTENDED = 1 + 1e-9
-_MANY = 256
-"""Flows reached by an event beyond which all rates are computed anew: searching on would cost more than it saves."""
+_SLACK = 1e-9
+"""Relative difference that rounding may make between levels, and between a link's capacity and what is asked of it."""
+_MANY = 64
+"""Flows reached by an event beyond which all are taken to be reached: searching on would cost more than it saves."""
+_ARRAYS = ("_active", "_share", "_limit", "_bytes", "_left", "_rate", "_level", "_since", "_finish")
 
 
 class FlowNetwork:
@@ -38,16 +41,20 @@ class FlowNetwork:
         self._capacity = np.array(capacity, dtype=float)
         self._link_bytes = np.zeros(len(self._capacity))
         self._flows_on: dict[int, dict[int, None]] = {}  # a dict for its order: results must not depend on hashes
-        self._potential: dict[int, float] = {}
+        self._potential: dict[int, float] = {}  # what its flows could put on a link if they had it to themselves
+        self._claims: dict[int, float] = {}  # what they put on it for each unit of level
+        self._used = np.zeros(len(self._capacity))
         self._links: list[IntArray] = []
         self._loads: list[FloatArray] = []
         self._free: list[int] = []
+        # Flows to look at again, and the level below which nothing has changed since they were marked.
         self._dirty: dict[int, None] = {}
-        size = 64
-        self._active = np.zeros(size, dtype=bool)
-        self._share, self._limit, self._bytes = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._left, self._rate, self._since = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._finish = np.full(size, np.inf)
+        self._floor = np.inf
+        self._active = np.zeros(64, dtype=bool)
+        self._share, self._limit, self._bytes, self._left, self._rate, self._level, self._since, self._finish = (
+            np.zeros(64) for _ in range(8)
+        )
+        self._finish[:] = np.inf
 
     @property
     def num_flows(self) -> int:
@@ -85,14 +92,15 @@ class FlowNetwork:
             raise SpecError(f"a flow of {sizes.min()} bytes: the bytes of a flow cannot be negative")
         bounds = np.searchsorted(flows.flow, np.arange(flows.num_flows + 1))
         numbers = np.array([self._number() for _ in range(flows.num_flows)], dtype=int)
-        for flow, number in enumerate(numbers.tolist()):
-            entries = slice(bounds[flow], bounds[flow + 1])
-            self._links[number], self._loads[number] = flows.link[entries], flows.load[entries]
-            self._join(number)
         self._active[numbers] = True
         self._share[numbers] = flows.share
         self._bytes[numbers] = self._left[numbers] = sizes
         self._rate[numbers], self._since[numbers], self._finish[numbers] = 0.0, self.now, np.inf
+        self._level[numbers] = np.inf  # not known yet
+        for flow, number in enumerate(numbers.tolist()):
+            entries = slice(bounds[flow], bounds[flow + 1])
+            self._links[number], self._loads[number] = flows.link[entries], flows.load[entries]
+            self._join(number)
         self._dirty.update(dict.fromkeys(numbers.tolist()))
         return numbers
 
@@ -100,10 +108,12 @@ class FlowNetwork:
         """Stop flows now, finished or not; what each still had to move.  [bytes]"""
         numbers = np.asarray(numbers, dtype=int)
         self._settle(numbers)
+        self._use(numbers, -self._rate[numbers])
         left: FloatArray = self._left[numbers].copy()
         for number in numbers.tolist():
             self._leave(number)
-            self._dirty.pop(number, None)
+            # Nothing is left of what rounding adds up to once a link is empty.
+            self._used[[link for link in self._links[number].tolist() if link not in self._flows_on]] = 0.0
             self._links[number] = self._loads[number] = np.empty(0, dtype=int)
             self._free.append(number)
         self._active[numbers] = False
@@ -120,6 +130,7 @@ class FlowNetwork:
         for flow in touched:
             self._join(flow)
         self._dirty.update(touched)
+        self._floor = 0.0
 
     def next_completion(self) -> float:
         """When the next flow will be done if none comes or goes before; infinite if none will.  [s]"""
@@ -180,7 +191,7 @@ class FlowNetwork:
         self._links.append(np.empty(0, dtype=int))
         self._loads.append(np.empty(0, dtype=int))
         if number == len(self._active):
-            for name in ("_active", "_share", "_limit", "_bytes", "_left", "_rate", "_since", "_finish"):
+            for name in _ARRAYS:
                 old = getattr(self, name)
                 fresh = np.full(len(old), np.inf) if name == "_finish" else np.zeros_like(old)
                 setattr(self, name, np.concatenate([old, fresh]))
@@ -190,14 +201,17 @@ class FlowNetwork:
         """Enter a flow on its links."""
         links, loads = self._links[number], self._loads[number]
         limit = float((self._capacity[links] / loads).min()) if links.size else np.inf
+        share = float(self._share[number])
         self._limit[number] = limit
         for link, load in zip(links.tolist(), loads.tolist(), strict=True):
             self._flows_on.setdefault(link, {})[number] = None
             self._potential[link] = self._potential.get(link, 0.0) + load * limit
+            self._claims[link] = self._claims.get(link, 0.0) + load * share
 
     def _leave(self, number: int) -> None:
         """Take a flow off its links; those it contended with must be looked at again."""
-        limit = float(self._limit[number])
+        limit, share = float(self._limit[number]), float(self._share[number])
+        self._floor = min(self._floor, float(self._level[number]))
         for link, load in zip(self._links[number].tolist(), self._loads[number].tolist(), strict=True):
             others = self._flows_on[link]
             if self._is_contended(link):
@@ -205,12 +219,13 @@ class FlowNetwork:
             del others[number]
             if others:
                 self._potential[link] -= load * limit
+                self._claims[link] -= load * share
             else:
-                del self._flows_on[link], self._potential[link]
+                del self._flows_on[link], self._potential[link], self._claims[link]
         self._dirty.pop(number, None)
 
     def _is_contended(self, link: int) -> bool:
-        return self._potential[link] > float(self._capacity[link]) * _CONTENDED
+        return self._potential[link] > float(self._capacity[link]) * (1 + _SLACK)
 
     def _moved(self, numbers: IntArray) -> FloatArray:
         """What flows have moved since their rates last changed."""
@@ -238,33 +253,62 @@ class FlowNetwork:
         flow = np.repeat(np.arange(len(links)), [len(each) for each in links])
         return flow, np.concatenate(links), np.concatenate(loads)
 
+    def _use(self, numbers: IntArray, change: FloatArray) -> None:
+        """Note a change of rates on the links."""
+        finite = np.isfinite(change)
+        if finite.any():
+            flow, link, load = self._entries(numbers[finite])
+            np.add.at(self._used, link, load * change[finite][flow])
+
     def _refresh(self) -> None:
-        """Rates anew for every flow that flows marked dirty reach over contended links."""
+        """Rates anew for every flow that flows marked dirty reach over contended links, down to the floor."""
         if not self._dirty:
             return
-        numbers = self._reached()
+        self._floor = min([self._floor, *map(self._least_level, self._dirty)])
+        numbers = self._reached(self._floor * (1 - _SLACK))
         self._dirty.clear()
-        rates = max_min_rates(Flows(len(numbers), *self._entries(numbers), self._share[numbers]), self._capacity)
+        self._floor = np.inf
+        if not numbers.size:
+            return
+        flow, link, load = self._entries(numbers)
+        links, link = np.unique(link, return_inverse=True)
+        before = np.where(np.isfinite(self._rate[numbers]), self._rate[numbers], 0.0)
+        theirs = np.bincount(link, load * before[flow], minlength=len(links))
+        free = np.maximum(self._capacity[links] - (self._used[links] - theirs), 0.0)
+        rates = fill(Flows(len(numbers), flow, link, load, self._share[numbers]), free)
+        self._level[numbers] = rates / self._share[numbers]
         changed = rates != self._rate[numbers]
         numbers, rates = numbers[changed], rates[changed]
         self._settle(numbers)
+        self._use(numbers, rates - self._rate[numbers])
         self._rate[numbers] = rates
         wait = np.full(len(numbers), np.inf)
         np.divide(self._left[numbers], rates, out=wait, where=rates > 0)
         wait[self._left[numbers] == 0] = 0.0
         self._finish[numbers] = self.now + wait
 
-    def _reached(self) -> IntArray:
-        """Flows whose rates may differ, ascending: those marked, and all they share contended links with, and so on."""
-        reached, edge = dict(self._dirty), list(self._dirty)
+    def _least_level(self, number: int) -> float:
+        """A level that a new flow reaches at least: its share of a link that all its flows fill alike."""
+        if self._level[number] < np.inf or not len(self._links[number]):
+            return np.inf
+        claims = np.array([self._claims[link] for link in self._links[number].tolist()])
+        return float((self._capacity[self._links[number]] / claims).min())
+
+    def _reached(self, floor: float) -> IntArray:
+        """Flows whose rates may differ, ascending: those marked, and all they share contended links with, and so on.
+
+        None whose level is below the floor, and none that is reached over such a one alone.
+        """
+        reached = {flow: None for flow in self._dirty if self._level[flow] >= floor}
+        edge = list(reached)
         seen: set[int] = set()
         while edge and len(reached) <= _MANY:
             for link in self._links[edge.pop()].tolist():
                 if link not in seen and self._is_contended(link):
                     seen.add(link)
-                    new = [other for other in self._flows_on[link] if other not in reached]
+                    new = [o for o in self._flows_on[link] if o not in reached and self._level[o] >= floor]
                     reached.update(dict.fromkeys(new))
                     edge += new
         if edge:
-            return np.flatnonzero(self._active)
+            return np.flatnonzero(self._active & (self._level >= floor))
         return np.sort(np.fromiter(reached, dtype=int, count=len(reached)))

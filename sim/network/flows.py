@@ -81,25 +81,30 @@ def max_min_rates(flows: Flows, capacity: FloatArray) -> FloatArray:
 
     .. [1] Bertsekas, Gallager 1992, "Data Networks", section 6.5.2.
     """
+    links, link = np.unique(flows.link, return_inverse=True)
+    return fill(Flows(flows.num_flows, flows.flow, link, flows.load, flows.share), capacity[links])
+
+
+def fill(flows: Flows, free: FloatArray) -> FloatArray:
+    """`max_min_rates` where `free` is what is left of every link, and few links are without flows.  [bytes/s]"""
     rates = np.full(flows.num_flows, np.inf)
-    finite = np.isfinite(capacity[flows.link])
+    finite = np.isfinite(free[flows.link])
     flow, link, load = flows.flow[finite], flows.link[finite], flows.load[finite]
-    links, link = np.unique(link, return_inverse=True)
-    free = capacity[links].astype(float)
+    free = free.astype(float)
     while flow.size:
-        demand = np.bincount(link, load * flows.share[flow], minlength=len(links))
-        saturates = np.full(len(links), np.inf)
+        demand = np.bincount(link, load * flows.share[flow], minlength=len(free))
+        saturates = np.full(len(free), np.inf)
         np.divide(free, demand, out=saturates, where=demand > 0)
         first = np.flatnonzero(np.diff(flow, prepend=-1))
         entries = np.diff(first, append=len(flow))
         level = np.minimum.reduceat(saturates[link], first)
         saturates_elsewhere = saturates[link] > np.repeat(level, entries) * (1 + _TIE)
-        full = np.bincount(link, saturates_elsewhere, minlength=len(links)) == 0
+        full = np.bincount(link, saturates_elsewhere, minlength=len(free)) == 0
         frozen = np.maximum.reduceat(full[link], first)
         ids = flow[first[frozen]]
         rates[ids] = level[frozen] * flows.share[ids]
         gone = np.repeat(frozen, entries)
-        used = np.bincount(link[gone], load[gone] * rates[flow[gone]], minlength=len(links))
+        used = np.bincount(link[gone], load[gone] * rates[flow[gone]], minlength=len(free))
         free = np.maximum(free - used, 0.0)
         flow, link, load = flow[~gone], link[~gone], load[~gone]
     return rates

@@ -124,9 +124,12 @@ def test_nvls_gains_what_the_sheet_says(machine):
 
 
 @pytest.mark.parametrize("nodes", [2, 6, 20])
-def test_all_to_all_between_domains(machine, nodes):
-    time = pattern_time(all_to_all(placed(nodes, 1), S), machine("superpod-a100"), LATENCIES)
-    assert time == pytest.approx(BASE_NET + (nodes - 1) * HOP_NET + S * (nodes - 1) / (nodes * NIC), rel=1e-6)
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_all_to_all_between_domains(machine, nodes, per_node):
+    time = pattern_time(all_to_all(placed(nodes, per_node), S), machine("superpod-a100"), LATENCIES)
+    n, away = nodes * per_node, (nodes - 1) * per_node
+    latency = BASE_NET + (per_node - 1) * HOP_NV + away * HOP_NET
+    assert time == pytest.approx(latency + S * away / (n * NIC), rel=1e-6)
 
 
 @pytest.mark.parametrize("routing", ["adaptive", "deterministic"])
@@ -197,6 +200,16 @@ def test_efficiencies_scale_the_links_they_belong_to(machine):
     assert capacity[topology.start("leaf trunk", "up")] == pytest.approx(0.5 * 20 * NIC)
     time = pattern_time(send(0, 9, S, True), topology, Latencies(), capacity=capacity)
     assert time == pytest.approx(S / (NIC / 2))
+
+
+def test_pcie_limits_what_a_card_could_send(small_machine):
+    levels = {"leaf": {"ports": 8, "below": 4}}
+    topology = small_machine(levels, 4, rail_optimised=False, gpus=1, pcie_bandwidth="16 GB/s")
+    assert pattern_time(send(0, 3, S, True), topology, Latencies()) == pytest.approx(S / 16e9)
+    # Two GPUs behind one card share it, whatever their PCIe.
+    shared = small_machine(levels, 4, rail_optimised=False, gpus=2, nics=1, pcie_bandwidth="16 GB/s")
+    flows = flows_on(route(shared, [0, 1], [6, 7]))
+    np.testing.assert_allclose(max_min_rates(flows, shared.capacity), NIC / 2)
 
 
 def test_members_are_sorted_into_their_domains():
