@@ -12,13 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
+from sim.network.contention import SLACK, Contention
 from sim.network.flows import FloatArray, Flows, IntArray, fill
 
-_SLACK = 1e-9
-"""Relative difference that rounding may make between levels, and between a link's capacity and what is asked of it."""
 _MANY = 64
 """Flows reached by an event beyond which all are taken to be reached: searching on would cost more than it saves."""
-_ARRAYS = ("_active", "_share", "_limit", "_bytes", "_left", "_rate", "_level", "_since", "_finish")
+_ARRAYS = ("_active", "_share", "_bytes", "_left", "_rate", "_level", "_since", "_finish")
 
 
 class FlowNetwork:
@@ -39,10 +38,8 @@ class FlowNetwork:
         self.now = 0.0
         self._done_share = done_share
         self._capacity = np.array(capacity, dtype=float)
+        self._contention = Contention(self._capacity)
         self._link_bytes = np.zeros(len(self._capacity))
-        self._flows_on: dict[int, dict[int, None]] = {}  # a dict for its order: results must not depend on hashes
-        self._potential: dict[int, float] = {}  # what its flows could put on a link if they had it to themselves
-        self._claims: dict[int, float] = {}  # what they put on it for each unit of level
         self._used = np.zeros(len(self._capacity))
         self._links: list[IntArray] = []
         self._loads: list[FloatArray] = []
@@ -51,8 +48,8 @@ class FlowNetwork:
         self._dirty: dict[int, None] = {}
         self._floor = np.inf
         self._active = np.zeros(64, dtype=bool)
-        self._share, self._limit, self._bytes, self._left, self._rate, self._level, self._since, self._finish = (
-            np.zeros(64) for _ in range(8)
+        self._share, self._bytes, self._left, self._rate, self._level, self._since, self._finish = (
+            np.zeros(64) for _ in range(7)
         )
         self._finish[:] = np.inf
 
@@ -67,6 +64,13 @@ class FlowNetwork:
         self._settle(np.flatnonzero(self._active))
         carried: FloatArray = self._link_bytes.copy()
         return carried
+
+    @property
+    def link_bytes_per_s(self) -> FloatArray:
+        """What every link carries now. [bytes/s]"""
+        self._refresh()
+        in_use: FloatArray = self._used.copy()
+        return in_use
 
     def add(self, flows: Flows, nbytes: FloatArray | float) -> IntArray:
         """Start flows now.
@@ -111,9 +115,7 @@ class FlowNetwork:
         self._use(numbers, -self._rate[numbers])
         left: FloatArray = self._left[numbers].copy()
         for number in numbers.tolist():
-            self._leave(number)
-            # Nothing is left of what rounding adds up to once a link is empty.
-            self._used[[link for link in self._links[number].tolist() if link not in self._flows_on]] = 0.0
+            self._used[self._leave(number)] = 0.0  # an empty link has nothing left of what rounding adds up to
             self._links[number] = self._loads[number] = np.empty(0, dtype=int)
             self._free.append(number)
         self._active[numbers] = False
@@ -123,7 +125,7 @@ class FlowNetwork:
     def set_capacity(self, links: IntArray, bytes_per_s: FloatArray | float) -> None:
         """Change links now: a slow cable, a lost one (0), one that is back."""
         links = np.atleast_1d(np.asarray(links, dtype=int))
-        touched = dict.fromkeys(flow for link in links.tolist() for flow in self._flows_on.get(link, ()))
+        touched = dict.fromkeys(flow for link in links.tolist() for flow in self._contention.flows_on(link))
         for flow in touched:
             self._leave(flow)
         self._capacity[links] = bytes_per_s
@@ -199,33 +201,16 @@ class FlowNetwork:
 
     def _join(self, number: int) -> None:
         """Enter a flow on its links."""
-        links, loads = self._links[number], self._loads[number]
-        limit = float((self._capacity[links] / loads).min()) if links.size else np.inf
+        self._contention.join(number, self._links[number], self._loads[number], float(self._share[number]))
+
+    def _leave(self, number: int) -> list[int]:
+        """Take a flow off its links and mark those it contended with; links that are now empty."""
         share = float(self._share[number])
-        self._limit[number] = limit
-        for link, load in zip(links.tolist(), loads.tolist(), strict=True):
-            self._flows_on.setdefault(link, {})[number] = None
-            self._potential[link] = self._potential.get(link, 0.0) + load * limit
-            self._claims[link] = self._claims.get(link, 0.0) + load * share
-
-    def _leave(self, number: int) -> None:
-        """Take a flow off its links; those it contended with must be looked at again."""
-        limit, share = float(self._limit[number]), float(self._share[number])
+        rivals, empty = self._contention.leave(number, self._links[number], self._loads[number], share)
         self._floor = min(self._floor, float(self._level[number]))
-        for link, load in zip(self._links[number].tolist(), self._loads[number].tolist(), strict=True):
-            others = self._flows_on[link]
-            if self._is_contended(link):
-                self._dirty.update(others)
-            del others[number]
-            if others:
-                self._potential[link] -= load * limit
-                self._claims[link] -= load * share
-            else:
-                del self._flows_on[link], self._potential[link], self._claims[link]
+        self._dirty.update(rivals)
         self._dirty.pop(number, None)
-
-    def _is_contended(self, link: int) -> bool:
-        return self._potential[link] > float(self._capacity[link]) * (1 + _SLACK)
+        return empty
 
     def _moved(self, numbers: IntArray) -> FloatArray:
         """What flows have moved since their rates last changed."""
@@ -263,9 +248,10 @@ class FlowNetwork:
     def _refresh(self) -> None:
         """Rates anew for every flow that flows marked dirty reach over contended links, down to the floor."""
         if not self._dirty:
+            self._floor = np.inf
             return
         self._floor = min([self._floor, *map(self._least_level, self._dirty)])
-        numbers = self._reached(self._floor * (1 - _SLACK))
+        numbers = self._reached(self._floor * (1 - SLACK))
         self._dirty.clear()
         self._floor = np.inf
         if not numbers.size:
@@ -288,11 +274,10 @@ class FlowNetwork:
         self._finish[numbers] = self.now + wait
 
     def _least_level(self, number: int) -> float:
-        """A level that a new flow reaches at least: its share of a link that all its flows fill alike."""
-        if self._level[number] < np.inf or not len(self._links[number]):
+        """A level below which a marked flow cannot have changed what others get: for a new one, what it is sure of."""
+        if self._level[number] < np.inf:
             return np.inf
-        claims = np.array([self._claims[link] for link in self._links[number].tolist()])
-        return float((self._capacity[self._links[number]] / claims).min())
+        return self._contention.least_level(self._links[number])
 
     def _reached(self, floor: float) -> IntArray:
         """Flows whose rates may differ, ascending: those marked, and all they share contended links with, and so on.
@@ -304,9 +289,9 @@ class FlowNetwork:
         seen: set[int] = set()
         while edge and len(reached) <= _MANY:
             for link in self._links[edge.pop()].tolist():
-                if link not in seen and self._is_contended(link):
+                if link not in seen and self._contention.is_contended(link):
                     seen.add(link)
-                    new = [o for o in self._flows_on[link] if o not in reached and self._level[o] >= floor]
+                    new = [o for o in self._contention.flows_on(link) if o not in reached and self._level[o] >= floor]
                     reached.update(dict.fromkeys(new))
                     edge += new
         if edge:

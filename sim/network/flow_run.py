@@ -74,7 +74,7 @@ def simulate_flows(
     bounds = np.searchsorted(flows.flow, np.arange(flows.num_flows + 1))
     arrivals = np.flatnonzero(np.diff(starts[order], prepend=-np.inf))
     pending = [order[a:b] for a, b in zip(arrivals, [*arrivals[1:], len(order)], strict=True)][::-1]
-    times, in_use, before = [0.0], [], network.link_bytes
+    times, in_use = [0.0], []
     while pending or network.num_flows:
         arrival = starts[pending[-1][0]] if pending else np.inf
         time = min(arrival, network.next_completion())
@@ -83,13 +83,11 @@ def simulate_flows(
             raise FlopcastError(
                 f"flow {stuck[0]} never ends: a link on its path has no capacity; route around it or bring it back"
             )
+        if link_class is not None and time > times[-1]:
+            in_use.append(np.bincount(link_class, network.link_bytes_per_s))
+            times.append(time)
         ended = network.advance(time)
         finish[who[ended]] = network.now
-        if link_class is not None and time > times[-1]:
-            carried = network.link_bytes
-            in_use.append(np.bincount(link_class, carried - before) / (time - times[-1]))
-            times.append(time)
-            before = carried
         if time == arrival:
             ids = pending.pop()
             numbers = network.add(_some(flows, ids, bounds), sizes[ids])

@@ -23,6 +23,7 @@ class Flows:
     """Flows as a sparse matrix: entry e puts `load[e]` bytes on link `link[e]` for every byte of flow `flow[e]`.
 
     flow : ascending; flows are numbered 0 … num_flows − 1, and one without an entry uses no link.
+    load : positive.
     share : what each flow is entitled to relative to the others on a saturated link.
     """
 

@@ -152,6 +152,46 @@ def test_events_of_a_large_machine_are_those_of_the_definition(machine, monkeypa
     np.testing.assert_allclose(run.finish_s, by_definition(topology.capacity, flows, starts, sizes), rtol=1e-6)
 
 
+@pytest.mark.parametrize("many", [0, 1000])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_whatever_comes_and_goes_rates_are_those_of_the_flows_under_way(many, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sim.network.flow_network._MANY", many)
+        capacity = np.array(data.draw(st.lists(st.sampled_from([1.0, 2.0, 5.0, 7.0]), min_size=3, max_size=8)))
+        net, running = FlowNetwork(capacity), {}
+        for _ in range(data.draw(st.integers(1, 14))):
+            what = data.draw(st.sampled_from(["add", "add", "stop", "change", "wait"]))
+            if what == "add":
+                paths = data.draw(
+                    st.lists(st.sets(st.integers(0, len(capacity) - 1), min_size=1), min_size=1, max_size=3)
+                )
+                for path in paths:
+                    share = data.draw(st.sampled_from([0.5, 1.0, 2.0]))
+                    flow = flows_on(np.array([sorted(path)]), share=share)
+                    running[int(net.add(flow, data.draw(st.sampled_from([1.0, 3.0, 20.0])))[0])] = flow
+            elif what == "stop" and running:
+                number = data.draw(st.sampled_from(sorted(running)))
+                net.remove(np.array([number]))
+                del running[number]
+            elif what == "change":
+                link = data.draw(st.integers(0, len(capacity) - 1))
+                capacity[link] = data.draw(st.sampled_from([0.0, 1.0, 4.0]))
+                net.set_capacity(link, capacity[link])
+            elif what == "wait" and np.isfinite(net.next_completion()):
+                for number in net.advance(net.next_completion()).tolist():
+                    del running[number]
+            if running and data.draw(st.booleans()):
+                numbers = sorted(running)
+                together = running[numbers[0]]
+                for number in numbers[1:]:
+                    together = together + running[number]
+                np.testing.assert_allclose(
+                    net.rates(np.array(numbers)), max_min_rates(together, capacity), rtol=1e-8, atol=1e-9
+                )
+        assert net.num_flows == len(running)
+
+
 def test_an_engine_adds_stops_and_slows_flows_as_it_goes():
     net = FlowNetwork(np.array([10.0, 6.0]))
     one = net.add(flows_on(np.array([[0]])), 100.0)
