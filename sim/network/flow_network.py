@@ -23,7 +23,11 @@ _ARRAYS = ("_active", "_share", "_bytes", "_left", "_rate", "_level", "_since", 
 class FlowNetwork:
     """Links, the flows on them now, and a clock. [s, bytes]
 
-    Flows are known by numbers, which are given out again after a flow has ended.
+    Flows are known by numbers, which are given out again after a flow has ended. An engine's loop:
+
+        time = min(next_event_s, network.next_completion())
+        for flow in network.advance(time): ...  # those that are done; their waiters may add others
+        network.add(flows, nbytes)
 
     Parameters
     ----------

@@ -93,7 +93,9 @@ def ring(placement: IntArray, nbytes: float, passes: int) -> Pattern:
 
     Between domains there is one ring for each member of a domain, with its share of the buffer, so that every card is
     used. A ring runs through a domain and leaves over the card of its last member; every second domain is passed
-    backwards, so that it stays on one rail (with an odd number of domains, but for its last hop).
+    backwards, so that it stays on one rail (with an odd number of domains, but for its last hop). Each of g members
+    uses NVLink in all rings but the one it leaves the domain with, (g−1)/g of what it sends; the formulas of
+    `sim.costs.collectives` count all of it, which shows only where g cards are faster than NVLink.
     """
     domains, per_domain = placement.shape
     n = placement.size

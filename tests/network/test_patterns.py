@@ -158,6 +158,13 @@ def test_rings_between_nodes_stay_on_their_rail(machine):
     assert (phase.source[crossing] % 8 != phase.target[crossing] % 8).sum() == 8
 
 
+def test_where_nvlink_is_the_narrower_a_ring_uses_it_for_all_hops_but_one(machine):
+    topology = machine("superpod-a100")
+    slow = effective_capacity(topology, 0.5, 1.0)  # 150 GB/s against 8 cards' 200
+    time = pattern_time(ring_all_reduce(placed(4, 8), S), topology, Latencies(), capacity=slow)
+    assert time == pytest.approx(7 / 8 * 2 * 31 / 32 * S / 150e9)
+
+
 def test_groups_of_one_stage_keep_their_own_cards(machine):
     # Data parallelism over 6 nodes for each of 8 tensor-parallel ranks: together as fast as one alone.
     topology = machine("selene")
