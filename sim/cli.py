@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
 app = typer.Typer(
@@ -180,6 +181,9 @@ def schedule(
         _print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
     else:
         typer.echo(format_grid(order.actions))
+
+
+app.command()(topology)
 
 
 def _add_commands() -> None:

@@ -72,6 +72,8 @@ def test_engines(engine):
         (("schedule", "1f1b", "--ranks", "0"), 2, "at least one rank"),
         (("presets", "show", "selen"), 2, "did you mean 'selene'?"),
         (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),
+        (("topology", "selen"), 2, "did you mean 'selene'?"),
+        (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
         (("estimate", "README.md"), 2, "README.md"),
     ],
 )
@@ -156,3 +158,11 @@ def test_a_step_of_millions_of_actions_is_refused_at_once():
     assert result.returncode == 2
     assert "12,800,000 actions" in result.stderr
     assert flopcast(*millions).returncode == 0  # 1F1B repeats, and only its beginning is played
+
+
+def test_topology_counts_switches_and_cables():
+    text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
+    assert "320 switches, 12,288 cables" in text
+    facts = json.loads(flopcast("topology", "selene", "--json").stdout)
+    assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
+    assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sim.errors import SpecError
 from sim.specs.base import Spec
+from sim.specs.network import NetworkSpec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
@@ -70,6 +71,8 @@ class ClusterSpec(Spec):
     """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
+    network: NetworkSpec | None = None
+    """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
 
     @model_validator(mode="before")
     @classmethod
