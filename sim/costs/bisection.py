@@ -44,7 +44,7 @@ def pipeline_cut(scenario: Scenario) -> CutTraffic:
     activations = cut.width * cut.tokens * scenario.model.hidden_size
     shared = scenario.stack.p2p_scatter_gather or plan.sequence_parallel
     share = activations / plan.tp if shared else activations
-    seconds = float(send(share, hop_crosses_domains(plan.pp // 2 - 1, plan, scenario.cluster), fabric))
+    seconds = float(send(share, hop_crosses_domains(plan.pp // 2 - 1, plan.pp // 2, plan, scenario.cluster), fabric))
     senders = 2 * plan.tp * plan.num_replicas
     return CutTraffic(senders, senders * share, senders * share / seconds)
 
