@@ -35,7 +35,7 @@ def pipedream(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int,
     return _stream(rank, num_ranks, total, np.arange(total))
 
 
-@schedule("pipedream_2bw", asynchronous=True, requirement=_enough)
+@schedule("pipedream_2bw", asynchronous=True, delay=1, requirement=_enough)
 def pipedream_2bw(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int, batches: int = 1) -> Row:
     """1F1B without flush, an update a batch, two versions of the weights; every gradient is one update late.
 

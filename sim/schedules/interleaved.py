@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sim.errors import ScheduleError
 from sim.schedules.actions import B, F, I, Row, W, in_turns, run
 from sim.schedules.registry import schedule
 
@@ -43,6 +44,11 @@ def interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: in
     and Megatron-LM's `microbatch_group_size_per_vp_stage`; larger ones give sends more time and keep more activations.
     """
     group = group or num_ranks
+    if group < num_ranks:
+        raise ScheduleError(
+            f"plan.microbatch_group = {group} must be at least plan.pp = {num_ranks}: fewer micro-batches come round "
+            "before they have filled the pipeline"
+        )
     chunks, numbers = _visits(num_chunks, num_microbatches, group)
     forwards = run(F, chunks * num_ranks + rank, numbers)
     backwards = run(B, (num_chunks - 1 - chunks) * num_ranks + rank, numbers)

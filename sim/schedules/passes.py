@@ -6,6 +6,7 @@ import numpy as np
 
 from sim.schedules.actions import B, F, I, U, W
 from sim.schedules.order import Order
+from sim.schedules.registry import get_schedule, schedule_names
 
 Array = np.ndarray
 ALIVE = np.array([1, -1, 0, -1, 0])
@@ -44,8 +45,8 @@ def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Arra
     Parameters
     ----------
     delay : int, optional
-        Updates that a micro-batch's version is behind the newest of its batch, as in PipeDream-2BW; without, a forward
-        takes the newest version there is and its backward the same.
+        Updates by which the version that a batch is begun with is behind the newest, as in PipeDream-2BW. Default: the
+        schedule's own; where that has none, a forward takes the newest version there is and its backward the same.
 
     Returns
     -------
@@ -58,6 +59,8 @@ def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Arra
     A version is alive from its update until the last backward that uses it. Orders without updates in them have one
     version and no staleness.
     """
+    if delay is None and (order.kind == U).any() and order.schedule in schedule_names():
+        delay = get_schedule(order.schedule).delay
     versions, staleness = np.ones(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
     for rank in range(order.num_ranks):
         here = order.of_rank(rank)

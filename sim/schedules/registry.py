@@ -39,6 +39,7 @@ class Schedule:
     copies : pipelines, each with a model of its own, that run through the ranks at once.
     staggered : no rank waits for the others between steps, so a step is as long as the longest rank's own.
     asynchronous : batches follow each other without a flush; updates are in the order.
+    delay : updates by which the version that a batch is begun with is behind the newest; None: it is the newest.
     options : keywords that the generator takes besides its sizes, of OPTIONS.
     requirement : (num_ranks, num_chunks, num_microbatches) -> what is wrong with them, or None.
     period : (num_ranks, num_chunks, **options) -> micro-batches after which the order repeats; None: it does not.
@@ -51,6 +52,7 @@ class Schedule:
     copies: int
     staggered: bool
     asynchronous: bool
+    delay: int | None
     options: tuple[str, ...]
     requirement: Callable[[int, int, int], str | None]
     period: Callable[..., int] | None
@@ -75,6 +77,7 @@ def schedule(
     whole: bool = False,
     staggered: bool = False,
     asynchronous: bool = False,
+    delay: int | None = None,
     requirement: Callable[[int, int, int], str | None] = lambda p, v, m: None,
     period: Callable[..., int] | None = None,
 ) -> Callable[[Any], Any]:
@@ -86,7 +89,7 @@ def schedule(
         Short for chunks="many".
     whole : bool
         The function gives the actions of all ranks at once.
-    chunks, copies, staggered, asynchronous, requirement, period
+    chunks, copies, staggered, asynchronous, delay, requirement, period
         As in `Schedule`.
     """
 
@@ -107,6 +110,7 @@ def schedule(
             copies,
             staggered,
             asynchronous,
+            delay,
             options,
             requirement,
             period,
@@ -174,4 +178,4 @@ def grid_schedule(name: str, grid: list[list[Action]]) -> Schedule:
             "change plan.pp, plan.num_chunks, training.global_batch_size, plan.dp or plan.microbatch_size"
         )
 
-    return Schedule(name, lambda p, v, m: rows, "", "many", 1, False, False, (), requirement, None)
+    return Schedule(name, lambda p, v, m: rows, "", "many", 1, False, False, None, (), requirement, None)

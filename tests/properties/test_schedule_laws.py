@@ -207,13 +207,13 @@ def test_hanayo(p, waves, rounds, t, costs_of):
 
 @given(p=st.integers(1, 6), m=st.integers(1, 12), f=times, b=times, u=st.floats(0.0, 10.0))
 def test_asynchronous_pipelines_have_no_bubble_and_state_their_versions(p, m, f, b, u, costs_of):
-    for name, delay, updates in (("pipedream", None, m), ("pipedream_2bw", 1, 1)):
+    for name, updates in (("pipedream", m), ("pipedream_2bw", 1)):
         if get_schedule(name).requirement(p, 1, m):
             continue
         costs = costs_of(p, f * np.ones(p), b * np.ones(p), optimizer=u * np.ones(p))
         step = run(build_program(build_order(name, p, 1, m, fold=True), costs)).step_time
         assert step == pytest.approx(m * (f + b) + updates * u, rel=1e-9)
-        versions, late = weight_versions(build_order(name, p, 1, m, batches=2 * p + 2), delay)
+        versions, late = weight_versions(build_order(name, p, 1, m, batches=2 * p + 2))
         if name == "pipedream":
             assert versions.tolist() == [p - rank for rank in range(p)]
             assert late.tolist() == [p - 1 - rank for rank in range(p)]
@@ -242,6 +242,19 @@ def test_larger_groups_keep_more_and_visit_less(group, p, v, rounds):
     plain, grouped = build_order("interleaved", p, v, m), build_order("interleaved", p, v, m, group=group)
     assert (peak_alive(grouped) >= peak_alive(plain)).all()
     assert visits_per_stage(grouped) <= visits_per_stage(plain)
+
+
+@given(p=st.integers(2, 5), v=st.integers(2, 4), rounds=st.integers(1, 4))
+def test_how_often_weights_are_turned_to(p, v, rounds):
+    # What ZeRO-3 moves: breadth-first once a step, depth-first once a group of p micro-batches (arXiv:2211.05953).
+    assert visits_per_stage(build_order("breadth_first", p, v, p * rounds)) == 1
+    assert visits_per_stage(build_order("modular", 1, v, p * rounds)) == 1
+    assert visits_per_stage(build_order("interleaved", p, v, p * rounds)) <= rounds
+
+
+def test_too_small_a_group_is_refused():
+    with pytest.raises(ScheduleError, match=r"at least plan\.pp = 4"):
+        build_order("interleaved", 4, 2, 8, group=2)
 
 
 def test_all_micro_batches_in_a_group_are_breadth_first():
