@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sim.schedules.actions import B, F, I, Row, W
-from sim.schedules.order import make_order
+from sim.schedules.actions import KINDS, B, F, I, Row, W
+from sim.schedules.order import Order, make_order
+from sim.schedules.passes import peak_alive
 
 Array = np.ndarray
 Times = tuple[float, float, float, float]
@@ -87,99 +88,96 @@ def place_weight_gradients(
         The best of the rows given and of a few tries, by the longest time from a rank's first action to its last.
     """
     order = make_order("", rows, num_stages, num_microbatches)
-    played = order.topological
-    steps = np.stack([order.rank, order.stage, order.kind, order.microbatch], axis=1)[played]
-    start, best = longest_at_work(steps, order.rank_of_stage.tolist(), times)
+    start, best = at_work(order, times)
     # Forwards and input gradients in the order in which they begin.
-    todo = steps[np.argsort(start, kind="stable")]
-    todo = todo[todo[:, 2] != W]
-    change = np.where(order.kind == F, 1, np.where(order.kind == W, -1, 0))
-    limit = [int(np.cumsum(change[order.of_rank(rank)]).max()) for rank in range(order.num_ranks)]
+    played = order.topological[np.argsort(start[order.topological], kind="stable")]
+    todo = played[order.kind[played] != W]
     found = list(rows)
     for eager in (True, False):
         allowed = [0.0] * order.num_ranks
         for _ in range(TRIES):
-            placed, span, allowed = _place(todo.tolist(), order.rank_of_stage.tolist(), limit, times, allowed, eager)
+            placed, span, allowed = _place(order, todo, times, allowed, eager)
             if span < best:
                 best, found = span, placed
     return found
 
 
-class _Clock:
-    """When every forward and input gradient is done, and when what a step needs from another stage is there."""
-
-    def __init__(self, home: Sequence[int], times: Times) -> None:
-        self.home, self.times, self.last = home, times, len(home) - 1
-        self.done: dict[tuple[int, int, int], float] = {}
-
-    def arrival(self, rank: int, stage: int, kind: int, number: int) -> float:
-        if kind == W or (kind == F and stage == 0):
-            return 0.0
-        if kind == F:
-            need = (stage - 1, F, number)
-        else:
-            need = (stage + 1, I, number) if stage < self.last else (stage, F, number)
-        return self.done[need] + (self.times[3] if self.home[need[0]] != rank else 0.0)
+def at_work(order: Order, times: Times) -> tuple[Array, float]:
+    """Start of every action, and the longest time from a rank's first to the end of its last."""
+    seconds, send = _seconds(order, times), _sends(order, times)
+    need, previous = order.needs.tolist(), order.previous.tolist()
+    end = [0.0] * (len(order) + 1)  # what needs nothing needs number −1, which is done at 0
+    for action in order.topological.tolist():
+        free, there = end[previous[action]], end[need[action]] + send[action]
+        end[action] = (free if free > there else there) + seconds[action]
+    ends = np.array(end[:-1])
+    starts = ends - np.array(seconds)
+    last = order.first[1:] - 1
+    return starts, float((ends[last] - starts[order.first[:-1]]).max())
 
 
-def longest_at_work(steps: Array, home: Sequence[int], times: Times) -> tuple[Array, float]:
-    """Start of each step (rank, stage, kind, micro-batch), and the longest time from a rank's first to its last.
+def _seconds(order: Order, times: Times) -> list[float]:
+    """How long each action takes."""
+    table = np.zeros(len(KINDS))
+    table[[F, I, W]] = times[:3]
+    return list(table[order.kind].tolist())
 
-    steps : array of shape (n, 4), in an order in which they can run.
-    """
-    clock = _Clock(home, times)
-    seconds = {F: times[0], I: times[1], W: times[2]}
-    free: dict[int, float] = {}
-    first: dict[int, float] = {}
-    start = []
-    for rank, stage, kind, number in steps.tolist():
-        here = max(free.get(rank, 0.0), clock.arrival(rank, stage, kind, number))
-        first.setdefault(rank, here)
-        start.append(here)
-        free[rank] = clock.done[stage, kind, number] = here + seconds[kind]
-    return np.array(start), max(free[rank] - first[rank] for rank in free)
+
+def _sends(order: Order, times: Times) -> list[float]:
+    """How long what each action needs is on its way."""
+    return list(np.where(order.abroad(order.needs) >= 0, times[3], 0.0).tolist())
 
 
 def _place(
-    todo: list[list[int]], home: list[int], limit: list[int], times: Times, allowed: list[float], eager: bool
+    order: Order, todo: Array, times: Times, allowed: list[float], eager: bool
 ) -> tuple[list[Row], float, list[float]]:
     """(rows, longest time at work, how long each rank waited).
 
     allowed : how long each rank waited in an earlier try: it may wait as long again as the worst one did.
     eager : do a weight gradient rather than become the rank that has waited most.
     """
-    ranks, clock = len(limit), _Clock(home, times)
+    ranks, weight = order.num_ranks, times[2]
+    limit = [int(most) for most in peak_alive(order)]
     free, first, waited = [0.0] * ranks, [-1.0] * ranks, [0.0] * ranks
-    alive = [0] * ranks
-    due: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
-    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]
+    alive, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
+    due: list[deque[int]] = [deque() for _ in range(ranks)]
+    done_by: list[list[int]] = [[] for _ in range(ranks)]
+    end = [0.0] * (len(order) + 1)
+    seconds, send = _seconds(order, times), _sends(order, times)
+    rank_of, need, forward = order.rank.tolist(), order.needs.tolist(), (order.kind == F).tolist()
+    weights = np.full(len(order), -1)  # of each input gradient its weight gradient
+    weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
+    weight_of = weights.tolist()
 
     def do_weight_gradient(rank: int) -> None:
-        stage, number = due[rank].popleft()
-        rows[rank].append((stage, W, number))
-        free[rank] += times[2]
+        done_by[rank].append(due[rank].popleft())
+        free[rank] += weight
         alive[rank] -= 1
 
-    for rank, stage, kind, number in todo:
-        at = clock.arrival(rank, stage, kind, number)
-        while due[rank] and (at - free[rank] >= times[2] or (kind == F and alive[rank] >= limit[rank])):
+    for action in todo.tolist():
+        rank, at = rank_of[action], end[need[action]] + send[action]
+        pending = due[rank]
+        while pending and (at - free[rank] >= weight or (forward[action] and alive[rank] >= limit[rank])):
             do_weight_gradient(rank)
-        most = max(max(waited), max(allowed) - allowed[rank])
-        if eager and due[rank] and at > free[rank] and waited[rank] + at - free[rank] > most:
-            do_weight_gradient(rank)
+        if eager and pending and at > free[rank]:
+            most = max(most_waited, most_allowed - allowed[rank])
+            if waited[rank] + at - free[rank] > most:
+                do_weight_gradient(rank)
         here = max(free[rank], at)
         if first[rank] < 0:
             first[rank] = here
         else:
             waited[rank] += here - free[rank]
-        rows[rank].append((stage, kind, number))
-        free[rank] = clock.done[stage, kind, number] = here + times[0 if kind == F else 1]
-        if kind == F:
+            most_waited = max(most_waited, waited[rank])
+        done_by[rank].append(action)
+        free[rank] = end[action] = here + seconds[action]
+        if forward[action]:
             alive[rank] += 1
         else:
-            due[rank].append((stage, number))
+            pending.append(weight_of[action])
     for rank in range(ranks):
         while due[rank]:
             do_weight_gradient(rank)
-    span = max(end - begin for end, begin in zip(free, first, strict=True))
-    return [np.array(row, dtype=np.int64).reshape(-1, 3) for row in rows], span, waited
+    span = max(stop - begin for stop, begin in zip(free, first, strict=True))
+    columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
+    return [columns[row] for row in done_by], span, waited

@@ -8,11 +8,14 @@ from itertools import product
 import numpy as np
 
 from sim.schedules.actions import F, I, Row, W, in_turns, numbered, run
-from sim.schedules.listing import EQUAL, Times, longest_at_work, place_weight_gradients
+from sim.schedules.listing import EQUAL, Times, at_work, place_weight_gradients
+from sim.schedules.order import make_order
 from sim.schedules.registry import schedule
 
 BLOCK = 6
 """Equal units of time in which a rank does the six things a micro-batch asks of its two stages."""
+CANDIDATES = 8
+"""Blocks with the fewest chunks alive that are played to find the shortest."""
 
 
 def _down_and_up(rank: int, num_ranks: int, num_microbatches: int) -> Row:
@@ -68,21 +71,18 @@ def _block(num_ranks: int, steps: tuple[int, int, int, int]) -> tuple[tuple[int,
                 times.append(next(time for time in range(after + 1, after + 2 * BLOCK) if time % BLOCK not in taken))
             rows.append(tuple(times))
         if len(rows) == num_ranks:
-            found.append((max(_alive(times) for times in rows), _length(rows), sum(turns), tuple(rows)))
+            found.append((max(_alive(times) for times in rows), sum(turns), tuple(rows)))
     assert found, f"no block of {steps} on {num_ranks} ranks"
-    return min(found)[-1]
+    found.sort()
+    fewest = [block for alive, _, block in found if alive == found[0][0]]
+    return min(fewest[:CANDIDATES], key=_length)
 
 
-def _length(rows: list[tuple[int, ...]]) -> float:
-    """How long a step of a few such blocks is when all is done as early as this order allows."""
-    ranks = len(rows)
-    every = np.arange(2 * ranks)
-    steps = []
-    for rank, times in enumerate(rows):
-        for (stage, kind), time in zip(_kinds(rank, ranks), times, strict=True):
-            steps += [(time + BLOCK * number, rank, stage, kind, number) for number in every.tolist()]
-    steps.sort()
-    return longest_at_work(np.array(steps)[:, 1:], [*range(ranks), *reversed(range(ranks))], EQUAL)[1]
+def _length(block: tuple[tuple[int, ...], ...]) -> float:
+    """How long a step of a few such blocks is when all is done as early as its order allows."""
+    ranks = len(block)
+    rows = [_repeat(rank, ranks, 2 * ranks, times) for rank, times in enumerate(block)]
+    return at_work(make_order("", rows, 2 * ranks, 2 * ranks), EQUAL)[1]
 
 
 def _alive(times: tuple[int, ...]) -> int:
@@ -97,18 +97,18 @@ def _kinds(rank: int, num_ranks: int) -> tuple[tuple[int, int], ...]:
     return ((down, F), (up, F), (up, I), (down, I), (up, W), (down, W))
 
 
-def _repeat(rank: int, num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int]) -> Row:
+def _repeat(rank: int, num_ranks: int, num_microbatches: int, times: tuple[int, ...]) -> Row:
     """The block, once every six units, as the order in which a rank does it."""
     every = np.arange(num_microbatches)
     kinds = _kinds(rank, num_ranks)
-    times = _block(num_ranks, steps)[rank]
     return in_turns(
         *((run(kind, stage, every), time + BLOCK * every) for (stage, kind), time in zip(kinds, times, strict=True))
     )
 
 
 def _v(num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int], times: Times | None) -> list[Row]:
-    rows = [_repeat(rank, num_ranks, num_microbatches, steps) for rank in range(num_ranks)]
+    block = _block(num_ranks, steps)
+    rows = [_repeat(rank, num_ranks, num_microbatches, block[rank]) for rank in range(num_ranks)]
     return place_weight_gradients(rows, 2 * num_ranks, num_microbatches, times or EQUAL)
 
 
