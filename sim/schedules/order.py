@@ -210,6 +210,9 @@ def _index(
         which, at_stage, at_microbatch = missing[0].tolist()
         action = Action(at_stage, KINDS[which], at_microbatch)
         more = f" ({len(missing):,} actions are missing)" if len(missing) > 1 else ""
+        near = int(index[:, at_stage, at_microbatch].max())  # what is done of the micro-batch on that stage
+        if near >= 0:
+            raise ScheduleError(_at(f"{action} is never done, though {{action}} is{more}", rows, near))
         raise ScheduleError(f"{action} is never done{more}\n{_window(rows, None, 0)}")
     home = np.full(num_stages, -1)
     home[stage[::-1]] = rank[::-1]  # the first to turn to a stage holds it
