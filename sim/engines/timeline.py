@@ -129,14 +129,16 @@ def _without_waiting(program: Program, pipeline_end: Array) -> tuple[Array, Arra
     return end - program.occupy, end
 
 
-def reduction_end(program: Program, start: Array, end: Array) -> Array:
-    """When each rank's gradient reductions, one stage after the other, are done if they run beside its backwards. [s]
+def reductions(program: Program, start: Array, end: Array) -> tuple[Array, Array]:
+    """Begin and end of each stage's gradient reduction where it runs beside the backwards of its rank. [s]
 
     Gradients of a stage become final layer by layer during the last backward on it, and its reduction follows at the
-    network's pace: it may begin when that backward does, and ends at least one bucket after it.
+    network's pace: it may begin when that backward does and the rank's reductions before it are done, and ends at least
+    one bucket after that backward.
     """
     order, costs = program.order, program.costs
-    done = np.full(order.num_ranks, -np.inf)
+    begins, ends = np.zeros(order.num_stages), np.zeros(order.num_stages)
+    free = np.full(order.num_ranks, -np.inf)
     gradients = np.flatnonzero((order.kind != F) & (order.kind != U))
     # The last gradient action on each stage: the first one from the end on.
     stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
@@ -146,7 +148,15 @@ def reduction_end(program: Program, start: Array, end: Array) -> Array:
         rank = order.rank_of_stage[stage]
         duration = costs.reduce[rank] * costs.reduce_share[stage]
         tail = min(float(costs.reduce_tail[rank]), float(duration))
-        done[rank] = max(max(done[rank], start[action]) + duration, end[action] + tail)
+        begins[stage] = max(free[rank], start[action])
+        free[rank] = ends[stage] = max(begins[stage] + duration, end[action] + tail)
+    return begins, ends
+
+
+def reduction_end(program: Program, start: Array, end: Array) -> Array:
+    """When each rank's gradient reductions are done where they run beside its backwards. [s]"""
+    done = np.full(program.order.num_ranks, -np.inf)
+    np.maximum.at(done, program.order.rank_of_stage, reductions(program, start, end)[1])
     return done
 
 
