@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli_scaling import app as scaling
 from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
@@ -26,6 +27,7 @@ presets = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(presets, name="presets")
+app.add_typer(scaling, name="scaling")
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario in YAML.", show_default=False)]
 Overrides = Annotated[
