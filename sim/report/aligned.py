@@ -1,4 +1,7 @@
-"""A text grid on a time axis: a column a unit of time, so that idle slots are seen; without updates it is a grid that can be read."""
+"""A text grid on a time axis: a column a unit of time, so that idle slots are seen.
+
+Without updates it is a grid that can be read back.
+"""
 
 from __future__ import annotations
 

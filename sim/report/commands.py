@@ -116,7 +116,8 @@ def timeline(
     flopcast timeline SCENARIO --trace step.json
     """
     from sim import load_scenario
-    from sim.report.gantt import check_paths, draw_gantt
+    from sim.report.figures import check_paths
+    from sim.report.gantt import draw_gantt
     from sim.report.scene import show_step
 
     figures = [path for path in (png, svg) if path is not None]
@@ -168,10 +169,10 @@ def compare_schedules(
     flopcast compare-schedules SCENARIO --schedules 1f1b,interleaved,zb_v --png schedules.png
     """
     from sim import load_scenario
-    from sim.report.gantt import draw_comparison
     from sim.report.scene import show_step
     from sim.report.schedules import compare_schedules as compare
     from sim.report.schedules import comparison_view
+    from sim.report.stacked import draw_comparison
     from sim.report.text import console
 
     figures = [path for path in (png, svg) if path is not None]
@@ -199,7 +200,7 @@ def compare_schedules(
 
 def _check_figures(png: Path | None, svg: Path | None) -> None:
     """Raise where a figure could not be written, before the work is done."""
-    from sim.report.gantt import check_paths
+    from sim.report.figures import check_paths
 
     for path, ending in ((png, ".png"), (svg, ".svg")):
         if path is not None:

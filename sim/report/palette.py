@@ -7,15 +7,15 @@ import numpy as np
 from sim.schedules.actions import B, F, I, U, W
 
 KIND_NAMES = {F: "forward", B: "backward", I: "input gradient", W: "weight gradient", U: "update"}
-KIND_COLOURS = {F: "#0072B2", B: "#E69F00", I: "#D55E00", W: "#009E73", U: "#000000"}
+KIND_COLOURS = {F: "#0072B2", B: "#E69F00", I: "#D55E00", W: "#009E73", U: "#3B3B3B"}
 AFTER_COLOURS = {
     "reduce": "#56B4E9",
     "tied": "#8FD0F5",
-    "update": "#000000",
+    "update": "#3B3B3B",
     "gather": "#CC79A7",
     "setup": "#999999",
 }
-SEND_COLOUR = "#555555"
+SEND_COLOUR = "#8C8C8C"
 IDLE_COLOUR = "#EFEFEF"
 PALEST = 0.62
 """How much white the palest shade of a colour holds."""

@@ -88,7 +88,7 @@ class Scene:
             place = (rank, stage // per_copy)
             local.append(seen.get(place, 0))
             seen[place] = local[-1] + 1
-        return np.array(local)[order.stage]
+        return np.asarray(np.array(local)[order.stage])
 
     @property
     def copy(self) -> Array:

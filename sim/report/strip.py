@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from rich.text import Text
 
-from sim.report.gantt import fill_time, repeats
+from sim.report.figures import transients, typical_forward
 from sim.report.palette import AFTER_COLOURS, KIND_COLOURS, KIND_NAMES, ink, shade
 from sim.report.scene import AFTER, Scene
 from sim.report.window import Window, choose_window
-from sim.schedules.actions import KINDS, F
+from sim.schedules.actions import KINDS
 from sim.units import show, show_time
 
 Array = np.ndarray
@@ -35,9 +35,8 @@ def strip_view(scene: Scene, width: int, between: tuple[float | None, float | No
     answer, ranks = scene.answer, scene.program.order.num_ranks
     label = len(f"rank {ranks - 1} ")
     columns = max(16, width - label - 8)
-    forward = float(np.median((scene.end - scene.start)[scene.program.order.kind == F]))
     window = choose_window(
-        scene.horizon, forward, fill_time(scene), 2.0 * columns, between=between, repeats=repeats(scene)
+        scene.horizon, typical_forward(scene), *transients(scene), places=2.0 * columns, between=between
     )
     slots = _slots(window, columns)
     what = "a batch every" if scene.streams else "step"
@@ -62,11 +61,12 @@ def strip_view(scene: Scene, width: int, between: tuple[float | None, float | No
     if len(_rows(ranks)) < ranks:
         text.append(f"{len(_rows(ranks))} of {ranks} ranks are shown; --png draws them all\n", style="dim")
     for _, _, seconds in window.breaks:
-        text.append(f"⋮ {show_time(seconds)} of the same, left out\n", style="dim")
+        text.append(f"⋮ {show_time(seconds)} left out, of the same\n", style="dim")
     if scene.streams:
         text.append("no flush: the first two batches, later ones follow in the same rhythm\n", style="dim")
     names = {str(KINDS[code]): name for code, name in KIND_NAMES.items()}
     names |= {LETTERS[what]: name for what, name in AFTER.items()} | {IDLE: "idle"}
+    text.append("each column is what most of it is: ", style="dim")
     text.append("  ".join(f"{letter} {name}" for letter, name in names.items() if letter in seen), style="dim")
     return text
 

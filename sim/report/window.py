@@ -91,11 +91,11 @@ def choose_window(
     end: float,
     action_s: float,
     fill_s: float,
+    drain_s: float,
     places: float,
     *,
     between: tuple[float | None, float | None] = (None, None),
     first_end: float | None = None,
-    repeats: bool = True,
 ) -> Window:
     """The whole step where an action is wide enough to be seen, else its beginning and end.
 
@@ -105,16 +105,15 @@ def choose_window(
         Of what there is to show. [s]
     action_s : float
         How long a typical action takes. [s]
-    fill_s : float
-        From the beginning until every rank is in its steady state, which is shown in any case. [s]
+    fill_s, drain_s : float
+        From the beginning until every rank is in its steady state, and from its end to the end of the step: shown in
+        any case. [s]
     places : float
         How many actions of that length fit side by side.
     between : (from, to)
         A stretch that was asked for. [s]
     first_end : float, optional
         Of several steps on one axis, the end of the shortest: what comes after it is shown. [s]
-    repeats : bool
-        What is left out would be like what is shown.
 
     Raises
     ------
@@ -124,15 +123,15 @@ def choose_window(
     low, high = between
     if low is not None or high is not None:
         begin, stop = 0.0 if low is None else low, end if high is None else high
-        if not 0.0 <= begin < end or stop <= begin:
+        if not 0.0 <= begin < end or not stop > begin:
             raise SpecError(
                 f"--from {begin:g} --to {stop:g} is no stretch of what there is to show, 0 to {end:.4g} seconds"
             )
         return Window(((begin, min(stop, end)),))
-    if end / action_s <= places or not repeats:
+    if end / action_s <= places:
         return Window(((0.0, end),))
-    side = max(fill_s * 1.15, places * action_s / 2)
-    tail = (end if first_end is None else first_end) - side
-    if side + end - tail >= WORTH * end:
+    head = max(fill_s * 1.1, places * action_s / 2)
+    tail = (end if first_end is None else first_end) - max(drain_s * 1.1, places * action_s / 2)
+    if head + end - tail >= WORTH * end:
         return Window(((0.0, end),))
-    return Window(((0.0, side), (tail, end)))
+    return Window(((0.0, head), (tail, end)))
