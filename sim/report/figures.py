@@ -84,13 +84,13 @@ def typical_forward(scene: Scene) -> float:
 
 
 def transients(scene: Scene) -> tuple[float, float]:
-    """(until a backward has come through on every rank, from the first rank's last forward on). [s]
+    """(until a backward has come through every stage, from the first stage's last forward on). [s]
 
     Between the two a step may be cut: all there is like what is next to it. A stream without flush does not drain.
     """
     order = scene.program.order
     backwards, forwards = np.flatnonzero(order.kind != F), np.flatnonzero(order.kind == F)
-    first, last = np.full(order.num_ranks, np.inf), np.zeros(order.num_ranks)
-    np.minimum.at(first, order.rank[backwards], scene.end[backwards])
-    np.maximum.at(last, order.rank[forwards], scene.end[forwards])
+    first, last = np.full(order.num_stages, np.inf), np.zeros(order.num_stages)
+    np.minimum.at(first, order.stage[backwards], scene.end[backwards])
+    np.maximum.at(last, order.stage[forwards], scene.end[forwards])
     return float(first.max()), 0.0 if scene.streams else float(scene.horizon - last.min())

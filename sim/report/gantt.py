@@ -61,7 +61,9 @@ def draw_gantt(
     draw_time_axis(memory, window, scene.horizon, about=max(4, int(width_in)))
     lanes.tick_params(axis="x", length=0)
     place_legend(figure, legend_handles(scene, seen), width_in)
-    figure.suptitle(_title(scene), x=0.01, ha="left", fontsize=12 if width_in >= 8 else 10, fontweight="bold")
+    figure.suptitle(
+        _title(scene), parse_math=False, x=0.01, ha="left", fontsize=12 if width_in >= 8 else 10, fontweight="bold"
+    )
     lanes.set_title(_subtitle(scene, width_in), loc="left", fontsize=8.5, color="#444444")
     save(figure, paths)
 

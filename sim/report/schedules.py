@@ -126,7 +126,7 @@ def compare_schedules(
         try:
             rows.append(_row(scenario, name, engine))
         except FlopcastError as error:
-            left_out.append((name, str(error).removeprefix("Scenario: ")))
+            left_out.append((name, str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ")))
     if not rows:
         reasons = "\n".join(f"{name}: {reason}" for name, reason in left_out)
         raise ScheduleError(f"the scenario can take none of these schedules\n{reasons}")
@@ -146,7 +146,9 @@ def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
     elif name == "modular":
         chunks = max(1, scenario.model.num_layers // plan.pp)
     else:
-        chunks = plan.num_chunks if plan.num_chunks > 1 else CHUNKS
+        asked = chosen.requirement(plan.pp, plan.num_chunks, scenario.num_microbatches)
+        better = chosen.requirement(plan.pp, CHUNKS, scenario.num_microbatches) is None
+        chunks = CHUNKS if plan.num_chunks == 1 or (asked and better) else plan.num_chunks
     slices = 1
     if "slices" in chosen.options:
         slices = plan.sequence_slices if plan.sequence_slices > 1 else SLICES
@@ -212,7 +214,7 @@ def comparison_view(comparison: Comparison, width: int) -> Group:
     if names.plain:
         parts += ["", Text("Set for", style="bold"), Padding(names, (0, 0, 0, 2), expand=False)]
     if comparison.left_out:
-        reasons = Text("\n".join(f"{name}: {reason}" for name, reason in comparison.left_out))
+        reasons = Text("\n".join(_reasons(comparison)))
         parts += ["", Text("Left out", style="bold"), Padding(reasons, (0, 0, 0, 2), expand=False)]
     return Group(*parts)
 
@@ -239,6 +241,14 @@ def _key(comparison: Comparison) -> str:
         "weights: versions times copies of the weights that are kept; late: updates by which a gradient is, at most",
     ]
     return "\n".join(lines)
+
+
+def _reasons(comparison: Comparison) -> list[str]:
+    """Why schedules were left out, those with the same reason together."""
+    together: dict[str, list[str]] = {}
+    for name, reason in comparison.left_out:
+        together.setdefault(reason.removeprefix(f"schedule {name!r}: "), []).append(name)
+    return [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
 
 
 def _was_set(row: Row) -> str:

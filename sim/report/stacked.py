@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,14 @@ def draw_comparison(scenes: Sequence[Scene], paths: Sequence[Path], *, width_in:
     last.tick_params(axis="x", length=3)
     figure.supylabel("pipeline ranks, the first on top", fontsize=8)
     place_legend(figure, list(handles.values()), width_in)
-    figure.suptitle(_shared_title(scenes), x=0.01, ha="left", fontsize=12 if width_in >= 8 else 9, fontweight="bold")
+    figure.suptitle(
+        _shared_title(scenes),
+        parse_math=False,
+        x=0.01,
+        ha="left",
+        fontsize=12 if width_in >= 8 else 9,
+        fontweight="bold",
+    )
     save(figure, paths)
 
 
@@ -78,7 +86,9 @@ def _headline(scene: Scene, slower: str, width_in: float) -> str:
     sizes += [f"{order.copies} copies of the weights"] if order.copies > 1 else []
     versions, late = scene.versions()
     sizes += [f"up to {versions.max()} weight versions, gradients up to {late.max()} late"] if scene.streams else []
-    name = f"$\\bf{{{plan.schedule.replace('_', chr(92) + '_')}}}$" if plan.schedule.isidentifier() else plan.schedule
+    name = plan.schedule.replace("$", r"\$")
+    if re.fullmatch(r"\w+", name):
+        name = rf"$\bf{{{name.replace('_', chr(92) + '_')}}}$"
     noun = "a batch every" if scene.streams else "step"
     detail = f"  ({', '.join(sizes)})" if sizes else ""
     space = "\n" if detail and width_in < 8 else ""

@@ -52,6 +52,8 @@ def test_what_was_set_is_told(comparison, small):
     assert plan_changes(interleaved, "breadth_first") == {"microbatch_group": None}
     assert plan_changes(interleaved, "1f1b") == {"num_chunks": 1, "microbatch_group": None}
     assert plan_changes(interleaved, "interleaved") == {}
+    three = interleaved.replace(plan=interleaved.plan.replace(num_chunks=2, microbatch_group=None))
+    assert plan_changes(three, "hanayo") == {}
 
 
 def test_versions_copies_and_staleness(comparison):
