@@ -222,7 +222,8 @@ def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
     cut = cut_of(scenario)
     stages = deal_stages(scenario.model, scenario.plan)
-    kept = np.array([stage_activation_bytes(stage, scenario.model, scenario.stack, cut) for stage in stages])
+    model, stack, offloaded = scenario.model, scenario.stack, scenario.plan.offloaded_layers
+    kept = np.array([stage_activation_bytes(stage, model, stack, cut, offloaded) for stage in stages])
     # A forward keeps a stage's activations; the backward (or the weight gradient of a split one) frees them.
     sign = np.array([1.0, -1.0, 0.0, -1.0])
     change = sign[order.kind] * kept[order.stage]
@@ -320,6 +321,10 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
     if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
         stated.append(
             f"sequences of {training.sequence_length:,} tokens exceed the model's {model.max_sequence_length:,}"
+        )
+    if plan.offloaded_layers:
+        stated.append(
+            f"activations of {plan.offloaded_layers} layers wait in host memory; the copies take no time of their own"
         )
     if scenario.training.precision == "fp8":
         stated.append("fp8 multiplies are taken to reach bf16's share of peak; casts and scaling are not counted")
