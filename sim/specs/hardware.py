@@ -70,6 +70,9 @@ class ClusterSpec(Spec):
     """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
+    network_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of that bandwidth which collectives and sends reach on this fabric, where it was measured. Default: the
+    profile's values, which are those of InfiniBand."""
 
     @model_validator(mode="before")
     @classmethod
