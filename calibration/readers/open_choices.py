@@ -58,8 +58,9 @@ def open_choices(
         inferred.append("vp_stages 2: what torchtitan takes where no split is given (pipelining_utils.py)")
     elif SCHEDULES[schedule] == "interleaved" and pp > 1:
         dealt = model["num_layers"]
-        chunks = [count for count in (2, 3, 4, 5, 6, 7, 8, 12) if -dealt % (pp * count) < 3] or [1]
-        inferred.append("vp_stages: the fastest of 2, 3, 4, 5, 6, 7, 8, 12 that divides the layers")
+        # Up to one layer a chunk ("set to maximum": NVIDIA/NeMo-Framework-Launcher, conf/training/gpt3/175b.yaml).
+        chunks = [count for count in range(2, (dealt + 2) // pp + 1) if -dealt % (pp * count) < 3] or [1]
+        inferred.append("vp_stages: the fastest number of chunks that divides the layers")
     else:
         chunks = [1]
     recompute = row.get("recompute", "")

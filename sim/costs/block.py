@@ -11,7 +11,7 @@ import numpy as np
 from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, context_group, tensor_group
-from sim.specs import Scenario
+from sim.specs import GpuSpec, Profile, Scenario
 from sim.work.layers import Cut, layer_work
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 
@@ -72,7 +72,7 @@ def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
     stack, measured = scenario.stack, scenario.profile.host.kernel_launch_s
     compute = ComputeModel(
         scenario.cluster.gpu,
-        scenario.profile,
+        _sustained(scenario.profile, scenario.cluster.gpu),
         scenario.training.precision,
         cut.width,
         stack.kernel_launch_s if measured is None else measured,
@@ -82,6 +82,15 @@ def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
         stack.flash_version,
     )
     return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
+
+
+def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
+    """The profile with multiplies at the clock that the GPU keeps."""
+    if gpu.sustained_clock == 1.0:
+        return profile
+    gemm = profile.gemm
+    slower = gemm.model_copy(update={"max_efficiency": gemm.max_efficiency * gpu.sustained_clock})
+    return profile.model_copy(update={"gemm": slower})
 
 
 def model_groups(scenario: Scenario) -> Groups:

@@ -28,6 +28,9 @@ class GpuSpec(Spec):
     num_sms: PositiveInt
     """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
     max_power_w: PositiveFloat | None = None
+    sustained_clock: float = Field(default=1.0, gt=0, le=1)
+    """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
+    limit. Profiles fitted to training runs hold it already; those of single kernels do not."""
 
     def peak(self, precision: str) -> float:
         """Dense peak at `precision`. [FLOP/s]"""

@@ -48,6 +48,9 @@ class StackSpec(Spec):
     instead of being cast in a kernel before."""
     fused_optimizer: bool = True
     """One multi-tensor kernel for the update, instead of copies, unscaling and the update one after another."""
+    packed_masters: bool = False
+    """Beside bf16 weights the optimizer keeps only the 16 bits that its fp32 masters have more (Apex's distributed
+    Adam, store_param_remainders)."""
     gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
     """In which main gradients are kept and reduced."""
     p2p_scatter_gather: bool = True

@@ -188,7 +188,7 @@ def rank_memory(
     return MemoryUse(
         weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2],
         gradients=params * grad_width * shard[1],
-        optimizer=params * state_bytes_per_param(training) * shard[0],
+        optimizer=params * state_bytes_per_param(training, stack) * shard[0],
         activations=peak_activations,
         logits=logits,
         working=working + _gathered_bytes(scenario, params),

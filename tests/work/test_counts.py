@@ -215,6 +215,12 @@ def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
     assert per_param == pytest.approx(4 + 4 + 8, rel=1e-3)  # weights, gradients, two moments
 
 
+def test_packed_masters_are_half_as_large_beside_bf16_weights(scenarios):
+    changes = ["plan.microbatch_size=1", "plan.zero_stage=0", "training.precision=bf16"]
+    (_, whole), (_, packed) = (memory_of(scenarios, changes, packed_masters=packed) for packed in (False, True))
+    assert packed.optimizer / whole.optimizer == pytest.approx(10 / 12)
+
+
 def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenarios):
     gathered = {}
     for pieces in (1, 12):
