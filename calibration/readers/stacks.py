@@ -57,10 +57,11 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
         # (NVIDIA-NeMo/Megatron-Bridge:scripts/performance/configs).
         stack["gradient_precision"] = "bf16"
         inferred.append("gradient_precision bf16: the framework's recipes")
-    if "NeMo" in framework and re.search(r"Launcher|NeMo 24|v25\.01", source):
-        # NVIDIA/NeMo:nemo/collections/nlp/models/language_modeling/megatron_base_model.py, store_param_remainders.
-        stack["packed_masters"] = True
-        inferred.append("packed_masters: NeMo 1's distributed Adam")
+    if "NeMo" in framework and re.search(r"Launcher|NeMo 24|v25\.0[1-3]", source):
+        # NVIDIA/NeMo:nemo/collections/nlp/models/language_modeling/megatron_base_model.py, store_param_remainders;
+        # Transformer Engine 1 casts and transposes in kernels of its own (pytorch/module, fp8_cast_transpose_fused).
+        stack |= {"packed_masters": True, "fused_casts": False}
+        inferred.append("packed_masters, casts in kernels of their own: NeMo 1")
     if found == "megatron-2021" and "2020" in source:
         # NVIDIA/Megatron-LM v1.1: PyTorch's DistributedDataParallel, which reduces beside the backward.
         stack["overlap_grad_reduce"] = True
