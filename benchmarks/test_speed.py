@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from timing import seconds
 
 from sim import build_order, estimate, load_scenario
 from sim.costs.stage import stage_costs
@@ -13,29 +13,6 @@ from sim.engines import build_program, dag, des
 
 ROOT = Path(__file__).parent.parent
 MAIN = ROOT / "scenarios" / "gpt-1t-3072-a100.yaml"
-
-
-def seconds(action, repeats=5):
-    """Fastest of a few runs. [s]"""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-@pytest.fixture(scope="module")
-def loop():
-    """The yardstick: a Python loop of 65,536 additions over a list, as many as the main scenario has actions. [s]"""
-
-    def add():
-        total, values = 0.0, [1.0] * 65536
-        for index in range(65536):
-            total += values[index]
-        return total
-
-    return seconds(add)
 
 
 def test_main_scenario(benchmark):

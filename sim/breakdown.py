@@ -47,8 +47,10 @@ class Breakdown:
 def break_down(timeline: Timeline) -> Breakdown:
     """Account for a step."""
     costs, order = timeline.program.costs, timeline.program.order
-    ranks, microbatches = order.num_ranks, order.num_microbatches
+    ranks, updates = order.num_ranks, timeline.updates
     both = (costs.forward, costs.backward)
+    # Copies of the model share the micro-batches.
+    microbatches = order.num_microbatches / order.copies
     busy = {
         part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Part
     }
@@ -56,7 +58,7 @@ def break_down(timeline: Timeline) -> Breakdown:
     sends = microbatches * float((costs.send_forward + costs.send_backward).sum()) / ranks if costs.p2p_blocks else 0.0
     at_peak = sum(peak.values())
     attention_peak = peak.get(Part.ATTENTION, 0.0)
-    exposed = float(timeline.exposed_reduce.mean()) + float(timeline.exposed_gather.mean())
+    exposed = updates * (float(timeline.exposed_reduce.mean()) + float(timeline.exposed_gather.mean()))
     seconds = {
         "flop_at_peak": at_peak,
         "matmul_inefficiency": busy[Part.MATMUL] + busy[Part.LOGITS] - (at_peak - attention_peak),
@@ -70,7 +72,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
         "data_parallel_comm": busy[Part.DATA_PARALLEL] + exposed,
-        "optimizer": float(costs.optimizer.mean()),
+        "optimizer": updates * float(costs.optimizer.mean()),
     }
     # What remains the average GPU waits: for the slowest rank's pipeline work, then for reductions and updates longer
     # than its own, and the rest of the time for the pipeline to fill and drain.

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli_scaling import app as scaling
+from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
 app = typer.Typer(
@@ -25,6 +27,7 @@ presets = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(presets, name="presets")
+app.add_typer(scaling, name="scaling")
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario in YAML.", show_default=False)]
 Overrides = Annotated[
@@ -180,6 +183,9 @@ def schedule(
         _print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
     else:
         typer.echo(format_grid(order.actions))
+
+
+app.command()(topology)
 
 
 def _add_commands() -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 
 class FlopcastError(Exception):
@@ -40,3 +43,27 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     if matches:
         return f"; did you mean {' or '.join(repr(match) for match in matches)}?"
     return f"; choose from {', '.join(options)}" if options else ""
+
+
+def require_positive(**values: Any) -> None:
+    """Refuse numbers, and arrays with any number, that are not finite and above zero.
+
+    Raises
+    ------
+    SpecError
+        Names the first of them and its value.
+    """
+    for name, value in values.items():
+        numbers = np.atleast_1d(np.asarray(value, dtype=float))
+        wrong = numbers[~((numbers > 0) & np.isfinite(numbers))]
+        if wrong.size:
+            raise SpecError(f"{name} = {wrong[0]:g} is not a finite number above zero")
+
+
+def require_not_negative(**values: Any) -> None:
+    """The same for numbers that may be zero."""
+    for name, value in values.items():
+        numbers = np.atleast_1d(np.asarray(value, dtype=float))
+        wrong = numbers[~((numbers >= 0) & np.isfinite(numbers))]
+        if wrong.size:
+            raise SpecError(f"{name} = {wrong[0]:g} is not a finite number, zero or more")

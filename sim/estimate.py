@@ -9,17 +9,18 @@ import numpy as np
 
 from sim.breakdown import Breakdown, break_down
 from sim.costs.block import cut_of
-from sim.costs.stage import stage_costs
-from sim.engines import Timeline, build_program, run
-from sim.errors import FlopcastError, InfeasiblePlan
-from sim.schedules import Order, build_order
+from sim.costs.stage import StageCosts, stage_costs
+from sim.engines import Program, Timeline, build_program, run
+from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
+from sim.schedules import Order, build_order, get_schedule
+from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.units import show
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
 from sim.work.params import total_params
-from sim.work.stages import Stage, deal_stages
+from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,17 +193,8 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     SpecError
         Unknown engine.
     """
-    plan, stack = scenario.plan, scenario.stack
-    order = build_order(plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
-    costs = stage_costs(scenario, order.visits_per_stage())
-    program = build_program(
-        order,
-        costs,
-        hide_grad_reduce=stack.overlap_grad_reduce,
-        hide_gather=stack.overlap_param_gather,
-        cores=scenario.cluster.node.cores,
-        twins=plan.num_gpus // plan.pp,
-    )
+    order, costs = priced_order(scenario)
+    program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     return Estimate(
         scenario=scenario,
@@ -218,25 +210,67 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     )
 
 
+def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageCosts]:
+    """What each rank does, and what it costs.
+
+    Parameters
+    ----------
+    fold : bool
+        Leave out what repeats; the engines time it nevertheless.
+    """
+    plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
+    if plan.sequence_slices > 1 and "slices" not in chosen.options:
+        raise ScheduleError(
+            f"schedule {plan.schedule!r} does not cut sequences; set plan.schedule to seq1f1b or plan.sequence_slices "
+            "to 1"
+        )
+    options: dict[str, Any] = {"group": plan.microbatch_group}
+    if "slices" in chosen.options:
+        options["slices"] = plan.sequence_slices
+    size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
+    order = build_order(*size, fold=fold, **options)
+    costs = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage, order.copies)
+    if "times" in chosen.options:  # it chooses its order by what things take
+        order = build_order(*size, fold=fold, times=typical_times(costs), **options)
+    return order, costs
+
+
+def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
+    """Forward, input gradient, weight gradient and send of the average stage, in forwards to three digits."""
+    weight = float(costs.weight_grad.mean())
+    seconds = (float(costs.forward_s.mean()), float(costs.backward_s.mean()) - weight, weight, costs.typical_send)
+    forward, inputs, weights, send = (round(value / seconds[0], 3) for value in seconds)
+    return forward, inputs, weights, send
+
+
+def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
+    """What the engines run of a scenario."""
+    plan, stack = scenario.plan, scenario.stack
+    return build_program(
+        order,
+        costs,
+        hide_grad_reduce=stack.overlap_grad_reduce,
+        hide_gather=stack.overlap_param_gather,
+        cores=scenario.cluster.node.cores,
+        twins=plan.num_gpus // plan.pp,
+    )
+
+
 def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
     cut = cut_of(scenario)
-    stages = deal_stages(scenario.model, scenario.plan)
+    stages = deal_stages(scenario.model, scenario.plan) * order.copies
     model, stack, offloaded = scenario.model, scenario.stack, scenario.plan.offloaded_layers
     kept = np.array([stage_activation_bytes(stage, model, stack, cut, offloaded) for stage in stages])
-    # A forward keeps a stage's activations; the backward (or the weight gradient of a split one) frees them.
-    sign = np.array([1.0, -1.0, 0.0, -1.0])
-    change = sign[order.kind] * kept[order.stage]
-    home: list[list[Stage]] = [[] for _ in range(order.num_ranks)]
-    first_of_stage = np.unique(order.stage, return_index=True)[1]
-    for stage, place in zip(stages, first_of_stage, strict=True):
-        home[order.rank[place]].append(stage)
-    at_head = np.where(order.stage == order.num_stages - 1, sign[order.kind], 0.0)
-    peaks = [np.cumsum(change[order.rank == rank]).max() for rank in range(order.num_ranks)]
-    peak_logits = int(np.cumsum(at_head[order.stage == order.num_stages - 1]).max())
+    versions, _ = weight_versions(order)
+    held = [
+        tuple(stage for stage, where in zip(stages, order.rank_of_stage, strict=True) if where == rank)
+        for rank in range(order.num_ranks)
+    ]
+    peaks, logits = peak_alive(order, kept), peak_alive(order, np.asarray(order.is_head, dtype=float))
     return tuple(
-        rank_memory(scenario, cut, tuple(held), float(peak), peak_logits)
-        for held, peak in zip(home, peaks, strict=True)
+        rank_memory(scenario, cut, held[rank], float(peaks[rank]), int(logits[rank]), int(versions[rank]))
+        for rank in range(order.num_ranks)
     )
 
 

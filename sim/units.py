@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sim.errors import SpecError
+from sim.errors import SpecError, require_positive
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -124,6 +124,36 @@ def significant(value: float, digits: int = 3) -> str:
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     separator = "," if whole > 3 else ""
     return f"{value:{separator}.{max(0, digits - whole)}f}"
+
+
+_COUNT_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def parse_count(text: str, name: str) -> float:
+    """A large number as people write it: "70B", "1.4T", "5.76e23".
+
+    Raises
+    ------
+    SpecError
+        No number, an unknown letter, or not above zero; the message calls it `name`.
+    """
+    match = _NUMBER.match(text)
+    factor = _COUNT_LETTERS.get((match["unit"] or "").strip()) if match else None
+    if not match or factor is None:
+        raise SpecError(f"{name} = {text!r} is not a number; write it as 2.1, 70B or 5.76e23")
+    value = float(match["number"].replace("_", "")) * factor
+    require_positive(**{name: value})
+    return value
+
+
+def show_short(number: float) -> str:
+    """A large number as `parse_count` reads it: 6.7e10 -> "67.0B"; beyond trillions 1.2e+16."""
+    if not 0 <= number < 1e15:
+        return f"{number:.2e}"
+    for letter in ("T", "B", "M", "k"):
+        if number >= _COUNT_LETTERS[letter]:
+            return f"{significant(number / _COUNT_LETTERS[letter])}{letter}"
+    return significant(number)
 
 
 def show_count(number: float) -> str:

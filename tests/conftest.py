@@ -49,6 +49,7 @@ def make_costs(num_ranks, forward, backward, **given):
         "p2p_blocks": True,
         "reduce": nothing,
         "reduce_tail": nothing,
+        "reduce_share": np.full(num_stages, num_ranks / num_stages),
         "gather": nothing,
         "optimizer": nothing,
         "tied_embedding": 0.0,

@@ -68,10 +68,12 @@ def test_engines(engine):
         (("estimate", MAIN, "-s", "plan.num_chunks=2"), 2, "holds one chunk a rank"),
         (("estimate", MAIN, "-s", "plan.recompute=none", "-s", "plan.pp=8", "-s", "plan.dp=48"), 3, "does not fit"),
         (("schedule", "interleaved", "--microbatches", "7"), 2, "nearest: 8"),
-        (("schedule", "gpipe", "--chunks", "2"), 2, "set plan.schedule to 'breadth_first' or 'interleaved'"),
+        (("schedule", "gpipe", "--chunks", "2"), 2, "holds one chunk a rank"),
         (("schedule", "1f1b", "--ranks", "0"), 2, "at least one rank"),
         (("presets", "show", "selen"), 2, "did you mean 'selene'?"),
         (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),
+        (("topology", "selen"), 2, "did you mean 'selene'?"),
+        (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
         (("estimate", "README.md"), 2, "README.md"),
     ],
 )
@@ -132,6 +134,8 @@ def test_interrupting_is_not_a_traceback():
         "des",
         "-s",
         "training.global_batch_size=61440",
+        "-s",
+        "plan.schedule=gpipe",
     ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(1.5)
@@ -149,6 +153,16 @@ def test_a_closed_pipe_is_no_error():
 
 
 def test_a_step_of_millions_of_actions_is_refused_at_once():
-    result = flopcast("estimate", MAIN, "-s", "training.global_batch_size=600000")
+    millions = ("estimate", MAIN, "-s", "training.global_batch_size=600000")
+    result = flopcast(*millions, "-s", "plan.schedule=gpipe")
     assert result.returncode == 2
     assert "12,800,000 actions" in result.stderr
+    assert flopcast(*millions).returncode == 0  # 1F1B repeats, and only its beginning is played
+
+
+def test_topology_counts_switches_and_cables():
+    text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
+    assert "320 switches, 12,288 cables" in text
+    facts = json.loads(flopcast("topology", "selene", "--json").stdout)
+    assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
+    assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)

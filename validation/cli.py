@@ -63,6 +63,15 @@ def validate(
         typer.echo(f"written: {json_file}")
 
 
+@app.command("schedules")
+def schedules() -> None:
+    """What schedules gain over each other: papers' figures beside the simulator's."""
+    from validation.gains import report
+
+    for line in report():
+        typer.echo(line)
+
+
 def _drawable(path: Path | None) -> None:
     """Refuse a picture of a kind that cannot be drawn before any work is done."""
     from sim.errors import SpecError

@@ -63,6 +63,7 @@ def cut_of(scenario: Scenario) -> Cut:
         width=training.activation_bytes,
         cp=plan.cp,
         fp8=training.precision == "fp8",
+        slices=plan.sequence_slices,
     )
 
 

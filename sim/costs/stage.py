@@ -28,6 +28,7 @@ class StageCosts:
     send_forward, send_backward : to the next and to the previous stage; zero where there is none.
     p2p_blocks : sends occupy the rank that sends (they run beside compute otherwise).
     reduce, reduce_tail : gradient reduction of each rank, and the part of it that no backward can hide.
+    reduce_share : of its rank's gradients, those of each stage.
     gather : ZeRO's weight gather of each rank after the update.
     optimizer : the update on each rank.
     hidden_share : of data-parallel communication beside compute, the share of its time that is really hidden.
@@ -45,6 +46,7 @@ class StageCosts:
     p2p_blocks: bool
     reduce: Array
     reduce_tail: Array
+    reduce_share: Array
     gather: Array
     optimizer: Array
     tied_embedding: float
@@ -58,12 +60,19 @@ class StageCosts:
         return sum(self.forward.values(), np.zeros(len(self.stages)))
 
     @property
+    def typical_send(self) -> float:
+        """The longest send between two stages. [s]"""
+        return float(max(self.send_forward.max(initial=0.0), self.send_backward.max(initial=0.0)))
+
+    @property
     def backward_s(self) -> Array:
         """Backward of one micro-batch, by stage. [s]"""
         return sum(self.backward.values(), np.zeros(len(self.stages)))
 
 
-def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
+def stage_costs(
+    scenario: Scenario, visits: float | None = None, rank_of_stage: Array | None = None, copies: int = 1
+) -> StageCosts:
     """Turn a scenario into seconds for every stage and rank.
 
     Parameters
@@ -72,6 +81,10 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     visits : float, optional
         How often in a step the schedule turns to a stage (`Order.visits_per_stage`); with ZeRO stages 2 and 3 weights
         are gathered and gradients reduced once a visit. Default: once a micro-batch.
+    rank_of_stage : array over stages, optional
+        Which pipeline rank holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
+    copies : int
+        Pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
 
     Returns
     -------
@@ -81,7 +94,8 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
     model, plan, stack = scenario.model, scenario.plan, scenario.stack
     cut, compute, fabric = pricing(scenario)
     groups = model_groups(scenario)
-    stages = deal_stages(model, plan)
+    stages = deal_stages(model, plan) * copies
+    home = np.arange(len(stages)) % plan.pp if rank_of_stage is None else rank_of_stage
 
     # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
     if visits is None or plan.num_chunks == 1:
@@ -104,8 +118,9 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
 
     forward = spread([block.forward for block in blocks])
     forward[Part.HOST] = forward.get(Part.HOST, 0.0) + np.full(len(stages), stack.forward_setup_s)
-    send_forward, send_backward = _sends(scenario, cut, fabric)
-    reduce, tail, gather, optimizer = _once_a_step(scenario, stages, compute, fabric, visits)
+    send_forward, send_backward = _sends(scenario, cut, fabric, home, len(stages) // copies)
+    reduce, tail, gather, optimizer = _once_a_step(scenario, stages, home, copies, compute, fabric, visits)
+    params = np.array([stage_params(stage, model, plan.tp) for stage in stages])
     return StageCosts(
         stages=stages,
         forward=forward,
@@ -117,10 +132,11 @@ def stage_costs(scenario: Scenario, visits: float | None = None) -> StageCosts:
         p2p_blocks=not stack.overlap_p2p,
         reduce=reduce,
         reduce_tail=tail,
+        reduce_share=params / np.bincount(home, params)[home],
         gather=gather,
         optimizer=optimizer,
         step_setup=stack.step_setup_s,
-        tied_embedding=_tied_embedding(scenario, fabric),
+        tied_embedding=0.0 if home[0] == home[len(stages) // copies - 1] else _tied_embedding(scenario, fabric),
         hidden_share=fabric.hidden_share(
             data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), float(reduce.mean())
         ),
@@ -175,14 +191,14 @@ def _with_zero_traffic(
     return BlockCosts(forward, backward, block.at_peak, block.weight_grad)
 
 
-def _sends(scenario: Scenario, cut: Cut, fabric: Fabric) -> tuple[Array, Array]:
-    """Seconds from each stage to the next and to the previous one.
+def _sends(scenario: Scenario, cut: Cut, fabric: Fabric, home: Array, per_copy: int) -> tuple[Array, Array]:
+    """Seconds from each stage to the next and to the previous one; none between stages of one rank.
 
     With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
     (Narayanan et al. 2021, section 4.1); under sequence parallelism the activations are cut already.
     """
     plan = scenario.plan
-    forward, backward = np.zeros(plan.num_stages), np.zeros(plan.num_stages)
+    forward, backward = np.zeros(len(home)), np.zeros(len(home))
     if plan.pp == 1:
         return forward, backward
     nbytes = cut.width * cut.tokens * scenario.model.hidden_size
@@ -190,30 +206,44 @@ def _sends(scenario: Scenario, cut: Cut, fabric: Fabric) -> tuple[Array, Array]:
     scatter = scenario.stack.p2p_scatter_gather and not plan.sequence_parallel
     share = nbytes / plan.tp if scatter or plan.sequence_parallel else nbytes
     regather = float(all_gather(nbytes, group, fabric)) if scatter else 0.0
-    hops = [
-        float(send(share, hop_crosses_domains(rank, plan, scenario.cluster), fabric)) + regather
-        for rank in range(plan.pp)
-    ]
-    for stage in range(plan.num_stages - 1):
-        forward[stage] = backward[stage + 1] = hops[stage % plan.pp]
+    seconds = [float(send(share, far, fabric)) + regather for far in (False, True)]
+    crosses: dict[tuple[int, int], bool] = {}
+    for stage in range(len(home) - 1):
+        pair = (int(home[stage]), int(home[stage + 1]))
+        if pair[0] != pair[1] and (stage + 1) % per_copy:
+            if pair not in crosses:
+                crosses[pair] = hop_crosses_domains(*pair, plan, scenario.cluster)
+            forward[stage] = backward[stage + 1] = seconds[crosses[pair]]
     return forward, backward
 
 
 def _once_a_step(
-    scenario: Scenario, stages: tuple[Stage, ...], compute: ComputeModel, fabric: Fabric, visits: float
+    scenario: Scenario,
+    stages: tuple[Stage, ...],
+    home: Array,
+    copies: int,
+    compute: ComputeModel,
+    fabric: Fabric,
+    visits: float,
 ) -> tuple[Array, Array, Array, Array]:
-    """Gradient reduction, its unhideable tail, weight gather and optimizer, of every rank."""
+    """Gradient reduction, its unhideable tail, weight gather and optimizer, of every rank.
+
+    Copies of the model sum their gradients too, over ranks that lie apart, and every copy updates all its weights.
+    """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
     group = data_group(plan, scenario.cluster)
+    summed = group
+    if copies > 1:
+        summed = Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
     rows = []
     for rank in range(plan.pp):
-        held = [stage for stage in stages if stage.index % plan.pp == rank]
+        held = [stage for stage, where in zip(stages, home, strict=True) if where == rank]
         params = sum(stage_params(stage, model, plan.tp) for stage in held)
         grads = params * GRADIENT_WIDTH[stack.gradient_precision]
         weights = params * training.activation_bytes
         reduced_already = plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1)
         collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
-        reduction = 0.0 if reduced_already else float(collective(grads, group, fabric))
+        reduction = 0.0 if reduced_already else float(collective(grads, summed, fabric))
         gather = float(all_gather(weights, group, fabric)) if plan.zero_stage in (1, 2) else 0.0
         shard = params / plan.num_replicas if plan.zero_stage else params
         update = sum(float(compute.operation_time(item)) for item in optimizer_work(shard, stack, training))

@@ -32,7 +32,7 @@ def run(program: Program) -> Timeline:
         raise SpecError(
             f"the closed form knows {', '.join(SCHEDULES)}, not {order.schedule!r}; use engine dag, which is exact"
         )
-    chunks = order.num_stages // order.num_ranks
+    chunks = order.num_stages // order.num_ranks  # the three deal their stages in turn
     per_stage = costs.forward_s + costs.backward_s
     if costs.p2p_blocks:
         per_stage = per_stage + costs.send_forward + costs.send_backward

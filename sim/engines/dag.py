@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engines.program import Program
+from sim.engines.steady import play_folded
 from sim.engines.timeline import Timeline, finish_step
+
+Array = np.ndarray
 
 
 def run(program: Program) -> Timeline:
@@ -13,12 +16,25 @@ def run(program: Program) -> Timeline:
 
     Exact for deterministic durations: the step time is the longest path through the actions' dependencies.
     """
+    program, start, end, period = play_folded(program, longest_path)
+    return finish_step(program, "dag", start, end, period_s=period)
+
+
+def longest_path(program: Program) -> tuple[Array, Array]:
+    """Earliest start and end of every action. [s]"""
+    order = program.order
+    needs = order.abroad(order.needs)
+    pairs = None if order.pair_needs is None else order.abroad(order.pair_needs)
+    start = _single(program, needs, pairs) if order.levels is None else _levels(program, needs, pairs)
+    return start, start + program.occupy
+
+
+def _single(program: Program, needs: Array, pairs: Array | None) -> Array:
+    """One action after the other."""
     order = program.order
     occupy, release = program.occupy.tolist(), program.release.tolist()
-    previous, needs = order.previous.tolist(), order.needs.tolist()
-    rank_of = order.rank.tolist()
-    # A need on the same rank is met by the order itself, without a send.
-    arrival = [-1 if need >= 0 and rank_of[need] == rank_of[task] else need for task, need in enumerate(needs)]
+    previous, arrival = order.previous.tolist(), needs.tolist()
+    pair = None if pairs is None else pairs.tolist()
     start = [0.0] * len(occupy)
     for task in order.topological.tolist():
         before, need = previous[task], arrival[task]
@@ -27,9 +43,31 @@ def run(program: Program) -> Timeline:
             here = start[need] + release[need]
             if here > free:
                 free = here
+        if pair is not None and pair[task] >= 0:
+            free = max(free, start[pair[task]] + release[pair[task]])
         start[task] = free
-    starts = np.array(start)
-    ends = starts + program.occupy
-    pipeline_end = np.zeros(order.num_ranks)
-    np.maximum.at(pipeline_end, order.rank, ends)
-    return finish_step(program, "dag", starts, ends, pipeline_end)
+    return np.array(start)
+
+
+def _levels(program: Program, needs: Array, pairs: Array | None) -> Array:
+    """All actions at once that could run at the same moment; arrays in the order in which they can run."""
+    order = program.order
+    topological = order.topological
+    place = np.empty(len(order) + 1, dtype=np.int64)
+    place[topological], place[-1] = np.arange(len(order)), len(order)  # what is not awaited stands last, at time 0
+    previous, need = place[order.previous[topological]], place[needs[topological]]
+    pair = None if pairs is None else place[pairs[topological]]
+    occupy, release = program.occupy[topological], program.release[topological]
+    start, free, arrived = np.zeros(len(order)), np.zeros(len(order) + 1), np.zeros(len(order) + 1)
+    begin = 0
+    for end in order.levels.tolist() if order.levels is not None else []:
+        here = slice(begin, end)
+        np.maximum(free[previous[here]], arrived[need[here]], out=start[here])
+        if pair is not None:
+            np.maximum(start[here], arrived[pair[here]], out=start[here])
+        np.add(start[here], occupy[here], out=free[here])
+        np.add(start[here], release[here], out=arrived[here])
+        begin = end
+    starts = np.empty(len(order))
+    starts[topological] = start
+    return starts

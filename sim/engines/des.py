@@ -13,18 +13,26 @@ import numpy as np
 import simpy
 
 from sim.engines.program import Program
+from sim.engines.steady import play_folded
 from sim.engines.timeline import Timeline, finish_step
+
+Array = np.ndarray
 
 
 def run(program: Program) -> Timeline:
     """Simulate the step."""
+    program, start, end, period = play_folded(program, simulate)
+    return finish_step(program, "des", start, end, period_s=period)
+
+
+def simulate(program: Program) -> tuple[Array, Array]:
+    """Start and end of every action. [s]"""
     order = program.order
     environment = simpy.Environment()
     occupy, release = program.occupy.tolist(), program.release.tolist()
-    needs = order.needs.tolist()
-    rank_of = order.rank.tolist()
-    awaited = {need for task, need in enumerate(needs) if need >= 0 and rank_of[need] != rank_of[task]}
-    arrived = {task: environment.event() for task in awaited}
+    kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
+    needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
+    arrived = {task: environment.event() for task in {need for pair in needs for need in pair} if task >= 0}
     start = np.zeros(len(order))
     end = np.zeros(len(order))
 
@@ -34,8 +42,9 @@ def run(program: Program) -> Timeline:
 
     def rank(tasks: list[int]) -> Generator[Any, Any, None]:
         for task in tasks:
-            if needs[task] in arrived and rank_of[needs[task]] != rank_of[task]:
-                yield arrived[needs[task]]
+            for need in needs[task]:
+                if need >= 0:
+                    yield arrived[need]
             start[task] = environment.now
             if task in arrived:
                 environment.process(deliver(task))
@@ -45,6 +54,4 @@ def run(program: Program) -> Timeline:
     for number in range(order.num_ranks):
         environment.process(rank(np.flatnonzero(order.rank == number).tolist()))
     environment.run()
-    pipeline_end = np.zeros(order.num_ranks)
-    np.maximum.at(pipeline_end, order.rank, end)
-    return finish_step(program, "des", start, end, pipeline_end)
+    return start, end

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.costs.stage import StageCosts
 from sim.schedules import Order
-from sim.schedules.order import B, F, I, W
+from sim.schedules.actions import B, F, I, U, W
 
 Array = np.ndarray
 
@@ -24,6 +24,7 @@ class Program:
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
     cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
     twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
+    idle_per_stage : of forward and of backward of each stage, what waits for messages and needs no core. [s]
     idle : of each action, what of `occupy` waits for messages and needs no core; None: nothing. [s]
     """
 
@@ -36,13 +37,19 @@ class Program:
     hide_gather: bool
     cores: float | None = None
     twins: int = 1
+    idle_per_stage: tuple[Array, Array] | None = None
     idle: Array | None = None
 
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
         busy = np.zeros(self.order.num_ranks)
-        np.add.at(busy, self.order.rank, self.occupy)
+        np.add.at(busy, self.order.rank, self.occupy * self.order.weight)
         return busy
+
+    def on(self, order: Order) -> Program:
+        """The same for another order of the same stages."""
+        compute, occupy, release, idle = _seconds(order, self.costs, self.hide_grad_reduce, self.idle_per_stage)
+        return replace(self, order=order, compute=compute, occupy=occupy, release=release, idle=idle)
 
 
 def build_program(
@@ -62,19 +69,31 @@ def build_program(
     receiver gets the data at the same moment either way. `idle_per_stage` is what of a stage's forward and backward
     waits for messages. [s]
     """
-    stage, kind = order.stage, order.kind
-    forward, backward, weight = costs.forward_s, costs.backward_s, costs.weight_grad
-    compute = np.choose(kind, [forward[stage], backward[stage], (backward - weight)[stage], weight[stage]])
-    sends = np.choose(
-        kind, [costs.send_forward[stage], costs.send_backward[stage], costs.send_backward[stage], 0.0 * stage]
+    compute, occupy, release, idle = _seconds(order, costs, hide_grad_reduce, idle_per_stage)
+    return Program(
+        order, costs, compute, occupy, release, hide_grad_reduce, hide_gather, cores, twins, idle_per_stage, idle
     )
+
+
+def _seconds(
+    order: Order, costs: StageCosts, hide_grad_reduce: bool, idle_per_stage: tuple[Array, Array] | None
+) -> tuple[Array, Array, Array, Array | None]:
+    """What each action computes, occupies its rank for, needs until its result arrives, and waits within."""
+    assert (F, B, I, W, U) == (0, 1, 2, 3, 4)
+    place = (order.kind, order.stage)
+    forward, backward, weight = costs.forward_s, costs.backward_s, costs.weight_grad
+    update = costs.optimizer + costs.gather + (0.0 if hide_grad_reduce else costs.reduce)
+    none = np.zeros(order.num_stages)
+    compute = np.stack([forward, backward, backward - weight, weight, update[order.rank_of_stage]])[place]
+    sends = np.stack([costs.send_forward, costs.send_backward, costs.send_backward, none, none])[place]
     occupy = compute + sends if costs.p2p_blocks else compute
-    assert (F, B, I, W) == (0, 1, 2, 3)
+    release = compute + sends
+    if order.pair_needs is not None:  # what both of a pair give is there when both are done
+        pairs = np.flatnonzero(order.pair_needs >= 0)
+        release[pairs] += compute[pairs + 1]
     idle = None
     if idle_per_stage is not None:
-        forward_idle, backward_idle = idle_per_stage
-        split = np.where(backward > 0, weight / np.maximum(backward, 1e-300), 0.0) * backward_idle
-        idle = np.choose(
-            kind, [forward_idle[stage], backward_idle[stage], (backward_idle - split)[stage], split[stage]]
-        )
-    return Program(order, costs, compute, occupy, compute + sends, hide_grad_reduce, hide_gather, cores, twins, idle)
+        of_forward, of_backward = idle_per_stage
+        split = np.where(backward > 0, weight / np.maximum(backward, 1e-300), 0.0) * of_backward
+        idle = np.stack([of_forward, of_backward, of_backward - split, split, none])[place]
+    return compute, occupy, release, idle

@@ -10,6 +10,8 @@ import numpy as np
 
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step, step_begin
+from sim.errors import SpecError
+from sim.schedules.actions import U
 
 Array = np.ndarray
 _ROUNDING = 1e-13
@@ -28,14 +30,16 @@ def run(program: Program) -> Timeline:
     .. [1] Kleinrock 1967, "Time-shared systems: a theoretical treatment", Journal of the ACM 14(2): egalitarian
        processor sharing, here with several servers.
     """
+    if program.order.fold is not None:
+        program = program.on(program.order.fold.unfold())
     order = program.order
+    if (order.kind == U).any():
+        raise SpecError(f"engine shared plays steps that end; schedule {order.schedule!r} does not: use dag or des")
     ranks = order.num_ranks
     start, end = np.zeros(len(order)), np.zeros(len(order))
     rows = [np.flatnonzero(order.rank == rank).tolist() for rank in range(ranks)]
-    needs = [
-        need if need >= 0 and order.rank[need] != order.rank[task] else -1
-        for task, need in enumerate(order.needs.tolist())
-    ]
+    kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
+    needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
     delivery = (program.release - program.occupy).tolist()
     idle = (np.zeros(len(order)) if program.idle is None else program.idle).tolist()
     work = (program.occupy - np.asarray(idle)).tolist()
@@ -68,11 +72,13 @@ def run(program: Program) -> Timeline:
                 continue
             if at == len(row):
                 left[rank] = float(reduce[rank])
-            elif needs[row[at]] < 0 or arrived[needs[row[at]]] <= now:
+                continue
+            there = max((arrived[need] for need in needs[row[at]] if need >= 0), default=now)
+            if there <= now:
                 start[row[at]] = now
                 left[rank] = work[row[at]]
             else:
-                waits.append(arrived[needs[row[at]]])
+                waits.append(there)
         next_message = min(waits, default=np.inf)
         if not left:
             if next_message == np.inf:

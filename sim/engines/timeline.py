@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.engines.program import Program
+from sim.schedules.actions import F, U
 from sim.schedules.registry import is_staggered
 
 Array = np.ndarray
@@ -21,7 +22,7 @@ class Timeline:
         ranks do not wait for each other between steps. [s]
     exposed_reduce : gradient reduction of each rank that no backward hid. [s]
     exposed_gather : weight gather of each rank that no forward hid. [s]
-    step_time : when the slowest rank has updated. [s]
+    step_time : when the slowest rank has updated; without a flush, from batch to batch. [s]
     """
 
     program: Program
@@ -33,41 +34,82 @@ class Timeline:
     exposed_gather: Array
     step_time: float
 
+    @property
+    def updates(self) -> float:
+        """Weight updates in a step: one, but for asynchronous schedules that update after every micro-batch."""
+        order = self.program.order
+        return max(1.0, float(order.weight[order.kind == U].sum()) / order.num_ranks)
 
-def finish_step(program: Program, engine: str, start: Array | None, end: Array | None, pipeline_end: Array) -> Timeline:
+
+def finish_step(
+    program: Program,
+    engine: str,
+    start: Array | None,
+    end: Array | None,
+    pipeline_end: Array | None = None,
+    period_s: float | None = None,
+) -> Timeline:
     """What follows the pipeline: gradient reduction, tied embedding, update, weight gather.
 
     Parameters
     ----------
-    pipeline_end : array over ranks
+    start, end : arrays over actions, or None
         [s]
+    pipeline_end : array over ranks, where there are no starts and ends
+        [s]
+    period_s : float, optional
+        Of an order without flush, from batch to batch. [s]
 
     Notes
     -----
     Each rank reduces as soon as it is done; the update waits for all of them, because the gradient norm and the
-    overflow check need every gradient. Overlapped, the reduction hides behind the last micro-batch's backward, except
-    for the last bucket and for what it takes from the kernels beside it.
+    overflow check need every gradient. Overlapped, a stage's reduction goes on beside the last backward on it and all
+    that its rank does afterwards, except for the last bucket and for what it takes from the kernels beside it.
     """
-    costs = program.costs
-    if start is not None:
-        pipeline_end = pipeline_end - step_begin(program, start)
-    if program.hide_grad_reduce:
-        hideable = np.minimum(costs.reduce - costs.reduce_tail, reduction_window(program))
-        # What the last chunk reduces can only hide behind that chunk's own last backward.
-        chunks = program.order.num_stages // program.order.num_ranks
-        hideable = np.minimum(hideable, costs.reduce * (1 - 1 / chunks) + last_backward(program))
-        exposed = costs.reduce - costs.hidden_share * np.minimum(hideable, costs.reduce)
+    costs, ranks = program.costs, program.order.num_ranks
+    if period_s is None and start is not None and end is not None and (program.order.kind == U).any():
+        period_s = float(end.max())  # so many batches as the order holds
+    if period_s is not None:
+        return _without_flush(program, engine, start, end, period_s)
+    if start is None or end is None:
+        assert pipeline_end is not None
+        absolute = pipeline_end
+        begun, done = _without_waiting(program, pipeline_end)
     else:
-        exposed = costs.reduce
+        absolute = np.zeros(ranks)
+        np.maximum.at(absolute, program.order.rank, end)
+        pipeline_end = absolute - step_begin(program, start)
+        begun, done = start, end
+    exposed = costs.reduce
+    if program.hide_grad_reduce:
+        hidden = costs.reduce - (reduction_end(program, begun, done) - absolute)
+        exposed = costs.reduce - costs.hidden_share * np.clip(hidden, 0.0, costs.reduce)
     exposed_gather = costs.gather
     if program.hide_gather:
         exposed_gather = costs.gather - costs.hidden_share * np.minimum(costs.gather, gather_window(program))
-    done = pipeline_end + exposed
+    ready_at = pipeline_end + exposed
     # First and last rank reduce the tied embedding once both have their own gradients.
-    tied = max(done[0], done[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
-    ready = float(max(done.max(), tied))
+    tied = max(ready_at[0], ready_at[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
+    ready = float(max(ready_at.max(), tied))
     step_time = ready + float((costs.optimizer + exposed_gather).max()) + costs.step_setup
     return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, step_time)
+
+
+def _without_flush(program: Program, engine: str, start: Array | None, end: Array | None, period_s: float) -> Timeline:
+    """Batch follows batch; updates are in the order. A reduction has until the next but one to be done.
+
+    The step is as long as the pipeline takes or as the network does: t = max(compute, all-reduce) as in
+    PipeDream-2BW's cost model (Narayanan et al. 2021, arXiv:2006.09503, section 3.3).
+    """
+    costs, ranks = program.costs, program.order.num_ranks
+    exposed, busy = costs.reduce, np.full(ranks, period_s)
+    timeline = Timeline(program, engine, start, end, busy, exposed, costs.gather, period_s + costs.step_setup)
+    if not program.hide_grad_reduce:  # each update's reduction is part of it, and so of the period
+        return timeline
+    reduce = costs.reduce * timeline.updates
+    exposed = reduce - costs.hidden_share * np.minimum(reduce, period_s)
+    step_time = timeline.step_time + float(exposed.max())
+    return Timeline(program, engine, start, end, busy, exposed / timeline.updates, costs.gather, step_time)
 
 
 def step_begin(program: Program, start: Array) -> Array:
@@ -79,29 +121,43 @@ def step_begin(program: Program, start: Array) -> Array:
     return begin
 
 
-def reduction_window(program: Program) -> Array:
-    """Backward seconds during which a rank's gradients become final, from the order alone: the window of an overlap.
-
-    The gradients of a stage are final layer by layer during the backward of the last micro-batch on it, and stay so
-    through all that its rank does afterwards.
-    """
+def _without_waiting(program: Program, pipeline_end: Array) -> tuple[Array, Array]:
+    """Start and end of every action if each rank had worked without a pause up to its end. [s]"""
     order = program.order
-    window = np.zeros(order.num_ranks)
-    for rank in range(order.num_ranks):
-        mine = np.flatnonzero(order.rank == rank)
-        grads = mine[order.kind[mine] != 0]
-        stages = order.stage[grads]
-        # From the end on: the first stage whose last gradient action starts the window.
-        last = {int(stage): int(place) for stage, place in zip(stages, grads, strict=True)}
-        opens = min(last.values())
-        window[rank] = program.compute[opens : mine[-1] + 1].sum()
-    return window
+    worked = np.cumsum(program.occupy)
+    end = worked - worked[order.first[1:] - 1][order.rank] + pipeline_end[order.rank]
+    return end - program.occupy, end
 
 
-def last_backward(program: Program) -> Array:
-    """Compute of the last action on each rank. [s]"""
-    ends = np.concatenate([np.flatnonzero(np.diff(program.order.rank)), [len(program.order) - 1]])
-    return np.asarray(program.compute[ends])
+def reductions(program: Program, start: Array, end: Array) -> tuple[Array, Array]:
+    """Begin and end of each stage's gradient reduction where it runs beside the backwards of its rank. [s]
+
+    Gradients of a stage become final layer by layer during the last backward on it, and its reduction follows at the
+    network's pace: it may begin when that backward does and the rank's reductions before it are done, and ends at least
+    one bucket after that backward.
+    """
+    order, costs = program.order, program.costs
+    begins, ends = np.zeros(order.num_stages), np.zeros(order.num_stages)
+    free = np.full(order.num_ranks, -np.inf)
+    gradients = np.flatnonzero((order.kind != F) & (order.kind != U))
+    # The last gradient action on each stage: the first one from the end on.
+    stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
+    last = gradients[::-1][from_end]
+    for place in np.argsort(end[last], kind="stable"):
+        stage, action = stages[place], last[place]
+        rank = order.rank_of_stage[stage]
+        duration = costs.reduce[rank] * costs.reduce_share[stage]
+        tail = min(float(costs.reduce_tail[rank]), float(duration))
+        begins[stage] = max(free[rank], start[action])
+        free[rank] = ends[stage] = max(begins[stage] + duration, end[action] + tail)
+    return begins, ends
+
+
+def reduction_end(program: Program, start: Array, end: Array) -> Array:
+    """When each rank's gradient reductions are done where they run beside its backwards. [s]"""
+    done = np.full(program.order.num_ranks, -np.inf)
+    np.maximum.at(done, program.order.rank_of_stage, reductions(program, start, end)[1])
+    return done
 
 
 def gather_window(program: Program) -> Array:
@@ -110,9 +166,9 @@ def gather_window(program: Program) -> Array:
     Weights arrive layer by layer during the first micro-batch's forward on each stage the rank holds.
     """
     order = program.order
+    worked = np.cumsum(program.compute)
+    _, first_visit = np.unique(order.stage, return_index=True)
     window = np.zeros(order.num_ranks)
-    for rank in range(order.num_ranks):
-        mine = np.flatnonzero(order.rank == rank)
-        _, first_visits = np.unique(order.stage[mine], return_index=True)
-        window[rank] = program.compute[mine[: first_visits.max() + 1]].sum()
+    before = np.concatenate([[0.0], worked])[order.first[:-1]]
+    np.maximum.at(window, order.rank[first_visit], worked[first_visit] - before[order.rank[first_visit]])
     return window

@@ -1,1 +1,1 @@
-"""Floor 2, where ranks sit and what connects them."""
+"""Floor 2: where ranks sit, what connects them, and how traffic shares it."""

@@ -80,9 +80,9 @@ def context_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     return Group(plan.cp, members, shares_network=plan.tp > 1, spans=spans)
 
 
-def hop_crosses_domains(rank: int, plan: ParallelPlan, cluster: ClusterSpec) -> bool:
-    """Whether any send from pipeline rank `rank` to the next (the last wraps to the first) leaves its NVLink domain."""
+def hop_crosses_domains(sender: int, receiver: int, plan: ParallelPlan, cluster: ClusterSpec) -> bool:
+    """Whether any send from one pipeline rank to another leaves its NVLink domain."""
     width = plan.tp * plan.num_replicas
-    here = rank * width + np.arange(width)
-    there = (rank + 1) % plan.pp * width + np.arange(width)
+    here = sender * width + np.arange(width)
+    there = receiver * width + np.arange(width)
     return bool((here // cluster.nvlink_domain_gpus != there // cluster.nvlink_domain_gpus).any())

@@ -1,25 +1,34 @@
 """Floor 3, order: what each pipeline rank does, in which order; no seconds. Importing registers what is shipped."""
 
 from sim.schedules import (  # noqa: F401  (they register themselves)
+    asynchronous,
     breadth_first,
+    dual_pipe,
     gpipe,
     interleaved,
     one_f_one_b,
+    sequence,
+    v_shape,
+    waves,
     zero_bubble,
 )
-from sim.schedules.actions import Action, Kind
+from sim.schedules.actions import Action, Kind, Row, as_actions, in_turns
+from sim.schedules.build import build_order
 from sim.schedules.grid import format_grid
 from sim.schedules.order import Order, make_order
-from sim.schedules.registry import Schedule, build_order, get_schedule, schedule, schedule_names
+from sim.schedules.registry import Schedule, get_schedule, schedule, schedule_names
 
 __all__ = [
     "Action",
     "Kind",
     "Order",
+    "Row",
     "Schedule",
+    "as_actions",
     "build_order",
     "format_grid",
     "get_schedule",
+    "in_turns",
     "make_order",
     "schedule",
     "schedule_names",

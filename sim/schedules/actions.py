@@ -1,21 +1,34 @@
-"""An action: a kind of compute, on a virtual stage, of a micro-batch; written `2F0` as in PyTorch."""
+"""An action: a kind of work, on a virtual stage, of a micro-batch; written `2F0` as in PyTorch.
+
+A rank's actions are a *row*: an integer array of shape (n, 3) with columns stage, kind (an index into `KINDS`) and
+micro-batch. Rows are made of runs of micro-batches, merged in turns, without a loop over actions.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from sim.errors import ScheduleError
+
+Row = np.ndarray
 
 
 class Kind(StrEnum):
-    """F forward, B whole backward, I its input-gradient half, W its weight-gradient half."""
+    """F forward, B whole backward, I its input-gradient half, W its weight-gradient half, U weight update.
+
+    Only asynchronous schedules name their updates; in all others the update follows the whole step.
+    """
 
     F = "F"
     B = "B"
     I = "I"  # noqa: E741
     W = "W"
+    U = "U"
 
 
 class Action(NamedTuple):
@@ -29,12 +42,74 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
-_TEXT = re.compile(r"(\d+)([FBIW])(\d+)")
+KINDS = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.U)
+F, B, I, W, U = range(5)  # noqa: E741
+PAIRED = 8
+"""Added to the kind of an action that begins together with the next one: both wait for what either needs, and what both
+give is there when both are done."""
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_TEXT = re.compile(r"(\d+)([FBIWU])(\d+)")
+MOST_DIGITS = 9
 
 
 def parse_action(text: str) -> Action:
     """The action written as `2F0`: stage 2, forward, micro-batch 0."""
     match = _TEXT.fullmatch(text.strip())
-    if not match:
-        raise ScheduleError(f"{text!r} is not an action; write stage, kind (F, B, I or W) and micro-batch, such as 2F0")
+    if not match or max(len(match[1]), len(match[3])) > MOST_DIGITS:
+        raise ScheduleError(
+            f"{text!r} is not an action; write stage, kind (F, B, I, W or U) and micro-batch, such as 2F0"
+        )
     return Action(int(match[1]), Kind(match[2]), int(match[3]))
+
+
+def run(kind: int, stage: int | np.ndarray, microbatches: range | np.ndarray | Iterable[int]) -> Row:
+    """A row of one kind of work on micro-batches one after another; the stage may differ from one to the next."""
+    numbers = np.asarray(microbatches if isinstance(microbatches, np.ndarray | range) else list(microbatches))
+    row = np.empty((len(numbers), 3), dtype=np.int64)
+    row[:, 0], row[:, 1], row[:, 2] = stage, kind, numbers
+    return row
+
+
+def in_turns(*parts: tuple[Row, int | np.ndarray]) -> Row:
+    """Rows merged turn by turn: of each (row, turn), the first action happens in that turn, the next in the next.
+
+    An array instead of the first turn gives the turn of each.
+
+    Within a turn they come in the order given: `in_turns((forwards, -3), (backwards, 0))` is three forwards, then
+    forward and backward alternately as long as there are both, then what is left.
+    """
+    rows = np.concatenate([row for row, _ in parts])
+    turns = np.concatenate(
+        [turn if isinstance(turn, np.ndarray) else turn + np.arange(len(row)) for row, turn in parts]
+    )
+    return np.asarray(rows[np.argsort(turns, kind="stable")])
+
+
+def numbered(steps: Sequence[tuple[int, int]], num_microbatches: int) -> Row:
+    """A row from (stage, kind) alone: each kind of work takes a stage's micro-batches in turn.
+
+    A whole backward counts as both of its halves. Steps beyond the last micro-batch are dropped.
+    """
+    taken: dict[tuple[int, int], int] = {}
+    row = []
+    for stage, kind in steps:
+        number = taken.get((stage, I if kind == B else kind & ~PAIRED), 0)
+        for counted in (I, W) if kind == B else (kind & ~PAIRED,):
+            taken[stage, counted] = number + 1
+        if number < num_microbatches:
+            row.append((stage, kind, number))
+    return np.array(row, dtype=np.int64).reshape(-1, 3)
+
+
+def as_row(actions: Row | Iterable[Action]) -> Row:
+    """The row of a sequence of actions, which may be a row already."""
+    if isinstance(actions, np.ndarray):
+        return actions
+    return np.array([(stage, _CODE[Kind(kind)], number) for stage, kind, number in actions], dtype=np.int64).reshape(
+        -1, 3
+    )
+
+
+def as_actions(row: Row) -> tuple[Action, ...]:
+    """The actions of a row."""
+    return tuple(Action(stage, KINDS[kind & ~PAIRED], number) for stage, kind, number in row.tolist())

@@ -1,22 +1,35 @@
 """Looped breadth-first: every micro-batch goes through a chunk before the next chunk is begun."""
 
-from collections.abc import Iterator
+import numpy as np
 
-from sim.schedules.actions import Action, Kind
+from sim.schedules.actions import B, F, Row, in_turns, run
 from sim.schedules.registry import schedule
 
 
-@schedule("breadth_first", interleaves=True)
-def breadth_first(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Iterator[Action]:
+@schedule("breadth_first", chunks="many")
+def breadth_first(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
     """All micro-batches through one chunk, then the next; weights are gathered and gradients reduced once a chunk.
 
-    Lamy-Poirier 2022, arXiv:2211.05953, section 4; with one layer a chunk it is the modular pipeline with layered
-    gradient accumulation of Lamy-Poirier 2021, arXiv:2106.02679. Bubble (p − 1)(t_F + t_B)/v when there are at least p
+    Lamy-Poirier 2022, arXiv:2211.05953, section 4. Bubble (p − 1)(t_F + t_B)/v when there are at least p
     micro-batches; each chunk keeps all of them alive.
     """
-    for chunk in range(num_chunks):
-        for microbatch in range(num_microbatches):
-            yield Action(chunk * num_ranks + rank, Kind.F, microbatch)
-    for chunk in reversed(range(num_chunks)):
-        for microbatch in range(num_microbatches):
-            yield Action(chunk * num_ranks + rank, Kind.B, microbatch)
+    return breadth_first_row(rank, num_ranks, num_chunks, num_microbatches)
+
+
+def breadth_first_row(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+    """A rank's actions: chunk by chunk, and back; backwards begin with the last micro-batch, as PyTorch's do."""
+    stages = (np.arange(num_chunks) * num_ranks + rank).repeat(num_microbatches)
+    numbers = np.tile(np.arange(num_microbatches), num_chunks)
+    return in_turns((run(F, stages, numbers), -len(numbers)), (run(B, stages[::-1], numbers[::-1]), 0))
+
+
+@schedule("modular", chunks="many")
+def modular(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+    """Layered gradient accumulation on a modular pipeline: rank i holds layers i, i + p, …; breadth-first by layer.
+
+    Lamy-Poirier 2021, arXiv:2106.02679: every micro-batch finishes a layer before any begins the next, so a layer's
+    weights are gathered twice and its gradients reduced once a step, beside the whole backward. Breadth-first order
+    with one layer a chunk; on one rank layered accumulation without a pipeline. Bubble p (p − 1)/(m n) of the compute
+    for n layers.
+    """
+    return breadth_first_row(rank, num_ranks, num_chunks, num_microbatches)

@@ -1,8 +1,9 @@
 """Interleaved 1F1B: each rank holds several chunks of the model."""
 
-from collections.abc import Iterator
+import numpy as np
 
-from sim.schedules.actions import Action, Kind
+from sim.errors import ScheduleError
+from sim.schedules.actions import B, F, I, Row, W, in_turns, run
 from sim.schedules.registry import schedule
 
 
@@ -20,28 +21,50 @@ def _requirement(num_ranks: int, num_chunks: int, num_microbatches: int) -> str 
     return None
 
 
-@schedule("interleaved", interleaves=True, requirement=_requirement)
-def interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Iterator[Action]:
+def _visits(num_chunks: int, num_microbatches: int, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """(chunk, micro-batch) of each forward: groups of micro-batches visit every chunk in turn."""
+    whole = num_microbatches // group
+    rest = np.arange(whole * group, num_microbatches)
+    numbers = np.arange(whole * group).reshape(whole, 1, group).repeat(num_chunks, axis=1).ravel()
+    chunks = np.tile(np.arange(num_chunks).repeat(group), whole)
+    return (
+        np.concatenate([chunks, np.arange(num_chunks).repeat(len(rest))]),
+        np.concatenate([numbers, np.tile(rest, num_chunks)]),
+    )
+
+
+@schedule("interleaved", chunks="many", requirement=_requirement, period=lambda p, v, group=None: group or p)
+def interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int, group: int | None = None) -> Row:
     """1F1B over several chunks a rank: groups of p micro-batches visit every chunk in turn; bubble 1/v of 1F1B's.
 
     Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; order as in NVIDIA/Megatron-LM
     `forward_backward_pipelining_with_interleaving` and PyTorch (older Megatron-LM ran all forwards first when there
-    are as many micro-batches as ranks). Bubble (p − 1)(t_F + t_B)/v; needs m mod p = 0.
+    are as many micro-batches as ranks). Bubble (p − 1)(t_F + t_B)/v; needs m mod p = 0. `group` sets another size of
+    the groups, from p (depth first) to all micro-batches (breadth first): Llama 3, arXiv:2407.21783, section 3.3.2,
+    and Megatron-LM's `microbatch_group_size_per_vp_stage`; larger ones give sends more time and keep more activations.
     """
-    total = num_chunks * num_microbatches
-    group = num_ranks * num_chunks
+    group = group or num_ranks
+    if group < num_ranks:
+        raise ScheduleError(
+            f"plan.microbatch_group = {group} must be at least plan.pp = {num_ranks}: fewer micro-batches come round "
+            "before they have filled the pipeline"
+        )
+    chunks, numbers = _visits(num_chunks, num_microbatches, group)
+    forwards = run(F, chunks * num_ranks + rank, numbers)
+    backwards = run(B, (num_chunks - 1 - chunks) * num_ranks + rank, numbers)
+    warmup = 2 * (num_ranks - 1 - rank) + (num_chunks - 1) * group
+    return in_turns((forwards, -warmup), (backwards, 0))
 
-    def unit(index: int, forward: bool) -> Action:
-        round_, inside = divmod(index, group)
-        chunk, member = divmod(inside, num_ranks)
-        chunk = chunk if forward else num_chunks - 1 - chunk
-        return Action(chunk * num_ranks + rank, Kind.F if forward else Kind.B, round_ * num_ranks + member)
 
-    warmup = min(2 * (num_ranks - 1 - rank) + (num_chunks - 1) * num_ranks, total)
-    for index in range(warmup):
-        yield unit(index, True)
-    for index in range(total - warmup):
-        yield unit(warmup + index, True)
-        yield unit(index, False)
-    for index in range(total - warmup, total):
-        yield unit(index, False)
+@schedule("zb_interleaved", chunks="many", requirement=_requirement, period=lambda p, v: p)
+def zb_interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+    """Interleaved 1F1B with weight gradients put off as in ZB-H1: less of a bubble, fewer activations alive.
+
+    PyTorch's `ScheduleInterleavedZeroBubble`, after Qi et al. 2023, arXiv:2401.10241.
+    """
+    chunks, numbers = _visits(num_chunks, num_microbatches, num_ranks)
+    back = (num_chunks - 1 - chunks) * num_ranks + rank
+    warmup = num_ranks - 1 - rank + (num_chunks - 1) * num_ranks
+    return in_turns(
+        (run(F, chunks * num_ranks + rank, numbers), -warmup), (run(I, back, numbers), 0), (run(W, back, numbers), rank)
+    )

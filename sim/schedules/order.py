@@ -7,116 +7,184 @@ gradient. That a backward follows its own stage's forward is implied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.errors import ScheduleError
-from sim.schedules.actions import Action, Kind
+from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row
+from sim.schedules.fold import Fold
 from sim.schedules.grid import format_grid
+from sim.schedules.play import play
 
 IntArray = np.ndarray
-KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
-_CODE = {kind: code for code, kind in enumerate(KINDS)}
-F, B, I, W = range(4)  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """What every rank does, in order. The arrays run over all actions, rank by rank.
 
-    actions : one tuple of actions a rank.
+    num_stages : virtual stages on all ranks; of every copy of the model where there are several.
+    num_microbatches : that go through a step; under sequence slices each slice counts as one.
+    copies : pipelines that run through the ranks at once, each with a model of its own, which take the micro-batches in
+        turn; stage q · num_stages/copies + s is stage s of copy q.
+    rank_of_stage : which rank holds each stage.
     stage, kind, microbatch, rank : of each action; kind as an index into KINDS.
+    first : index of each rank's first action, and after the last the number of actions.
     previous : index of the action before it on its rank, or −1.
     needs : index of the action it waits for, or −1.
+    pair_needs : where an action begins together with the next, what that one waits for; −1 for all others, None: no
+        action does.
     topological : an order in which all can run.
+    levels : where in it the actions end that could run at the same moment; None where there are too few of them.
+    fold : a repeating part of which only the beginning is in the arrays; None: everything is.
     """
 
     schedule: str
     num_ranks: int
     num_stages: int
     num_microbatches: int
-    actions: tuple[tuple[Action, ...], ...]
+    copies: int
+    rank_of_stage: IntArray
     stage: IntArray
     kind: IntArray
     microbatch: IntArray
     rank: IntArray
+    first: IntArray
     previous: IntArray
     needs: IntArray
+    pair_needs: IntArray | None
     topological: IntArray
+    levels: IntArray | None
+    fold: Fold | None = None
 
-    def visits_per_stage(self) -> float:
-        """How often a rank turns to a stage it holds, averaged over stages and over forward and backward.
+    @property
+    def actions(self) -> tuple[tuple[Action, ...], ...]:
+        """One tuple of actions a rank."""
+        return tuple(as_actions(self.row(rank)) for rank in range(self.num_ranks))
 
-        Micro-batches that follow each other on a stage are one visit: breadth-first orders visit each stage once,
-        interleaved ones once a group of micro-batches. What ZeRO gathers and reduces it moves once a visit.
-        """
-        visits = 0
-        forward = self.kind == F
-        for chosen in (forward, ~forward & (self.kind != W)):
-            stage, rank = self.stage[chosen], self.rank[chosen]
-            visits += int(((np.diff(stage) != 0) | (np.diff(rank) != 0)).sum()) + 1
-        return visits / (2 * self.num_stages)
+    def row(self, rank: int) -> Row:
+        """A rank's actions: stage, kind, micro-batch."""
+        here = self.of_rank(rank)
+        kind = self.kind[here]
+        if self.pair_needs is not None:
+            kind = kind + PAIRED * (self.pair_needs[here] >= 0)
+        return np.stack([self.stage[here], kind, self.microbatch[here]], axis=1)
+
+    def of_rank(self, rank: int) -> slice:
+        """Where a rank's actions stand."""
+        return slice(int(self.first[rank]), int(self.first[rank + 1]))
+
+    def abroad(self, needs: IntArray) -> IntArray:
+        """Those of the needs that another rank meets; −1 where the rank's own order does, without a send."""
+        return np.asarray(np.where((needs >= 0) & (self.rank[needs] != self.rank), needs, -1))
+
+    @property
+    def weight(self) -> IntArray:
+        """How many actions of the step each action stands for: one, or more where a fold leaves some out."""
+        if self.fold is not None and self.fold.endless:  # a step is one batch of many
+            weight = np.zeros(len(self.stage), dtype=np.int64)
+            weight[self.fold.block(0)] = 1
+            return weight
+        weight = np.ones(len(self.stage), dtype=np.int64)
+        if self.fold is not None:
+            weight[self.fold.block(0)] += self.fold.times
+        return weight
+
+    @property
+    def is_head(self) -> IntArray:
+        """Of each stage, whether it is the last of its copy of the model."""
+        per_copy = self.num_stages // self.copies
+        return np.asarray(np.arange(self.num_stages) % per_copy == per_copy - 1)
 
     def __len__(self) -> int:
         return len(self.stage)
 
 
-def make_order(schedule: str, actions: Sequence[Sequence[Action]], num_stages: int, num_microbatches: int) -> Order:
+def make_order(
+    schedule: str,
+    actions: Sequence[Row | Iterable[Action]],
+    num_stages: int,
+    num_microbatches: int,
+    *,
+    copies: int = 1,
+) -> Order:
     """Turn the ranks' actions into a validated Order.
+
+    Parameters
+    ----------
+    actions : sequence
+        Of each rank its actions, or its row.
+    num_stages : int
+        Of all copies of the model together.
 
     Raises
     ------
     ScheduleError
         An action missing, repeated or out of range, a stage on two ranks, or a deadlock; with the place in the grid.
     """
-    rows = tuple(tuple(row) for row in actions)
-    flat = [action for row in rows for action in row]
-    stage = np.array([action.stage for action in flat], dtype=np.int64)
-    kind = np.array([_CODE[action.kind] for action in flat], dtype=np.int64)
-    microbatch = np.array([action.microbatch for action in flat], dtype=np.int64)
-    rank = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    split = bool((kind == I).any())
-    index = _index(rows, stage, kind, microbatch, rank, (num_stages, num_microbatches), split)
-    needs = _needs(index, stage, kind, microbatch, num_stages, split)
-    first = np.cumsum([0] + [len(row) for row in rows[:-1]])
-    previous = np.arange(-1, len(flat) - 1)
-    previous[first[first < len(flat)]] = -1
-    topological = _topological(rows, needs, first)
+    rows = [as_row(row) for row in actions]
+    lengths = [len(row) for row in rows]
+    first = np.concatenate([[0], np.cumsum(lengths)])
+    stage, kind, microbatch = np.ascontiguousarray(np.concatenate(rows).T) if rows else np.zeros((3, 0), dtype=int)
+    rank = np.repeat(np.arange(len(rows)), lengths)
+    paired = np.flatnonzero(kind & PAIRED)
+    kind &= ~PAIRED
+    size = (num_stages, num_microbatches, copies)
+    index, home = _index(rows, stage, kind, microbatch, rank, size)
+    needs = _needs(index, stage, kind, microbatch, num_stages // copies)
+    pair_needs = None
+    if len(paired):
+        pair_needs = np.full(len(needs), -1)
+        pair_needs[paired] = needs[paired + 1]
+    previous = np.arange(-1, len(stage) - 1)
+    previous[first[:-1][np.asarray(lengths) > 0]] = -1
+    topological, levels = _topological(rows, needs, pair_needs, first)
     return Order(
         schedule,
         len(rows),
         num_stages,
         num_microbatches,
-        rows,
+        copies,
+        home,
         stage,
         kind,
         microbatch,
         rank,
+        first,
         previous,
         needs,
+        pair_needs,
         topological,
+        levels,
     )
 
 
+def folded(order: Order, fold: Fold, num_microbatches: int) -> Order:
+    """The order with a fold: it stands for `num_microbatches`, more than its arrays hold."""
+    return replace(order, fold=fold, num_microbatches=num_microbatches)
+
+
 def _index(
-    rows: tuple[tuple[Action, ...], ...],
+    rows: Sequence[Row],
     stage: IntArray,
     kind: IntArray,
     microbatch: IntArray,
     rank: IntArray,
-    size: tuple[int, int],
-    split: bool,
-) -> IntArray:
-    """Where each (kind, stage, micro-batch) stands; raises where one is missing, repeated or foreign."""
-    num_stages, num_microbatches = size
-    expected = (F, I, W) if split else (F, B)
-    outside = (stage < 0) | (stage >= num_stages) | (microbatch < 0) | (microbatch >= num_microbatches)
-    foreign = outside | ~np.isin(kind, expected)
+    size: tuple[int, int, int],
+) -> tuple[IntArray, IntArray]:
+    """Where each (kind, stage, micro-batch) stands, and each stage's rank; raises at what is missing or foreign."""
+    num_stages, num_microbatches, copies = size
+    split = bool((kind == I).any())
+    known = np.zeros(len(KINDS), dtype=bool)
+    known[[F, B, U]] = True
+    known[[I, W]] = split
+    foreign = (stage < 0) | (stage >= num_stages) | (microbatch < 0) | (microbatch >= num_microbatches) | ~known[kind]
+    if copies > 1:  # they take the micro-batches in turn
+        foreign |= stage // (num_stages // copies) != microbatch % copies
     if foreign.any():
-        place = int(foreign.argmax())
-        raise ScheduleError(_at("{action} does not belong to the step", rows, place))
+        raise ScheduleError(_at("{action} does not belong to the step", rows, int(foreign.argmax())))
     code = (kind * num_stages + stage) * num_microbatches + microbatch
     index: IntArray = np.full(len(KINDS) * num_stages * num_microbatches, -1)
     index[code] = np.arange(len(code))
@@ -124,77 +192,83 @@ def _index(
     if repeated.any():
         raise ScheduleError(_at("{action} is done more than once", rows, int(repeated.argmax())))
     index = index.reshape(len(KINDS), num_stages, num_microbatches)
-    missing = np.argwhere(index[list(expected)] < 0)
-    if len(missing):
-        which, at_stage, at_microbatch = missing[0]
-        action = Action(int(at_stage), KINDS[expected[which]], int(at_microbatch))
-        more = f" ({len(missing)} actions are missing)" if len(missing) > 1 else ""
+    halves = (index[I] >= 0) | (index[W] >= 0)
+    both = (index[B] >= 0) & halves  # a whole backward and a half of one
+    if both.any():
+        raise ScheduleError(_at("{action} does not belong to the step", rows, int(index[:, both].max())))
+    expected = np.ones((num_stages, num_microbatches), dtype=bool)
+    if copies > 1:
+        of_stage = np.arange(num_stages)[:, np.newaxis] // (num_stages // copies)
+        expected = of_stage == np.arange(num_microbatches) % copies
+    halved = halves | (split and not (index[B] >= 0).any())
+    lacking = (index < 0) & expected
+    lacking[B] &= ~halved
+    lacking[[I, W]] &= halved
+    lacking[U] = False
+    if lacking.any():
+        missing = np.argwhere(lacking)
+        which, at_stage, at_microbatch = missing[0].tolist()
+        action = Action(at_stage, KINDS[which], at_microbatch)
+        more = f" ({len(missing):,} actions are missing)" if len(missing) > 1 else ""
+        near = int(index[:, at_stage, at_microbatch].max())  # what is done of the micro-batch on that stage
+        if near >= 0:
+            raise ScheduleError(_at(f"{action} is never done, though {{action}} is{more}", rows, near))
         raise ScheduleError(f"{action} is never done{more}\n{_window(rows, None, 0)}")
-    home = rank[index[F, :, 0]]
+    home = np.full(num_stages, -1)
+    home[stage[::-1]] = rank[::-1]  # the first to turn to a stage holds it
     astray = home[stage] != rank
     if astray.any():
         place = int(astray.argmax())
         other = int(home[stage[place]])
         raise ScheduleError(_at(f"{{action}} is on rank {rank[place]}, but rank {other} holds that stage", rows, place))
-    return index
+    return index, home
 
 
-def _needs(
-    index: IntArray, stage: IntArray, kind: IntArray, microbatch: IntArray, num_stages: int, split: bool
-) -> IntArray:
+def _needs(index: IntArray, stage: IntArray, kind: IntArray, microbatch: IntArray, per_copy: int) -> IntArray:
     needs = np.full(len(stage), -1)
-    gradient = I if split else B
-    later = (kind == F) & (stage > 0)
+    within = stage % per_copy
+    later = np.flatnonzero((kind == F) & (within > 0))
     needs[later] = index[F, stage[later] - 1, microbatch[later]]
-    inner = (kind == gradient) & (stage < num_stages - 1)
-    needs[inner] = index[gradient, stage[inner] + 1, microbatch[inner]]
-    turn = (kind == gradient) & (stage == num_stages - 1)
+    backward = (kind == B) | (kind == I)
+    gradient = np.maximum(index[B], index[I])  # whichever there is
+    inner = np.flatnonzero(backward & (within < per_copy - 1))
+    needs[inner] = gradient[stage[inner] + 1, microbatch[inner]]
+    turn = np.flatnonzero(backward & (within == per_copy - 1))
     needs[turn] = index[F, stage[turn], microbatch[turn]]
-    weight = kind == W
+    weight = np.flatnonzero(kind == W)
     needs[weight] = index[I, stage[weight], microbatch[weight]]
     return needs
 
 
-def _topological(rows: tuple[tuple[Action, ...], ...], needs: IntArray, first: IntArray) -> IntArray:
-    """Play the order: run each rank until it waits, go on where something became ready; raise where all wait."""
-    need = needs.tolist()
-    position = first.tolist()
-    end = [start + len(row) for start, row in zip(position, rows, strict=True)]
-    done = bytearray(len(need))
-    waiting: dict[int, list[int]] = {}
-    ready = list(range(len(rows)))[::-1]
-    sequence: list[int] = []
-    while ready:
-        rank = ready.pop()
-        at, last = position[rank], end[rank]
-        while at < last:
-            blocker = need[at]
-            if blocker >= 0 and not done[blocker]:
-                waiting.setdefault(blocker, []).append(rank)
-                break
-            done[at] = 1
-            sequence.append(at)
-            if at in waiting:
-                ready.extend(waiting.pop(at))
-            at += 1
-        position[rank] = at
-    if len(sequence) < len(need):
-        stuck = next(rank for rank in range(len(rows)) if position[rank] < end[rank])
-        place = position[stuck]
-        flat = [action for row in rows for action in row]
-        raise ScheduleError(_at(f"deadlock: rank {stuck} waits for {flat[need[place]]} before {{action}}", rows, place))
-    return np.array(sequence, dtype=np.int64)
+def _topological(
+    rows: Sequence[Row], needs: IntArray, pair_needs: IntArray | None, first: IntArray
+) -> tuple[IntArray, IntArray | None]:
+    """An order in which all actions can run, and its levels; raise where all ranks wait."""
+    sequence, levels = play(needs, pair_needs, first)
+    if len(sequence) < len(needs):
+        done = np.zeros(len(needs) + 1, dtype=bool)
+        done[sequence], done[-1] = True, True  # what needs nothing needs number −1
+        place = int(np.argmin(done))
+        stuck = int(np.searchsorted(first, place, side="right")) - 1
+        awaited = int(needs[place])
+        if done[awaited] and pair_needs is not None:
+            awaited = int(pair_needs[place])
+        row = int(np.searchsorted(first, awaited, side="right")) - 1
+        blocker = as_actions(rows[row][awaited - first[row]][np.newaxis])[0]
+        raise ScheduleError(_at(f"deadlock: rank {stuck} waits for {blocker} before {{action}}", rows, place))
+    return sequence, levels
 
 
-def _at(message: str, rows: tuple[tuple[Action, ...], ...], place: int) -> str:
+def _at(message: str, rows: Sequence[Row], place: int) -> str:
     """The message, with the action at flat index `place` filled in, and the grid around it, marked."""
     rank = 0
     while place >= len(rows[rank]):
         place -= len(rows[rank])
         rank += 1
-    return f"{message.format(action=rows[rank][place])}\n{_window(rows, (rank, place), max(0, place - 4))}"
+    action = as_actions(rows[rank][place][np.newaxis])[0]
+    return f"{message.format(action=action)}\n{_window(rows, (rank, place), max(0, place - 4))}"
 
 
-def _window(rows: tuple[tuple[Action, ...], ...], mark: tuple[int, int] | None, start: int) -> str:
-    shown = [row[start : start + 10] for row in rows]
+def _window(rows: Sequence[Row], mark: tuple[int, int] | None, start: int) -> str:
+    shown = [as_actions(row[start : start + 10]) for row in rows]
     return format_grid(shown, mark=None if mark is None else (mark[0], mark[1] - start), first=start)

@@ -1,62 +1,135 @@
-"""Schedules by name. A new schedule is one generator under `@schedule("name")`; all else follows.
+"""Schedules by name. A new schedule is one function under `@schedule("name")`; all else follows.
 
-The generator yields what one rank does, in order: compute only, no idle slots, no communication, no times.
+The function says what a rank does, in order: compute only, no idle slots, no communication, no times. It yields
+actions, or returns a row (`sim.schedules.actions`), which is faster.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
 from sim.errors import ScheduleError, nearest
-from sim.schedules.actions import Action
-from sim.schedules.order import Order, make_order
+from sim.schedules.actions import Action, Row, as_row
+from sim.schedules.grid import read_grid
 
-Generator = Callable[[int, int, int, int], Iterable[Action]]
-"""(rank, num_ranks, num_chunks, num_microbatches) -> the rank's actions."""
+Generator = Callable[..., Row | Iterable[Action]]
+"""(rank, num_ranks, num_chunks, num_microbatches, **options) -> the rank's actions."""
+Grid = Callable[..., list[Row]]
+"""(num_ranks, num_chunks, num_microbatches, **options) -> the actions of all ranks."""
+
+OPTIONS = {
+    "group": "plan.microbatch_group",
+    "slices": "plan.sequence_slices",
+    "batches": "batches",
+    "times": "times",
+}
+"""What a schedule may take besides its sizes, and the field that sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A registered schedule.
 
-    interleaves : takes more than one chunk per rank; stage = chunk · num_ranks + rank.
+    chunks : "one" or "many" a rank, or exactly so many; with "many", stage = chunk · num_ranks + rank.
+    copies : pipelines, each with a model of its own, that run through the ranks at once.
     staggered : no rank waits for the others between steps, so a step is as long as the longest rank's own.
+    asynchronous : batches follow each other without a flush; updates are in the order.
+    delay : updates by which the version that a batch is begun with is behind the newest; None: it is the newest.
+    options : keywords that the generator takes besides its sizes, of OPTIONS.
     requirement : (num_ranks, num_chunks, num_microbatches) -> what is wrong with them, or None.
+    period : (num_ranks, num_chunks, **options) -> micro-batches after which the order repeats; None: it does not.
     """
 
     name: str
-    generator: Generator
+    rows: Callable[..., list[Row]]
     summary: str
-    interleaves: bool
+    chunks: Literal["one", "many"] | int
+    copies: int
     staggered: bool
+    asynchronous: bool
+    delay: int | None
+    options: tuple[str, ...]
     requirement: Callable[[int, int, int], str | None]
+    period: Callable[..., int] | None
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether it takes more than one chunk a rank."""
+        return self.chunks != "one"
 
 
-MOST_ACTIONS = 4_000_000
-"""A step of more is refused rather than run for minutes in gigabytes."""
 _REGISTRY: dict[str, Schedule] = {}
+_ON_REGISTER: list[Callable[[], None]] = []
+"""What forgets the orders made so far when a name may mean another schedule."""
 
 
 def schedule(
     name: str,
     *,
+    chunks: Literal["one", "many"] | int = "one",
     interleaves: bool = False,
+    copies: int = 1,
+    whole: bool = False,
     staggered: bool = False,
+    asynchronous: bool = False,
+    delay: int | None = None,
     requirement: Callable[[int, int, int], str | None] = lambda p, v, m: None,
-) -> Callable[[Generator], Generator]:
-    """Register a generator under `name`; the first line of its docstring is its summary."""
+    period: Callable[..., int] | None = None,
+) -> Callable[[Any], Any]:
+    """Register a generator under `name`; the first line of its docstring is its summary.
 
-    def register(generator: Generator) -> Generator:
+    Parameters
+    ----------
+    interleaves : bool
+        Short for chunks="many".
+    whole : bool
+        The function gives the actions of all ranks at once.
+    chunks, copies, staggered, asynchronous, delay, requirement, period
+        As in `Schedule`.
+    """
+
+    def register(generator: Any) -> Any:
         summary = (generator.__doc__ or "").strip().partition("\n")[0]
-        _REGISTRY[name] = Schedule(name, generator, summary, interleaves, staggered, requirement)
-        build_order.cache_clear()
+        options = tuple(option for option in OPTIONS if option in inspect.signature(generator).parameters)
+
+        def rows(p: int, v: int, m: int, **given: Any) -> list[Row]:
+            if whole:
+                return [as_row(row) for row in generator(p, v, m, **given)]
+            return [as_row(generator(rank, p, v, m, **given)) for rank in range(p)]
+
+        _REGISTRY[name] = Schedule(
+            name,
+            rows,
+            summary,
+            "many" if interleaves else chunks,
+            copies,
+            staggered,
+            asynchronous,
+            delay,
+            options,
+            requirement,
+            period,
+        )
+        for forget in _ON_REGISTER:
+            forget()
         return generator
 
     return register
+
+
+def on_register(forget: Callable[[], None]) -> None:
+    """Call this whenever a schedule is registered."""
+    _ON_REGISTER.append(forget)
+
+
+def schedules() -> list[Schedule]:
+    """All registered schedules."""
+    return [_REGISTRY[name] for name in schedule_names()]
 
 
 def is_staggered(name: str) -> bool:
@@ -69,57 +142,40 @@ def schedule_names() -> list[str]:
     return sorted(_REGISTRY)
 
 
+def is_file(name: str) -> bool:
+    """Whether a schedule's name is that of a text file with a grid: it has a slash or an ending."""
+    return "/" in name or "\\" in name or name.endswith((".txt", ".grid"))
+
+
 def get_schedule(name: str) -> Schedule:
-    """The schedule registered as `name`.
+    """The schedule registered as `name`, or the one that a text file of that name holds.
 
     Raises
     ------
     ScheduleError
         There is none; the message names the nearest.
     """
+    if is_file(name):
+        return grid_schedule(name, read_grid(name))
     if name not in _REGISTRY:
         raise ScheduleError(f"unknown schedule {name!r}{nearest(name, _REGISTRY)}")
     return _REGISTRY[name]
 
 
-@lru_cache(maxsize=64)
-def build_order(name: str, num_ranks: int, num_chunks: int, num_microbatches: int) -> Order:
-    """Generate and validate the order of all ranks.
+def grid_schedule(name: str, grid: list[list[Action]]) -> Schedule:
+    """A schedule that is written down: of one size, with its stages wherever the grid has them."""
+    rows = [as_row(row) for row in grid]
+    everything = np.concatenate(rows)
+    size = (len(rows), int(everything[:, 0].max()) + 1, int(everything[:, 2].max()) + 1)
 
-    Raises
-    ------
-    ScheduleError
-        An unknown name, sizes the schedule cannot take, or an order that breaks a rule.
-    """
-    chosen = get_schedule(name)
-    if min(num_ranks, num_chunks, num_microbatches) < 1:
-        raise ScheduleError(
-            "a schedule needs at least one rank, chunk and micro-batch, "
-            f"not {num_ranks}, {num_chunks}, {num_microbatches}"
+    def requirement(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
+        asked = (num_ranks, num_ranks * num_chunks, num_microbatches)
+        if asked == size:
+            return None
+        return (
+            f"its grid has {size[0]} ranks, {size[1]} stages and {size[2]} micro-batches, but plan.pp is {asked[0]}, "
+            f"plan.pp · plan.num_chunks {asked[1]} and a step has {asked[2]} micro-batches; write another grid, or "
+            "change plan.pp, plan.num_chunks, training.global_batch_size, plan.dp or plan.microbatch_size"
         )
-    if num_chunks > 1 and not chosen.interleaves:
-        able = " or ".join(repr(item.name) for item in _REGISTRY.values() if item.interleaves)
-        raise ScheduleError(
-            f"schedule {name!r} holds one chunk a rank, not num_chunks = {num_chunks}; "
-            f"set plan.schedule to {able} or plan.num_chunks to 1"
-        )
-    num_actions = 2 * num_ranks * num_chunks * num_microbatches
-    if num_actions > MOST_ACTIONS:
-        raise ScheduleError(
-            f"{num_ranks} ranks · {num_chunks} chunks · {num_microbatches} micro-batches make {num_actions:,} actions, "
-            f"more than the {MOST_ACTIONS:,} that are played one by one; use a larger plan.microbatch_size or "
-            "plan.dp, or a smaller training.global_batch_size"
-        )
-    problem = chosen.requirement(num_ranks, num_chunks, num_microbatches)
-    if problem:
-        raise ScheduleError(f"schedule {name!r}: {problem}")
-    actions = tuple(tuple(chosen.generator(rank, num_ranks, num_chunks, num_microbatches)) for rank in range(num_ranks))
-    order = make_order(name, actions, num_ranks * num_chunks, num_microbatches)
-    astray = np.flatnonzero(order.stage % num_ranks != order.rank)
-    if len(astray):
-        stage, rank = int(order.stage[astray[0]]), int(order.rank[astray[0]])
-        raise ScheduleError(
-            f"schedule {name!r} puts stage {stage} on rank {rank}; stages are dealt in turn, so it belongs on rank "
-            f"{stage % num_ranks} (stage = chunk · {num_ranks} + rank)"
-        )
-    return order
+
+    return Schedule(name, lambda p, v, m: rows, "", "many", 1, False, False, None, (), requirement, None)

@@ -3,6 +3,7 @@
 from sim.specs.hardware import ClusterSpec, GpuSpec, NodeSpec
 from sim.specs.loading import build_scenario, load_scenario
 from sim.specs.model import ModelSpec
+from sim.specs.network import LevelSpec, NetworkSpec
 from sim.specs.plan import ParallelPlan
 from sim.specs.presets import load_preset, preset_names, preset_source
 from sim.specs.profile import Profile
@@ -13,7 +14,9 @@ from sim.specs.training import TrainingSpec
 __all__ = [
     "ClusterSpec",
     "GpuSpec",
+    "LevelSpec",
     "ModelSpec",
+    "NetworkSpec",
     "NodeSpec",
     "ParallelPlan",
     "Profile",

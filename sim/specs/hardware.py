@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sim.errors import SpecError
 from sim.specs.base import Spec
+from sim.specs.network import NetworkSpec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
@@ -76,6 +77,8 @@ class ClusterSpec(Spec):
     network_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of that bandwidth which collectives and sends reach on this fabric, where it was measured. Default: the
     profile's values, which are those of InfiniBand."""
+    network: NetworkSpec | None = None
+    """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
 
     @model_validator(mode="before")
     @classmethod

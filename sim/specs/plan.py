@@ -8,6 +8,9 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 
+LAYERED = ("breadth_first", "modular")
+"""Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
+
 
 class ParallelPlan(Spec):
     """How one training step is spread over tp · cp · pp · dp GPUs."""
@@ -26,6 +29,10 @@ class ParallelPlan(Spec):
     """In which order a pipeline rank works; `flopcast presets list schedules` names them."""
     num_chunks: PositiveInt = 1
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
+    microbatch_group: PositiveInt | None = None
+    """Micro-batches that visit a chunk one after the other in schedule interleaved, from pp (if not given) to all."""
+    sequence_slices: PositiveInt = 1
+    """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"
     """Activations recomputed in the backward: none, the attention core only (selective), the cheap kernels and
     every other multiply (per_op, what torchtitan calls selective), or each whole layer."""
@@ -46,7 +53,7 @@ class ParallelPlan(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
-        if self.num_chunks > 1 and self.pp == 1:
+        if self.num_chunks > 1 and self.pp == 1 and self.schedule not in LAYERED:
             raise ValueError(f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")

@@ -52,6 +52,10 @@ class Scenario(Spec):
             rules.append((plan.tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"))
         if plan.sequence_parallel:
             rules.append((plan.tp, "plan.tp", training.sequence_length, "training.sequence_length"))
+        if plan.sequence_slices > 1:
+            rules.append(
+                (plan.sequence_slices, "plan.sequence_slices", training.sequence_length, "training.sequence_length")
+            )
         if plan.cp > 1:
             rules.append(
                 (
@@ -77,6 +81,19 @@ class Scenario(Spec):
             problems.append(
                 f"training.global_batch_size = {batch} must be a multiple of plan.dp · plan.microbatch_size = "
                 f"{plan.dp} · {plan.microbatch_size} = {replica}; nearest: {nearest_batch}"
+            )
+        if plan.schedule == "modular" and plan.num_stages != model.num_layers:
+            chunks = model.num_layers // plan.pp
+            remedy = (
+                f"set plan.num_chunks to {chunks}"
+                if chunks * plan.pp == model.num_layers
+                else (
+                    f"choose a plan.pp that divides model.num_layers, such as {divisor_near(model.num_layers, plan.pp)}"
+                )
+            )
+            problems.append(
+                f"schedule 'modular' holds one layer a stage, but plan.pp · plan.num_chunks = {plan.num_stages} is not "
+                f"model.num_layers = {model.num_layers}; {remedy}"
             )
         dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
         if plan.uneven_layers and dealt < plan.num_stages:

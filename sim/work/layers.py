@@ -27,6 +27,7 @@ class Cut:
 
     width : bytes of an activation or weight in compute precision.
     fp8 : the linear layers inside transformer layers multiply 8-bit numbers.
+    slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
     """
 
     tp: Number
@@ -37,11 +38,12 @@ class Cut:
     width: int = 2
     cp: Number = 1
     fp8: bool = False
+    slices: Number = 1
 
     @property
     def tokens(self) -> Number:
-        """Tokens of a micro-batch that one GPU of its context-parallel group works on."""
-        return self.microbatch_size * self.sequence_length / self.cp
+        """Tokens that one GPU of a context-parallel group works on at a time: a micro-batch, or a slice of it."""
+        return self.microbatch_size * self.sequence_length / (self.cp * self.slices)
 
     @property
     def norm_tokens(self) -> Number:
@@ -198,7 +200,7 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Scores, softmax, dropout and values: what selective recomputation runs again."""
     s, b, d, w = cut.sequence_length, cut.microbatch_size, model.head_dim, cut.width
     heads = model.num_heads / cut.tp * b
-    rows = s / cut.cp  # queries on this GPU; the keys and values of the whole sequence come by
+    rows = s / (cut.cp * cut.slices)  # queries on this GPU; the keys and values of the whole sequence come by
     # Two multiplies of rows × s × d a head forward, four backward.
     full = 4.0 * rows * s * d * heads
     exchange_f, exchange_b = _exchange_keys(model, stack, cut)

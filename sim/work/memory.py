@@ -154,7 +154,12 @@ def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
 
 
 def rank_memory(
-    scenario: Scenario, cut: Cut, held: tuple[Stage, ...], peak_activations: float, peak_logits: int = 1
+    scenario: Scenario,
+    cut: Cut,
+    held: tuple[Stage, ...],
+    peak_activations: float,
+    peak_logits: int = 1,
+    weight_versions: int = 1,
 ) -> MemoryUse:
     """Peak memory of one GPU of a pipeline rank.
 
@@ -169,6 +174,8 @@ def rank_memory(
         Most bytes of kept activations alive at once, from the schedule's order. [bytes]
     peak_logits : int
         Most micro-batches whose logits are alive at once on the stage with the head.
+    weight_versions : int
+        Versions of the weights that an asynchronous schedule keeps.
     """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
     fp32_shards = stack.fp32_shards and plan.zero_stage == 3
@@ -186,7 +193,7 @@ def rank_memory(
     working = max(working - freed, 0.0)
     boundary = cut.width * cut.norm_tokens * model.hidden_size
     return MemoryUse(
-        weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2],
+        weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2] * weight_versions,
         gradients=params * grad_width * shard[1],
         optimizer=params * state_bytes_per_param(training, stack) * shard[0],
         activations=peak_activations,

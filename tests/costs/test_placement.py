@@ -37,7 +37,7 @@ def test_the_slowest_group_counts(plan, domain):
         crossing = any(
             gpu(p, d, t) // domain != gpu((p + 1) % pp, d, t) // domain for d in range(dp) for t in range(tp)
         )
-        assert hop_crosses_domains(p, record, machine) == crossing
+        assert hop_crosses_domains(p, (p + 1) % pp, record, machine) == crossing
 
 
 @pytest.mark.parametrize("domain", [8, 72])

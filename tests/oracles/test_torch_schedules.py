@@ -11,7 +11,7 @@ import pytest
 
 from sim.schedules import build_order
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 
 SIZES = [(1, 1), (1, 4), (2, 2), (2, 3), (3, 3), (3, 7), (4, 4), (4, 8), (4, 9), (5, 16), (8, 8), (8, 24)]
@@ -72,11 +72,52 @@ def test_gpipe_with_fewer_microbatches_than_ranks(p, m):
     assert ours("gpipe", p, 1, m) == [run_torch(pipelining.ScheduleGPipe, rank, p, m) for rank in range(p)]
 
 
+def torch_rows(schedule, p, v, m, **given):
+    """The `pipeline_order` of a schedule with v stages a rank, without idle slots; pairs as one action after the other."""
+    wave = schedule in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
+
+    def stage(rank, chunk):
+        index = (chunk + 1) * p - 1 - rank if wave and chunk % 2 else chunk * p + rank
+        return types.SimpleNamespace(
+            num_stages=p * v, group_size=p, group_rank=rank, stage_index=index, submod=torch.nn.Identity()
+        )
+
+    def flat(actions):
+        for action in actions:
+            if action is not None:
+                yield from (map(str, action.sub_actions) if action.sub_actions else [str(action)])
+
+    made = getattr(pipelining, schedule)([stage(0, chunk) for chunk in range(v)], m)
+    return [list(flat(made.pipeline_order[rank])) for rank in range(p)]
+
+
 # Equal for every m that p divides, m = p included (Megatron-LM of 2021 ran all forwards first in that one case).
 @pytest.mark.parametrize(("p", "v", "m"), CHUNKED)
 def test_interleaved(p, v, m):
-    def stage(chunk):
-        return types.SimpleNamespace(num_stages=p * v, group_size=p, group_rank=0, stage_index=chunk * p)
+    assert ours("interleaved", p, v, m) == torch_rows("ScheduleInterleaved1F1B", p, v, m)
 
-    theirs = pipelining.ScheduleInterleaved1F1B([stage(chunk) for chunk in range(v)], m).pipeline_order
-    assert ours("interleaved", p, v, m) == [[str(a) for a in theirs[rank] if a is not None] for rank in range(p)]
+
+@pytest.mark.parametrize(("p", "v", "m"), CHUNKED)
+def test_interleaved_zero_bubble(p, v, m):
+    assert ours("zb_interleaved", p, v, m) == torch_rows("ScheduleInterleavedZeroBubble", p, v, m)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [*CHUNKED, (3, 2, 4), (4, 2, 7)])
+def test_looped_breadth_first(p, v, m):
+    assert ours("breadth_first", p, v, m) == torch_rows("ScheduleLoopedBFS", p, v, m)
+
+
+@pytest.mark.parametrize(("p", "m"), [(p, m) for p in (2, 3, 4, 8) for m in (p, 2 * p - 1, 2 * p, 3 * p + 1, 5 * p)])
+def test_zb_v(p, m):
+    assert ours("zb_v", p, 2, m) == torch_rows("ScheduleZBVZeroBubble", p, 2, m)
+
+
+@pytest.mark.parametrize(("p", "m"), [(p, 2 * p + more) for p in (1, 2, 3, 4, 8) for more in (0, 1, 2, 9)])
+def test_dual_pipe_v(p, m):
+    assert ours("dualpipe_v", p, 2, m) == torch_rows("ScheduleDualPipeV", p, 2, m)
+
+
+def test_every_schedule_of_torch_is_compared():
+    names = {name for name in vars(pipelining) if name.startswith("Schedule")}
+    compared = {"GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS", "ZBVZeroBubble", "DualPipeV"}
+    assert names == {f"Schedule{name}" for name in compared}

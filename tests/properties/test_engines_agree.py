@@ -4,22 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from strategies import orders
 
 from sim.breakdown import CAUSES, break_down
 from sim.engines import ENGINES, build_program, closed_form, run
 from sim.errors import SpecError
 from sim.schedules import build_order, get_schedule, schedule_names
-
-
-@st.composite
-def orders(draw, names=None):
-    """An order of any schedule, of a size it takes."""
-    name = draw(st.sampled_from(names or schedule_names()))
-    v = draw(st.integers(2, 4)) if get_schedule(name).interleaves else 1
-    p = draw(st.integers(2 if v > 1 else 1, 6))
-    m = p * draw(st.integers(1, 3)) if v > 1 else draw(st.integers(1, 14))
-    return build_order(name, p, v, m)
-
 
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()
@@ -31,6 +21,13 @@ def program_of(order, costs, hide_grad_reduce=False, hide_gather=False):
 
 def step(order, costs, engine="dag"):
     return run(build_program(order, costs), engine).step_time
+
+
+def plays(engine, order):
+    """Whether an engine takes the schedule."""
+    if engine == "closed_form":
+        return order.schedule in closed_form.SCHEDULES
+    return engine != "shared" or not get_schedule(order.schedule).asynchronous
 
 
 @given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide_reduce=switch, hide_gather=switch)
@@ -116,7 +113,7 @@ def test_sends_beside_compute_never_lengthen_a_step(order, rng, sends, random_co
 def test_breakdown_sums_to_the_step_and_has_no_negative_part(
     order, rng, blocks, hide_reduce, hide_gather, engine, random_costs
 ):
-    assume(engine != "closed_form" or order.schedule in closed_form.SCHEDULES)
+    assume(plays(engine, order))
     timeline = run(program_of(order, random_costs(rng, order, blocks=blocks), hide_reduce, hide_gather), engine)
     breakdown = break_down(timeline)
     assert breakdown.seconds.keys() == CAUSES.keys()
@@ -125,9 +122,12 @@ def test_breakdown_sums_to_the_step_and_has_no_negative_part(
     assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time
 
 
-@given(order=orders(), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
+FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
+
+
+@given(order=orders(FLUSHED), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
 def test_hiding_reductions_and_gathers_never_lengthens_a_step(order, rng, engine, random_costs):
-    assume(engine != "closed_form" or order.schedule in closed_form.SCHEDULES)
+    assume(plays(engine, order))
     costs = random_costs(rng, order)
     plain = run(program_of(order, costs), engine)
     for hide in ((True, False), (False, True), (True, True)):
@@ -188,7 +188,7 @@ def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
 @settings(max_examples=30)
 @given(order=orders(), rng=seeds, engine=st.sampled_from(sorted(ENGINES)))
 def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
-    assume(engine != "closed_form" or order.schedule in closed_form.SCHEDULES)
+    assume(plays(engine, order))
 
     def scaled(factor):
         rng.bit_generator.state = state

@@ -71,6 +71,8 @@ SUITE = (
     Configuration(1, 2, 1, "1f1b", 8),
     Configuration(1, 2, 1, "interleaved", 4, num_chunks=2),
     Configuration(1, 2, 1, "breadth_first", 4, num_chunks=2),
+    Configuration(1, 2, 1, "zb_interleaved", 4, num_chunks=2),
+    Configuration(1, 2, 1, "zb_v", 4, num_chunks=2),
     Configuration(1, 1, 2, "gpipe", 2),
     Configuration(1, 4, 1, "1f1b", 4),
     Configuration(1, 4, 1, "interleaved", 4, num_chunks=2, recompute="full"),

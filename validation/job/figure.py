@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.schedules.order import KINDS
+from sim.schedules.actions import KINDS
 from validation.job.compare import Row
 
 Bar = tuple[int, str, int, int, float, float]

@@ -11,6 +11,7 @@ from sim.costs.block import Part, pricing
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Timeline, build_program, run
 from sim.schedules import build_order
+from sim.schedules.passes import visits_per_stage
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.stages import stage_params
 from validation.job.configs import Configuration, Shape
@@ -96,7 +97,8 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     cores = machine.cores_for(cut.num_ranks)
     scenario = scenario_of(shape, cut, machine.node, machine.profile, cores)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
-    costs = with_host(stage_costs(scenario, order.visits_per_stage()), scenario, machine)
+    priced = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage)
+    costs = with_host(priced, scenario, machine, order.rank_of_stage)
     waiting = 0.0 if cores is None else machine.host_for(min(cut.tp, 2), cut.num_ranks)["waiting"]
     idle = (waiting * costs.forward[Part.HOST], waiting * costs.backward.get(Part.HOST, 0.0 * costs.forward_s))
     costs = with_flat_buffers(costs, scenario)
@@ -104,7 +106,7 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     return run(program, "dag" if cores is None else "shared")
 
 
-def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageCosts:
+def with_host(costs: StageCosts, scenario: Scenario, machine: Machine, home: np.ndarray) -> StageCosts:
     """Add the host's time, which kernels on a CPU do not hide.
 
     On a GPU the kernels run behind the host; there only what exceeds them would show, which `stack.kernel_launch_s`
@@ -121,7 +123,7 @@ def with_host(costs: StageCosts, scenario: Scenario, machine: Machine) -> StageC
         backward = backward + layers * host["layer_forward_s"]
     # Sharded or cut, parameters are DTensors, and the optimizer unpacks each of them.
     updating = machine.host_for(2 if plan.tp * plan.dp > 1 else 1, plan.num_gpus)
-    per_rank = layers.reshape(plan.num_chunks, plan.pp).sum(axis=0)
+    per_rank = np.bincount(home, layers)
     return replace(
         costs,
         forward={**costs.forward, Part.HOST: costs.forward[Part.HOST] + forward},

@@ -25,6 +25,7 @@ from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.tensor import DTensor
 
 from calibration.bench.machine import settle
+from sim.schedules import build_order
 from validation.job.configs import Configuration, Shape
 from validation.job.model import batch_of, build_part, cut_tensors, loss_of
 from validation.job.quiet import Watch, bearable, wait_for_quiet
@@ -35,13 +36,15 @@ SCHEDULES: dict[str, tuple[Any, bool]] = {
     "1f1b": (torch_schedules.Schedule1F1B, False),
     "interleaved": (torch_schedules.ScheduleInterleaved1F1B, True),
     "breadth_first": (torch_schedules.ScheduleLoopedBFS, True),
+    "zb_interleaved": (torch_schedules.ScheduleInterleavedZeroBubble, True),
+    "zb_v": (torch_schedules.ScheduleZBVZeroBubble, True),
 }
 SEED = 17
 LEARNING_RATE = 1e-3
 WARM_UP = 3
 """Steps that fault memory in, and that let torch's pipeline find out the shapes it sends."""
 Event = tuple[str, int, int, float, float]
-"""(F or B, stage, micro-batch, begin, end) [s]"""
+"""(F, B, I or W, stage, micro-batch, begin, end) [s]"""
 
 
 def make_optimizers(parts: list[Any]) -> list[torch.optim.Optimizer]:
@@ -83,7 +86,8 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int, p
     num_stages = cut.pp * cut.num_chunks
     share = shape.num_layers // num_stages
     stages = []
-    for index in range(place["pp"], num_stages, cut.pp):
+    home = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches).rank_of_stage.tolist()
+    for index in (stage for stage, rank in enumerate(home) if rank == place["pp"]):
         layers = range(index * share, (index + 1) * share)
         part = build_part(shape, layers, SEED, cut.recompute == "full").to(where)
         if cut.tp > 1:
@@ -111,7 +115,8 @@ def train(shape: Shape, configuration: Configuration, device: str, steps: int, p
         dist.barrier()
         watch, begin = Watch(), _now(device)
         clear(optimizers)
-        loss = _run_pipeline(runner, inputs, targets, place["pp"], cut)
+        ends = (place["pp"] == home[0], place["pp"] == home[-1])
+        loss = _run_pipeline(runner, inputs, targets, *ends)
         pipeline_end = _now(device)
         update(optimizers)
         end = _now(device)
@@ -157,10 +162,9 @@ def _cut_data(part: Any, mesh: Any) -> None:
     part.set_gradient_divide_factor(float(mesh.size()))
 
 
-def _run_pipeline(runner: Any, inputs: Tensor, targets: Tensor, position: int, cut: Configuration) -> float:
+def _run_pipeline(runner: Any, inputs: Tensor, targets: Tensor, first: bool, last: bool) -> float:
     """One pass of the schedule; returns this rank's mean loss, or 0 where the head is elsewhere."""
     losses: list[Tensor] = []
-    first, last = position == 0, position == cut.pp - 1
     arguments = (inputs,) if first else ()
     runner.step(*arguments, **({"target": targets, "losses": losses} if last else {}), return_outputs=False)
     return float(torch.stack(losses).detach().mean()) if last else 0.0
@@ -195,11 +199,13 @@ def trace(stage: Any, events: list[Event]) -> None:
     def noting(kind: str, call: Callable[..., Any], microbatch: int, *args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter()
         result = call(microbatch, *args, **kwargs)
+        kind = "I" if kind == "B" and not kwargs.get("full_backward", True) else kind
         events.append((kind, stage.stage_index, microbatch, begin, time.perf_counter()))
         return result
 
     stage.forward_one_chunk = partial(noting, "F", stage.forward_one_chunk)
     stage.backward_one_chunk = partial(noting, "B", stage.backward_one_chunk)
+    stage.backward_weight_one_chunk = partial(noting, "W", stage.backward_weight_one_chunk)
 
 
 def main(job_file: str, out: str) -> None:

@@ -1,0 +1,40 @@
+"""Machines of thousands of GPUs, and flows through them."""
+
+from pathlib import Path
+
+import numpy as np
+from timing import seconds
+
+from sim import load_scenario
+from sim.network.flow_run import simulate_flows
+from sim.network.flows import flows_on, max_min_rates
+from sim.network.routing import route
+from sim.network.topology import build_topology
+
+MAIN = Path(__file__).parent.parent / "scenarios" / "gpt-1t-3072-a100.yaml"
+
+
+def test_building_a_machine_of_3072_gpus(benchmark, loop):
+    cluster = load_scenario(MAIN).cluster
+    build = lambda: build_topology(cluster, 384).capacity  # noqa: E731
+    benchmark(build)
+    assert seconds(build) / loop < 1
+
+
+def test_rates_of_ten_thousand_flows(benchmark, loop):
+    topology = build_topology(load_scenario(MAIN).cluster, 384)
+    source, target = np.random.default_rng(0).integers(0, topology.num_gpus, (2, 10_000))
+    flows = flows_on(route(topology, source, target, "ecmp"))
+    benchmark(max_min_rates, flows, topology.capacity)
+    assert seconds(lambda: max_min_rates(flows, topology.capacity)) / loop < 30
+
+
+def test_sends_that_come_and_go(benchmark, loop):
+    """Every GPU of 384 nodes sends to the next pipeline stage, each a little later than the last: 6,144 events."""
+    topology = build_topology(load_scenario(MAIN).cluster, 384)
+    gpus = np.arange(topology.num_gpus)
+    flows = flows_on(route(topology, gpus, (gpus + 48) % topology.num_gpus, "ecmp"))
+    starts = np.random.default_rng(0).uniform(0.0, 0.01, len(gpus))
+    run = lambda: simulate_flows(topology.capacity, flows, starts, 1e8)  # noqa: E731
+    benchmark.pedantic(run, rounds=2)
+    benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop

@@ -1,0 +1,10 @@
+"""`flopcast scaling`: laws, walls and failures, one question a command."""
+
+import typer
+
+from sim.cli_scaling.laws import batch, fit, laws, model, optimal
+from sim.cli_scaling.runs import goodput, limits
+
+app = typer.Typer(help="Scaling laws side by side: loss, data, batch, walls, failures and cost.", no_args_is_help=True)
+for command in (optimal, model, batch, limits, goodput, fit, laws):
+    app.command()(command)

@@ -1,0 +1,133 @@
+"""Commands about runs of a size: the walls they meet, and what failures leave of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from sim.cli_scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
+from sim.errors import SpecError
+from sim.units import parse, parse_count, show, show_short, show_time
+
+
+def limits(
+    budget: Annotated[str | None, typer.Option(help="Compute of a run to hold against the walls, in FLOP.")] = None,
+    duration: Annotated[str, typer.Option(help="How long it may take.")] = "91 d",
+    batch_tokens: Annotated[str, typer.Option("--batch", help="Tokens a batch.")] = "60M",
+    layer_latency: Annotated[str, typer.Option(help="Least time of a layer, forward and backward.")] = "110 us",
+    as_json: Json = False,
+    png: Png = None,
+    svg: Svg = None,
+) -> None:
+    """The latency and data-movement walls of compute-optimal runs: our derivation, the published figures beside."""
+    from sim.report.scaling import notes, plain_table
+    from sim.scaling.limits import PUBLISHED_WALLS, latency_wall, require_possible, utilisation_in_time
+
+    check_figures(png, svg)
+    seconds, latency = parse(duration, "s"), parse(layer_latency, "s")
+    size = parse_count(batch_tokens, "batch")
+    wall = float(latency_wall(seconds, size, latency))
+    asked = None if budget is None else parse_count(budget, "budget")
+    rows = []
+    for flop in sorted({*(10.0**power for power in range(24, 32)), *([asked] if asked else [])}):
+        share, gpus = utilisation_in_time(flop, size, seconds)
+        rows.append(
+            {"flop": flop, "h100s": gpus if share else None, "utilisation": share, "latency_allows": flop <= wall}
+        )
+    if as_json:
+        print_json({"latency_wall_flop": wall, "runs": rows, "published_flop": PUBLISHED_WALLS})
+    else:
+        table = plain_table("FLOP", "H100s", "best share of peak", "latency")
+        for row in rows:
+            cells = [show_short(row["h100s"]), f"{row['utilisation']:.0%}"] if row["h100s"] else ["no number", "–"]
+            table.add_row(f"{row['flop']:.2e}", *cells, "allows it" if row["latency_allows"] else "forbids it")
+        print_view(
+            f"Compute-optimal runs in {show_time(seconds)} at {show_short(size)} tokens a batch",
+            table,
+            notes(
+                f"latency wall: {wall:.2e} FLOP at {layer_latency} a layer",
+                "the share of peak is what communication leaves, were every kernel perfect; 8 H100 a node, 400 Gbit/s",
+                "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items()),
+            ),
+        )
+    draw("draw_limits", png, svg, seconds, size, latency)
+    if asked is not None:
+        require_possible(asked, seconds, size, latency)
+
+
+def goodput(
+    name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 405B.")],
+    gpus: Annotated[int, typer.Option(help="GPUs of the job.")],
+    write_bandwidth: Annotated[str, typer.Option(help="Of the storage, all ranks together.")] = "2 TB/s",
+    interval: Annotated[str | None, typer.Option(help="Work between checkpoints; the best if not given.")] = None,
+    blocking: Annotated[str | None, typer.Option(help="Pause of a checkpoint written in the background.")] = None,
+    mtbf: Annotated[str | None, typer.Option(help="Between failures of one GPU; else Llama 3's 50,677 h.")] = None,
+    restart: Annotated[str, typer.Option(help="From a failure to the next step.")] = "10 min",
+    spares: Annotated[int | None, typer.Option(help="Spare nodes; as many as it takes if not given.")] = None,
+    repair: Annotated[str, typer.Option(help="How long a broken node is away.")] = "1 d",
+    useful: Annotated[str, typer.Option(help="Work to do, without failures.")] = "30 d",
+    price: Annotated[float, typer.Option(help="Of a GPU-hour.")] = 2.0,
+    power: Annotated[str, typer.Option(help="Of one GPU.")] = "700 W",
+    pue: Annotated[float, typer.Option(help="Building's power over the machines'.")] = 1.1,
+    as_json: Json = False,
+    png: Png = None,
+    svg: Svg = None,
+) -> None:
+    """What failures and checkpoints leave of a cluster, by formula and by simulation; days, energy and cost."""
+    from sim import reliability as rel
+    from sim.report.scaling import goodput_view
+
+    check_figures(png, svg)
+    size = float(rel.checkpoint_bytes(model_params(name)))
+    written = float(rel.write_time(size, parse(write_bandwidth, "bytes_per_s")))
+    failures = rel.Failures(
+        rel.GPU_MTBF_S if mtbf is None else parse(mtbf, "s"), parse(restart, "s"), repair_s=parse(repair, "s"),
+        spare_nodes=spares,
+    )  # fmt: skip
+    between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
+    pause = written if blocking is None else parse(blocking, "s")
+    drain = max(written - pause, 0.0)
+    rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
+    best = {rule: float(interval_of(pause, between)) for rule, interval_of in rules.items()} if pause else {}
+    if interval is None and not best:
+        raise SpecError("checkpoints that pause nothing have no best interval; give --interval, such as '5 min'")
+    chosen = max(best["exact"], drain - pause) if interval is None else parse(interval, "s")
+    checkpoints = rel.Checkpoints(chosen, pause, drain)
+    formula = rel.goodput(gpus, checkpoints, failures)
+    played = rel.simulate_goodput(gpus, checkpoints, failures)
+    work = parse(useful, "s")
+    wall = formula.wall_time(work)
+    # Runs of very many failures are all of the expected length, and slow to play.
+    runs = int(min(100, 3e5 * between / wall))
+    times = rel.simulate_wall_times(work, gpus, checkpoints, failures, runs) if runs >= 20 else None
+    spread = None if times is None else [float(end) for end in np.quantile(times, [0.05, 0.95])]
+    paid = gpus + (spares or 0) * failures.gpus_per_node
+    hours = float(rel.gpu_hours(paid, wall))
+    joules = float(rel.energy(hours, parse(power, "w"), pue))
+    found = {
+        "gpus": gpus, "checkpoint_bytes": size, "write_s": written, "job_mtbf_s": between, "interval_s": chosen,
+        "best_interval_s": best, "goodput": asdict(formula), "simulated": asdict(played),
+        "wall_s": wall, "wall_interval_s": spread,
+        "gpu_hours": hours, "cost": float(rel.rent(hours, price)), "energy_j": joules,
+    }  # fmt: skip
+    if as_json:
+        print_json(found)
+    else:
+        by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in best.items())
+        facts = {
+            "Failures": f"one in {show_time(between)}",
+            "Checkpoint": f"{show(size, 'B')}, {show_time(written)} to write",
+            "Interval": show_time(chosen) + (f"  ({by_rule})" if best else ""),
+            "Goodput": f"{formula.useful:.1%}",
+            "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
+            "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
+            "Cost": f"{hours:,.0f} GPU-hours, {hours * price:,.0f} at {price:g} an hour",
+            "Energy": f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",
+        }
+        ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
+        title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
+        print_view(goodput_view(title, facts, formula, played, [f"{ready}; simulated: 20,000 failures"]))
+    draw("draw_goodput", png, svg, gpus, checkpoints, failures)

@@ -1,0 +1,105 @@
+"""`flopcast topology`: the switches, cables and bandwidths of a cluster's network."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def topology(
+    cluster: Annotated[str, typer.Argument(help="A cluster preset (flopcast presets list clusters).")],
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of a machine of the same design; the cluster's if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Switches and cables of a cluster's network by level, and its bisection bandwidth."""
+    from sim.network.topology import build_topology
+    from sim.specs import ClusterSpec, load_preset
+    from sim.specs.loading import resolve
+
+    spec = ClusterSpec.read(resolve(load_preset("clusters", cluster), "cluster"), cluster)
+    machine = build_topology(spec, nodes)
+    facts = _facts(machine, spec)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2, allow_nan=False))
+    else:
+        _show(facts)
+
+
+def _facts(machine: Any, spec: Any) -> dict[str, Any]:
+    """Everything the command prints; bandwidths per direction."""
+    from sim.network.topology import bisection_bytes_per_s, cable_counts, switch_counts
+
+    bisection = bisection_bytes_per_s(machine)
+    full = machine.num_gpus * spec.inter_node_bandwidth_bytes_per_s / 2
+    cables = cable_counts(machine)
+    switches = switch_counts(machine)
+    levels = [
+        {
+            "name": level.name,
+            "switches": switches[level.name],
+            "ports_per_switch": level.ports,
+            "ports_down_per_switch": level.down_ports,
+            "ports_up_per_switch": level.uplinks,
+            "cables_up": cables.get(level.name, 0),
+            "cable_bytes_per_s": level.cable_bytes_per_s,
+        }
+        for level in machine.levels
+    ]
+    return {
+        "cluster": machine.name,
+        "num_nodes": machine.num_nodes,
+        "num_gpus": machine.num_gpus,
+        "gpus_per_node": machine.gpus_per_node,
+        "nics_per_node": machine.nics_per_node,
+        "nvlink_domains": machine.num_domains,
+        "nvlink_domain_gpus": machine.domain_gpus,
+        "nvlink_bytes_per_s_per_gpu": spec.node.nvlink_bandwidth_bytes_per_s,
+        "rails": machine.rails,
+        "routing": spec.network.routing,
+        "levels": levels,
+        "switches": sum(switches.values()),
+        "cables": sum(cables.values()),
+        "cables_to_nodes": cables["node"],
+        "nic_bytes_per_s": spec.inter_node_bandwidth_bytes_per_s * machine.gpus_per_node / machine.nics_per_node,
+        "bisection_bytes_per_s": bisection,
+        "share_of_full_bisection": bisection / full,
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from sim.report.text import console
+    from sim.units import show
+
+    out = console()
+    shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
+    out.print(
+        f"[bold]{facts['cluster']}[/bold]  {facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, "
+        f"{facts['routing']} routing"
+    )
+    out.print(
+        f"NVLink   {facts['nvlink_domains']:,} domains of {facts['nvlink_domain_gpus']} GPUs, "
+        f"{show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU"
+    )
+    out.print(
+        f"Cards    {facts['cables_to_nodes']:,} of {show(facts['nic_bytes_per_s'] * 8, 'bit/s')}, "
+        f"{facts['nics_per_node']} a node"
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("level")
+    for heading in ("switches", "ports", "down", "up", "cables up"):
+        table.add_column(heading, justify="right")
+    for level in facts["levels"]:
+        numbers = ("switches", "ports_per_switch", "ports_down_per_switch", "ports_up_per_switch", "cables_up")
+        table.add_row(level["name"], *(f"{level[key]:,}" for key in numbers))
+    out.print(table)
+    out.print(f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables")
+    out.print(
+        f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} each way, "
+        f"{facts['share_of_full_bisection']:.1%} of what the cards could send"
+    )

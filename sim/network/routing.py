@@ -1,0 +1,224 @@
+"""Which links a flow from one GPU to another uses, for many pairs at once.
+
+A path is a row of link numbers, padded with -1. Inside an NVLink domain it is two NVLink hops. Otherwise it leaves
+through the GPU's card, climbs to the lowest group of switches that both cards are under, and descends. Climbing, any
+cable will do; descending, the switch at the top leaves only the few that lead to the right group. The three routings
+differ in how they choose:
+
+deterministic : by the destination alone, as InfiniBand's forwarding tables do, so that on a full tree no two flows of a
+    shift permutation share a cable (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on
+    real life fat trees", CCIT report 776, 2010).
+ecmp : by a hash of source, destination and sub-flow; hashes collide.
+adaptive : not at all: the flow is spread evenly over all cables and sees their trunks.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.network.topology import IntArray, Topology, parent_of_group
+
+Routing = Literal["deterministic", "ecmp", "adaptive"]
+ROUTINGS = ("deterministic", "ecmp", "adaptive")
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def route(
+    topology: Topology,
+    source: IntArray,
+    target: IntArray,
+    routing: Routing = "adaptive",
+    *,
+    subflows: int = 1,
+    seed: int = 0,
+    proxy: bool = False,
+) -> IntArray:
+    """Paths of flows between pairs of GPUs.
+
+    Parameters
+    ----------
+    topology : Topology
+    source, target : array of int
+        GPUs. A flow from a GPU to itself uses no link.
+    routing : str
+        "deterministic", "ecmp" or "adaptive".
+    subflows : int
+        Under ecmp, into how many flows each pair's traffic is cut: rows p · subflows … of the result belong to pair p.
+    seed : int
+        Of the hash.
+    proxy : bool
+        Where rails differ, pass through the GPU of the target's rail in the source's node first, over NVLink, so that
+        the network carries only traffic within a rail (NCCL's PXN).
+
+    Returns
+    -------
+    array of int, (pairs · subflows, longest path)
+
+    Raises
+    ------
+    SpecError
+        An unknown routing, or a GPU the machine does not have.
+    """
+    if routing not in ROUTINGS:
+        raise SpecError(f"unknown routing {routing!r}; choose from {', '.join(ROUTINGS)}")
+    source, target = (np.repeat(np.asarray(gpus, dtype=np.int64).ravel(), subflows) for gpus in (source, target))
+    for gpus in (source, target):
+        if gpus.size and not 0 <= gpus.min() <= gpus.max() < topology.num_gpus:
+            raise SpecError(
+                f"GPUs {gpus.min()} to {gpus.max()} are asked for; {topology.name!r} has 0 to {topology.num_gpus - 1}"
+            )
+    subflow = np.arange(len(source)) % subflows
+    inside = source // topology.domain_gpus == target // topology.domain_gpus
+    start = topology.start
+    columns: list[IntArray] = [
+        np.where(inside, start("nvlink", "up") + source, -1),
+        np.where(inside, start("nvlink", "down") + target, -1),
+    ]
+    leaving = source
+    if proxy:
+        leaving = _same_rail(topology, source, target)
+        hop = ~inside & (leaving != source)
+        columns[0] = np.where(hop, start("nvlink", "up") + source, columns[0])
+        columns[1] = np.where(hop, start("nvlink", "down") + leaving, columns[1])
+    nics = topology.nic_of_gpu(leaving), topology.nic_of_gpu(target)
+    columns += [start("pcie", "up") + leaving, start("nic", "up") + nics[0]]
+    columns += _switched(topology, *nics, routing, _Hash(seed, leaving, target, subflow))
+    columns += [start("nic", "down") + nics[1], start("pcie", "down") + target]
+    paths = np.stack(columns, axis=1)
+    paths[inside, 2:] = -1
+    paths[source == target] = -1
+    return paths
+
+
+def _same_rail(topology: Topology, source: IntArray, target: IntArray) -> IntArray:
+    """The GPU of the source's node that has the target's place in its node."""
+    per_node = topology.gpus_per_node
+    proxy: IntArray = source // per_node * per_node + target % per_node
+    return proxy
+
+
+class _Hash:
+    """Pseudo-random numbers below a bound for every flow; they depend on the flow, the place and the seed alone."""
+
+    def __init__(self, seed: int, source: IntArray, target: IntArray, subflow: IntArray) -> None:
+        self._key = np.full(len(source), np.uint64(seed))
+        for part in (source, target, subflow):
+            self._key = _mixed(self._key + part.astype(np.uint64))
+
+    def below(self, bound: IntArray | int, place: int) -> IntArray:
+        """Uniform on 0 … bound − 1."""
+        return (_mixed(self._key + np.uint64(place)) % np.asarray(bound, dtype=np.uint64)).astype(np.int64)
+
+
+def _mixed(key: np.ndarray) -> np.ndarray:
+    """Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators": the finaliser of SplitMix64."""
+    key = key + np.uint64(0x9E3779B97F4A7C15)
+    key = (key ^ (key >> np.uint64(30))) * _MIX[0]
+    key = (key ^ (key >> np.uint64(27))) * _MIX[1]
+    key ^= key >> np.uint64(31)
+    return key
+
+
+def _switched(
+    topology: Topology, source: IntArray, target: IntArray, routing: Routing, hashed: _Hash
+) -> list[IntArray]:
+    """Columns of links between switches: up to the first common group, then down; cards in, link numbers out."""
+    levels = topology.levels
+    (from_node, from_nic), (to_node, to_nic) = (np.divmod(nics, topology.nics_per_node) for nics in (source, target))
+    numbers = range(1, len(levels) + 1)
+    groups_up = [topology.group_of(number, from_node, from_nic) for number in numbers]
+    groups_down = [topology.group_of(number, to_node, to_nic) for number in numbers]
+    climbs = [up != down for up, down in zip(groups_up, groups_down, strict=True)]
+    if routing == "adaptive":
+        trunks = [
+            [
+                np.where(climbs[i], topology.start(f"{level.name} trunk", direction) + groups[i], -1)
+                for i, level in enumerate(levels[:-1])
+            ]
+            for direction, groups in (("up", groups_up), ("down", groups_down))
+        ]
+        return trunks[0] + trunks[1][::-1]
+
+    child_up = [parent_of_group(topology, number, groups_up[number - 1])[1] for number in numbers[:-1]]
+    child_down = [parent_of_group(topology, number, groups_down[number - 1])[1] for number in numbers[:-1]]
+    keys = _destination_keys(topology, to_node, to_nic, child_down)
+
+    def climb(child: list[IntArray], ports: list[IntArray]) -> tuple[list[IntArray], list[IntArray]]:
+        """Cables (numbered within their group) and switches passed from the leaf to the top."""
+        cables, switches = [], [np.zeros_like(source)]
+        for i, (level, above) in enumerate(pairwise(levels)):
+            cables.append(switches[i] * level.uplinks + ports[i])
+            switches.append((child[i] * level.cables_per_group + cables[i]) % above.switches)
+        return cables, switches
+
+    by_destination = routing == "deterministic"
+    ports = [
+        keys[i] % level.uplinks if by_destination else hashed.below(level.uplinks, i)
+        for i, level in enumerate(levels[:-1])
+    ]
+    cables, switches = climb(child_up, ports)
+    # A destination is best reached over the cables that its own key would take it up by: no other destination's does.
+    wanted = climb(child_down, ports)[0] if by_destination else []
+
+    up: list[IntArray] = []
+    down: list[IntArray] = []
+    switch = switches[-1]
+    for i in range(len(levels) - 2, -1, -1):
+        level, above = levels[i], levels[i + 1]
+        switch = np.where(climbs[i + 1], switch, switches[i + 1])  # a flow that came no higher turns here
+        # Of the cables to the target's group, `first` and every `above.switches`-th after it end at this switch.
+        first = (switch - child_down[i] * level.cables_per_group) % above.switches
+        options = (level.cables_per_group - first + above.switches - 1) // above.switches
+        if by_destination:
+            choice = np.clip((wanted[i] - first + above.switches // 2) // above.switches, 0, options - 1)
+        else:
+            choice = hashed.below(options, len(levels) + i)
+        cable = first + choice * above.switches
+        switch = cable // level.uplinks
+        for links, groups, within, direction in ((up, groups_up, cables[i], "up"), (down, groups_down, cable, "down")):
+            number = topology.start(level.name, direction) + groups[i] * level.cables_per_group + within
+            links.append(np.where(climbs[i], number, -1))
+    return up[::-1] + down
+
+
+def _destination_keys(topology: Topology, node: IntArray, nic: IntArray, child: list[IntArray]) -> list[IntArray]:
+    """What tells the destinations apart that share a switch, at every level: they should share no cable."""
+    levels = topology.levels
+    cards = topology.nics_per_node // topology.rails
+    keys, distinct = [node % levels[0].below * cards + nic // topology.rails], levels[0].below * cards
+    for i, above in enumerate(levels[1:-1], start=1):
+        # A switch of this level gets every `switches`-th destination of each group below.
+        distinct = -(-distinct // above.switches)
+        keys.append(child[i - 1] * distinct + keys[-1] // above.switches)
+        distinct *= above.below
+    return keys
+
+
+def expected_max_load(num_flows: int, num_links: int) -> float:
+    """Expected number of flows on the busiest of equal links when each flow picks one at random.
+
+    P(max ≤ m) is n!/kⁿ times the coefficient of zⁿ in (Σ_{j ≤ m} zʲ/j!)ᵏ.
+    """
+    from math import lgamma
+
+    powers = np.arange(num_flows + 1)
+    logs = np.array([lgamma(power + 1) for power in powers])
+    expected = 0.0
+    for most in range(num_flows):
+        # Of the Poisson law with mean n/k the same coefficient, which keeps every number near one.
+        mean = num_flows / num_links
+        term = np.where(powers <= most, np.exp(powers * np.log(mean) - mean - logs), 0.0)
+        total = np.zeros(num_flows + 1)
+        total[0] = 1.0
+        for _ in range(num_links):
+            total = np.convolve(total, term)[: num_flows + 1]
+        poisson = np.exp(num_flows * np.log(num_flows) - num_flows - logs[num_flows])
+        missing = 1.0 - total[num_flows] / poisson
+        expected += missing
+        if missing < 1e-15:
+            break
+    return float(expected)

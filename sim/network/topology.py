@@ -1,0 +1,236 @@
+"""The machine as a graph of links: NVLink, PCIe, network cards, and the cables of every level of switches.
+
+A topology is a few numbers; arrays over links (capacity, endpoints) are computed from them on demand. Links of one
+class are numbered in a row, so that a link's number is arithmetic and nothing is searched.
+
+Every group of switches also has two *trunks*, all its cables in one direction together: the link that a flow sees which
+is spread evenly over them (ideal adaptive routing). A simulation uses trunks or cables, not both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.network.fat_tree import Level, build_levels
+from sim.specs import ClusterSpec
+
+Direction = Literal["up", "down"]
+IntArray = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """Links that are alike, one direction of each.
+
+    name : nvlink, pcie, nic, the name of the level whose switches the cable leaves upward, or that name and " trunk".
+    start, count : the links' numbers are start … start + count − 1.
+    capacity_bytes_per_s : of each. [bytes/s]
+    """
+
+    name: str
+    direction: Direction
+    start: int
+    count: int
+    capacity_bytes_per_s: float
+
+    @property
+    def is_trunk(self) -> bool:
+        """Whether these links stand for bundles of cables that are links of their own too."""
+        return self.name.endswith(" trunk")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine of `num_nodes` nodes.
+
+    GPU g sits in node g // gpus_per_node and uses card `nic_of_gpu(g)`; cards are numbered node by node.
+    levels : leaf first; the last one joins everything.
+    rails : leaves that the cards of one node are spread over.
+    """
+
+    name: str
+    num_nodes: int
+    gpus_per_node: int
+    nics_per_node: int
+    domain_gpus: int
+    rails: int
+    levels: tuple[Level, ...]
+    classes: tuple[LinkClass, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the machine."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def num_nics(self) -> int:
+        """Network cards of the machine."""
+        return self.num_nodes * self.nics_per_node
+
+    @property
+    def num_domains(self) -> int:
+        """NVLink domains; the last one may be incomplete."""
+        return -(-self.num_gpus // self.domain_gpus)
+
+    @property
+    def num_links(self) -> int:
+        """Links, trunks included."""
+        return self.classes[-1].start + self.classes[-1].count
+
+    @cached_property
+    def capacity(self) -> np.ndarray:
+        """Of every link. [bytes/s]"""
+        return np.repeat([c.capacity_bytes_per_s for c in self.classes], [c.count for c in self.classes])
+
+    @cached_property
+    def class_of_link(self) -> IntArray:
+        """Number of every link's class in `classes`."""
+        return np.repeat(np.arange(len(self.classes)), [c.count for c in self.classes])
+
+    def start(self, name: str, direction: str) -> int:
+        """Number of the first link of a class.
+
+        Raises
+        ------
+        KeyError
+            No such class.
+        """
+        return self._starts[name, direction]
+
+    @cached_property
+    def _starts(self) -> dict[tuple[str, str], int]:
+        return {(c.name, c.direction): c.start for c in self.classes}
+
+    def nic_of_gpu(self, gpus: IntArray) -> IntArray:
+        """The card each GPU uses; neighbours share one where there are fewer cards than GPUs."""
+        node, local = np.divmod(gpus, self.gpus_per_node)
+        nics: IntArray = node * self.nics_per_node + local * self.nics_per_node // self.gpus_per_node
+        return nics
+
+    def leaf_of_nic(self, nics: IntArray) -> IntArray:
+        """The leaf switch each card is cabled to."""
+        node, local = np.divmod(nics, self.nics_per_node)
+        return self.group_of(1, node, local)
+
+    def group_of(self, level: int, nodes: IntArray, local_nics: IntArray) -> IntArray:
+        """Group of switches of a level (1 is the leaves) above cards `local_nics` of `nodes`."""
+        if level == len(self.levels):
+            return np.zeros_like(nodes)
+        block = nodes // np.prod([below.below for below in self.levels[:level]], dtype=int)
+        group: IntArray = block * self.rails + local_nics % self.rails
+        return group
+
+
+def build_topology(cluster: ClusterSpec, num_nodes: int | None = None) -> Topology:
+    """The links of a cluster, or of a machine of the same design with another number of nodes.
+
+    Where a node has fewer cards than GPUs, neighbouring GPUs share one. NVLink is taken to go through switches.
+
+    Raises
+    ------
+    SpecError
+        The cluster does not say how its nodes are networked, its cards cannot be dealt to its GPUs, or its switches
+        cannot join so many nodes.
+    """
+    node, network = cluster.node, cluster.network
+    nodes = cluster.num_nodes if num_nodes is None else num_nodes
+    if network is None:
+        raise SpecError(
+            f"cluster {cluster.name!r} does not describe its switches; add a section network with rail_optimised and "
+            "levels (flopcast presets show superpod-h100 has one)"
+        )
+    if nodes < 1:
+        raise SpecError(f"{nodes} nodes: a machine has at least one")
+    gpus, nics = node.gpus_per_node, node.nics_per_node
+    if gpus % nics:
+        raise SpecError(
+            f"node {node.name!r} has {nics} network cards for {gpus} GPUs; links are simulated for cards that are "
+            "shared evenly: set nics_per_node to a divisor of gpus_per_node"
+        )
+    # inter_node_bandwidth may be given instead of following from the cards: then they are as fast as it says.
+    nic_rate = cluster.inter_node_bandwidth_bytes_per_s * gpus / nics
+    levels = build_levels(network, nodes, nics, nic_rate)
+    cards = nodes * nics
+    counted = [
+        ("nvlink", nodes * gpus, node.nvlink_bandwidth_bytes_per_s),
+        ("pcie", nodes * gpus, network.pcie_bandwidth_bytes_per_s or np.inf),
+        ("nic", cards, nic_rate),
+        *((level.name, level.groups * level.cables_per_group, level.cable_bytes_per_s) for level in levels[:-1]),
+        *((f"{level.name} trunk", level.groups, level.trunk_bytes_per_s) for level in levels[:-1]),
+    ]
+    classes, start = [], 0
+    directions: tuple[Direction, ...] = ("up", "down")
+    for name, count, capacity in counted:
+        for direction in directions:
+            classes.append(LinkClass(name, direction, start, count, capacity))
+            start += count
+    rails = nics if network.rail_optimised else 1
+    return Topology(cluster.name, nodes, gpus, nics, cluster.nvlink_domain_gpus, rails, levels, tuple(classes))
+
+
+def switch_counts(topology: Topology) -> dict[str, int]:
+    """Switches of every level."""
+    return {level.name: level.groups * level.switches for level in topology.levels}
+
+
+def cable_counts(topology: Topology) -> dict[str, int]:
+    """Cables from the nodes to the leaves, and from every level up."""
+    uplinks = {level.name: level.groups * level.cables_per_group for level in topology.levels[:-1]}
+    return {"node": topology.num_nics, **uplinks}
+
+
+def bisection_bytes_per_s(topology: Topology) -> float:
+    """Bandwidth per direction between two halves of the machine whose traffic all goes through the top.  [bytes/s]
+
+    Half of what the groups below the top can send up, each no more than its cables or what is below it.
+    """
+    nic_rate = next(c.capacity_bytes_per_s for c in topology.classes if c.name == "nic")
+    # By block and rail; every card of a node belongs to one rail.
+    sending = np.full((topology.num_nodes, topology.rails), topology.nics_per_node / topology.rails * nic_rate)
+    for level in topology.levels[:-1]:
+        sums = np.add.reduceat(sending, np.arange(0, len(sending), level.below), axis=0)
+        sending = np.minimum(sums, level.trunk_bytes_per_s)
+    return float(sending.sum()) / 2
+
+
+def endpoints(topology: Topology) -> tuple[IntArray, IntArray, dict[str, tuple[int, int]]]:
+    """(from, to) of every link that is not a trunk, as numbers of vertices, and what the numbers stand for.
+
+    Vertices are numbered kind by kind: GPUs ("gpu"), NVSwitch domains ("nvswitch"), cards ("nic"), switches by level.
+    The third value maps each kind to (first number, count).
+    """
+    counts = {"gpu": topology.num_gpus, "nvswitch": topology.num_domains, "nic": topology.num_nics}
+    counts |= switch_counts(topology)
+    firsts = np.cumsum([0, *counts.values()])
+    vertices = {kind: (int(first), count) for first, (kind, count) in zip(firsts[:-1], counts.items(), strict=True)}
+    gpus, nics = np.arange(topology.num_gpus), np.arange(topology.num_nics)
+    pairs = [
+        (gpus, vertices["nvswitch"][0] + gpus // topology.domain_gpus),
+        (gpus, vertices["nic"][0] + topology.nic_of_gpu(gpus)),
+        (vertices["nic"][0] + nics, vertices[topology.levels[0].name][0] + topology.leaf_of_nic(nics)),
+    ]
+    for number, (level, above) in enumerate(pairwise(topology.levels), start=1):
+        group, cable = np.divmod(np.arange(level.groups * level.cables_per_group), level.cables_per_group)
+        parent, child = parent_of_group(topology, number, group)
+        switch = (child * level.cables_per_group + cable) % above.switches
+        lower = group * level.switches + cable // level.uplinks
+        upper = parent * above.switches + switch
+        pairs.append((vertices[level.name][0] + lower, vertices[above.name][0] + upper))
+    source = np.concatenate([side for low, high in pairs for side in (low, high)])
+    target = np.concatenate([side for low, high in pairs for side in (high, low)])
+    return source, target, vertices
+
+
+def parent_of_group(topology: Topology, level: int, groups: IntArray) -> tuple[IntArray, IntArray]:
+    """(group of the level above, place among its children) of groups of a level."""
+    if level + 1 == len(topology.levels):
+        return np.zeros_like(groups), groups
+    block, rail = np.divmod(groups, topology.rails)
+    parent, child = np.divmod(block, topology.levels[level].below)
+    return parent * topology.rails + rail, child

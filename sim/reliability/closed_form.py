@@ -1,0 +1,124 @@
+"""Failures, checkpoints, spare nodes: the share of wall-clock time that moves training forward.
+
+Failures strike as a Poisson process. Work since the last checkpoint is lost; the job restarts, and if hardware failed
+and no spare node is left it waits for a repair first. `goodput` is exact for this process; `simulation` plays it event
+by event.
+
+.. [1] Grattafiori et al. 2024, "The Llama 3 herd of models", arXiv:2407.21783, section 3.3.4 and table 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sim.errors import SpecError, require_not_negative, require_positive
+from sim.reliability.checkpoints import Checkpoints, slowdown
+from sim.work.operations import Number
+
+_LLAMA3_GPUS, _LLAMA3_DAYS, _LLAMA3_FAILURES = 16_384, 54, 419
+GPU_MTBF_S = _LLAMA3_GPUS * _LLAMA3_DAYS * 86400.0 / _LLAMA3_FAILURES
+"""Between unexpected interruptions, per GPU: 50,677 hours, of Llama 3 405B's 419 in 54 days on 16,384 H100 [1]_. [s]"""
+HARDWARE_SHARE = 0.78
+"""Of those, confirmed or suspected hardware [1]_."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What goes wrong, and how it is put right.
+
+    gpu_mtbf_s : mean time between failures of one GPU, everything around it included. [s]
+    restart_s : from a failure to the first new step, with a spare node at hand. Assumption: 10 minutes. [s]
+    hardware_share : of failures that take a node out of service.
+    repair_s : how long such a node is away. Assumption: a day. [s]
+    gpus_per_node : a node fails as a whole.
+    spare_nodes : idle nodes that take over at once; None for as many as it takes.
+    """
+
+    gpu_mtbf_s: float = GPU_MTBF_S
+    restart_s: float = 600.0
+    hardware_share: float = HARDWARE_SHARE
+    repair_s: float = 86400.0
+    gpus_per_node: int = 8
+    spare_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(gpu_mtbf_s=self.gpu_mtbf_s, gpus_per_node=self.gpus_per_node)
+        require_not_negative(restart_s=self.restart_s, repair_s=self.repair_s, spare_nodes=self.spare_nodes or 0)
+        if not 0 <= self.hardware_share <= 1:
+            raise SpecError(f"hardware_share = {self.hardware_share:g} must lie between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Shares of wall-clock time; they sum to one."""
+
+    useful: float
+    checkpoints: float
+    lost_work: float
+    restarts: float
+    waiting: float
+
+    def wall_time(self, useful_s: float) -> float:
+        """Expected wall-clock time of so much useful work.  [s]"""
+        if self.useful <= 0:
+            raise SpecError("no work gets done: failures come faster than checkpoints; see `best_interval`")
+        return useful_s / self.useful
+
+
+def job_mtbf(num_gpus: Number, gpu_mtbf_s: Number = GPU_MTBF_S) -> Number:
+    """Mean time between failures of a job on `num_gpus`.  [s]"""
+    require_positive(num_gpus=num_gpus, gpu_mtbf_s=gpu_mtbf_s)
+    return np.asarray(gpu_mtbf_s, dtype=float) / num_gpus
+
+
+def waiting_share(failures: Failures, num_gpus: float) -> float:
+    """Share of time that the job waits for a repair because no spare node is left.
+
+    Hardware failures per repair time are the load of spare_nodes + 1 servers, and a stopped job has no failures, so
+    the share is Erlang's loss formula, whatever the distribution of the repair time (Erlang B is insensitive).
+    """
+    if failures.spare_nodes is None:
+        return 0.0
+    load = failures.hardware_share * failures.repair_s / float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    blocked = 1.0
+    for servers in range(1, failures.spare_nodes + 2):
+        blocked = load * blocked / (servers + load * blocked)
+        if blocked == 0.0:  # more spares change nothing
+            break
+    return blocked
+
+
+def goodput(num_gpus: float, checkpoints: Checkpoints, failures: Failures | None = None) -> Goodput:
+    """Where the wall-clock time of a long job goes, in expectation.
+
+    Raises
+    ------
+    SpecError
+        num_gpus is not a positive number.
+    """
+    failures = failures or Failures()
+    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    waiting = waiting_share(failures, num_gpus)
+    stretch = float(
+        slowdown(checkpoints.interval_s, checkpoints.blocking_s, mtbf, failures.restart_s + checkpoints.drain_s)
+    )
+    running = 1.0 - waiting
+    useful = running / stretch
+    saving = useful * checkpoints.blocking_s / checkpoints.interval_s
+    restarting = running * -float(np.expm1(-failures.restart_s / mtbf))
+    return Goodput(useful, saving, max(running - useful - saving - restarting, 0.0), restarting, waiting)
+
+
+def best_spare_nodes(num_gpus: float, checkpoints: Checkpoints, failures: Failures, most: int = 10_000) -> int:
+    """Spare nodes that give the most useful work for every GPU paid for, spares included."""
+    best, best_value = 0, -1.0
+    for spares in range(most + 1):
+        share = goodput(num_gpus, checkpoints, replace(failures, spare_nodes=spares)).useful
+        value = share / (num_gpus + spares * failures.gpus_per_node)
+        if value > best_value:
+            best, best_value = spares, value
+        elif spares > 2 * best + 64:  # past the peak: each further spare only costs
+            break
+    return best

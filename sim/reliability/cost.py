@@ -1,0 +1,54 @@
+"""Energy and money of a training run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.work.operations import Number
+
+JOULES_PER_KWH = 3.6e6
+
+
+def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:
+    """GPU-hours; count spare nodes too, as they are paid for.  [h]"""
+    require_positive(num_gpus=num_gpus, wall_s=wall_s)
+    return np.asarray(num_gpus, dtype=float) * wall_s / 3600.0
+
+
+def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0, host_overhead: Number = 1.0) -> Number:
+    """Energy of so many GPU-hours.  [J]
+
+    Parameters
+    ----------
+    hours : float or array
+        GPU-hours. [h]
+    gpu_power_w : float or array
+        Of one GPU; its rated power is the most it draws for long. [W]
+    pue : float or array
+        Power usage effectiveness: the building's power over the machines'.
+    host_overhead : float or array
+        A node's power over its GPUs': processors, network cards, fans.
+
+    Raises
+    ------
+    SpecError
+        A factor below one, or a number that is not above zero.
+    """
+    require_positive(hours=hours, gpu_power_w=gpu_power_w)
+    for name, factor in (("pue", pue), ("host_overhead", host_overhead)):
+        if not (np.asarray(factor) >= 1).all():
+            raise SpecError(f"{name} = {float(np.min(factor)):g} is below 1, as if power came from nowhere")
+    return np.asarray(hours, dtype=float) * 3600.0 * gpu_power_w * host_overhead * pue
+
+
+def rent(hours: Number, price_per_gpu_hour: Number) -> Number:
+    """Price of so many GPU-hours, in the currency of the price."""
+    require_positive(hours=hours, price_per_gpu_hour=price_per_gpu_hour)
+    return np.asarray(hours, dtype=float) * price_per_gpu_hour
+
+
+def electricity(energy_j: Number, price_per_kwh: Number) -> Number:
+    """Price of so much energy, in the currency of the tariff."""
+    require_positive(energy_j=energy_j, price_per_kwh=price_per_kwh)
+    return np.asarray(energy_j, dtype=float) / JOULES_PER_KWH * price_per_kwh

@@ -1,0 +1,196 @@
+"""Scaling laws in a terminal: laws side by side for a budget, a loss, a model, a batch, and what failures cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sim.reliability import Goodput
+from sim.scaling.allocation import Optimum
+from sim.scaling.critical_batch import CriticalBatchLaw
+from sim.scaling.fit import LossFit
+from sim.scaling.published import LossLaw
+from sim.units import show_short, significant
+
+_SHARES = {
+    "useful": "moves training forward",
+    "checkpoints": "training stops to write checkpoints",
+    "lost_work": "computed again after a failure",
+    "restarts": "restarting",
+    "waiting": "waiting for a repaired node",
+}
+
+
+def plain_table(*columns: str) -> Table:
+    """A table without lines: the first column to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    return table
+
+
+def notes(*lines: str) -> Text:
+    """Remarks under a table; empty ones are left out."""
+    return Text("\n".join(f"• {line}" for line in lines if line), style="dim")
+
+
+def loss_text(loss: float) -> str:
+    """A loss, or a dash where a law gives none."""
+    return "–" if isnan(loss) else f"{loss:.3f}"
+
+
+def interval_text(interval: tuple[float, float] | None) -> str:
+    """An interval of a count, or nothing."""
+    return f"{show_short(interval[0])}–{show_short(interval[1])}" if interval else ""
+
+
+def optimum_view(title: str, best: Sequence[Optimum], remarks: Sequence[str], show_flop: bool) -> Group:
+    """What each law would train."""
+    table = plain_table("law", "params", "interval", "tokens", "tokens/param", "FLOP" if show_flop else "loss")
+    for each in best:
+        mark = "*" if each.extrapolated else ""
+        table.add_row(
+            each.law,
+            show_short(each.params) + mark,
+            interval_text(each.params_interval),
+            show_short(each.tokens),
+            significant(each.tokens / each.params),
+            f"{each.flop:.2e}" if show_flop else loss_text(each.loss),
+        )
+    odd = [e.law for e in best if e.params_interval and not e.params_interval[0] <= e.params <= e.params_interval[1]]
+    star = "* beyond the compute of the runs that the law was fitted on" if any(e.extrapolated for e in best) else ""
+    unknown = dict.fromkeys(e.law for e in best if e.extrapolated is None)
+    star += f"; not known of {', '.join(unknown)}" if star and unknown else ""
+    leaves_out = (f"{name}: the published interval leaves out the published exponent" for name in odd)
+    return Group(Text(title, style="bold"), table, notes(star, *leaves_out, *remarks))
+
+
+_MODEL_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "best_tokens": ("best tokens", show_short),
+    "flop": ("FLOP", "{:.2e}".format),
+    "best_loss": ("loss", loss_text),
+    "loss": ("your loss", loss_text),
+    "tokens_for_loss": ("tokens needed", show_short),
+}
+
+
+def model_view(title: str, rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Group:
+    """A model under each law: a row a law, with its name and some of the columns above."""
+    shown = [name for name in _MODEL_COLUMNS if name in rows[0]]
+    table = plain_table("law", *(_MODEL_COLUMNS[name][0] for name in shown))
+    for row in rows:
+        cells = ("–" if isnan(row[name]) else _MODEL_COLUMNS[name][1](row[name]) for name in shown)
+        table.add_row(row["law"], *cells)
+    return Group(Text(title, style="bold"), table, notes(*remarks))
+
+
+def batch_view(
+    title: str,
+    laws: Mapping[str, CriticalBatchLaw],
+    batches: Mapping[str, float],
+    at_batch: Mapping[str, tuple[float, float]],
+    remarks: Sequence[str],
+) -> Group:
+    """Each law's batch, and steps and tokens at the batch that was asked for."""
+    columns = ["law", "batch [tokens]", "what it is"] + (["steps", "tokens"] if at_batch else [])
+    table = plain_table(*columns)
+    table.columns[2].justify = "left"
+    for name, batch in sorted(batches.items(), key=lambda item: item[1]):
+        overhead = laws[name].data_overhead
+        what = "best for the loss" if overhead is None else f"{overhead:.0%} more data"
+        row = [name, show_short(batch), what]
+        if at_batch:
+            row += [show_short(number) for number in at_batch[name]] if name in at_batch else ["–", "–"]
+        table.add_row(*row)
+    spread = max(batches.values()) / min(batches.values())
+    return Group(
+        Text(title, style="bold"),
+        table,
+        notes(f"the laws disagree by a factor of {significant(spread, 2)}; none is averaged away", *remarks),
+    )
+
+
+def goodput_view(
+    title: str, facts: Mapping[str, str], formula: Goodput, played: Goodput, remarks: Sequence[str]
+) -> Group:
+    """Checkpoints, where the time goes by formula and by simulation, and what the run costs."""
+    head = Table.grid(padding=(0, 2))
+    head.add_column(style="bold")
+    head.add_column()
+    for name, value in facts.items():
+        head.add_row(name, value)
+    table = plain_table("share of time", "formula", "simulated", "")
+    table.columns[3].justify = "left"
+    for name, meaning in _SHARES.items():
+        values = [f"{getattr(source, name):.2%}" for source in (formula, played)]
+        table.add_row(name.replace("_", " "), *values, meaning)
+    parts: list[RenderableType] = [Text(title, style="bold"), head, "", table, notes(*remarks)]
+    return Group(*parts)
+
+
+def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
+    """The fitted constants and what they make of some budgets, with intervals."""
+    from sim.scaling.allocation import compute_optimal
+
+    meanings = {"irreducible": "E", "a": "A", "alpha": "alpha", "b": "B", "beta": "beta"}
+    table = plain_table("constant", "value", "90 % interval")
+    for name, symbol in meanings.items():
+        low, high = fit.interval(name)
+        table.add_row(symbol, f"{getattr(fit.form, name):.4g}", f"{low:.4g} – {high:.4g}")
+    low, high = fit.interval("exponent")
+    law = fit.law()
+    table.add_row("N ~ C^", f"{fit.form.beta / (fit.form.alpha + fit.form.beta):.4g}", f"{low:.4g} – {high:.4g}")
+    best = plain_table("budget [FLOP]", "params", "90 % interval", "tokens/param", "loss")
+    for budget in budgets:
+        found = compute_optimal(budget, law)
+        mark = "*" if found.extrapolated else ""
+        best.add_row(
+            f"{budget:.2e}{mark}",
+            show_short(found.params),
+            interval_text(fit.params_interval(budget)),
+            significant(found.tokens / found.params),
+            loss_text(found.loss),
+        )
+    return Group(
+        Text(title, style="bold"),
+        Text("L = E + A / params^alpha + B / tokens^beta\n", style="dim"),
+        table,
+        "",
+        best,
+        notes(f"root mean square of log L: {fit.residual:.3%}", "* beyond the runs' compute"),
+    )
+
+
+def laws_view(laws: Mapping[str, LossLaw], batch_laws: Mapping[str, CriticalBatchLaw]) -> Group:
+    """Every law: what it says, its constants and their errors, its source, how far that was checked."""
+    parts: list[RenderableType] = [Text("Loss laws: N parameters, D tokens, C = 6 N D", style="bold")]
+    for law in laws.values():
+        parts += [Text(f"{law.name}: {law.summary}")]
+        parts += [notes(*_constants(law), law.source, f"constants checked: {law.checked}")]
+    parts += ["", Text("Critical batches, in tokens", style="bold")]
+    for each in batch_laws.values():
+        parts += [Text(f"{each.name}: {each.summary}"), notes(each.source, f"constants checked: {each.checked}")]
+    return Group(*parts)
+
+
+def _constants(law: LossLaw) -> list[str]:
+    lines = []
+    if law.form is not None:
+        named = {"E": "irreducible", "A": "a", "alpha": "alpha", "B": "b", "beta": "beta"}
+        values = (
+            f"{letter} {getattr(law.form, name):.4g}" + (f" ± {law.errors[name]:.4g}" if name in law.errors else "")
+            for letter, name in named.items()
+        )
+        power = "" if law.form.gamma == 1 else f"^{law.form.gamma:g}"
+        lines.append(f"L = E + (A/N^alpha + B/D^beta){power}: " + ", ".join(values))
+    if law.allocation is not None:
+        lines.append(f"best N = {law.allocation.scale:.4g} C^{law.allocation.exponent:g}")
+    if law.exponent_interval is not None:
+        low, high = law.exponent_interval
+        lines.append(f"exponent of N between {low:.3f} and {high:.3f}: {law.interval_is}")
+    return lines

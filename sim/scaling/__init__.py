@@ -1,0 +1,1 @@
+"""Scaling laws: loss, critical batch, and the walls that training runs into."""

@@ -1,0 +1,140 @@
+"""The best model and data for a budget or for a loss: what each loss law says, with its published uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, flop_for_loss, optimal_params, power_sum_loss
+from sim.scaling.published import LossLaw, PowerLaw
+from sim.work.operations import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The best use of a compute budget.
+
+    loss : nan where the law gives none.
+    extrapolated : whether the budget lies beyond the runs that the law was fitted on; None where that is not known.
+    """
+
+    law: str
+    flop: float
+    params: float
+    tokens: float
+    loss: float
+    params_interval: tuple[float, float] | None
+    extrapolated: bool | None
+
+
+def exponent_of(law: LossLaw) -> float:
+    """The exponent of the best N in C."""
+    if law.allocation is not None:
+        return law.allocation.exponent
+    assert law.form is not None
+    return law.form.beta / (law.form.alpha + law.form.beta)
+
+
+def best_params(flop: Number, law: LossLaw) -> Number:
+    """Parameters of the compute-optimal model."""
+    require_positive(flop=flop)
+    if law.allocation is not None:
+        return law.allocation.scale * np.asarray(flop, dtype=float) ** law.allocation.exponent
+    assert law.form is not None
+    return optimal_params(flop, law.form)
+
+
+def best_loss(flop: Number, law: LossLaw) -> Number:
+    """Loss of the compute-optimal model; nan where the law gives none.  [nats/token]"""
+    require_positive(flop=flop)
+    if law.frontier is not None:
+        return law.frontier.scale * np.asarray(flop, dtype=float) ** law.frontier.exponent
+    if law.form is None:
+        return np.full(np.shape(flop), np.nan)
+    params = best_params(flop, law)
+    return power_sum_loss(params, np.asarray(flop, dtype=float) / (FLOP_PER_PARAM_TOKEN * params), law.form)
+
+
+def params_interval(flop: Number, law: LossLaw) -> tuple[Number, Number] | None:
+    """What the published interval of the exponent does to the best N; None where the paper gives none.
+
+    Assumption: the law turns about the middle of the compute it was fitted on (on a logarithmic axis), where an
+    exponent and a prefactor of a fit are least correlated. The uncertainty of the prefactor, which no paper gives, is
+    left out.
+    """
+    if law.exponent_interval is None or law.fitted_flop is None:
+        return None
+    pivot = float(np.sqrt(law.fitted_flop[0] * law.fitted_flop[1]))
+    params, arm = best_params(flop, law), np.asarray(flop, dtype=float) / pivot
+    ends = [params * arm ** (end - exponent_of(law)) for end in law.exponent_interval]
+    return np.minimum(*ends), np.maximum(*ends)
+
+
+def compute_optimal(flop: float, law: LossLaw) -> Optimum:
+    """The model and data that lose least for a budget of `flop`.
+
+    Raises
+    ------
+    SpecError
+        The budget is not a positive number, or too small for one parameter and one token.
+    """
+    require_positive(flop=flop)
+    params = float(best_params(flop, law))
+    tokens = flop / (FLOP_PER_PARAM_TOKEN * params)
+    if params < 1 or tokens < 1:
+        raise SpecError(
+            f"a budget of {flop:g} FLOP is too small for {law.name}: {params:.2g} parameters on {tokens:.2g} tokens; "
+            f"the least it can spend is {least_budget(law):.3g} FLOP"
+        )
+    interval = params_interval(flop, law)
+    return Optimum(
+        law.name,
+        flop,
+        params,
+        tokens,
+        float(best_loss(flop, law)),
+        None if interval is None else (float(interval[0]), float(interval[1])),
+        None if law.fitted_flop is None else not law.fitted_flop[0] <= flop <= law.fitted_flop[1],
+    )
+
+
+def flop_for_params(params: Number, law: LossLaw) -> Number:
+    """The budget whose compute-optimal model has `params` parameters.  [FLOP]"""
+    require_positive(params=params)
+    return (np.asarray(params, dtype=float) / best_params(1.0, law)) ** (1 / exponent_of(law))
+
+
+def least_budget(law: LossLaw) -> float:
+    """The budget from which the best model has a parameter and a token.  [FLOP]"""
+    exponent = exponent_of(law)
+    scale = float(best_params(1.0, law))
+    one_parameter = float(flop_for_params(1.0, law))
+    one_token = (FLOP_PER_PARAM_TOKEN * scale) ** (1 / (1 - exponent))
+    return float(max(one_parameter, one_token))
+
+
+def compute_optimal_for_loss(loss: float, law: LossLaw) -> Optimum:
+    """The cheapest model and data that reach `loss`.
+
+    Raises
+    ------
+    SpecError
+        `loss` is not above the irreducible loss, or the law says nothing of losses.
+    """
+    require_positive(loss=loss)
+    if law.frontier is not None:
+        flop = _inverse(loss, law.frontier)
+    elif law.form is not None:
+        flop = float(flop_for_loss(loss, law.form))
+    else:
+        raise SpecError(f"{law.name} says nothing of losses; give a budget instead")
+    if not np.isfinite(flop):
+        raise SpecError(f"{law.name} needs more than {np.finfo(float).max:.1g} FLOP for a loss of {loss:g}")
+    return compute_optimal(flop, law)
+
+
+def _inverse(value: float, law: PowerLaw) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float64(value / law.scale) ** (1 / law.exponent))

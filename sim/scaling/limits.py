@@ -1,0 +1,177 @@
+"""The walls of large training runs: latency bounds how fast steps follow each other, data movement how many GPUs help.
+
+After Erdil and Schneider-Joseph 2024, "Data movement limits to frontier model training", arXiv:2411.01137. Only its
+abstract was read: utilisation falls beyond about 1e28 FLOP in three months, and beyond about 1e31 nothing trains. What
+stands here is our own derivation of both walls for dense models, not the paper's model; its figures are drawn beside
+ours, and ours come out within a factor of ten of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.scaling.lamy_poirier import (
+    data_parallel_intensity,
+    needed_intensity,
+    pipeline_bubble,
+    pipeline_intensity,
+    tensor_intensity,
+)
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
+from sim.work.operations import Number
+
+TOKENS_PER_PARAM = 20.0
+"""Compute-optimal data by the usual reading of Hoffmann et al. 2022; C = 120 N²."""
+PUBLISHED_WALLS = {"utilisation falls": 1e28, "infeasible": 1e31}
+"""Erdil and Schneider-Joseph 2024, abstract, for three months. [FLOP]"""
+THREE_MONTHS_S = 0.25 * 365.25 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How many layers models have: `layers` at `params`, growing as a power of it.
+
+    Default: GPT-3's 96 at 175 billion, of constant proportions as they grow, so N^(1/3). Assumption.
+    """
+
+    layers: float = 96.0
+    params: float = 175e9
+    exponent: float = 1 / 3
+
+    def num_layers(self, params: Number) -> Number:
+        """Layers of a model of `params` parameters; not rounded, as curves want."""
+        return self.layers * (np.asarray(params, dtype=float) / self.params) ** self.exponent
+
+    def hidden_size(self, params: Number) -> Number:
+        """h of N = 12 l h²."""
+        return np.sqrt(np.asarray(params, dtype=float) / (12 * self.num_layers(params)))
+
+
+def optimal_shape(flop: Number) -> tuple[Number, Number]:
+    """Parameters and tokens of a compute-optimal run at 20 tokens a parameter."""
+    require_positive(flop=flop)
+    params = np.sqrt(np.asarray(flop, dtype=float) / (FLOP_PER_PARAM_TOKEN * TOKENS_PER_PARAM))
+    return params, TOKENS_PER_PARAM * params
+
+
+def latency_bound_time(
+    params: Number, tokens: Number, batch_tokens: Number, layer_latency_s: Number, num_layers: Number
+) -> Number:
+    """Least time of a run, however many GPUs: steps · layers · latency.  [s]
+
+    layer_latency_s : time that one layer's forward and backward cannot go below. [s]
+    """
+    require_positive(
+        params=params, tokens=tokens, batch_tokens=batch_tokens, layer_latency_s=layer_latency_s, num_layers=num_layers
+    )
+    return np.asarray(tokens, dtype=float) / batch_tokens * num_layers * layer_latency_s
+
+
+def latency_wall(
+    duration_s: Number, batch_tokens: Number, layer_latency_s: Number, growth: Growth | None = None
+) -> Number:
+    """Largest compute-optimal run that latency lets finish in `duration_s`.  [FLOP]
+
+    Solves (20 N / batch) · layers(N) · latency = duration for N; C = 120 N².
+    """
+    growth = growth or Growth()
+    require_positive(duration_s=duration_s, batch_tokens=batch_tokens, layer_latency_s=layer_latency_s)
+    latency = np.asarray(layer_latency_s, dtype=float)
+    left = np.asarray(duration_s, dtype=float) * batch_tokens / (TOKENS_PER_PARAM * latency * growth.layers)
+    params = (left * growth.params**growth.exponent) ** (1 / (1 + growth.exponent))
+    return FLOP_PER_PARAM_TOKEN * TOKENS_PER_PARAM * params**2
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A GPU and its links; bandwidths count both directions. Default: H100 with 400 Gbit/s each and NVLink of 8."""
+
+    peak_flop_per_s: float = 989e12
+    memory_bandwidth_bytes_per_s: float = 3.35e12
+    nvlink_bandwidth_bytes_per_s: float = 900e9
+    nvlink_domain: int = 8
+    network_bandwidth_bytes_per_s: float = 100e9
+
+
+def best_utilisation(
+    num_gpus: Number,
+    params: float,
+    batch_tokens: float,
+    machine: Machine | None = None,
+    growth: Growth | None = None,
+    least_microbatch: float = 256.0,
+) -> Number:
+    """Share of peak that the best cut of a dense model over `num_gpus` can reach, were kernels perfect; 0 if none fits.
+
+    Every split into data, modular pipeline and tensor parallelism by powers of two is priced: compute stretched by the
+    bubble, by tensor-parallel traffic (exposed; beyond the NVLink domain at the network's rate), by whatever of the
+    data-parallel and pipeline traffic exceeds the compute that hides it, and by reading the weights from memory for
+    each micro-batch. Micro-batches may be shorter than a sequence, down to `least_microbatch` tokens; heads, of 128,
+    are not cut.
+    """
+    require_positive(num_gpus=num_gpus, params=params, batch_tokens=batch_tokens, least_microbatch=least_microbatch)
+    machine, growth = machine or Machine(), growth or Growth()
+    hidden, layers = float(growth.hidden_size(params)), float(growth.num_layers(params))
+    tp, pp, microbatch = np.meshgrid(
+        _powers_of_two(hidden / 128), _powers_of_two(layers), least_microbatch * _powers_of_two(128)
+    )
+    dp = np.asarray(num_gpus, dtype=float)[..., np.newaxis, np.newaxis, np.newaxis] / (tp * pp)
+    microbatches = batch_tokens / (dp * microbatch)
+    peak = machine.peak_flop_per_s
+    network = needed_intensity(peak, machine.network_bandwidth_bytes_per_s)
+    nvlink = needed_intensity(peak, machine.nvlink_bandwidth_bytes_per_s)
+    inside = np.minimum(tp, machine.nvlink_domain)
+    tensor = nvlink / tensor_intensity(hidden, inside) + network / tensor_intensity(hidden, tp / inside)
+    data = np.where(dp > 1, network / data_parallel_intensity(microbatch, microbatches), 0.0)
+    sends = np.where(pp > 1, network / pipeline_intensity(hidden), 0.0)
+    weights = needed_intensity(peak, machine.memory_bandwidth_bytes_per_s) / microbatch
+    exposed = sum(np.maximum(part - 1, 0.0) for part in (data, sends, weights))
+    stretch = 1 + pipeline_bubble(pp, microbatches, layers / pp) + tensor + exposed
+    possible = (dp >= 1) & (microbatches >= pp)
+    return np.where(possible, 1 / stretch, 0.0).max(axis=(-3, -2, -1))
+
+
+def _powers_of_two(most: float) -> Number:
+    return 2.0 ** np.arange(int(np.log2(max(most, 1.0))) + 1)
+
+
+def utilisation_in_time(
+    flop: float,
+    batch_tokens: float,
+    duration_s: float = THREE_MONTHS_S,
+    machine: Machine | None = None,
+    growth: Growth | None = None,
+) -> tuple[float, float]:
+    """Utilisation and number of GPUs of the smallest cluster that does a compute-optimal run in `duration_s`.
+
+    (0, inf) where no cluster does: more GPUs only wait more.
+    """
+    machine = machine or Machine()
+    params, _ = optimal_shape(flop)
+    least = flop / (machine.peak_flop_per_s * duration_s)
+    gpus = np.maximum(least * np.geomspace(1, 1e4, 400), 1.0)
+    share = best_utilisation(gpus, float(params), batch_tokens, machine, growth)
+    enough = np.flatnonzero(gpus * share >= least)
+    return (float(share[enough[0]]), float(gpus[enough[0]])) if len(enough) else (0.0, float("inf"))
+
+
+def require_possible(flop: float, duration_s: float, batch_tokens: float, layer_latency_s: float) -> None:
+    """Refuse a compute-optimal run that latency alone makes longer than `duration_s`.
+
+    Raises
+    ------
+    SpecError
+        With the largest run that can finish, the time this one needs, and the batch that would do.
+    """
+    wall = float(latency_wall(duration_s, batch_tokens, layer_latency_s))
+    if flop > wall:
+        params, tokens = optimal_shape(flop)
+        time = float(latency_bound_time(params, tokens, batch_tokens, layer_latency_s, Growth().num_layers(params)))
+        raise SpecError(
+            f"{flop:.3g} FLOP cannot finish in {duration_s / 86400:.0f} days at a batch of {batch_tokens:.3g} tokens "
+            f"and {layer_latency_s * 1e6:g} µs a layer: latency alone takes {time / 86400:.0f} days. The most is "
+            f"{wall:.2g} FLOP; or raise the batch to {batch_tokens * time / duration_s:.3g} tokens"
+        )

@@ -1,0 +1,159 @@
+"""The order of a schedule of a given size: generated, validated, and folded where it repeats."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sim.errors import ScheduleError
+from sim.schedules.fold import Fold, align, find_fold
+from sim.schedules.order import Order, folded, make_order
+from sim.schedules.registry import OPTIONS, Schedule, get_schedule, is_file, on_register, schedules
+
+MOST_ACTIONS = 4_000_000
+"""A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
+STREAM = 3
+"""Batches of an asynchronous order that are shown or played where nothing else is said."""
+STEADY = 4
+"""Periods, and pipelines full, of micro-batches that are played before the steady state is looked for."""
+
+
+def build_order(
+    name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *, fold: bool = False, **options: Any
+) -> Order:
+    """Generate and validate the order of all ranks.
+
+    Parameters
+    ----------
+    name : str
+        Of a registered schedule, or the path of a text file with a grid.
+    fold : bool
+        Leave repetitions out where the schedule has them; the engines know how to time what is left.
+    **options
+        Of OPTIONS, those that the schedule takes; None is as if not given.
+
+    Raises
+    ------
+    ScheduleError
+        An unknown name, sizes the schedule cannot take, or an order that breaks a rule.
+    """
+    # A file may have changed since it was last read.
+    build = _build.__wrapped__ if is_file(name) else _build
+    return build(name, num_ranks, num_chunks, num_microbatches, fold=fold, **options)
+
+
+@lru_cache(maxsize=64)
+def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *, fold: bool, **options: Any) -> Order:
+    """`build_order`, remembered."""
+    chosen = get_schedule(name)
+    given = {option: value for option, value in options.items() if value is not None}
+    _check(chosen, num_ranks, num_chunks, num_microbatches, given)
+
+    unit = given.get("slices", 1)
+    if chosen.asynchronous:
+        return _stream(chosen, num_ranks, num_microbatches, fold, given)
+
+    def build(microbatches: int) -> Order:
+        rows = chosen.rows(num_ranks, num_chunks, microbatches, **given)
+        units = microbatches * unit
+        return make_order(name, rows, num_ranks * num_chunks * chosen.copies, units, copies=chosen.copies)
+
+    period = 0 if chosen.period is None else chosen.period(num_ranks, num_chunks, **given)
+
+    def part(keep: int) -> Order:
+        """The order with about `keep` micro-batches in its arrays, and the rest folded."""
+        keep += (num_microbatches - keep) % period
+        if keep >= num_microbatches:
+            return build(num_microbatches)
+        order = build(keep)
+        rows = [order.row(rank) for rank in range(num_ranks)]
+        found = find_fold(chosen.rows(num_ranks, num_chunks, keep - period, **given), rows, period * unit)
+        if found is None:  # not yet, or not with these times
+            return part(2 * keep)
+        aligned = _align(order, *found)
+        if aligned is None:
+            return part(2 * keep)
+        cuts, seen, depth = aligned
+        times = (num_microbatches - keep) // period
+        fold = Fold(period, times, cuts, found[1], seen, depth, keep, part)
+        return folded(order, fold, num_microbatches * unit)
+
+    if fold and period:
+        return part(STEADY * max(period, num_ranks))
+    num_actions = 2 * num_ranks * num_chunks * num_microbatches * unit
+    if num_actions > MOST_ACTIONS:
+        raise ScheduleError(
+            f"{num_ranks} ranks · {num_chunks} chunks · {num_microbatches} micro-batches make {num_actions:,} actions, "
+            f"more than the {MOST_ACTIONS:,} that are played one by one; use a larger plan.microbatch_size or "
+            "plan.dp, or a smaller training.global_batch_size"
+        )
+    return build(num_microbatches)
+
+
+def _align(order: Order, cuts: np.ndarray, lengths: np.ndarray, seen: int) -> tuple[np.ndarray, int, int] | None:
+    """(flat cuts, blocks seen, depth) of a fold of this order."""
+    needs = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
+    return align(needs, order.rank, order.first[:-1] + cuts, lengths, seen)
+
+
+def _stream(chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool, given: dict[str, Any]) -> Order:
+    """Some batches of an asynchronous order; folded, a step is the last of them."""
+
+    def build(batches: int) -> Order:
+        rows = chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches})
+        return make_order(chosen.name, rows, num_ranks, num_microbatches * batches)
+
+    def part(keep: int) -> Order:
+        batches = -(-keep // num_microbatches)
+        order = build(batches)
+        rows = [order.row(rank) for rank in range(num_ranks)]
+        fewer = chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches - 1})
+        found = find_fold(fewer, rows, num_microbatches)
+        aligned = None if found is None else _align(order, *found)
+        if found is None or aligned is None:
+            return part(2 * keep)
+        cuts, seen, depth = aligned
+        fold = Fold(num_microbatches, 0, cuts, found[1], seen, depth, keep, part, endless=True)
+        return folded(order, fold, num_microbatches)
+
+    batches = given.pop("batches", STREAM)
+    return part(num_microbatches * (batches + 1)) if fold else build(batches)
+
+
+def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: int, given: dict[str, Any]) -> None:
+    """Raise where the schedule does not take these sizes or options."""
+    name = chosen.name
+    if min(num_ranks, num_chunks, num_microbatches) < 1:
+        raise ScheduleError(
+            "a schedule needs at least one rank, chunk and micro-batch, "
+            f"not {num_ranks}, {num_chunks}, {num_microbatches}"
+        )
+    if num_chunks > 1 and chosen.chunks == "one":
+        able = ", ".join(item.name for item in schedules() if item.chunks == "many")
+        raise ScheduleError(
+            f"schedule {name!r} holds one chunk a rank, not num_chunks = {num_chunks}; "
+            f"set plan.num_chunks to 1, or plan.schedule to one that holds more ({able})"
+        )
+    if isinstance(chosen.chunks, int) and num_chunks != chosen.chunks:
+        raise ScheduleError(
+            f"schedule {name!r} holds {chosen.chunks} chunks a rank, not {num_chunks}; "
+            f"set plan.num_chunks to {chosen.chunks}"
+        )
+    if chosen.copies > 1 and num_microbatches % chosen.copies:
+        raise ScheduleError(
+            f"schedule {name!r} deals micro-batches to {chosen.copies} pipelines, so {num_microbatches} must be a "
+            f"multiple of {chosen.copies}; nearest: {num_microbatches + num_microbatches % chosen.copies} (change "
+            "training.global_batch_size, plan.dp or plan.microbatch_size)"
+        )
+    for option in given:
+        if option not in chosen.options:
+            able = ", ".join(item.name for item in schedules() if option in item.options)
+            raise ScheduleError(f"schedule {name!r} takes no {OPTIONS.get(option, option)}; {able or 'none'} would")
+    problem = chosen.requirement(num_ranks, num_chunks, num_microbatches)
+    if problem:
+        raise ScheduleError(f"schedule {name!r}: {problem}")
+
+
+on_register(_build.cache_clear)

@@ -1,0 +1,183 @@
+"""Orders found by playing the pipeline with equal or given times: who is free takes the best it can do."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sim.schedules.actions import KINDS, B, F, I, Row, W
+from sim.schedules.order import Order, make_order
+from sim.schedules.passes import peak_alive
+
+Array = np.ndarray
+Times = tuple[float, float, float, float]
+"""Forward, input gradient, weight gradient, and a send to another rank; in any unit."""
+EQUAL: Times = (1.0, 1.0, 1.0, 0.0)
+TRIES = 3
+"""Times that weight gradients are placed anew, each knowing how long ranks waited before."""
+
+
+def play(home: Sequence[int], copies: int, num_microbatches: int, most_alive: Callable[[int], int]) -> list[Row]:
+    """Forwards and backwards of equal length, as early as they can: a backward first, then the earliest micro-batch.
+
+    Parameters
+    ----------
+    home : sequence
+        Which rank holds each stage; stages of every copy of the model.
+    most_alive : stage -> micro-batches
+        How many a stage may have begun and not come back to.
+
+    Returns
+    -------
+    list of Row
+        Of each rank. Micro-batches are dealt to the copies in turn.
+    """
+    per_copy = len(home) // copies
+    ranks = max(home) + 1
+    arrived: list[deque[tuple[float, int]]] = [deque() for _ in range(2 * len(home))]  # of stage s, kind k at 2 s + k
+    mine = [[stage for stage, where in enumerate(home) if where == rank] for rank in range(ranks)]
+    for number in range(num_microbatches):
+        arrived[2 * (number % copies) * per_copy].append((0.0, number))
+    free, rows = [0.0] * ranks, [[] for _ in range(ranks)]  # type: ignore[var-annotated]
+    alive = [0] * len(home)
+    events = [(0.0, rank) for rank in range(ranks)]
+    while events:
+        now, rank = heapq.heappop(events)
+        if now < free[rank]:
+            continue
+        able = [
+            (kind == F, arrived[2 * stage + kind][0][1], -stage)
+            for stage in mine[rank]
+            for kind in (F, B)
+            if arrived[2 * stage + kind]
+            and arrived[2 * stage + kind][0][0] <= now
+            and (kind == B or alive[stage] < most_alive(stage))
+        ]
+        if not able:
+            continue
+        forward, number, negative = min(able)
+        stage, kind = -negative, F if forward else B
+        arrived[2 * stage + kind].popleft()
+        alive[stage] += 1 if forward else -1
+        rows[rank].append((stage, kind, number))
+        free[rank] = now + 1.0
+        heapq.heappush(events, (free[rank], rank))
+        turns = forward and (stage + 1) % per_copy == 0
+        if turns or forward or stage % per_copy:
+            there = stage if turns else stage + 1 if forward else stage - 1
+            arrived[2 * there + (B if turns or not forward else F)].append((free[rank], number))
+            heapq.heappush(events, (max(free[rank], free[home[there]]), home[there]))
+    return [np.array(row, dtype=np.int64).reshape(-1, 3) for row in rows]
+
+
+def place_weight_gradients(
+    rows: Sequence[Row], num_stages: int, num_microbatches: int, times: Times = EQUAL
+) -> list[Row]:
+    """The same order of forwards and input gradients, with weight gradients where they cost least.
+
+    A weight gradient is done where the wait for the next forward or input gradient is long enough for it, where that
+    wait would make this rank the one that has waited most, and where a forward would keep more activations than the
+    rows given ever do: the rules of Qi et al.'s heuristic (2023, arXiv:2401.10241, section 3.1).
+
+    Returns
+    -------
+    list of Row
+        The best of the rows given and of a few tries, by the longest time from a rank's first action to its last.
+    """
+    order = make_order("", rows, num_stages, num_microbatches)
+    start, best = at_work(order, times)
+    # Forwards and input gradients in the order in which they begin.
+    played = order.topological[np.argsort(start[order.topological], kind="stable")]
+    todo = played[order.kind[played] != W]
+    found = list(rows)
+    for eager in (True, False):
+        allowed = [0.0] * order.num_ranks
+        for _ in range(TRIES):
+            placed, span, allowed = _place(order, todo, times, allowed, eager)
+            if span < best:
+                best, found = span, placed
+    return found
+
+
+def at_work(order: Order, times: Times) -> tuple[Array, float]:
+    """Start of every action, and the longest time from a rank's first to the end of its last."""
+    seconds, send = _seconds(order, times), _sends(order, times)
+    need, previous = order.needs.tolist(), order.previous.tolist()
+    end = [0.0] * (len(order) + 1)  # what needs nothing needs number −1, which is done at 0
+    for action in order.topological.tolist():
+        free, there = end[previous[action]], end[need[action]] + send[action]
+        end[action] = (free if free > there else there) + seconds[action]
+    ends = np.array(end[:-1])
+    starts = ends - np.array(seconds)
+    last = order.first[1:] - 1
+    return starts, float((ends[last] - starts[order.first[:-1]]).max())
+
+
+def _seconds(order: Order, times: Times) -> list[float]:
+    """How long each action takes."""
+    table = np.zeros(len(KINDS))
+    table[[F, I, W]] = times[:3]
+    return list(table[order.kind].tolist())
+
+
+def _sends(order: Order, times: Times) -> list[float]:
+    """How long what each action needs is on its way."""
+    return list(np.where(order.abroad(order.needs) >= 0, times[3], 0.0).tolist())
+
+
+def _place(
+    order: Order, todo: Array, times: Times, allowed: list[float], eager: bool
+) -> tuple[list[Row], float, list[float]]:
+    """(rows, longest time at work, how long each rank waited).
+
+    allowed : how long each rank waited in an earlier try: it may wait as long again as the worst one did.
+    eager : do a weight gradient rather than become the rank that has waited most.
+    """
+    ranks, weight = order.num_ranks, times[2]
+    limit = [int(most) for most in peak_alive(order)]
+    free, first, waited = [0.0] * ranks, [-1.0] * ranks, [0.0] * ranks
+    alive, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
+    due: list[deque[int]] = [deque() for _ in range(ranks)]
+    done_by: list[list[int]] = [[] for _ in range(ranks)]
+    end = [0.0] * (len(order) + 1)
+    seconds, send = _seconds(order, times), _sends(order, times)
+    rank_of, need, forward = order.rank.tolist(), order.needs.tolist(), (order.kind == F).tolist()
+    weights = np.full(len(order), -1)  # of each input gradient its weight gradient
+    weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
+    weight_of = weights.tolist()
+
+    def do_weight_gradient(rank: int) -> None:
+        done_by[rank].append(due[rank].popleft())
+        free[rank] += weight
+        alive[rank] -= 1
+
+    for action in todo.tolist():
+        rank, at = rank_of[action], end[need[action]] + send[action]
+        pending = due[rank]
+        while pending and (at - free[rank] >= weight or (forward[action] and alive[rank] >= limit[rank])):
+            do_weight_gradient(rank)
+        if eager and pending and at > free[rank]:
+            most = max(most_waited, most_allowed - allowed[rank])
+            if waited[rank] + at - free[rank] > most:
+                do_weight_gradient(rank)
+        here = max(free[rank], at)
+        if first[rank] < 0:
+            first[rank] = here
+        else:
+            waited[rank] += here - free[rank]
+            most_waited = max(most_waited, waited[rank])
+        done_by[rank].append(action)
+        free[rank] = end[action] = here + seconds[action]
+        if forward[action]:
+            alive[rank] += 1
+        else:
+            pending.append(weight_of[action])
+    for rank in range(ranks):
+        while due[rank]:
+            do_weight_gradient(rank)
+    span = max(stop - begin for stop, begin in zip(free, first, strict=True))
+    columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
+    return [columns[row] for row in done_by], span, waited

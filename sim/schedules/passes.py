@@ -1,0 +1,93 @@
+"""What follows from an order alone, without seconds: visits, what is alive, weight versions, staleness."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.schedules.actions import B, F, I, U, W
+from sim.schedules.order import Order
+from sim.schedules.registry import get_schedule, schedule_names
+
+Array = np.ndarray
+ALIVE = np.array([1, -1, 0, -1, 0])
+"""A forward keeps a stage's activations; the backward, or the weight gradient of a split one, frees them."""
+
+
+def visits_per_stage(order: Order) -> float:
+    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward.
+
+    Micro-batches that follow each other on a stage are one visit: breadth-first orders visit each stage once,
+    interleaved ones once a group of micro-batches. What ZeRO gathers and reduces it moves once a visit.
+    """
+    visits, weight = 0, order.weight
+    for chosen in (order.kind == F, (order.kind == B) | (order.kind == I)):
+        stage, rank = order.stage[chosen], order.rank[chosen]
+        turns = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
+        visits += int(weight[chosen][turns].sum())
+    return max(visits, 2 * order.num_stages) / (2 * order.num_stages)
+
+
+def alive(order: Order, per_stage: Array) -> list[Array]:
+    """What each rank keeps after each of its actions, where every micro-batch on stage s keeps `per_stage[s]`."""
+    change = ALIVE[order.kind] * np.asarray(per_stage)[order.stage]
+    return [np.cumsum(change[order.of_rank(rank)]) for rank in range(order.num_ranks)]
+
+
+def peak_alive(order: Order, per_stage: Array | None = None) -> Array:
+    """The most that each rank keeps at once; without `per_stage`, micro-batches on any of its stages."""
+    kept = alive(order, np.ones(order.num_stages) if per_stage is None else per_stage)
+    return np.array([each.max(initial=0.0) for each in kept])
+
+
+def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Array]:
+    """Of asynchronous orders: (most versions of its weights each rank keeps, updates each gradient is late).
+
+    Parameters
+    ----------
+    delay : int, optional
+        Updates by which the version that a batch is begun with is behind the newest, as in PipeDream-2BW. Default: the
+        schedule's own; where that has none, a forward takes the newest version there is and its backward the same.
+
+    Returns
+    -------
+    versions : array over ranks
+    staleness : array over ranks
+        The most updates between the version a gradient was computed with and the one it is applied to.
+
+    Notes
+    -----
+    A version is alive from its update until the last backward that uses it. Orders without updates in them have one
+    version and no staleness.
+    """
+    if delay is None and (order.kind == U).any() and order.schedule in schedule_names():
+        delay = get_schedule(order.schedule).delay
+    versions, staleness = np.ones(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
+    for rank in range(order.num_ranks):
+        here = order.of_rank(rank)
+        kind, number = order.kind[here], order.microbatch[here]
+        updates = kind == U
+        if not updates.any():
+            continue
+        made = np.cumsum(updates)  # versions made before or by each action
+        used = np.zeros(int(number.max()) + 1, dtype=np.int64)
+        forward, backward = kind == F, (kind == B) | (kind == W)
+        if delay is None:
+            used[number[forward]] = made[forward]
+        else:
+            batch = np.searchsorted(
+                number[updates], np.arange(len(used))
+            )  # updates are named by their last micro-batch
+            used = np.maximum(batch - delay, 0)
+        applied = np.searchsorted(number[updates], number[backward])  # the update that a gradient goes into
+        staleness[rank] = int((applied - used[number[backward]]).max(initial=0))
+        # Before each action: the newest version, and those that micro-batches still to come back were begun with.
+        last_use = np.full(int(made[-1]) + 1, -1)
+        np.maximum.at(last_use, used[number[backward]], np.flatnonzero(backward))
+        born = np.concatenate([[0], np.flatnonzero(updates)])
+        replaced = np.append(born[1:] - 1, len(kind))  # alive as long as it is the newest, or wanted
+        gone = np.maximum(last_use, replaced)
+        counts = np.zeros(len(kind) + 2, dtype=np.int64)
+        np.add.at(counts, born, 1)
+        np.add.at(counts, np.minimum(gone, len(kind)) + 1, -1)
+        versions[rank] = int(np.cumsum(counts)[: len(kind)].max(initial=1))
+    return versions, staleness

@@ -1,0 +1,41 @@
+"""Pipelines through which micro-batches come from both ends, or go to and fro, played as early as they can."""
+
+from sim.schedules.actions import Row
+from sim.schedules.listing import play
+from sim.schedules.registry import schedule
+
+
+def _even_ranks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
+    if num_ranks % 2:
+        return f"two pipelines meet in the middle, so plan.pp = {num_ranks} must be even; nearest: {num_ranks + 1}"
+    return None
+
+
+@schedule("chimera", copies=2, whole=True, requirement=_even_ranks, period=lambda p, v: p)
+def chimera(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
+    """Two 1F1B pipelines in opposite directions with a copy of the weights each: half of the bubble, even memory.
+
+    Li and Hoefler 2021, arXiv:2107.06925, section 3.1. With as many micro-batches as ranks the bubble is
+    (p/2 − 1)(t_F + t_B) if both take equally long and (p − 2) t_B if t_B = 2 t_F, as in the paper; with more, batches
+    follow each other as early as they can, without the paper's doubled forwards. Gradients of both copies are summed.
+    """
+    home = [*range(num_ranks), *reversed(range(num_ranks))]
+    return play(home, 2, num_microbatches, lambda stage: num_ranks - stage % num_ranks)
+
+
+def _even_chunks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
+    if num_chunks % 2:
+        return f"a wave goes down the ranks and comes back, so plan.num_chunks = {num_chunks} must be even"
+    return None
+
+
+@schedule("hanayo", chunks="many", whole=True, requirement=_even_chunks, period=lambda p, v: p)
+def hanayo(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
+    """Waves: micro-batches go down the ranks and come back, num_chunks/2 times; one copy of the weights.
+
+    Liu et al. 2023, arXiv:2308.15762. Bubble (p − 1)(t_F + t_B)/v for equal times and v chunks a rank; up to p
+    micro-batches alive on each chunk.
+    """
+    there, back = list(range(num_ranks)), list(reversed(range(num_ranks)))
+    home = (there + back) * (num_chunks // 2)
+    return play(home, 1, num_microbatches, lambda stage: num_ranks)

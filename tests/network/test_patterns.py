@@ -1,0 +1,229 @@
+"""Collectives as flows: alone on a machine they take what the alpha-beta formulas say."""
+
+import numpy as np
+import pytest
+
+from sim.costs import collectives as formulas
+from sim.costs.collectives import Fabric
+from sim.errors import SpecError
+from sim.network.collective_flows import effective_capacity, in_step, pattern_time, phase_flows
+from sim.network.flow_network import FlowNetwork
+from sim.network.flows import flows_on, max_min_rates
+from sim.network.patterns import (
+    Latencies,
+    all_gather,
+    all_to_all,
+    hierarchical_all_reduce,
+    members_by_domain,
+    nvls_all_reduce,
+    reduce_scatter,
+    ring_all_reduce,
+    send,
+    sharp_all_reduce,
+    tree_all_reduce,
+)
+from sim.network.placement import Group
+from sim.network.routing import route
+from sim.specs import Profile, load_preset
+
+S = 1e9
+NVLINK, NIC = 300e9, 25e9
+BASE_NV, HOP_NV, BASE_NET, HOP_NET = 7e-6, 3e-6, 9e-6, 14e-6
+LATENCIES = Latencies(BASE_NV, HOP_NV, BASE_NET, HOP_NET)
+PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
+IDEAL = {
+    "efficiency": 1.0,
+    "p2p_efficiency": 1.0,
+    "half_volume_bytes": 0.0,
+    "shared_efficiency": None,
+    "operations": {},
+}
+FABRIC = Fabric(
+    PROFILE.nvlink.replace(**IDEAL, base_latency_s=BASE_NV, hop_latency_s=HOP_NV),
+    PROFILE.network.replace(**IDEAL, base_latency_s=BASE_NET, hop_latency_s=HOP_NET),
+    NVLINK,
+    NIC,
+)
+
+
+def placed(domains, per_domain, first=0, apart=1):
+    """Members 0 … per_domain − 1 of every `apart`-th node of 8 GPUs."""
+    return first + np.arange(domains)[:, np.newaxis] * 8 * apart + np.arange(per_domain)
+
+
+PLACEMENTS = [(1, 2), (1, 4), (1, 8), (2, 1), (2, 8), (3, 8), (5, 4), (6, 1), (16, 8), (17, 2)]
+
+
+@pytest.mark.parametrize("routing", ["adaptive", "deterministic"])
+@pytest.mark.parametrize("shape", PLACEMENTS, ids=str)
+@pytest.mark.parametrize(
+    ("pattern", "formula"),
+    [
+        (ring_all_reduce, formulas.ring_all_reduce),
+        (all_gather, formulas.all_gather),
+        (reduce_scatter, formulas.reduce_scatter),
+        (hierarchical_all_reduce, formulas.hierarchical_all_reduce),
+    ],
+)
+def test_alone_a_collective_takes_what_the_formula_says(machine, routing, shape, pattern, formula):
+    if pattern is hierarchical_all_reduce and shape[0] == 1:
+        return  # inside one domain there is no hierarchy
+    group = Group(shape[0] * shape[1], shape[1])
+    # Spread over units, so that flows climb the tree: a full one slows nothing.
+    for apart in (1, 8):
+        topology = machine("superpod-a100")
+        time = pattern_time(pattern(placed(*shape, apart=apart), S), topology, LATENCIES, routing)
+        assert time == pytest.approx(float(formula(S, group, FABRIC)), rel=1e-6)
+
+
+@pytest.mark.parametrize("domains", [4, 5, 8, 9, 16, 17])
+@pytest.mark.parametrize("per_domain", [1, 4, 8])
+def test_the_double_tree_moves_twice_the_buffer(machine, domains, per_domain):
+    levels = int(np.ceil(np.log2(domains)))
+    latency = BASE_NET + 2 * (per_domain - 1) * HOP_NV + 2 * levels * HOP_NET
+    time = pattern_time(tree_all_reduce(placed(domains, per_domain), S), machine("superpod-a100"), LATENCIES)
+    assert time == pytest.approx(latency + 2 * S / (NIC * per_domain), rel=1e-6)
+    # NCCL's tuner, which the formula follows, counts 2 (n − 1)/n of the buffer and a bandwidth 8 % lower.
+    formula = formulas.tree_all_reduce(S, Group(domains * per_domain, per_domain), FABRIC)
+    n = domains * per_domain
+    assert (time - latency) / (formula - latency) == pytest.approx(0.92 * n / (n - 1))
+
+
+@pytest.mark.parametrize("domains", [2, 3, 4, 7, 12, 31])
+def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
+    (phase,) = tree_all_reduce(placed(domains, 1), S)
+    ranks = np.stack([phase.source, phase.target]) // 8
+    up = ranks[:, : 2 * (domains - 1)]
+    for tree in (up[:, : domains - 1], up[:, domains - 1 :]):
+        parent = dict(tree.T.tolist())
+        assert len(parent) == domains - 1
+        for rank in range(domains):
+            steps = 0
+            while rank in parent:
+                rank, steps = parent[rank], steps + 1
+            assert steps <= np.ceil(np.log2(domains)) + 1
+    # What branches in one tree is a leaf of the other.
+    inner = [set(tree[1].tolist()) for tree in (up[:, : domains - 1], up[:, domains - 1 :])]
+    assert len(inner[0] & inner[1]) <= 1
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_nvls_and_all_to_all_inside_a_domain(machine, n):
+    topology, members = machine("superpod-a100"), placed(1, n)
+    assert pattern_time(nvls_all_reduce(members, S), topology, Latencies()) == pytest.approx(S * (n + 1) / (n * NVLINK))
+    time = pattern_time(all_to_all(members, S), topology, LATENCIES)
+    assert time == pytest.approx(BASE_NV + (n - 1) * HOP_NV + S * (n - 1) / (n * NVLINK), rel=1e-6)
+
+
+def test_nvls_gains_what_the_sheet_says(machine):
+    ring, nvls = (
+        pattern_time(pattern(placed(1, 8), S), machine("superpod-a100"), Latencies())
+        for pattern in (ring_all_reduce, nvls_all_reduce)
+    )
+    assert ring / nvls == pytest.approx(1.556, abs=5e-4)
+
+
+@pytest.mark.parametrize("nodes", [2, 6, 20])
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_all_to_all_between_domains(machine, nodes, per_node):
+    time = pattern_time(all_to_all(placed(nodes, per_node), S), machine("superpod-a100"), LATENCIES)
+    n, away = nodes * per_node, (nodes - 1) * per_node
+    latency = BASE_NET + (per_node - 1) * HOP_NV + away * HOP_NET
+    assert time == pytest.approx(latency + S * away / (n * NIC), rel=1e-6)
+
+
+@pytest.mark.parametrize("routing", ["adaptive", "deterministic"])
+@pytest.mark.parametrize("nodes", [2, 19, 60])
+def test_sharp_sends_each_share_up_once(machine, routing, nodes):
+    time = pattern_time(sharp_all_reduce(placed(nodes, 8), S), machine("superpod-a100"), Latencies(), routing)
+    inside = 2 * 7 / 8 * S / NVLINK
+    assert time == pytest.approx(inside + S / 8 / NIC, rel=1e-6)
+
+
+def test_a_send_takes_the_slowest_link_of_its_path(machine):
+    topology = machine("superpod-a100")
+    assert pattern_time(send(0, 9, S, True), topology, LATENCIES) == pytest.approx(BASE_NET + HOP_NET + S / NIC)
+    assert pattern_time(send(0, 3, S, False), topology, LATENCIES) == pytest.approx(BASE_NV + HOP_NV + S / NVLINK)
+
+
+def test_rings_between_nodes_stay_on_their_rail(machine):
+    topology = machine("superpod-a100")
+    (phase,) = ring_all_reduce(placed(4, 8), S)
+    crossing = phase.source // 8 != phase.target // 8
+    assert (phase.source[crossing] % 8 == phase.target[crossing] % 8).all()
+    assert np.bincount(topology.nic_of_gpu(phase.source[crossing])).tolist() == [1] * 32
+    # With an odd number of nodes only the hops that close the rings change rail.
+    (phase,) = ring_all_reduce(placed(5, 8), S)
+    crossing = phase.source // 8 != phase.target // 8
+    assert (phase.source[crossing] % 8 != phase.target[crossing] % 8).sum() == 8
+
+
+def test_where_nvlink_is_the_narrower_a_ring_uses_it_for_all_hops_but_one(machine):
+    topology = machine("superpod-a100")
+    slow = effective_capacity(topology, 0.5, 1.0)  # 150 GB/s against 8 cards' 200
+    time = pattern_time(ring_all_reduce(placed(4, 8), S), topology, Latencies(), capacity=slow)
+    assert time == pytest.approx(7 / 8 * 2 * 31 / 32 * S / 150e9)
+
+
+def test_groups_of_one_stage_keep_their_own_cards(machine):
+    # Data parallelism over 6 nodes for each of 8 tensor-parallel ranks: together as fast as one alone.
+    topology = machine("selene")
+    alone = pattern_time(ring_all_reduce(placed(6, 1), S), topology, Latencies())
+    flows, sizes = zip(
+        *(phase_flows(ring_all_reduce(placed(6, 1, first=r), S)[0], topology) for r in range(8)), strict=True
+    )
+    net = FlowNetwork(topology.capacity)
+    for each, nbytes in zip(flows, sizes, strict=True):
+        net.add(each, nbytes)
+    assert net.next_completion() == pytest.approx(alone)
+
+
+def test_in_step_a_ring_runs_at_its_slowest_link_and_leaves_the_rest_to_others(machine):
+    topology = machine("superpod-a100")
+    flows, sizes = phase_flows(ring_all_reduce(placed(4, 1), S)[0], topology)
+    ring, nbytes = in_step(flows, sizes)
+    assert max_min_rates(ring, topology.capacity) == pytest.approx(NIC)
+    slow = topology.capacity.copy()
+    slow[topology.start("nic", "up") + 8] = NIC / 5  # the card of node 1's first GPU
+    other = phase_flows(send(0, 17, S, True)[0], topology)[0]
+    rates = max_min_rates(ring + other, slow)
+    np.testing.assert_allclose(rates, [NIC / 5, NIC * 4 / 5])
+    assert nbytes == pytest.approx(2 * 3 / 4 * S)
+
+
+def test_a_pod_boundary_slows_what_crosses_it(machine):
+    # Llama 3: every GPU of two pods sends to the other pod; 1:7.
+    topology = machine("llama3-h100-roce")
+    gpus = np.arange(3072)
+    for senders, rate in ((1, 50e9), (3072, 50e9 / 7)):
+        flows = flows_on(route(topology, gpus[:senders], gpus[:senders] + 3072))
+        np.testing.assert_allclose(max_min_rates(flows, topology.capacity), rate)
+
+
+def test_efficiencies_scale_the_links_they_belong_to(machine):
+    topology = machine("superpod-a100")
+    capacity = effective_capacity(topology, 0.8, 0.5)
+    assert capacity[topology.start("nvlink", "up")] == pytest.approx(0.8 * NVLINK)
+    assert capacity[topology.start("leaf trunk", "up")] == pytest.approx(0.5 * 20 * NIC)
+    time = pattern_time(send(0, 9, S, True), topology, Latencies(), capacity=capacity)
+    assert time == pytest.approx(S / (NIC / 2))
+
+
+def test_pcie_limits_what_a_card_could_send(small_machine):
+    levels = {"leaf": {"ports": 8, "below": 4}}
+    topology = small_machine(levels, 4, rail_optimised=False, gpus=1, pcie_bandwidth="16 GB/s")
+    assert pattern_time(send(0, 3, S, True), topology, Latencies()) == pytest.approx(S / 16e9)
+    # Two GPUs behind one card share it, whatever their PCIe.
+    shared = small_machine(levels, 4, rail_optimised=False, gpus=2, nics=1, pcie_bandwidth="16 GB/s")
+    flows = flows_on(route(shared, [0, 1], [6, 7]))
+    np.testing.assert_allclose(max_min_rates(flows, shared.capacity), NIC / 2)
+
+
+def test_members_are_sorted_into_their_domains():
+    gpus = np.array([9, 0, 1, 8])
+    assert members_by_domain(gpus, 8).tolist() == [[0, 1], [9, 8]]
+    with pytest.raises(SpecError, match="equally many"):
+        members_by_domain(np.array([0, 1, 8]), 8)
+    with pytest.raises(SpecError, match="use a ring or NVLS"):
+        tree_all_reduce(placed(1, 8), S)
+    assert ring_all_reduce(placed(1, 1), S) == nvls_all_reduce(placed(1, 1), S) == ()

@@ -1,0 +1,166 @@
+"""Machines as graphs: published counts of switches and cables, formulas of fat trees, and networkx as an oracle."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from sim.errors import SpecError
+from sim.network.topology import (
+    bisection_bytes_per_s,
+    build_topology,
+    cable_counts,
+    endpoints,
+    switch_counts,
+)
+from sim.specs import preset_names
+
+# NVIDIA DGX SuperPOD Reference Architecture, DGX B200, tables 3 and 4 (DGX H100's agree where they overlap):
+# scalable units of 32 nodes -> leaves, spines, cores.
+SUPERPOD = {
+    1: (8, 4),
+    2: (16, 8),
+    3: (24, 16),
+    4: (32, 16),
+    8: (64, 32),
+    16: (128, 128, 64),
+    32: (256, 256, 128),
+    64: (512, 512, 256),
+}
+
+
+@pytest.mark.parametrize("name", ["superpod-h100", "superpod-b200"])
+@pytest.mark.parametrize("units", SUPERPOD)
+def test_superpod_has_the_switches_and_cables_of_its_document(machine, name, units):
+    topology = machine(name, 32 * units)
+    assert tuple(switch_counts(topology).values()) == SUPERPOD[units]
+    # "Node-leaf", "leaf-spine" and "spine-core" are all one cable a GPU.
+    assert set(cable_counts(topology).values()) == {256 * units}
+    assert bisection_bytes_per_s(topology) == pytest.approx(256 * units / 2 * 50e9)
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("superpod-a100", 140), ("selene", 560)])
+def test_superpod_a100(machine, name, nodes):
+    topology = machine(name)
+    scale = nodes // 140
+    assert switch_counts(topology) == {"leaf": 56 * scale, "spine": 80 * scale, "core": 28 * scale}
+    assert set(cable_counts(topology).values()) == {1120 * scale}
+    assert bisection_bytes_per_s(topology) == pytest.approx(nodes * 8 * 25e9 / 2)
+
+
+def test_selene_has_fewer_compute_switches_than_its_850_which_count_storage_too(machine):
+    assert sum(switch_counts(machine("selene")).values()) == 656
+
+
+def test_llama3_is_full_inside_a_pod_and_one_to_seven_between_pods(machine):
+    topology = machine("llama3-h100-roce")
+    racks, clusters, _ = topology.levels
+    assert racks.groups == 1536
+    assert clusters.groups == 8
+    assert clusters.below * racks.below * 8 == 3072
+    assert racks.trunk_bytes_per_s == pytest.approx(16 * 50e9)
+    assert clusters.trunk_bytes_per_s == pytest.approx(3072 * 50e9 / 7)
+    assert bisection_bytes_per_s(topology) == pytest.approx(24576 / 2 * 50e9 / 7)
+
+
+@pytest.mark.parametrize(("k", "two_levels", "three_levels"), [(40, 800, 16_000), (64, 2048, 65_536)])
+def test_full_trees_of_k_port_switches(small_machine, k, two_levels, three_levels):
+    leaf, spine, core = {"ports": k, "below": k // 2}, {"ports": k, "below": k // 2}, {"ports": k}
+    two = small_machine({"leaf": leaf, "spine": spine, "core": core}, two_levels, gpus=1)
+    assert switch_counts(two) == {"leaf": k, "spine": k // 2}
+    three = small_machine({"leaf": leaf, "spine": spine, "core": core}, three_levels, gpus=1)
+    assert switch_counts(three) == {"leaf": k**2 // 2, "spine": k**2 // 2, "core": k**2 // 4}
+    assert bisection_bytes_per_s(three) == pytest.approx(three_levels / 2 * 25e9)
+    with pytest.raises(SpecError, match="more than the 3 levels"):
+        small_machine({"leaf": leaf, "spine": spine, "core": core}, three_levels + 1, gpus=1)
+
+
+@pytest.mark.parametrize("name", preset_names("clusters"))
+def test_every_cluster_has_ports_for_its_cables_and_the_bandwidth_it_states(machine, cluster, name):
+    topology = machine(name)
+    for level in topology.levels:
+        assert level.down_ports + level.uplinks <= level.ports
+    full = topology.num_gpus * cluster(name).inter_node_bandwidth_bytes_per_s / 2
+    assert bisection_bytes_per_s(topology) == pytest.approx(full / (7 if name == "llama3-h100-roce" else 1))
+
+
+def graph(topology):
+    """Cables as a directed graph with capacities, trunks left out."""
+    result = nx.DiGraph()
+    source, target, vertices = endpoints(topology)
+    for a, b, capacity in zip(source.tolist(), target.tolist(), topology.capacity.tolist(), strict=False):
+        before = result.get_edge_data(a, b, {"capacity": 0.0})["capacity"]
+        result.add_edge(a, b, capacity=before + capacity)
+    return result, vertices
+
+
+LEVELS = {"leaf": {"ports": 8, "below": 4}, "spine": {"ports": 8, "below": 2}, "core": {"ports": 8}}
+
+
+@pytest.mark.parametrize("rails", [True, False])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_no_more_crosses_between_two_halves_than_the_bisection_bandwidth(small_machine, rails, factor):
+    levels = {**LEVELS, "spine": {"ports": 8, "below": 2, "oversubscription": factor}}
+    topology = small_machine(
+        levels if rails else {**levels, "leaf": {"ports": 8, "below": 2}}, 32, rail_optimised=rails
+    )
+    net, vertices = graph(topology)
+    half = topology.num_gpus // 2
+    for gpu in range(half):
+        net.add_edge("from", gpu)
+        net.add_edge(half + gpu, "to")
+    # NVLink stays inside nodes, and the halves are whole nodes: all of it crosses the top.
+    assert nx.maximum_flow_value(net, "from", "to") == pytest.approx(bisection_bytes_per_s(topology))
+    assert vertices["core"][1] == switch_counts(topology)["core"]
+
+
+def test_ports_are_counted_cable_by_cable(machine):
+    topology = machine("selene")
+    source, target, vertices = endpoints(topology)
+    for level in topology.levels:
+        first, count = vertices[level.name]
+        out = np.bincount(source[(source >= first) & (source < first + count)] - first, minlength=count)
+        back = np.bincount(target[(target >= first) & (target < first + count)] - first, minlength=count)
+        assert (out == back).all()
+        assert (out == level.down_ports + level.uplinks).all()
+
+
+def test_neighbours_share_a_card_where_there_are_fewer_cards_than_gpus(machine):
+    topology = machine("dgx-2h-superpod")
+    assert topology.nic_of_gpu(np.arange(18)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
+    assert topology.capacity[topology.start("nic", "up")] == 12.5e9
+
+
+def test_a_domain_may_span_nodes(machine):
+    topology = machine("superpod-gb200", 36)
+    assert (topology.num_domains, topology.num_gpus) == (2, 144)
+
+
+def test_links_are_counted_without_building_arrays(machine):
+    topology = machine("generic-infiniband")
+    assert topology.num_links == len(topology.capacity) == len(topology.class_of_link)
+    assert topology.num_links == sum(links.count for links in topology.classes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"network": None}, "add a section network"),
+        ({"num_nodes": 70_000}, "lower num_nodes, add a level"),
+    ],
+)
+def test_mistakes_are_explained(cluster, changes, says):
+    with pytest.raises(SpecError, match=says):
+        build_topology(cluster("superpod-h100", **changes))
+
+
+@pytest.mark.parametrize(
+    ("levels", "says"),
+    [
+        ({"leaf": {"ports": 8, "below": 6}, "spine": {"ports": 8}}, "6 ports down and 6 up"),
+        ({"leaf": {"ports": 8, "switches": 2}}, "a leaf stands alone"),
+        ({}, "levels"),
+    ],
+)
+def test_impossible_switches_are_refused(small_machine, levels, says):
+    with pytest.raises((SpecError, ValueError), match=says):
+        small_machine(levels, 30)

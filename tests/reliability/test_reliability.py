@@ -1,0 +1,223 @@
+"""Goodput: published counts, worked optima, and the closed form against the failures played one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import SpecError
+from sim.reliability import (
+    GPU_MTBF_S,
+    Checkpoints,
+    Failures,
+    Goodput,
+    best_interval,
+    best_spare_nodes,
+    checkpoint_bytes,
+    daly_interval,
+    electricity,
+    energy,
+    goodput,
+    gpu_hours,
+    job_mtbf,
+    rent,
+    simulate_goodput,
+    simulate_wall_times,
+    slowdown,
+    waiting_share,
+    write_time,
+    young_interval,
+)
+
+SHARES = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
+LLAMA3_COUNTS = {
+    "faulty GPU": 148, "HBM": 72, "software": 54, "network": 35, "host maintenance": 32, "SRAM": 19,
+    "GPU system processor": 17, "NIC": 7, "NCCL timeout": 7, "silent data corruption": 6, "thermal": 6, "SSD": 3,
+    "power supply": 3, "chassis": 2, "IO board": 2, "dependency": 2, "CPU": 2, "system memory": 2,
+}  # fmt: skip
+
+
+def test_llama3s_failures():
+    assert sum(LLAMA3_COUNTS.values()) == 419 == 466 - 47
+    assert pytest.approx(50_677, abs=1) == GPU_MTBF_S / 3600
+    assert pytest.approx(5.78, abs=5e-3) == GPU_MTBF_S / (365.25 * 86400)
+    assert pytest.approx(0.474, abs=5e-4) == 1000 * 86400 / GPU_MTBF_S
+    assert job_mtbf(16_384) / 3600 == pytest.approx(3.093, abs=5e-4)
+
+
+def test_llama3s_goodput_is_above_90_percent():
+    written = float(write_time(checkpoint_bytes(405e9), 2e12))
+    interval = float(best_interval(written, job_mtbf(16_384)))
+    assert goodput(16_384, Checkpoints(interval, written)).useful > 0.9
+
+
+@pytest.mark.parametrize(
+    ("write", "restart", "exact", "daly", "young", "useful"),
+    [(60, 300, 1116.30, 1116.29, 1155.9, 0.8758), (300, 600, 2388.8, 2388.6, 2584.8, 0.7443)],
+)
+def test_worked_optima(write, restart, exact, daly, young, useful):
+    mtbf = 11_135.0
+    interval = best_interval(write, mtbf)
+    assert interval == pytest.approx(exact, rel=3e-5)
+    assert daly_interval(write, mtbf) == pytest.approx(daly, rel=3e-5)
+    assert young_interval(write, mtbf) == pytest.approx(young, rel=5e-5)
+    assert 1 / slowdown(interval, write, mtbf, restart) == pytest.approx(useful, abs=5e-5)
+
+
+@given(st.floats(1e-4, 3.0), st.floats(1e3, 1e6), st.floats(0.3, 3.0))
+def test_no_other_interval_is_better(share, mtbf, factor):
+    interval = best_interval(share * mtbf, mtbf)
+    assert slowdown(interval * factor, share * mtbf, mtbf) >= slowdown(interval, share * mtbf, mtbf) * (1 - 1e-9)
+
+
+@given(st.floats(1e-15, 1e-3), st.floats(1e3, 1e6))
+def test_young_and_daly_tend_to_the_exact_interval(share, mtbf):
+    exact = best_interval(share * mtbf, mtbf)
+    assert daly_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=1e-4)
+    assert young_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=0.03)
+
+
+@given(st.floats(1e-5, 1e-3), st.floats(1e-5, 1e-3))
+def test_first_order_waste(write, restart):
+    interval = float(best_interval(write, 1.0))
+    first = write / interval + interval / 2 + restart
+    assert slowdown(interval, write, 1.0, restart) - 1 == pytest.approx(first, rel=0.06)
+
+
+def test_daly_gives_up_where_writes_take_longer_than_failures():
+    assert daly_interval(300.0, 100.0) == 100.0
+
+
+@settings(max_examples=12, derandomize=True)
+@given(
+    mtbf=st.floats(3.3, 5.5).map(lambda power: 10**power),
+    write=st.floats(0.001, 0.2),
+    restart=st.floats(0.0, 0.3),
+    stretch=st.floats(0.5, 2.0),
+    drain=st.sampled_from([0.0, 0.5, 1.0]),
+    hardware=st.floats(0.0, 1.0),
+    repair=st.floats(0.1, 3.0),
+    spares=st.sampled_from([None, 1, 2, 4]),
+    kind=st.sampled_from(["fixed", "exponential"]),
+    seed=st.integers(0, 1000),
+)
+def test_closed_form_and_simulation_agree(mtbf, write, restart, stretch, drain, hardware, repair, spares, kind, seed):
+    gpus = 1024
+    failures = Failures(mtbf * gpus, restart * mtbf, hardware, repair * mtbf, spare_nodes=spares)
+    interval = float(best_interval(write * mtbf, mtbf)) * stretch
+    checkpoints = Checkpoints(interval, write * mtbf, drain * (interval + write * mtbf))
+    formula = goodput(gpus, checkpoints, failures)
+    played = simulate_goodput(gpus, checkpoints, failures, num_failures=300_000, seed=seed, repair=kind)
+    assert played.useful == pytest.approx(formula.useful, rel=0.01)
+    for share in SHARES:
+        assert getattr(played, share) == pytest.approx(getattr(formula, share), abs=0.01), share
+
+
+@given(st.integers(1, 100_000), st.floats(10, 1e4), st.floats(0, 100), st.integers(0, 20))
+def test_shares_sum_to_one(gpus, interval, write, spares):
+    found = goodput(gpus, Checkpoints(interval, write), Failures(spare_nodes=spares))
+    assert sum(getattr(found, share) for share in SHARES) == pytest.approx(1.0)
+    assert all(getattr(found, share) >= 0 for share in SHARES)
+
+
+def test_the_same_seed_plays_the_same_failures():
+    checkpoints = Checkpoints(1000, 10)
+    assert simulate_goodput(8192, checkpoints, num_failures=500, seed=3) == simulate_goodput(
+        8192, checkpoints, num_failures=500, seed=3
+    )
+
+
+def test_wall_times_spread_about_the_expected_one():
+    checkpoints, failures = Checkpoints(900, 30), Failures(spare_nodes=12)
+    times = simulate_wall_times(30 * 86400, 16_384, checkpoints, failures, num_runs=100, seed=5)
+    assert times.mean() == pytest.approx(goodput(16_384, checkpoints, failures).wall_time(30 * 86400), rel=0.01)
+    assert (np.diff(times) >= 0).all()
+    assert times[0] > 30 * 86400
+    assert times[-1] < 1.1 * times[0]
+
+
+def test_a_run_shorter_than_a_checkpoint_interval_takes_its_own_time():
+    assert simulate_wall_times(100, 1, Checkpoints(1000, 10), num_runs=3) == pytest.approx([100] * 3)
+    # Two pauses are in the way of 2.5 intervals, and none at the end.
+    assert simulate_wall_times(2500, 1, Checkpoints(1000, 10), num_runs=3) == pytest.approx([2520] * 3)
+
+
+def test_spares_are_erlangs_loss():
+    # 16,384 GPUs lose 6.05 nodes a day; with none to spare the job mostly waits.
+    load = 0.78 * 86400 / float(job_mtbf(16_384))
+    assert load == pytest.approx(6.05, abs=5e-3)
+    assert waiting_share(Failures(spare_nodes=0), 16_384) == pytest.approx(load / (1 + load))
+    factorials = np.cumprod([1, *range(1, 11)])
+    terms = load ** np.arange(11) / factorials
+    assert waiting_share(Failures(spare_nodes=9), 16_384) == pytest.approx(terms[-1] / terms.sum())
+    assert waiting_share(Failures(), 16_384) == 0.0
+
+
+def test_the_best_number_of_spares():
+    checkpoints, failures = Checkpoints(250, 2.8), Failures()
+    best = best_spare_nodes(16_384, checkpoints, failures)
+
+    def worth(spares):
+        useful = goodput(16_384, checkpoints, replace(failures, spare_nodes=spares)).useful
+        return useful / (16_384 + 8 * spares)
+
+    assert worth(best) == max(worth(spares) for spares in range(60))
+    assert 6 < best < 30
+
+
+def test_a_run_without_failures_only_writes():
+    found = goodput(1, Checkpoints(990, 10), Failures(gpu_mtbf_s=1e15))
+    assert found.useful == pytest.approx(0.99)
+    assert found.checkpoints == pytest.approx(0.01)
+    assert found.wall_time(99.0) == pytest.approx(100.0)
+
+
+def test_checkpoints_of_megatrons_trillion():
+    assert checkpoint_bytes(1.008e12, 13.7) == pytest.approx(13.8e12, rel=1e-3)
+    assert write_time(13.8e12, 1e12) == pytest.approx(13.8)
+    assert write_time(13.8e12, 273e9) == pytest.approx(50.5, abs=0.1)
+
+
+def test_llama3s_energy():
+    joules = energy(30.84e6, 700)
+    assert joules / 3.6e12 == pytest.approx(21.6, abs=0.05)  # GWh
+    assert pytest.approx(4.44e25, rel=1e-3) == 30.84e6 * 3600 * 400e12
+    assert energy(30.84e6, 700, pue=1.1, host_overhead=1.5) == pytest.approx(1.65 * joules)
+    assert electricity(joules, 0.08) == pytest.approx(21.6e6 * 0.08, rel=1e-3)
+
+
+def test_money():
+    hours = gpu_hours(1024, 34 * 86400)
+    assert hours == 1024 * 34 * 24
+    assert rent(hours, 2.0) == 2 * hours
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: goodput(0, Checkpoints(100, 1)), "num_gpus = 0"),
+        (lambda: Checkpoints(0, 1), "interval_s = 0"),
+        (lambda: Checkpoints(100, -1), "blocking_s = -1"),
+        (lambda: Checkpoints(100, 1, 200), "an interval of at least 199 s"),
+        (lambda: Failures(hardware_share=1.5), "hardware_share = 1.5 must lie between 0 and 1"),
+        (lambda: Failures(restart_s=float("nan")), "restart_s = nan"),
+        (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
+        (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
+        (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),
+        (lambda: simulate_goodput(8, Checkpoints(100, 1), num_failures=10**9), "1,000,000,000 failures"),
+        (lambda: simulate_wall_times(1e9, 10**6, Checkpoints(100, 1), num_runs=10**4), "are played one by one"),
+        (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
+        (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
+    ],
+)
+def test_the_impossible_is_refused(ask, says):
+    with pytest.raises(SpecError) as error:
+        ask()
+    assert says in str(error.value)
+
+
+def test_failures_far_faster_than_checkpoints_leave_no_goodput():
+    found = goodput(1_000_000_000, Checkpoints(1e6, 100))
+    assert found.useful == 0.0

@@ -1,0 +1,203 @@
+"""Critical batches against their papers' numbers, the trade-off's algebra, and the noise scale of made-up gradients."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import SpecError
+from sim.scaling import critical_batch as registry
+from sim.scaling.batch_tradeoff import (
+    batch_for_steps,
+    gradient_noise_scale,
+    learning_rate_share,
+    ramped_steps,
+    steps_needed,
+    tokens_needed,
+)
+from sim.scaling.critical_batch import (
+    critical_batch,
+    critical_batch_law,
+    critical_batch_laws,
+    critical_batches,
+    kaplan_batch,
+    mccandlish_batch,
+)
+from sim.scaling.loss_laws import kaplan_loss_of_params
+
+sizes = st.floats(5, 9).map(lambda power: 10**power)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "tokens"),
+    [
+        ("kaplan-2020", {"loss": 3.0}, 1.07e6),
+        ("kaplan-2020", {"loss": 2.0}, 7.37e6),
+        ("lamy-poirier-2021", {"params": 12 * 160.0**5}, 6.19e6),
+        ("lamy-poirier-2021", {"params": 175e9}, 3.205e6),
+        ("deepseek-2024-best", {"flop": 8.6e22}, 9.27e6),
+        ("deepseek-2024-best", {"flop": 8.5e23}, 19.6e6),
+    ],
+)
+def test_worked_numbers(name, facts, tokens):
+    assert critical_batch(name, **facts) == pytest.approx(tokens, rel=2e-3)
+
+
+def test_kaplans_batch_doubles_for_13_percent_less_loss():
+    assert critical_batch("kaplan-2020", loss=0.87) / critical_batch("kaplan-2020", loss=1.0) == pytest.approx(
+        1.94, abs=5e-3
+    )
+
+
+@pytest.mark.parametrize(("params", "tokens"), [(12 * 160.0**5, 45e6), (175e9, 22e6)])
+def test_kaplans_and_lamy_poiriers_laws_are_not_the_same(params, tokens):
+    kaplan = kaplan_batch(kaplan_loss_of_params(params), scale=2.1e8)
+    assert kaplan == pytest.approx(tokens, rel=0.01)
+    assert kaplan > 6 * critical_batch("lamy-poirier-2021", params=params)
+
+
+def test_kaplans_compute_optimal_batch_per_cube_root():
+    assert 2.0e6 / np.cbrt(1.3e9) == pytest.approx(1833, rel=1e-3)
+
+
+def test_zhangs_two_forms_agree_at_twenty_tokens_a_parameter():
+    assert critical_batch("zhang-2024", tokens=20e9) == pytest.approx(93.20 * 1e9**0.47, rel=0.01)
+
+
+def test_deepseeks_batches_are_those_they_used():
+    assert critical_batch("deepseek-2024-best", flop=8.6e22) == pytest.approx(2304 * 4096, rel=0.02)
+    assert critical_batch("deepseek-2024-best", flop=8.5e23) == pytest.approx(18.9e6, rel=0.04)
+
+
+def test_disagreement_is_shown():
+    said = critical_batches(params=70e9, tokens=1.4e12, loss=1.97, flop=5.88e23)
+    assert set(said) == set(critical_batch_laws())
+    assert max(said.values()) / min(said.values()) > 10
+    assert set(critical_batches(params=70e9)) == {"lamy-poirier-2021"}
+
+
+def test_every_law_broadcasts():
+    facts = {fact: np.array([2.0, 3.0]) for fact in registry.FACTS}
+    for name, batch in critical_batches(**facts).items():
+        assert np.shape(batch) == (2,), name
+
+
+def test_definitions_are_made_comparable():
+    assert mccandlish_batch("zhang-2024", tokens=1e12) == pytest.approx(5 * critical_batch("zhang-2024", tokens=1e12))
+    assert mccandlish_batch("kaplan-2020", loss=2.0) == critical_batch("kaplan-2020", loss=2.0)
+    with pytest.raises(SpecError, match="gives the batch of least loss, no limit; choose from kaplan-2020"):
+        mccandlish_batch("deepseek-2024-best", flop=1e23)
+
+
+def test_a_law_of_your_own_is_one_function(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+
+    @critical_batch_law("mine", source="here", checked="source")
+    def mine(params, loss):
+        """A law."""
+        return params / loss
+
+    assert critical_batch("mine", params=10.0, loss=2.0) == 5.0
+    assert critical_batch_laws()["mine"].needs == ("params", "loss")
+    with pytest.raises(SpecError, match="asks for 'layers'"):
+
+        @critical_batch_law("other", source="here", checked="source")
+        def other(layers):
+            return layers
+
+
+@pytest.mark.parametrize(("ratio", "steps", "data"), [(0.25, 5, 1.25), (1, 2, 2), (4, 1.25, 5)])
+def test_trade_off(ratio, steps, data):
+    critical, least = 1e6, 1e12
+    assert steps_needed(least, ratio * critical, critical) / (least / critical) == pytest.approx(steps)
+    assert tokens_needed(least, ratio * critical, critical) / least == pytest.approx(data)
+
+
+def test_doubling_the_batch_at_the_critical_one():
+    # At a fixed step time: a quarter less time for half as much compute again.
+    before, after = (np.array([steps_needed(1e12, b, 1e6), tokens_needed(1e12, b, 1e6)]) for b in (1e6, 2e6))
+    assert after / before == pytest.approx([0.75, 1.5])
+
+
+@given(sizes, sizes, st.floats(10, 13).map(lambda power: 10**power))
+def test_the_hyperbola(batch, critical, least):
+    steps, data = steps_needed(least, batch, critical), tokens_needed(least, batch, critical)
+    assert (steps * critical / least - 1) * (data / least - 1) == pytest.approx(1, rel=1e-6)
+    assert steps * batch == pytest.approx(data)
+    if steps > 1.001 * least / critical:
+        assert batch_for_steps(least, steps, critical) == pytest.approx(batch, rel=1e-6)
+
+
+def test_too_few_steps_are_refused_with_the_least():
+    with pytest.raises(SpecError, match="an unlimited one needs 1,000,000"):
+        batch_for_steps(1e12, 1000, 1e6)
+
+
+def test_llama3s_ramp():
+    ramp = [(0, 4e6), (252e6, 8e6), (2.87e12, 16e6)]
+    assert ramped_steps(252e6, ramp) == pytest.approx(63)
+    assert ramped_steps(15.6e12, ramp) == pytest.approx(63 + 358_718.5 + 795_625)
+    assert ramped_steps(1e6, ramp) == 0.25
+    assert ramped_steps(1e9, [(0, 1e6)]) == 1000
+
+
+@pytest.mark.parametrize("ramp", [[], [(1, 4e6)], [(0, 4e6), (0, 8e6)], [(0, 4e6), (9, 8e6), (5, 1e6)]])
+def test_a_ramp_starts_and_goes_forward(ramp):
+    with pytest.raises(SpecError, match="starts at 0 tokens and goes forward"):
+        ramped_steps(1e12, ramp)
+
+
+@pytest.mark.parametrize("truth", [50.0, 3000.0])
+def test_noise_scale_of_made_up_gradients(truth):
+    rng = np.random.default_rng(0)
+    dimension, small, big, steps = 400, 8, 512, 3000
+    gradient = rng.standard_normal(dimension)
+    gradient /= np.linalg.norm(gradient)
+    deviation = np.sqrt(truth / dimension)  # so that the trace of the covariance over |G|² is the truth
+
+    def norms(batch):
+        return ((gradient + deviation / np.sqrt(batch) * rng.standard_normal((steps, dimension))) ** 2).sum(axis=1)
+
+    found = gradient_noise_scale(norms(small), norms(big), small, big)
+    assert found.critical == pytest.approx(truth, rel=0.05)
+    assert found.gradient_squared == pytest.approx(1.0, rel=0.05)
+    assert found.noise == pytest.approx(truth, rel=0.05)
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 100), st.integers(1, 64), st.integers(65, 4096))
+def test_noise_scale_of_expected_norms_is_exact(squared, noise, small, big):
+    found = gradient_noise_scale(squared + noise / small, squared + noise / big, small, big)
+    assert found.critical == pytest.approx(noise / squared, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((2.0, 1.0, 64, 8), "must be larger than small_batch"),
+        ((1.0, 2.0, 8, 64), "leave no noise"),
+        ((64.0, 1.0, 1, 32), "leave no gradient"),
+        ((-1.0, 1.0, 8, 64), "small_norm_squared = -1"),
+    ],
+)
+def test_impossible_norms(arguments, says):
+    with pytest.raises(SpecError, match=says):
+        gradient_noise_scale(*arguments)
+
+
+def test_learning_rate_grows_with_the_batch():
+    assert learning_rate_share(1e6, 1e6) == 0.5
+    assert learning_rate_share(1e9, 1e6) == pytest.approx(1, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "says"),
+    [
+        ("kaplan-2020", {"params": 1e9}, "needs the run's loss"),
+        ("kaplan-2020", {"loss": 0.0}, "loss = 0"),
+        ("zhang-2024", {"tokens": float("nan")}, "tokens = nan"),
+        ("kaplan", {"loss": 2.0}, "did you mean 'kaplan-2020'"),
+    ],
+)
+def test_mistakes(name, facts, says):
+    with pytest.raises(SpecError, match=says):
+        critical_batch(name, **facts)

@@ -1,0 +1,269 @@
+"""Loss laws against the worked numbers of their papers, and the algebra that links them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import SpecError
+from sim.scaling.allocation import (
+    best_loss,
+    best_params,
+    compute_optimal,
+    compute_optimal_for_loss,
+    exponent_of,
+    least_budget,
+    params_interval,
+)
+from sim.scaling.loss_laws import (
+    flop_for_loss,
+    kaplan_compute_of_size,
+    kaplan_loss_of_params,
+    kaplan_loss_of_steps,
+    kaplan_loss_of_tokens,
+    optimal_params,
+    power_sum_loss,
+    tokens_for_loss,
+)
+from sim.scaling.published import (
+    BESIROGLU,
+    HOFFMANN,
+    HOFFMANN_ROUNDED,
+    KAPLAN,
+    LAWS,
+    MUENNIGHOFF,
+    PETAFLOP_DAY,
+    form_of,
+    get_law,
+)
+from sim.scaling.repeated_data import (
+    TOKEN_DECAY,
+    compute_optimal_repeated,
+    effective,
+    repeated_data_loss,
+    useful_params,
+)
+
+GOPHER = 5.76e23
+FORMS = {"kaplan": KAPLAN, "hoffmann": HOFFMANN, "besiroglu": BESIROGLU, "muennighoff": MUENNIGHOFF}
+budgets = st.floats(18, 30).map(lambda power: 10**power)
+
+
+@pytest.mark.parametrize(
+    ("value", "published"),
+    [
+        (kaplan_loss_of_params(1.5e9), 2.304),
+        (kaplan_loss_of_steps(1e9, 1e4), 2.653),
+        (kaplan_loss_of_params(1e10), 1.9943),
+        (kaplan_loss_of_tokens(1e10), 2.2624),
+        (best_loss(PETAFLOP_DAY, get_law("kaplan-2020")), 2.6581),
+        (best_loss(1e4 * PETAFLOP_DAY, get_law("kaplan-2020")), 1.6771),
+    ],
+)
+def test_kaplan(value, published):
+    assert value == pytest.approx(published, rel=3e-4)
+
+
+def test_kaplan_puts_most_of_a_budget_into_parameters():
+    day, more = (compute_optimal(days * PETAFLOP_DAY, get_law("kaplan-2020")) for days in (1, 10))
+    assert day.params == pytest.approx(1.3e9)
+    assert more.params / day.params == pytest.approx(5.37, rel=1e-3)
+    # Table 6: S_min = 5.4e3 steps of B_crit = 2.0e6 tokens are the same data.
+    assert day.tokens == pytest.approx(5.4e3 * 2.0e6, rel=0.03)
+
+
+def test_kaplans_cost_of_another_size():
+    assert kaplan_compute_of_size(1.0) == 1.0
+    assert (kaplan_compute_of_size(np.array([0.6, 2.2])) < 1.21).all()
+    assert kaplan_compute_of_size(2.2) / 2.2 == pytest.approx(0.55, abs=5e-3)  # 45 % fewer steps
+    with pytest.raises(SpecError, match=r"take more than 0\.28"):
+        kaplan_compute_of_size(0.2)
+
+
+def test_kaplans_exponents_hang_together():
+    alpha_n, alpha_s, alpha_b = 0.077, 0.76, 0.21
+    assert 0.052 < 1 / (1 / alpha_s + 1 / alpha_b + 1 / alpha_n) < 0.054
+    assert alpha_n / alpha_s == pytest.approx(0.10, abs=2e-3)
+    per_day = 6 * 1.3e9 * 2.0e6 * 5.4e3
+    assert per_day == pytest.approx(PETAFLOP_DAY, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("form", "params", "tokens", "loss"),
+    [
+        (BESIROGLU, 7.22e10, 1.33e12, 1.974),
+        (HOFFMANN_ROUNDED, 3.22e10, 2.98e12, None),
+        (HOFFMANN, 4.03e10, 2.38e12, None),
+    ],
+)
+def test_optimum_at_gophers_budget(form, params, tokens, loss):
+    found = optimal_params(GOPHER, form)
+    assert found == pytest.approx(params, rel=2e-3)
+    assert GOPHER / 6 / found == pytest.approx(tokens, rel=3e-3)
+    if loss:
+        assert power_sum_loss(found, GOPHER / 6 / found, form) == pytest.approx(loss, abs=5e-4)
+
+
+@pytest.mark.parametrize(("form", "ratio"), [(BESIROGLU, 18.4), (HOFFMANN_ROUNDED, 92.6), (HOFFMANN, 59.1)])
+def test_tokens_a_parameter_at_gophers_budget(form, ratio):
+    assert GOPHER / 6 / optimal_params(GOPHER, form) ** 2 == pytest.approx(ratio, rel=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("flop", "params"),
+    [
+        (1.92e19, 4e8),
+        (1.21e20, 1e9),
+        (1.23e22, 1e10),
+        (5.76e23, 67e9),
+        (3.85e24, 175e9),
+        (9.90e24, 280e9),
+        (3.43e25, 520e9),
+        (1.27e26, 1e12),
+        (1.30e28, 1e13),
+    ],
+)
+def test_chinchilla_1_gives_table_3(flop, params):
+    assert compute_optimal(flop, get_law("chinchilla-1")).params == pytest.approx(params, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("law", "exponent"),
+    [
+        ("kaplan-2020", 0.73),
+        ("chinchilla-1", 0.50),
+        ("chinchilla-2", 0.49),
+        ("chinchilla-3", 0.46),
+        ("besiroglu-2024", 0.5126),
+        ("muennighoff-2023", 0.50),
+        ("deepseek-2024", 0.5243),
+    ],
+)
+def test_exponents(law, exponent):
+    assert exponent_of(get_law(law)) == pytest.approx(exponent, abs=0.005)
+
+
+def test_deepseek_splits_compute_as_published():
+    best = compute_optimal(3e20, get_law("deepseek-2024"))
+    assert 6 * best.params == pytest.approx(0.1715 * 3e20**0.5243)
+    assert best.tokens == pytest.approx(5.8316 * 3e20**0.4757, rel=2e-4)
+    assert np.isnan(best.loss)
+
+
+@given(st.sampled_from(sorted(FORMS)), budgets, st.floats(0.1, 10.0))
+def test_no_other_split_of_a_budget_loses_less(name, flop, factor):
+    form = FORMS[name]
+    best = optimal_params(flop, form)
+    other = best * factor
+    at_best = power_sum_loss(best, flop / 6 / best, form)
+    assert power_sum_loss(other, flop / 6 / other, form) >= at_best * (1 - 1e-12)
+
+
+@given(st.sampled_from(sorted(FORMS)), budgets)
+def test_budget_and_loss_are_inverse(name, flop):
+    form = FORMS[name]
+    best = optimal_params(flop, form)
+    loss = power_sum_loss(best, flop / 6 / best, form)
+    assert flop_for_loss(loss, form) == pytest.approx(flop, rel=1e-6)
+    assert tokens_for_loss(float(loss), float(best), form) == pytest.approx(flop / 6 / best, rel=1e-6)
+
+
+@given(st.sampled_from([name for name, law in LAWS.items() if law.form]), budgets)
+def test_a_loss_asked_back_gives_the_budget(name, flop):
+    law = get_law(name)
+    again = compute_optimal_for_loss(compute_optimal(flop, law).loss, law)
+    assert again.flop == pytest.approx(flop, rel=1e-5)
+
+
+@given(st.sampled_from(sorted(LAWS)), budgets)
+def test_more_compute_means_more_of_both_and_less_loss(name, flop):
+    law = get_law(name)
+    less, more = compute_optimal(flop, law), compute_optimal(3 * flop, law)
+    assert more.params > less.params
+    assert more.tokens > less.tokens
+    assert np.isnan(less.loss) or more.loss < less.loss
+
+
+def test_broadcasting():
+    flop = np.geomspace(1e20, 1e25, 6)
+    law = get_law("besiroglu-2024")
+    assert best_params(flop, law).shape == best_loss(flop, law).shape == (6,)
+    low, high = params_interval(flop, law)
+    assert (low < best_params(flop, law)).all()
+    assert (high > best_params(flop, law)).all()
+
+
+def test_intervals_widen_away_from_the_runs():
+    law = get_law("chinchilla-2")
+    widths = [np.diff(np.log(compute_optimal(flop, law).params_interval))[0] for flop in (1e21, 1e24, 1e27)]
+    assert widths == sorted(widths)
+    assert compute_optimal(1e21, law).extrapolated is False
+    assert compute_optimal(1e27, law).extrapolated is True
+
+
+def test_an_interval_is_the_exponents_about_the_middle_of_the_runs():
+    law = get_law("chinchilla-2")
+    arm = 1e26 / np.sqrt(law.fitted_flop[0] * law.fitted_flop[1])
+    best = compute_optimal(1e26, law)
+    assert np.array(best.params_interval) / best.params == pytest.approx([arm ** (0.462 - 0.49), arm ** (0.534 - 0.49)])
+
+
+@pytest.mark.parametrize(("repeats", "worth"), [(3, 3.726), (15, 10.586), (1e9, 16.39)])
+def test_repeated_tokens(repeats, worth):
+    # The sheet's 10.586 is with R* = 15.4; the constant's own digits give 10.582.
+    assert effective(1 + repeats, 1.0, TOKEN_DECAY) == pytest.approx(worth, rel=5e-4)
+
+
+def test_repeated_data_without_repetition_is_the_plain_law():
+    assert repeated_data_loss(1e9, 2e10, 1e12) == pytest.approx(power_sum_loss(1e9, 2e10, MUENNIGHOFF))
+    assert useful_params(1.0) == pytest.approx(0.051, abs=5e-4)
+    plenty = compute_optimal_repeated(1e20, 1e15)
+    assert plenty.params == pytest.approx(compute_optimal(1e20, get_law("muennighoff-2023")).params, rel=1e-4)
+
+
+def test_scarce_data_wants_a_smaller_model_and_more_loss():
+    scarce = compute_optimal_repeated(1e23, 1e10)
+    free = compute_optimal(1e23, get_law("muennighoff-2023"))
+    assert scarce.params < free.params
+    assert scarce.loss > free.loss
+    assert scarce.tokens > 5e10
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: compute_optimal_for_loss(1.8172, get_law("besiroglu-2024")), "irreducible loss is 1.8172; ask for"),
+        (lambda: compute_optimal_for_loss(float("nan"), get_law("besiroglu-2024")), "loss = nan"),
+        (lambda: compute_optimal_for_loss(-1.0, get_law("kaplan-2020")), "loss = -1"),
+        (lambda: compute_optimal_for_loss(1e-30, get_law("kaplan-2020")), "more than"),
+        (lambda: compute_optimal_for_loss(2.0, get_law("deepseek-2024")), "give a budget"),
+        (lambda: compute_optimal(5.0, get_law("besiroglu-2024")), "the least it can spend is"),
+        (lambda: compute_optimal(-1e20, get_law("besiroglu-2024")), "flop = -1e+20 is not"),
+        (lambda: compute_optimal(float("inf"), get_law("besiroglu-2024")), "flop = inf"),
+        (lambda: tokens_for_loss(2.0, 1e8, BESIROGLU), "tend to 2.6"),
+        (lambda: tokens_for_loss(1.5, 1e12, BESIROGLU), "no model goes below"),
+        (lambda: power_sum_loss(np.array([1e9, -1.0]), 1e9, BESIROGLU), "params = -1"),
+        (lambda: get_law("besiroglu"), "did you mean 'besiroglu-2024'"),
+        (lambda: form_of(get_law("chinchilla-1")), "laws that do: kaplan-2020"),
+        (lambda: compute_optimal_repeated(1e20, 0.0), "unique_tokens = 0"),
+    ],
+)
+def test_the_impossible_is_refused_with_the_nearest_possible(ask, says):
+    with pytest.raises(SpecError) as error:
+        ask()
+    assert says in str(error.value)
+
+
+@given(st.sampled_from(sorted(LAWS)))
+def test_the_least_budget_is_the_least(name):
+    law = get_law(name)
+    assert compute_optimal(least_budget(law) * 1.001, law).params >= 1
+    with pytest.raises(SpecError, match="too small"):
+        compute_optimal(least_budget(law) * 0.999, law)
+
+
+def test_the_smallest_model_the_message_names_just_reaches_the_loss():
+    with pytest.raises(SpecError) as error:
+        tokens_for_loss(2.0, 1e8, BESIROGLU)
+    least = float(str(error.value).partition("more than ")[2].split()[-2])
+    assert tokens_for_loss(2.0, least * 1.01, BESIROGLU) > 0

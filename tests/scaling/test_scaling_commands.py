@@ -1,0 +1,184 @@
+"""`flopcast scaling`: tables with their numbers, JSON with stable keys, figures with something in them, refusals."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import points
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli_scaling import app
+from sim.errors import SpecError
+
+POINTS = str(points.POINTS)
+ROOT = Path(__file__).parents[2]
+
+
+def ask(*arguments):
+    """What a command prints; its mistake is raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def read(*arguments):
+    return json.loads(ask(*arguments, "--json"))
+
+
+QUESTIONS = [
+    ("optimal", "--budget", "5.76e23"),
+    ("optimal", "--loss", "2.1"),
+    ("optimal", "--budget", "1e24", "--unique-tokens", "100B"),
+    ("model", "70B", "--tokens", "1.4T", "--loss", "1.95"),
+    ("batch", "llama3-405b", "--tokens", "15.6T", "--batch", "16M"),
+    ("limits", "--budget", "1e28"),
+    ("goodput", "llama3-405b", "--gpus", "16384", "--spares", "16"),
+    ("goodput", "gpt3-175b", "--gpus", "1024", "--blocking", "2 s", "--write-bandwidth", "50 GB/s"),
+    ("fit", POINTS, "--bootstraps", "10", "--least-tokens-per-param", "0.42"),
+]
+IDS = [" ".join(question[:2]).partition(" /")[0] for question in QUESTIONS]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=IDS)
+def test_every_question_fits_a_terminal_and_has_json(question):
+    printed = ask(*question)
+    assert all(len(line) <= 80 for line in printed.splitlines())
+    assert "…" not in printed  # no number is cut
+    assert read(*question)
+
+
+@pytest.mark.parametrize(
+    "question", [QUESTIONS[i] for i in (0, 2, 3, 4, 5, 7, 8)], ids=[IDS[i] for i in (0, 2, 3, 4, 5, 7, 8)]
+)
+def test_every_question_has_a_figure(question, tmp_path):
+    ask(*question, "--png", tmp_path / "a.png", "--svg", tmp_path / "a.svg")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "a.png").stat().st_size > 30_000
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_optimal():
+    best = {row["law"]: row for row in read("optimal", "--budget", "5.76e23")}
+    assert best["besiroglu-2024"]["params"] == pytest.approx(7.22e10, rel=1e-3)
+    assert best["besiroglu-2024"]["extrapolated"] is True
+    assert best["chinchilla-1"]["loss"] is None
+    assert "72.2B" in ask("optimal", "--budget", "5.76e23")
+    assert "the published interval leaves out the published exponent" in ask("optimal", "--budget", "5.76e23")
+    assert "deepseek-2024" not in {row["law"] for row in read("optimal", "--loss", "2.1")}
+
+
+def test_your_runs_join_the_laws():
+    names = [row["law"] for row in read("optimal", "--budget", "1e22", "--runs", POINTS)]
+    assert names[-1] == "yours"
+
+
+def test_repeated_data_is_one_more_row():
+    rows = read("optimal", "--budget", "1e24", "--unique-tokens", "100B")
+    assert rows[-1]["law"] == "muennighoff-2023"
+    assert rows[-1]["loss"] > next(row for row in rows if row["law"] == "muennighoff-2023")["loss"]
+    assert "epochs" in ask("optimal", "--budget", "1e24", "--unique-tokens", "100B")
+
+
+def test_model():
+    answer = read("model", "70B", "--tokens", "1.4T", "--loss", "1.95")
+    laws = {row["law"]: row for row in answer["laws"]}
+    assert laws["besiroglu-2024"]["loss"] == pytest.approx(1.974, abs=1e-3)
+    assert laws["chinchilla-1"]["best_tokens"] == pytest.approx(1.5e12, rel=0.01)
+    assert read("model", "gpt3-175b")["params"] == pytest.approx(174.6e9, rel=1e-3)
+    assert "they tend to" in ask("model", "1B", "--loss", "1.9")
+
+
+def test_batch():
+    answer = read("batch", "175B", "--tokens", "300B", "--batch", "3.2M")
+    lamy = answer["laws"]["lamy-poirier-2021"]
+    assert lamy["batch_tokens"] == pytest.approx(3.205e6, rel=1e-3)
+    assert lamy["steps"] * 3.2e6 == pytest.approx(lamy["tokens"])
+    assert lamy["tokens"] == pytest.approx(300e9 * (1 + 3.2 / 3.205), rel=1e-3)
+    assert "steps" not in answer["laws"]["deepseek-2024-best"]
+    said = ask("batch", "llama3-405b", "--tokens", "15.6T")
+    assert "disagree by a factor of 28;" in said
+    assert "28-fold" in (ROOT / "README.md").read_text()
+
+
+def test_laws_say_how_far_they_were_checked():
+    shown = " ".join(ask("laws").split())
+    assert "reconstructed, not read" in shown
+    assert "2085 ± 1293" in shown
+    laws = read("laws")
+    assert len(laws["loss"]) == 7
+    assert len(laws["batch"]) == 6
+
+
+def test_limits():
+    rows = read("limits", "--budget", "1e28")["runs"]
+    assert [row["utilisation"] for row in rows] == sorted((row["utilisation"] for row in rows), reverse=True)
+    assert rows[-1]["h100s"] is None
+
+
+def test_goodput():
+    answer = read("goodput", "llama3-405b", "--gpus", "16384")
+    assert answer["goodput"]["useful"] > 0.9
+    assert answer["simulated"]["useful"] == pytest.approx(answer["goodput"]["useful"], rel=0.01)
+    assert answer["job_mtbf_s"] / 3600 == pytest.approx(3.093, abs=1e-3)
+    low, high = answer["wall_interval_s"]
+    assert low < answer["wall_s"] < high
+    assert answer["gpu_hours"] == pytest.approx(16384 * answer["wall_s"] / 3600)
+    assert answer["energy_j"] == pytest.approx(answer["gpu_hours"] * 3600 * 700 * 1.1)
+
+
+def test_fit():
+    answer = read("fit", POINTS, "--bootstraps", "20", "--least-tokens-per-param", "0.42")
+    assert answer["runs"] == 240
+    assert answer["irreducible"] == pytest.approx(1.8172, abs=0.02)
+    assert answer["intervals"]["beta"][0] < 0.3658 < answer["intervals"]["beta"][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("optimal",), "give --budget"),
+        (("optimal", "--budget", "lots"), "budget = 'lots' is not a number; write it as 2.1, 70B"),
+        (("optimal", "--budget", "-1e20"), "budget = -1e+20"),
+        (("optimal", "--budget", "10"), "too small for kaplan-2020"),
+        (("optimal", "--budget", "1e23", "--loss", "1.9"), "and 1.9 takes 6.25e+27 FLOP"),
+        (("optimal", "--loss", "1.75"), "besiroglu-2024: no budget reaches a loss of 1.75: the irreducible loss is 1.8172"),
+        (("optimal", "--loss", "2", "--unique-tokens", "1B"), "goes with --budget"),
+        (("optimal", "--budget", "1e23", "--png", "a.jpg"), "must end in .png"),
+        (("optimal", "--budget", "1e23", "--svg", "nowhere/a.svg"), "there is no folder nowhere"),
+        (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
+        (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
+        (("limits", "--budget", "1e32"), "latency alone takes"),
+        (("goodput", "70B", "--gpus", "8", "--blocking", "0 s"), "no best interval; give --interval"),
+        (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
+        (("goodput", "70B", "--gpus", "0"), "num_gpus = 0"),
+        (("goodput", "70B", "--gpus", "8", "--restart", "10"), "has no unit"),
+        (("goodput", "405B", "--gpus", "8", "--write-bandwidth", "1 GB/s", "--blocking", "1 s", "--interval", "1 s"), "an interval of at least"),
+        (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
+    ],
+)  # fmt: skip
+def test_mistakes_say_what_to_type(arguments, says):
+    with pytest.raises(SpecError) as error:
+        ask(*arguments)
+    assert says in str(error.value)
+
+
+def test_the_readmes_commands_work(tmp_path, monkeypatch):
+    (tmp_path / "runs.csv").write_text(Path(POINTS).read_text())
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^flopcast scaling (.*?)(?:\s+#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) >= 8
+    for line in lines:
+        assert ask(*shlex.split(line)), line
+
+
+def test_it_is_a_verb_of_flopcast():
+    command = [sys.executable, "-m", "sim.cli", "scaling", "optimal", "--loss", "1.0"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "irreducible" in result.stderr

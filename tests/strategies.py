@@ -1,0 +1,28 @@
+"""Random orders of any registered schedule, of sizes that it takes."""
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from sim.schedules import build_order, get_schedule, schedule_names
+
+
+@st.composite
+def sizes(draw, name, most_ranks=7):
+    """(p, v, m) that the schedule takes."""
+    chosen = get_schedule(name)
+    p = draw(st.integers(1, most_ranks))
+    p += p % 2 * (name in ("chimera", "dualpipe"))
+    v = draw(st.integers(1, 4)) if chosen.chunks == "many" else 1 if chosen.chunks == "one" else chosen.chunks
+    v += v % 2 * (name == "hanayo")
+    m = draw(st.integers(1, 20) | st.integers(1, 4).map(lambda rounds: rounds * p) | st.integers(2 * p, 2 * p + 6))
+    m += m % chosen.copies
+    assume(chosen.requirement(p, v, m) is None)
+    return p, v, m
+
+
+@st.composite
+def orders(draw, names=None, most_ranks=6):
+    """An order of any schedule, of a size it takes."""
+    name = draw(st.sampled_from(names or schedule_names()))
+    options = {"slices": draw(st.integers(1, 3))} if "slices" in get_schedule(name).options else {}
+    return build_order(name, *draw(sizes(name, most_ranks)), **options)
