@@ -6,7 +6,6 @@ import io
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,8 @@ import typer
 from sim.cli_scaling import app as scaling
 from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
+from sim.report.commands import add_commands
+from sim.report.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 
 app = typer.Typer(
     name="flopcast",
@@ -28,22 +29,6 @@ presets = typer.Typer(
 )
 app.add_typer(presets, name="presets")
 app.add_typer(scaling, name="scaling")
-
-ScenarioFile = Annotated[Path, typer.Argument(help="A scenario in YAML.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4; may be repeated."),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        help="dag (exact), closed_form (formula), des (discrete events) or shared (processes on shared cores)."
-    ),
-]
-ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help="A profile's name or YAML file, instead of the scenario's.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys the README documents.")]
 
 
 def _version(value: bool) -> None:
@@ -164,25 +149,7 @@ def show_preset(
         out.print(table)
 
 
-@app.command()
-def schedule(
-    name: Annotated[str, typer.Argument(help="A schedule: gpipe, 1f1b, interleaved.", show_default=False)],
-    ranks: Annotated[int, typer.Option(help="Pipeline ranks.")] = 4,
-    microbatches: Annotated[int, typer.Option(help="Micro-batches.")] = 8,
-    chunks: Annotated[
-        int | None, typer.Option(help="Model chunks a rank; 2 for interleaved schedules if not given.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """What each pipeline rank does, in order, as a text grid: 2F0 is the forward of micro-batch 0 on stage 2."""
-    from sim.schedules import build_order, format_grid, get_schedule
-
-    held = chunks if chunks is not None else (2 if get_schedule(name).interleaves else 1)
-    order = build_order(name, ranks, held, microbatches)
-    if as_json:
-        _print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
-    else:
-        typer.echo(format_grid(order.actions))
+add_commands(app)  # schedule, timeline, compare-schedules
 
 
 app.command()(topology)

@@ -70,6 +70,26 @@ def test_engines(engine):
         (("schedule", "interleaved", "--microbatches", "7"), 2, "nearest: 8"),
         (("schedule", "gpipe", "--chunks", "2"), 2, "holds one chunk a rank"),
         (("schedule", "1f1b", "--ranks", "0"), 2, "at least one rank"),
+        (("schedule", "1f1"), 2, "did you mean '1f1b'?"),
+        (("schedule", "zb_h1", "--times", "1,2"), 2, "all three"),
+        (("schedule", "1f1b", "--times", "1,x"), 2, "in whole units"),
+        (("schedule", "1f1b", "--slices", "2"), 2, "takes no plan.sequence_slices; seq1f1b would"),
+        (("schedule", "nowhere/mine.txt"), 2, "cannot be read"),
+        (("schedule", "README.md"), 2, "is not an action"),
+        (("timeline", MAIN, "--png", "step.pdf"), 2, "must end in .png"),
+        (("timeline", MAIN, "--svg", "nowhere/step.svg"), 2, "there is no folder"),
+        (("timeline", MAIN, "--trace", "step.txt"), 2, "must end in .json"),
+        (("timeline", MAIN, "--trace", "step.json", "--from", "3"), 2, "holds the whole step"),
+        (("timeline", MAIN, "--from", "5", "--to", "4"), 2, "no stretch of what there is to show"),
+        (("timeline", MAIN, "--engine", "closed_form"), 2, "gives totals"),
+        (("timeline", MAIN, "-s", "plan.schedule=zb"), 2, "did you mean"),
+        (("compare-schedules", MAIN, "--schedules", "1f1b,zb_v1"), 2, "did you mean 'zb_v'?"),
+        (("compare-schedules", MAIN, "--schedules", ","), 2, "is empty"),
+        (
+            ("compare-schedules", "scenarios/megatron-2021/18.4b.yaml", "--schedules", "zb_v"),
+            2,
+            "none of these schedules",
+        ),
         (("presets", "show", "selen"), 2, "did you mean 'selene'?"),
         (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),
         (("topology", "selen"), 2, "did you mean 'selene'?"),
@@ -100,6 +120,69 @@ def test_compare_shows_what_differs():
 def test_schedule_grid():
     result = flopcast("schedule", "1f1b", "--ranks", "2", "--microbatches", "2")
     assert result.stdout == "rank 0 | 0F0 0F1 0B0 0B1\nrank 1 | 1F0 1B0 1F1 1B1\n"
+
+
+def test_schedule_on_a_time_axis():
+    result = flopcast("schedule", "1f1b", "--ranks", "2", "--microbatches", "2", "--times", "1,1")
+    assert result.stdout == (
+        "rank 0 | 0F0 0F1   . 0B0   . 0B1\nrank 1 |   . 1F0 1B0 1F1 1B1   .\n# 6 units; idle on each rank: 2, 2\n"
+    )
+
+
+def test_schedule_options():
+    deep, broad = (flopcast("schedule", "interleaved", "--group", group).stdout for group in ("4", "8"))
+    assert deep != broad
+    assert "0F15" in flopcast("schedule", "seq1f1b", "--slices", "2").stdout
+    assert flopcast("schedule", "pipedream", "--batches", "1").stdout.count("0U") == 8
+
+
+def test_a_grid_in_a_file_is_shown_and_its_mistakes_are_marked(tmp_path):
+    good, stuck = tmp_path / "good", tmp_path / "stuck.txt"
+    good.write_text("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n")
+    stuck.write_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0\n")
+    assert flopcast("schedule", str(good)).stdout.startswith("rank 0 | 0F0 0F1 0B0 0B1")
+    assert "idle on each rank" in flopcast("schedule", str(good), "--times", "1,2").stdout
+    result = flopcast("schedule", str(stuck))
+    assert result.returncode == 2
+    assert "deadlock" in result.stderr
+    assert "→0B0" in result.stderr
+    result = flopcast("schedule", str(good), "--ranks", "2", "--group", "2")
+    assert (result.returncode, "leave --ranks and --group out" in result.stderr) == (2, True)
+
+
+def test_timeline_in_the_terminal_and_in_files(tmp_path):
+    columns = {"COLUMNS": "70", "PATH": ""}
+    result = flopcast("timeline", MAIN, env=columns)
+    assert result.returncode == 0
+    assert "1f1b: step 102 s, bubble 15.1%" in result.stdout
+    assert all(len(line) <= 70 for line in result.stdout.splitlines() if line.startswith("rank"))
+    files = [str(tmp_path / name) for name in ("step.png", "step.svg", "step.json")]
+    result = flopcast("timeline", MAIN, "--png", files[0], "--svg", files[1], "--trace", files[2])
+    assert result.returncode == 0
+    assert all(Path(file).stat().st_size > 10_000 and file in result.stdout for file in files)
+    assert len(json.loads(Path(files[2]).read_text())["traceEvents"]) > 65_536
+
+
+def test_compare_schedules_json_has_the_documented_keys(tmp_path):
+    names = "1f1b,interleaved,dualpipe_v,pipedream_2bw,hanayo"
+    figure = tmp_path / "schedules.png"
+    scenario = "scenarios/megatron-2021/39.1b.yaml"
+    result = flopcast("compare-schedules", scenario, "--schedules", names, "--json", "--png", str(figure))
+    answer = json.loads(result.stdout)
+    assert {row["schedule"] for row in answer["schedules"]} | {row["schedule"] for row in answer["left_out"]} == set(
+        names.split(",")
+    )
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{key}`" in readme for key in (*answer, *answer["schedules"][0], "reason"))
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_readme_shows_a_schedule_as_it_is_printed():
+    readme = (ROOT / "README.md").read_text()
+    command, _, shown = readme.partition("```text\nrank 0 |")[0], None, readme.partition("```text\nrank 0 |")[2]
+    line = [line for line in command.splitlines() if line.startswith("flopcast schedule")][-1]
+    printed = flopcast(*line.partition("#")[0].split()[1:]).stdout
+    assert printed.rstrip() == ("rank 0 |" + shown.partition("```")[0]).rstrip()
 
 
 def test_presets_are_listed_and_shown_with_sources():
@@ -145,8 +228,9 @@ def test_interrupting_is_not_a_traceback():
     assert "Traceback" not in errors
 
 
-def test_a_closed_pipe_is_no_error():
-    command = f"{sys.executable} -m sim.cli estimate {MAIN} --json | head -n 1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("verb", ["estimate --json", "timeline", "compare-schedules --schedules 1f1b,gpipe"])
+def test_a_closed_pipe_is_no_error(verb):
+    command = f"{sys.executable} -m sim.cli {verb.split()[0]} {MAIN} {' '.join(verb.split()[1:])} | head -n 1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.stderr == ""
     assert result.returncode in (0, 141)

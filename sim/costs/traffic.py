@@ -1,0 +1,103 @@
+"""Bytes that the average GPU sends in a step, by network: between pipeline ranks, in layers, between replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.costs.block import cut_of
+from sim.specs import Scenario
+from sim.work.layers import embedding_work, head_work, layer_work
+from sim.work.operations import BlockWork
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.stages import deal_stages, stage_params
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the average GPU sends in a step. [bytes]
+
+    pipeline : activations and their gradients to other pipeline ranks.
+    tensor : collectives within layers, over the tensor- and the context-parallel group.
+    data : gradient reductions and weight gathers over the data-parallel group.
+    """
+
+    pipeline: float
+    tensor: float
+    data: float
+
+
+def ring_bytes(kind: str, nbytes: float, size: int) -> float:
+    """Sent by each of `size` ranks of a ring for a buffer of `nbytes`. [bytes]
+
+    An all-reduce sends 2 (n − 1)/n of the buffer, a gather or a reduce-scatter half of that (Thakur, Rabenseifner,
+    Gropp 2005, sections 4.1 to 4.4).
+    """
+    return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
+
+
+def step_traffic(
+    scenario: Scenario, sends: float, *, copies: int = 1, visits: float = 1.0, updates: float = 1.0
+) -> Traffic:
+    """Count a step's bytes.
+
+    Parameters
+    ----------
+    sends : float
+        From one pipeline rank to another in a step, forward and backward, of all ranks together.
+    copies : int
+        Pipelines, each with a model of its own, that run through the ranks.
+    visits : float
+        How often in a step the schedule turns to a stage (`visits_per_stage`); ZeRO stages 2 and 3 move their share
+        once a visit.
+    updates : float
+        Weight updates in a step.
+
+    Notes
+    -----
+    In a layer of a GPT without sequence parallelism each GPU sends 8 b s h (t − 1)/t numbers a micro-batch, and half as
+    many more under full recomputation; a boundary between ranks moves b s h numbers each way (Narayanan et al. 2021,
+    arXiv:2104.04473, section 3.2).
+    """
+    model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
+    cut = cut_of(scenario)
+    microbatches = scenario.num_microbatches * plan.sequence_slices
+    boundary = float(cut.width * cut.tokens * model.hidden_size)
+    scatter = stack.p2p_scatter_gather and not plan.sequence_parallel and plan.tp > 1
+    each = boundary / plan.tp if scatter or plan.sequence_parallel else boundary
+    pipeline = sends * each / plan.pp
+    tensor = sends * ring_bytes("all_gather", boundary, plan.tp) / plan.pp if scatter else 0.0
+    blocks = (
+        (model.num_layers, layer_work(model, stack, cut)),
+        (1, embedding_work(model, stack, cut)),
+        (1, head_work(model, stack, cut)),
+    )
+    tensor += microbatches * sum(count * _within(work, plan.tp, plan.cp) for count, work in blocks) / plan.pp
+    return Traffic(pipeline, tensor, _between_replicas(scenario, copies, visits, updates, training.activation_bytes))
+
+
+def _within(work: BlockWork, tp: int, cp: int) -> float:
+    """Sent in one block for one micro-batch. [bytes]"""
+    sizes = {"tp": tp, "cp": cp}
+    phases = (work.forward, work.input_grad, work.weight_grad, work.recompute)
+    return sum(
+        ring_bytes(item.kind, float(item.nbytes), sizes[item.group]) for phase in phases for item in phase.collectives
+    )
+
+
+def _between_replicas(scenario: Scenario, copies: int, visits: float, updates: float, width: int) -> float:
+    """Gradient reductions and weight gathers, as `sim.costs.stage` prices them. [bytes]"""
+    plan, stack = scenario.plan, scenario.stack
+    stages = deal_stages(scenario.model, plan) * copies
+    params = sum(stage_params(stage, scenario.model, plan.tp) for stage in stages) / plan.pp
+    size = plan.num_replicas
+    gradients, weights = params * GRADIENT_WIDTH[stack.gradient_precision], params * width
+    # A rank with one chunk cannot keep its layers gathered: it visits them anew for every micro-batch.
+    visits = visits if plan.num_chunks > 1 else float(scenario.num_microbatches)
+    reductions = visits if plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1) else updates
+    collective = "reduce_scatter" if plan.zero_stage else "all_reduce"
+    # Copies of the model sum their gradients too.
+    moved = reductions * ring_bytes(collective, gradients, size * copies if reductions == updates else size)
+    gathers = {0: 0.0, 1: updates, 2: updates, 3: 2.0 * visits}[plan.zero_stage]
+    return float(np.asarray(moved + gathers * ring_bytes("all_gather", weights, size)))

@@ -1,0 +1,229 @@
+"""The verbs that show schedules and timelines: schedule, timeline, compare-schedules."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.errors import SpecError
+from sim.report.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the verbs to a command line."""
+    app.command()(schedule)
+    app.command()(timeline)
+    app.command("compare-schedules")(compare_schedules)
+
+
+def schedule(
+    name: Annotated[
+        str, typer.Argument(help="A schedule such as 1f1b, or a text file with a grid.", show_default=False)
+    ],
+    ranks: Annotated[int | None, typer.Option(help="Pipeline ranks; 4 if not given.", show_default=False)] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Micro-batches; 8 if not given.", show_default=False)] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option(help="Model chunks a rank; 2 for schedules that need several if not given.", show_default=False),
+    ] = None,
+    group: Annotated[
+        int | None,
+        typer.Option(help="Micro-batches that visit a chunk in turn (interleaved).", show_default=False),
+    ] = None,
+    slices: Annotated[int | None, typer.Option(help="Slices of each sequence (seq1f1b).", show_default=False)] = None,
+    batches: Annotated[
+        int | None, typer.Option(help="Batches of a schedule without flush.", show_default=False)
+    ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F,B or F,I,W",
+            help="Put it on a time axis, a column a unit: units of a forward and of a backward, or of its halves.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each pipeline rank does, in order, as a text grid: 2F0 is the forward of micro-batch 0 on stage 2.
+
+    F forward, B backward, I and W its input- and weight-gradient halves, U a weight update.
+
+    \b
+    flopcast schedule 1f1b --ranks 4 --microbatches 8
+    flopcast schedule zb_v --times 1,1,1
+    flopcast schedule ./mine.txt --times 1,2
+    """
+    from sim.report.aligned import format_aligned, parse_times
+    from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
+    from sim.schedules.grid import read_grid
+    from sim.schedules.registry import is_file
+
+    units = None if times is None else parse_times(times)
+    options: dict[str, Any] = {"group": group, "slices": slices, "batches": batches}
+    if is_file(name) or (name not in schedule_names() and Path(name).is_file()):
+        given = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks, **options}
+        wrong = [f"--{option}" for option, value in given.items() if value is not None]
+        if wrong:
+            raise SpecError(f"{name!r} is a grid, which has its own sizes; leave {' and '.join(wrong)} out")
+        grid = read_grid(name)
+        everything = [action for row in grid for action in row]
+        stages = max(action.stage for action in everything) + 1
+        order = make_order(name, grid, stages, max(action.microbatch for action in everything) + 1)
+    else:
+        chosen = get_schedule(name)
+        needed = chosen.chunks if isinstance(chosen.chunks, int) else 2 if chosen.interleaves else 1
+        sizes = (4 if ranks is None else ranks, needed if chunks is None else chunks)
+        order = build_order(name, *sizes, 8 if microbatches is None else microbatches, **options)
+    if as_json:
+        _print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
+    elif units is not None:
+        typer.echo(format_aligned(order, units))
+    else:
+        typer.echo(format_grid(order.actions))
+
+
+def timeline(
+    scenario: ScenarioFile,
+    png: Png = None,
+    svg: Svg = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write a Chrome trace for ui.perfetto.dev.", show_default=False),
+    ] = None,
+    begin: Annotated[
+        float | None, typer.Option("--from", metavar="SECONDS", help="Show the step from here.", show_default=False)
+    ] = None,
+    end: Annotated[
+        float | None, typer.Option("--to", metavar="SECONDS", help="Show the step up to here.", show_default=False)
+    ] = None,
+    width: Width = 11.0,
+    overrides: Overrides = None,
+    engine: Engine = "dag",
+    profile: ProfileOption = None,
+) -> None:
+    """When each pipeline rank does what in a step: a Gantt chart in the terminal, as a figure, or as a trace.
+
+    A step too long to be read is shown at its beginning and its end, with the break marked; --from and --to show
+    another part.
+
+    \b
+    flopcast timeline SCENARIO
+    flopcast timeline SCENARIO --png step.png -s plan.schedule=zb_h1
+    flopcast timeline SCENARIO --trace step.json
+    """
+    from sim import load_scenario
+    from sim.report.figures import check_paths
+    from sim.report.gantt import draw_gantt
+    from sim.report.scene import show_step
+
+    figures = [path for path in (png, svg) if path is not None]
+    _check_figures(png, svg)
+    if trace is not None:
+        check_paths([trace], (".json",))
+        if begin is not None or end is not None:
+            raise SpecError("a trace holds the whole step; leave --from and --to out, or write a figure")
+    scene = show_step(load_scenario(scenario, overrides or (), profile), engine)
+    if figures:
+        draw_gantt(scene, figures, between=(begin, end), width_in=width)
+    if trace is not None:
+        from sim.report.trace import write_trace
+
+        count = write_trace(scene, trace)
+    for path in figures:
+        typer.echo(f"figure: {path}")
+    if trace is not None:
+        typer.echo(f"trace: {trace}  {count:,} events; open it at https://ui.perfetto.dev")
+    if not figures and trace is None:
+        from sim.report.strip import strip_view
+        from sim.report.text import console
+
+        out = console()
+        out.print(strip_view(scene, out.width, (begin, end)), no_wrap=True, overflow="ignore", crop=False)
+
+
+def compare_schedules(
+    scenario: ScenarioFile,
+    schedules: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME…", help="Which schedules; all if not given.", show_default=False),
+    ] = None,
+    png: Png = None,
+    svg: Svg = None,
+    width: Width = 11.0,
+    overrides: Overrides = None,
+    engine: Engine = "dag",
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """One scenario under every schedule: step time, bubble, memory, weight versions, bytes on each network, staleness.
+
+    A schedule that needs several chunks a rank gets two (modular a layer a chunk), one that cuts sequences four slices,
+    where the plan sets nothing else; the table says so. What the scenario cannot take is listed with the reason.
+
+    \b
+    flopcast compare-schedules SCENARIO
+    flopcast compare-schedules SCENARIO --schedules 1f1b,interleaved,zb_v --png schedules.png
+    """
+    from sim import load_scenario
+    from sim.report.scene import show_step
+    from sim.report.schedules import compare_schedules as compare
+    from sim.report.schedules import comparison_view
+    from sim.report.stacked import draw_comparison
+    from sim.report.text import console
+
+    figures = [path for path in (png, svg) if path is not None]
+    _check_figures(png, svg)
+    names = None if schedules is None else [name.strip() for name in schedules.split(",") if name.strip()]
+    if names == []:
+        raise SpecError("--schedules is empty; name some, such as 1f1b,zb_v, or leave it out for all")
+    question = load_scenario(scenario, overrides or (), profile)
+    with _progress() as report:
+        comparison = compare(question, names, engine, report)
+        if figures:
+            scenes = []
+            for row in comparison.rows:
+                report(f"{row.name}, drawn")
+                scenes.append(show_step(row.answer.scenario, engine, row.answer))
+            draw_comparison(scenes, figures, width_in=width)
+    if as_json:
+        _print_json(comparison.to_dict())
+    else:
+        out = console()
+        out.print(comparison_view(comparison, out.width))
+    for path in figures:
+        typer.echo(f"figure: {path}", err=as_json)
+
+
+def _check_figures(png: Path | None, svg: Path | None) -> None:
+    """Raise where a figure could not be written, before the work is done."""
+    from sim.report.figures import check_paths
+
+    for path, ending in ((png, ".png"), (svg, ".svg")):
+        if path is not None:
+            check_paths([path], (ending,))
+
+
+def _progress() -> Any:
+    """Which schedule is at work, on a terminal only; a context manager that yields the function to tell it."""
+    from contextlib import contextmanager
+
+    from rich.console import Console
+
+    @contextmanager
+    def showing() -> Any:
+        out = Console(stderr=True)
+        if not out.is_terminal or not sys.stderr.isatty():
+            yield lambda name: None
+            return
+        with out.status("schedules") as status:
+            yield lambda name: status.update(name)
+
+    return showing()
+
+
+def _print_json(data: Any) -> None:
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))

@@ -1,0 +1,27 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ScenarioFile = Annotated[Path, typer.Argument(help="A scenario in YAML.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4; may be repeated."),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="dag (exact), closed_form (formula), des (discrete events) or shared (processes on shared cores)."
+    ),
+]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="A profile's name or YAML file, instead of the scenario's.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys the README documents.")]
+Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
+Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]

@@ -1,0 +1,232 @@
+"""A step as it can be shown: every action with its times, what follows the pipeline, what is kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.costs.block import cut_of
+from sim.engines import Program, Timeline, run
+from sim.errors import SpecError
+from sim.estimate import Estimate, estimate, priced_order, program_of
+from sim.schedules.actions import B, F, I, U
+from sim.schedules.passes import alive, weight_versions
+from sim.specs import Scenario
+from sim.work.memory import stage_activation_bytes
+from sim.work.stages import deal_stages
+
+Array = np.ndarray
+UPDATE_DELAY = {"pipedream_2bw": 1}
+"""Updates that a micro-batch's weights are behind the newest of its batch, where a schedule fixes them."""
+AFTER = {
+    "reduce": "gradient reduction",
+    "tied": "tied embedding's reduction",
+    "update": "update",
+    "gather": "weight gather",
+    "setup": "host, once a step",
+}
+"""What follows a rank's last action."""
+
+
+class Bar(NamedTuple):
+    """Something a rank does once a step: of AFTER, from when to when. [s]"""
+
+    rank: int
+    what: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One step, or of a schedule without flush the first two batches, with every action in it.
+
+    answer : the estimate of the same scenario: step time, bubble, memory. It may have left repetitions out.
+    timeline : the same order with everything in it.
+    compute_end : of every action, when its compute ends; a send that blocks the rank comes after it. [s]
+    begin : when each rank's step begins. [s]
+    horizon : where a drawing ends. [s]
+    share : of the step, what each rank works: compute, sends that block it, and what follows the pipeline.
+    kept_bytes : activations a micro-batch keeps on each virtual stage. [bytes]
+    """
+
+    answer: Estimate
+    timeline: Timeline
+    start: Array
+    compute_end: Array
+    end: Array
+    begin: Array
+    horizon: float
+    share: Array
+    kept_bytes: Array
+
+    @property
+    def scenario(self) -> Scenario:
+        """The question."""
+        return self.answer.scenario
+
+    @property
+    def program(self) -> Program:
+        """Order and seconds."""
+        return self.timeline.program
+
+    @property
+    def streams(self) -> bool:
+        """Whether batches follow each other without a flush."""
+        return bool((self.program.order.kind == U).any())
+
+    @property
+    def chunk(self) -> Array:
+        """Of every action, which of its rank's stages in the same copy of the model it is for, from 0."""
+        order = self.program.order
+        per_copy = order.num_stages // order.copies
+        seen: dict[tuple[int, int], int] = {}
+        local = []
+        for stage, rank in enumerate(order.rank_of_stage.tolist()):
+            place = (rank, stage // per_copy)
+            local.append(seen.get(place, 0))
+            seen[place] = local[-1] + 1
+        return np.asarray(np.array(local)[order.stage])
+
+    @property
+    def copy(self) -> Array:
+        """Of every action, the copy of the model it is for."""
+        order = self.program.order
+        return np.asarray(order.stage // (order.num_stages // order.copies))
+
+    @property
+    def batch(self) -> Array:
+        """Of every action, the batch its micro-batch belongs to; 0 but for schedules without flush."""
+        number = self.program.order.microbatch
+        return np.asarray(number // self.answer.num_microbatches if self.streams else np.zeros_like(number))
+
+    def labels(self) -> list[str]:
+        """Of every action its micro-batch, with a letter for the slice of its sequence where there are slices."""
+        numbers = self.program.order.microbatch.tolist()
+        slices = self.scenario.plan.sequence_slices
+        if slices == 1:
+            return [str(number) for number in numbers]
+        return [f"{number // slices}{_letter(number % slices)}" for number in numbers]
+
+    def after(self) -> list[Bar]:
+        """What follows the pipeline on every rank; nothing where updates are actions of their own."""
+        if self.streams:
+            return []
+        timeline, costs = self.timeline, self.program.costs
+        bars = []
+        reduced = timeline.pipeline_end + timeline.exposed_reduce
+        ready = float(reduced.max())
+        both = max(float(reduced[0]), float(reduced[-1]))
+        ready = max(ready, both + costs.tied_embedding) if costs.tied_embedding else ready
+        for rank, zero in enumerate(self.begin.tolist()):
+            spans = [("reduce", float(timeline.pipeline_end[rank]), float(reduced[rank]))]
+            if costs.tied_embedding and rank in (0, len(reduced) - 1):
+                spans.append(("tied", both, both + costs.tied_embedding))
+            updated = ready + float(costs.optimizer[rank])
+            spans.append(("update", ready, updated))
+            spans.append(("gather", updated, updated + float(timeline.exposed_gather[rank])))
+            spans.append(("setup", timeline.step_time - costs.step_setup, timeline.step_time))
+            bars += [Bar(rank, what, zero + begin, zero + end) for what, begin, end in spans if end > begin]
+        return bars
+
+    def reductions(self) -> list[Bar]:
+        """Gradient reductions that run beside backwards: from the first stage's last gradient to the last one's."""
+        order, costs = self.program.order, self.program.costs
+        if not self.program.hide_grad_reduce or self.streams:
+            return []
+        gradients = np.flatnonzero(order.kind != F)
+        stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
+        begins = np.full(order.num_ranks, np.inf)
+        np.minimum.at(begins, order.rank_of_stage[stages], self.start[gradients[::-1][from_end]])
+        ends = self.begin + self.timeline.pipeline_end + self.timeline.exposed_reduce
+        return [
+            Bar(rank, "reduce", float(begins[rank]), float(ends[rank]))
+            for rank in range(order.num_ranks)
+            if costs.reduce[rank] > 0
+        ]
+
+    def kept(self) -> list[tuple[Array, Array]]:
+        """Of every rank, (times, activation bytes from then on). [s], [bytes]"""
+        order = self.program.order
+        curves = []
+        for rank, held in enumerate(alive(order, self.kept_bytes)):
+            here = order.of_rank(rank)
+            kind = order.kind[here]
+            times = np.where(kind == F, self.start[here], self.end[here])
+            # What is freed and taken at the same moment was never free.
+            lasting = np.append(np.diff(times) > 1e-9 * max(1e-30, float(times[-1])), True)
+            curves.append((times[lasting], held[lasting]))
+        return curves
+
+    def versions(self) -> tuple[Array, Array]:
+        """(versions of its weights each rank keeps, updates its gradients are late)."""
+        return weight_versions(self.program.order, UPDATE_DELAY.get(self.program.order.schedule))
+
+    def sends(self) -> tuple[Array, Array, Array, Array]:
+        """(receiving action, sending action, when the send begins, when it has arrived) of everything sent. [s]"""
+        order, costs, program = self.program.order, self.program.costs, self.program
+        needs = order.abroad(order.needs)
+        receiver = np.flatnonzero(needs >= 0)
+        sender = needs[receiver]
+        forward = order.kind[sender] == F
+        seconds = np.where(forward, costs.send_forward[order.stage[sender]], costs.send_backward[order.stage[sender]])
+        arrived = self.end[sender] + (program.release - program.occupy)[sender]
+        return receiver, sender, arrived - seconds, arrived
+
+
+def show_step(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> Scene:
+    """Play a scenario with everything in it that a picture needs.
+
+    Parameters
+    ----------
+    answer : Estimate, optional
+        Of the same scenario and engine, where there is one already.
+
+    Raises
+    ------
+    SpecError
+        The engine gives totals only.
+    ScheduleError
+        The schedule does not exist, cannot take these sizes, or has too many actions to draw one by one.
+    """
+    answer = estimate(scenario, engine) if answer is None else answer
+    timeline = answer.timeline
+    if timeline.start is None:
+        raise SpecError(f"engine {engine} gives totals, not a time for every action; use dag, des or shared")
+    if timeline.program.order.fold is not None:
+        order, costs = priced_order(scenario, fold=False)
+        timeline = run(program_of(scenario, order, costs), engine)
+    program, start, end = timeline.program, timeline.start, timeline.end
+    assert start is not None
+    assert end is not None
+    order, costs = program.order, program.costs
+    sends = np.where(order.kind == F, costs.send_forward[order.stage], costs.send_backward[order.stage])
+    blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
+    begin = np.full(order.num_ranks, np.inf)
+    np.minimum.at(begin, order.rank, start)
+    cut = cut_of(scenario)
+    stages = deal_stages(scenario.model, scenario.plan) * order.copies
+    kept = np.array([stage_activation_bytes(stage, scenario.model, scenario.stack, cut) for stage in stages])
+    step_time = answer.step_time_s
+    streams = bool((order.kind == U).any())
+    # Where ranks wait for each other, all steps begin at 0.
+    absolute = np.zeros(order.num_ranks)
+    np.maximum.at(absolute, order.rank, end)
+    zero = np.zeros_like(begin) if streams else absolute - timeline.pipeline_end
+    horizon = float(zero.max()) + step_time
+    if streams:  # what comes after the last but one batch is a drain that the real stream does not have
+        last = answer.num_microbatches * max(1, int(order.microbatch.max()) // answer.num_microbatches) - 1
+        horizon = float(end[(order.kind == U) & (order.microbatch == last)].max())
+    worked = answer.timeline.program.busy_per_rank()
+    if not streams:
+        worked = worked + timeline.exposed_reduce + timeline.exposed_gather + costs.optimizer + costs.step_setup
+        if costs.tied_embedding:
+            worked[[0, -1]] += costs.tied_embedding
+    return Scene(answer, timeline, start, end - blocks, end, zero, horizon, worked / step_time, kept)
+
+
+def _letter(number: int) -> str:
+    """a, b, … z, then numbers."""
+    return chr(ord("a") + number) if number < 26 else f".{number}"

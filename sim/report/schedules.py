@@ -1,0 +1,256 @@
+"""One scenario under every schedule that it can take: times, memory, bytes, and why the others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sim.costs.traffic import Traffic, step_traffic
+from sim.errors import FlopcastError, ScheduleError
+from sim.estimate import Estimate, estimate
+from sim.report.scene import UPDATE_DELAY
+from sim.report.text import heading
+from sim.schedules import get_schedule, schedule_names
+from sim.schedules.grid import read_grid
+from sim.schedules.passes import visits_per_stage, weight_versions
+from sim.schedules.registry import is_file
+from sim.specs import Scenario
+from sim.units import show, show_time
+
+COMMUNICATION = ("tensor_parallel_comm", "context_parallel_comm", "pipeline_comm", "data_parallel_comm")
+SLICES = 4
+"""Slices of a sequence for a schedule that cuts them, where the plan says nothing."""
+CHUNKS = 2
+"""Chunks a rank for a schedule that needs several, where the plan says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A schedule's answer.
+
+    changes : fields of the plan that were set for it.
+    weight_versions : most versions of its weights that a rank keeps.
+    weight_copies : models that the ranks hold.
+    staleness : updates by which the latest gradient is late.
+    traffic : what the average GPU sends in a step.
+    exposed_s : communication that lengthens the step, of the average GPU. [s]
+    """
+
+    answer: Estimate
+    changes: dict[str, Any]
+    weight_versions: int
+    weight_copies: int
+    staleness: int
+    traffic: Traffic
+    exposed_s: float
+
+    @property
+    def name(self) -> str:
+        """Of the schedule."""
+        return self.answer.scenario.plan.schedule
+
+    @property
+    def peak_activations_bytes(self) -> float:
+        """On the rank that keeps most. [bytes]"""
+        return max(use.activations for use in self.answer.memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        answer = self.answer
+        return {
+            "schedule": self.name,
+            "set": self.changes,
+            "step_time_s": answer.step_time_s,
+            "bubble_fraction": answer.bubble_fraction,
+            "peak_activations_bytes": self.peak_activations_bytes,
+            "memory_bytes": answer.largest.total,
+            "fits": answer.fits,
+            "weight_versions": self.weight_versions,
+            "weight_copies": self.weight_copies,
+            "staleness": self.staleness,
+            "pipeline_bytes": self.traffic.pipeline,
+            "tensor_bytes": self.traffic.tensor,
+            "data_bytes": self.traffic.data,
+            "exposed_communication_s": self.exposed_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rows, the fastest first, and (schedule, reason) of what the scenario cannot take."""
+
+    rows: tuple[Row, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "scenario": self.rows[0].answer.scenario.name,
+            "schedules": [row.to_dict() for row in self.rows],
+            "left_out": [{"schedule": name, "reason": reason} for name, reason in self.left_out],
+        }
+
+
+def compare_schedules(
+    scenario: Scenario,
+    names: Sequence[str] | None = None,
+    engine: str = "dag",
+    report: Callable[[str], None] = lambda name: None,
+) -> Comparison:
+    """Estimate a scenario under each schedule.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Registered schedules or text files with a grid; all registered ones if not given.
+    report : callable
+        Told each schedule's name before it is tried.
+
+    Raises
+    ------
+    ScheduleError
+        An unknown name, or no schedule that the scenario can take.
+    """
+    chosen = schedule_names() if names is None else list(dict.fromkeys(names))
+    for name in chosen:
+        get_schedule(name)
+    rows, left_out = [], []
+    for name in chosen:
+        report(name)
+        try:
+            rows.append(_row(scenario, name, engine))
+        except FlopcastError as error:
+            left_out.append((name, str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ")))
+    if not rows:
+        reasons = "\n".join(f"{name}: {reason}" for name, reason in left_out)
+        raise ScheduleError(f"the scenario can take none of these schedules\n{reasons}")
+    return Comparison(tuple(sorted(rows, key=lambda row: row.answer.step_time_s)), tuple(left_out))
+
+
+def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
+    """What of the plan to set so that a schedule has what it needs; only what differs."""
+    plan, chosen = scenario.plan, get_schedule(name)
+    if is_file(name):
+        grid = read_grid(name)
+        chunks = (max(action.stage for row in grid for action in row) + 1) // len(grid)
+    elif chosen.chunks == "one":
+        chunks = 1
+    elif isinstance(chosen.chunks, int):
+        chunks = chosen.chunks
+    elif name == "modular":
+        chunks = max(1, scenario.model.num_layers // plan.pp)
+    else:
+        asked = chosen.requirement(plan.pp, plan.num_chunks, scenario.num_microbatches)
+        better = chosen.requirement(plan.pp, CHUNKS, scenario.num_microbatches) is None
+        chunks = CHUNKS if plan.num_chunks == 1 or (asked and better) else plan.num_chunks
+    slices = 1
+    if "slices" in chosen.options:
+        slices = plan.sequence_slices if plan.sequence_slices > 1 else SLICES
+    wanted = {
+        "num_chunks": max(1, chunks),
+        "sequence_slices": slices,
+        "microbatch_group": plan.microbatch_group if "group" in chosen.options else None,
+    }
+    return {field: value for field, value in wanted.items() if value != getattr(plan, field)}
+
+
+def _row(scenario: Scenario, name: str, engine: str) -> Row:
+    changes = plan_changes(scenario, name)
+    answer = estimate(scenario.replace(plan=scenario.plan.replace(schedule=name, **changes)), engine)
+    order = answer.timeline.program.order
+    versions, late = weight_versions(order, UPDATE_DELAY.get(name))
+    sends = float(order.weight[order.abroad(order.needs) >= 0].sum())
+    visits, updates = visits_per_stage(order), answer.timeline.updates
+    traffic = step_traffic(answer.scenario, sends, copies=order.copies, visits=visits, updates=updates)
+    exposed = sum(answer.breakdown.seconds[cause] for cause in COMMUNICATION)
+    return Row(answer, changes, int(versions.max()), order.copies, int(late.max()), traffic, exposed)
+
+
+def comparison_view(comparison: Comparison, width: int) -> Group:
+    """The comparison as tables: time and memory, communication, what was left out and why."""
+    fastest = comparison.rows[0].answer.step_time_s
+    times = Table(box=None, padding=(0, 1), pad_edge=False)
+    for title in ("schedule", "step", "slower", "bubble", "activ.", "memory", "weights", "late"):
+        times.add_column(title, justify="left" if title == "schedule" else "right", no_wrap=True)
+    moved = Table(box=None, padding=(0, 1), pad_edge=False)
+    for title in ("schedule", "pipeline", "tensor", "data", "exposed"):
+        moved.add_column(title, justify="left" if title == "schedule" else "right", no_wrap=True)
+    for row in comparison.rows:
+        answer = row.answer
+        times.add_row(
+            row.name,
+            show_time(answer.step_time_s),
+            "" if row is comparison.rows[0] else f"{answer.step_time_s / fastest - 1:+.1%}",
+            f"{answer.bubble_fraction:.1%}",
+            show(row.peak_activations_bytes, "B"),
+            Text(show(answer.largest.total, "B"), style="" if answer.fits else "bold red")
+            + ("" if answer.fits else Text(" !", style="bold red")),
+            f"{row.weight_copies * row.weight_versions}×",
+            str(row.staleness),
+        )
+        moved.add_row(
+            row.name,
+            *(show(value, "B") for value in (row.traffic.pipeline, row.traffic.tensor, row.traffic.data)),
+            show_time(row.exposed_s),
+        )
+    first = comparison.rows[0].answer
+    names = Text("\n".join(_was_set(row) for row in comparison.rows if row.changes))
+    parts: list[Any] = [
+        _what_was_asked(first),
+        "",
+        Padding(times, (0, 0, 0, 2), expand=False),
+        Padding(Text(_key(comparison), style="dim"), (0, 0, 0, 2), expand=False),
+        "",
+        Text("Sent by the average GPU in a step, by network", style="bold"),
+        Padding(moved, (0, 0, 0, 2), expand=False),
+        Padding(Text("exposed: communication that lengthens the step", style="dim"), (0, 0, 0, 2), expand=False),
+    ]
+    if names.plain:
+        parts += ["", Text("Set for", style="bold"), Padding(names, (0, 0, 0, 2), expand=False)]
+    if comparison.left_out:
+        reasons = Text("\n".join(_reasons(comparison)))
+        parts += ["", Text("Left out", style="bold"), Padding(reasons, (0, 0, 0, 2), expand=False)]
+    return Group(*parts)
+
+
+def _what_was_asked(answer: Estimate) -> Text:
+    lines = heading(answer).plain.splitlines()
+    plan = answer.scenario.plan
+    title = Text(answer.scenario.name, style="bold")
+    title.append(lines[0].removeprefix(answer.scenario.name), style="not bold")
+    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
+    title.append(
+        f"\ntp {plan.tp} · pp {plan.pp} · dp {plan.dp} · {answer.num_microbatches:,} micro-batches of "
+        f"{plan.microbatch_size}{recompute}",
+        style="dim",
+    )
+    return title
+
+
+def _key(comparison: Comparison) -> str:
+    available = comparison.rows[0].answer.memory_available_bytes
+    lines = [
+        "activ., memory: on the fullest rank"
+        + ("" if all(row.answer.fits for row in comparison.rows) else f"; ! does not fit in {show(available, 'B')}"),
+        "weights: versions times copies of the weights that are kept; late: updates by which a gradient is, at most",
+    ]
+    return "\n".join(lines)
+
+
+def _reasons(comparison: Comparison) -> list[str]:
+    """Why schedules were left out, those with the same reason together."""
+    together: dict[str, list[str]] = {}
+    for name, reason in comparison.left_out:
+        together.setdefault(reason.removeprefix(f"schedule {name!r}: "), []).append(name)
+    return [f"{', '.join(names)}: {reason}" for reason, names in together.items()]
+
+
+def _was_set(row: Row) -> str:
+    settings = ", ".join(f"plan.{field}={'none' if value is None else value}" for field, value in row.changes.items())
+    return f"{row.name}: {settings}"

@@ -1,0 +1,228 @@
+"""A step as a Chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+A pipeline rank is a process; its streams are threads: compute, sends, data-parallel communication. Arrows go from
+every send to what waits for it, and a counter shows the activations kept. Written in the Trace Event Format [1]_; times
+are whole nanoseconds, so that what follows each other on a stream never overlaps.
+
+.. [1] Google, "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.report.palette import KIND_NAMES
+from sim.report.scene import AFTER, Bar, Scene
+from sim.schedules.actions import KINDS, F
+
+Array = np.ndarray
+COMPUTE, SENDS, DATA, MORE = 1, 2, 3, 10
+"""Threads of a rank; sends that go on at the same moment as others have further ones, from MORE on."""
+APART = 1000
+"""Between the thread numbers of neighbouring ranks: viewers take them to be unique."""
+_COLOUR = {"F": "thread_state_running", "B": "thread_state_iowait", "I": "terrible", "W": "good", "U": "black"}
+
+
+def write_trace(scene: Scene, path: Path) -> int:
+    """Write the trace; return how many events it has.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be written.
+    """
+    count = 0
+    try:
+        with path.open("w", encoding="utf-8", buffering=1 << 20) as file:
+            file.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(_about(scene)) + ', "traceEvents": [\n')
+            separator = ""
+            for block in events(scene):
+                if block:
+                    file.write(separator)
+                    _write(file, block)
+                    separator = ",\n"
+                    count += len(block)
+            file.write("\n]}\n")
+    except OSError as error:
+        raise SpecError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
+    return count
+
+
+def _write(file: TextIO, block: list[str]) -> None:
+    for at in range(0, len(block), 8192):
+        file.write((",\n" if at else "") + ",\n".join(block[at : at + 8192]))
+
+
+def _about(scene: Scene) -> dict[str, str | float]:
+    answer = scene.answer
+    return {
+        "scenario": scene.scenario.name,
+        "model": scene.scenario.model.name,
+        "schedule": scene.scenario.plan.schedule,
+        "engine": answer.engine,
+        "step_time_s": answer.step_time_s,
+        "bubble_fraction": answer.bubble_fraction,
+        "what": "the first batches of a stream without flush" if scene.streams else "one step",
+    }
+
+
+def events(scene: Scene) -> Iterator[list[str]]:
+    """The events as JSON text, in blocks; every thread's and counter's in the order of time."""
+    lanes = _send_lanes(scene)
+    yield _names(scene, lanes)
+    yield _compute(scene)
+    yield from _sends(scene)
+    yield _data(scene)
+    yield _memory(scene)
+
+
+def _ns(seconds: Array) -> Array:
+    return np.rint(np.asarray(seconds) * 1e9).astype(np.int64)
+
+
+def _us(nanoseconds: Array) -> list[str]:
+    """Microseconds with exactly three decimals."""
+    return [f"{value // 1000}.{value % 1000:03d}" for value in nanoseconds.tolist()]
+
+
+def _names(scene: Scene, lanes: list[list[int]]) -> list[str]:
+    """Names of processes and threads, and the order in which they are shown."""
+    lines = []
+
+    def name(rank: int, thread: int | None, text: str, index: int) -> None:
+        kind = "process" if thread is None else "thread"
+        where = {"pid": rank} if thread is None else {"pid": rank, "tid": APART * rank + thread}
+        lines.append(json.dumps({"ph": "M", "name": f"{kind}_name", **where, "args": {"name": text}}))
+        lines.append(json.dumps({"ph": "M", "name": f"{kind}_sort_index", **where, "args": {"sort_index": index}}))
+
+    for rank in range(scene.program.order.num_ranks):
+        name(rank, None, f"pipeline rank {rank}", rank)
+        name(rank, COMPUTE, "compute", 1)
+        for number, thread in enumerate(lanes[rank]):
+            name(rank, thread, "sends" if number == 0 else f"sends, at the same moment ({number + 1})", 2 + number)
+        name(rank, DATA, "data-parallel communication", MORE + len(lanes[rank]))
+    return lines
+
+
+def _compute(scene: Scene) -> list[str]:
+    """Actions, and the update after them, each thread in the order of time."""
+    order = scene.program.order
+    begin, end = _ns(scene.start), _ns(scene.compute_end)
+    ts, dur = _us(begin), _us(end - begin)
+    heads = [
+        f'{{"ph":"X","cname":"{_COLOUR[kind]}","cat":"{KIND_NAMES[code]}","name":"{kind}'
+        for code, kind in enumerate(KINDS)
+    ]
+    kinds = [f'"kind":"{kind}"' for kind in KINDS]
+    return [
+        f'{heads[kind]}{label}","pid":{rank},"tid":{APART * rank + COMPUTE},"ts":{ts},"dur":{dur},'
+        f'"args":{{{kinds[kind]},"stage":{stage},"microbatch":{number}}}}}'
+        for kind, label, rank, ts, dur, stage, number in zip(
+            order.kind.tolist(),
+            scene.labels(),
+            order.rank.tolist(),
+            ts,
+            dur,
+            order.stage.tolist(),
+            order.microbatch.tolist(),
+            strict=True,
+        )
+    ] + [_bar(bar, "once a step", COMPUTE) for bar in scene.after() if bar.what in ("update", "setup")]
+
+
+def _bar(bar: Bar, category: str, thread: int, args: str = "{}") -> str:
+    """An event of something that a rank does once a step."""
+    begin, end = _ns(np.array([bar.begin])), _ns(np.array([bar.end]))
+    return (
+        f'{{"ph":"X","cat":"{category}","name":"{AFTER[bar.what]}","pid":{bar.rank},'
+        f'"tid":{APART * bar.rank + thread},"ts":{_us(begin)[0]},"dur":{_us(end - begin)[0]},"args":{args}}}'
+    )
+
+
+def _send_lanes(scene: Scene) -> list[list[int]]:
+    """Of every rank the threads that its sends need: one, or more where several go on at the same moment."""
+    lanes, ranks = _assign(scene)[0], scene.program.order.num_ranks
+    _, sender, _, _ = scene.sends()
+    home = scene.program.order.rank[sender]
+    return [sorted(set(lanes[home == rank].tolist()) | {SENDS}) for rank in range(ranks)]
+
+
+def _assign(scene: Scene) -> tuple[Array, Array]:
+    """(thread of each send, sends in the order of rank and time)."""
+    _, sender, begin, end = scene.sends()
+    rank = scene.program.order.rank[sender]
+    begin, end = _ns(begin), _ns(end)
+    by_time = np.lexsort((end, begin, rank))
+    threads = np.full(len(sender), SENDS)
+    same = np.diff(rank[by_time]) == 0
+    if (same & (begin[by_time][1:] < end[by_time][:-1])).any():
+        free: dict[int, list[int]] = {}
+        for at in by_time.tolist():
+            taken = free.setdefault(int(rank[at]), [])
+            lane = next((number for number, until in enumerate(taken) if until <= begin[at]), len(taken))
+            if lane == len(taken):
+                taken.append(0)
+            taken[lane] = int(end[at])
+            threads[at] = SENDS if lane == 0 else MORE + lane
+    return threads, by_time
+
+
+def _sends(scene: Scene) -> Iterator[list[str]]:
+    """Every send, and an arrow from it to the action that waits for it."""
+    order = scene.program.order
+    receiver, sender, begin, end = scene.sends()
+    threads, by_time = _assign(scene)
+    threads = threads + APART * order.rank[sender]
+    receiver, sender = receiver[by_time], sender[by_time]
+    start, stop = _ns(begin)[by_time], _ns(end)[by_time]
+    what = np.where(order.kind[sender] == F, "activations", "gradient").tolist()
+    here, there = order.rank[sender].tolist(), order.rank[receiver].tolist()
+    ts, thread = _us(start), threads[by_time].tolist()
+    numbers = order.microbatch[sender].tolist()
+    yield [
+        f'{{"ph":"X","cat":"send","name":"{kind} to rank {to}","pid":{rank},"tid":{tid},"ts":{at},"dur":{dur},'
+        f'"args":{{"microbatch":{number},"stage":{stage}}}}}'
+        for kind, to, rank, tid, at, dur, number, stage in zip(
+            what, there, here, thread, ts, _us(stop - start), numbers, order.stage[sender].tolist(), strict=True
+        )
+    ]
+    arrow = '"cat":"send","name":"send"'
+    yield [
+        f'{{"ph":"s",{arrow},"id":{number},"pid":{rank},"tid":{tid},"ts":{at}}}'
+        for number, (rank, tid, at) in enumerate(zip(here, thread, ts, strict=True))
+    ]
+    yield [
+        f'{{"ph":"f","bp":"e",{arrow},"id":{number},"pid":{rank},"tid":{APART * rank + COMPUTE},"ts":{at}}}'
+        for number, (rank, at) in enumerate(zip(there, _us(_ns(scene.start[receiver])), strict=True))
+    ]
+
+
+def _data(scene: Scene) -> list[str]:
+    """Gradient reduction, beside the backward or after it, the tied embedding's, and the weight gather."""
+    beside = scene.reductions()
+    bars = beside + [
+        bar for bar in scene.after() if bar.what in ("tied", "gather") or (not beside and bar.what == "reduce")
+    ]
+    exposed = scene.timeline.exposed_reduce.tolist()
+    return [
+        _bar(bar, "data parallel", DATA, f'{{"exposed_s":{exposed[bar.rank]:.9g}}}' if bar.what == "reduce" else "{}")
+        for bar in sorted(bars, key=lambda bar: (bar.rank, bar.begin))
+    ]
+
+
+def _memory(scene: Scene) -> list[str]:
+    """Activations kept on every rank whenever they change."""
+    lines: list[str] = []
+    for rank, (times, held) in enumerate(scene.kept()):
+        head = f'{{"ph":"C","name":"activations kept","pid":{rank},"ts":'
+        lines += [
+            f'{head}{at},"args":{{"bytes":{amount:.0f}}}}}'
+            for at, amount in zip(_us(_ns(times)), held.tolist(), strict=True)
+        ]
+    return lines

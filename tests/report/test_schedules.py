@@ -1,0 +1,111 @@
+"""Schedules side by side: every one has its row or its reason, and the columns say what other parts of flopcast say."""
+
+import pytest
+
+from sim import estimate, schedule_names
+from sim.errors import ScheduleError
+from sim.report.schedules import compare_schedules, comparison_view, plan_changes
+from sim.report.strip import strip_view
+from sim.report.text import console
+
+
+@pytest.fixture(scope="module")
+def comparison(small):
+    return compare_schedules(small())
+
+
+def text_of(view):
+    out = console()
+    with out.capture() as capture:
+        out.print(view)
+    return capture.get()
+
+
+def test_every_schedule_has_its_row_or_its_reason(comparison, small):
+    assert {row.name for row in comparison.rows} == set(schedule_names())
+    odd = compare_schedules(small("1f1b", "training.global_batch_size=14"))
+    named = {row.name for row in odd.rows} | {name for name, _ in odd.left_out}
+    assert named == set(schedule_names())
+    reasons = dict(odd.left_out)
+    assert "multiple of" in reasons["interleaved"]
+    assert "multiple of 2" in reasons["dualpipe"]
+    assert all(name in text_of(comparison_view(odd, 80)) for name in named)
+
+
+def test_rows_are_estimates_fastest_first(comparison, small):
+    times = [row.answer.step_time_s for row in comparison.rows]
+    assert times == sorted(times)
+    for row in comparison.rows[:3]:
+        assert row.answer.step_time_s == estimate(small(row.name)).step_time_s
+
+
+def test_what_was_set_is_told(comparison, small):
+    changes = {row.name: row.changes for row in comparison.rows}
+    assert changes["1f1b"] == {}
+    assert changes["zb_v"] == {"num_chunks": 2}
+    assert changes["modular"] == {"num_chunks": 4}
+    assert changes["seq1f1b"] == {"sequence_slices": 4}
+    shown = text_of(comparison_view(comparison, 80))
+    assert "modular: plan.num_chunks=4" in shown
+    # What the plan says stands where it can, and is taken back where it cannot.
+    interleaved = small("interleaved").replace(plan=small("interleaved").plan.replace(num_chunks=4, microbatch_group=8))
+    assert plan_changes(interleaved, "breadth_first") == {"microbatch_group": None}
+    assert plan_changes(interleaved, "1f1b") == {"num_chunks": 1, "microbatch_group": None}
+    assert plan_changes(interleaved, "interleaved") == {}
+    three = interleaved.replace(plan=interleaved.plan.replace(num_chunks=2, microbatch_group=None))
+    assert plan_changes(three, "hanayo") == {}
+
+
+def test_versions_copies_and_staleness(comparison):
+    rows = {row.name: row for row in comparison.rows}
+    assert (rows["pipedream"].weight_versions, rows["pipedream"].staleness) == (4, 3)
+    assert (rows["pipedream_2bw"].weight_versions, rows["pipedream_2bw"].staleness) == (2, 1)
+    assert (rows["1f1b"].weight_versions, rows["1f1b"].weight_copies, rows["1f1b"].staleness) == (1, 1, 0)
+    assert rows["chimera"].weight_copies == rows["dualpipe"].weight_copies == 2
+
+
+def test_peak_activations_of_the_papers(comparison):
+    peaks = {row.name: row.peak_activations_bytes for row in comparison.rows}
+    # 8 micro-batches in flight instead of 4, and on the last rank, where the head keeps more, instead of 1.
+    assert peaks["gpipe"] > 2.0 * peaks["1f1b"]
+    assert peaks["zb_h2"] / peaks["zb_h1"] == pytest.approx(7 / 4, rel=0.05)
+    assert peaks["v_half"] < 0.8 * peaks["zb_v"]
+    assert peaks["v_min"] < peaks["v_half"]
+
+
+def test_unknown_and_impossible_schedules(small):
+    with pytest.raises(ScheduleError, match="did you mean '1f1b'"):
+        compare_schedules(small(), ["1f1b", "1f1"])
+    with pytest.raises(ScheduleError, match=r"none of these schedules\ndualpipe: .*at least 8"):
+        compare_schedules(small("1f1b", "training.global_batch_size=12"), ["dualpipe"])
+
+
+def test_a_grid_in_a_file_is_a_schedule_too(small, tmp_path):
+    from sim import build_order
+    from sim.schedules import format_grid
+
+    path = tmp_path / "mine.txt"
+    path.write_text(format_grid(build_order("1f1b", 4, 1, 8).actions))
+    mine, given = compare_schedules(small(), [str(path), "1f1b"]).rows
+    assert mine.answer.step_time_s == pytest.approx(given.answer.step_time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_v", "dualpipe", "pipedream_2bw", "seq1f1b"])
+def test_the_terminal_timeline_fits_and_shows_every_rank(scene_of, schedule, width):
+    lines = strip_view(scene_of(schedule), width).plain.splitlines()
+    lanes = [line for line in lines if line.startswith("rank ") and line.rstrip().endswith("%")]
+    assert len(lanes) == 4
+    assert all(len(line) <= width for line in lanes)
+    assert all("F" in line for line in lanes)
+    assert lines[-1].startswith("each column is what most of it is")
+
+
+def test_the_terminal_timeline_of_many_ranks_says_what_it_leaves_out(scenarios):
+    from sim import load_scenario
+    from sim.report.scene import show_step
+
+    text = strip_view(show_step(load_scenario(scenarios / "gpt-1t-3072-a100.yaml")), 80).plain
+    assert "24 of 64 ranks are shown" in text
+    assert "⋮" in text
+    assert "left out" in text

@@ -1,0 +1,104 @@
+"""The trace against the Trace Event Format's rules: required fields, order, nesting, arrows with two ends."""
+
+import json
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+
+from sim import schedule_names
+from sim.errors import SpecError
+from sim.report.scene import show_step
+from sim.report.trace import COMPUTE, DATA, write_trace
+
+REQUIRED = {
+    "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
+    "M": {"name": str, "pid": int, "args": dict},
+    "s": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": float},
+    "f": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": float, "bp": str},
+    "C": {"name": str, "pid": int, "ts": float, "args": dict},
+}
+OVERLAPPED = ("stack.overlap_grad_reduce=true", "stack.overlap_p2p=true", "plan.zero_stage=1")
+
+
+def trace_of(scene, tmp_path):
+    path = tmp_path / "step.json"
+    count = write_trace(scene, path)
+    trace = json.loads(path.read_text())
+    assert count == len(trace["traceEvents"])
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    return trace["traceEvents"]
+
+
+def check(events):
+    """Raise where the events break a rule of the format; return the slices of each thread."""
+    slices, counters, flows = defaultdict(list), defaultdict(list), defaultdict(dict)
+    for event in events:
+        for field, kind in REQUIRED[event["ph"]].items():
+            value = event[field]
+            assert isinstance(value, kind), (field, event)
+            if kind is float:
+                assert value >= 0
+        if event["ph"] == "X":
+            slices[event["pid"], event["tid"]].append(event)
+        elif event["ph"] == "C":
+            counters[event["pid"], event["name"]].append(event["ts"])
+            assert all(isinstance(value, int | float) for value in event["args"].values())
+        elif event["ph"] in "sf":
+            assert event["ph"] not in flows[event["id"]]
+            flows[event["id"]][event["ph"]] = event
+    for thread in slices.values():
+        for before, after in pairwise(thread):  # in the order of time, one after the other
+            assert round(after["ts"] * 1000) >= round((before["ts"] + before["dur"]) * 1000)
+    for times in counters.values():
+        assert times == sorted(times)
+    for ends in flows.values():
+        assert set(ends) == {"s", "f"}
+        assert ends["s"]["ts"] <= ends["f"]["ts"]
+        assert ends["s"]["pid"] != ends["f"]["pid"]
+        begin, arrive = ends["s"], ends["f"]
+        assert any(
+            event["ts"] <= begin["ts"] <= event["ts"] + event["dur"] for event in slices[begin["pid"], begin["tid"]]
+        )
+        assert any(event["ts"] == arrive["ts"] for event in slices[arrive["pid"], arrive["tid"]])
+    return slices, flows
+
+
+@pytest.mark.parametrize("settings", [(), OVERLAPPED], ids=["plain", "overlapped"])
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_every_trace_keeps_the_rules(scene_of, tmp_path, schedule, settings):
+    scene = scene_of(schedule, *settings)
+    events = trace_of(scene, tmp_path)
+    slices, flows = check(events)
+    order = scene.program.order
+    assert len(flows) == len(scene.sends()[0])
+    compute = [event for (_, tid), thread in slices.items() if tid % 1000 == COMPUTE for event in thread]
+    counted = Counter(event["args"]["kind"] for event in compute if "kind" in event["args"])
+    assert sum(counted.values()) == len(order)
+    assert {event["pid"] for event in compute} == set(range(order.num_ranks))
+    names = {(event["pid"], event.get("tid")): event["args"] for event in events if event["ph"] == "M"}
+    assert all((pid, tid) in names for pid, tid in slices)
+
+
+def test_a_trace_says_what_the_timeline_says(scene_of, tmp_path):
+    scene = scene_of("1f1b")
+    slices, flows = check(trace_of(scene, tmp_path))
+    first = slices[0, COMPUTE][0]
+    assert (first["name"], first["args"]) == ("F0", {"kind": "F", "stage": 0, "microbatch": 0})
+    assert first["dur"] / 1e6 == pytest.approx(scene.compute_end[0] - scene.start[0], abs=2e-9)
+    last = max(event["ts"] + event["dur"] for thread in slices.values() for event in thread)
+    assert last / 1e6 == pytest.approx(scene.answer.step_time_s, abs=2e-9)
+    assert len(flows) == 2 * 3 * 8
+    assert [event["name"] for event in slices[1, 1000 + DATA]] == ["gradient reduction"]
+
+
+def test_memory_is_counted_in_bytes(scene_of, tmp_path):
+    scene = scene_of("1f1b")
+    counters = [event for event in trace_of(scene, tmp_path) if event["ph"] == "C" and event["pid"] == 0]
+    assert max(event["args"]["bytes"] for event in counters) == pytest.approx(scene.answer.memory[0].activations, abs=1)
+    assert counters[-1]["args"]["bytes"] == 0
+
+
+def test_a_full_disk_or_a_missing_folder_is_one_message(small, tmp_path):
+    with pytest.raises(SpecError, match="cannot be written"):
+        write_trace(show_step(small("1f1b")), tmp_path / "nowhere" / "step.json")
