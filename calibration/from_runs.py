@@ -102,16 +102,28 @@ def with_values(scenario: Scenario, values: dict[str, float]) -> Scenario:
 
 
 def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
-    """The estimate of a run: of its choices the fastest that fits, or the smallest where none does.
+    """The estimate of a run: of its choices the fastest that fits; where none does, with the first change that saves
+    memory and so makes one fit, or with the last.
 
     Raises
     ------
     FlopcastError
         No choice can be simulated.
     """
+    best = _fastest(run.choices, values, run.id)
+    for changes, _ in run.sparing:
+        if best.fits:
+            break
+        spared = [scenario.replace(plan=scenario.plan.replace(**changes)) for scenario in run.choices]
+        best = _fastest(spared, values, run.id)
+    return best
+
+
+def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, name: str) -> Estimate:
+    """The fastest estimate, of those that fit if any does."""
     best: tuple[tuple[bool, float], Estimate] | None = None
     problem: FlopcastError | None = None
-    for scenario in run.choices:
+    for scenario in scenarios:
         changed = with_values(scenario, values) if values else scenario
         try:
             answer = estimate(changed, fast_engine(changed))
@@ -122,7 +134,7 @@ def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
         if best is None or rank < best[0]:
             best = rank, answer
     if best is None:
-        raise problem or FlopcastError(f"{run.id} has no scenario")
+        raise problem or FlopcastError(f"{name} has no scenario")
     return best[1]
 
 
@@ -202,7 +214,7 @@ def _settle(run: Run) -> Run | None:
     None where it cannot be simulated.
     """
     try:
-        return replace(run, choices=(predict(run).scenario,))
+        return replace(run, choices=(predict(run).scenario,), sparing=())
     except FlopcastError:
         return None
 

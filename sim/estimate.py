@@ -260,7 +260,8 @@ def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
     cut = cut_of(scenario)
     stages = deal_stages(scenario.model, scenario.plan) * order.copies
-    kept = np.array([stage_activation_bytes(stage, scenario.model, scenario.stack, cut) for stage in stages])
+    model, stack, offloaded = scenario.model, scenario.stack, scenario.plan.offloaded_layers
+    kept = np.array([stage_activation_bytes(stage, model, stack, cut, offloaded) for stage in stages])
     versions, _ = weight_versions(order)
     held = [
         tuple(stage for stage, where in zip(stages, order.rank_of_stage, strict=True) if where == rank)
@@ -354,6 +355,10 @@ def _assumptions(scenario: Scenario, notes: frozenset[str]) -> tuple[str, ...]:
     if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
         stated.append(
             f"sequences of {training.sequence_length:,} tokens exceed the model's {model.max_sequence_length:,}"
+        )
+    if plan.offloaded_layers:
+        stated.append(
+            f"activations of {plan.offloaded_layers} layers wait in host memory; the copies take no time of their own"
         )
     if scenario.training.precision == "fp8":
         stated.append("fp8 multiplies are taken to reach bf16's share of peak; casts and scaling are not counted")

@@ -25,6 +25,12 @@ _GPUS: tuple[tuple[str, tuple[float, float], str, str], ...] = (
     (r"B200", (0, 1e9), "dgx-b200", "b200"),
 )
 
+OMNI_PATH = 0.14
+"""Of four 100 Gbit/s cards a node, what all-reduces of 4 GB reach on 4 and 16 nodes of Jean Zay (10.6, 6.9 and 5.1 of
+50 GB/s; their geometric mean).
+
+bigscience-workshop/bigscience:experiments/bandwidth."""
+
 MOST_PER_NODE = 1024
 """GPUs of a node beyond which the number is a slip of the pen."""
 
@@ -78,6 +84,9 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
     if not gbits and num_gpus > width and "RoCE" in row.get("inter_node_link", "") and profile == "a100":
         gbits = 100.0  # chosen over 200 by the zero-bubble runs across nodes, whose source names no rate
         inferred.append("network of 100 Gbit/s a GPU: what RoCE clouds with A100 have, where the row gives no rate")
+    if "Omni-Path" in row.get("inter_node_link", ""):
+        cluster["network_efficiency"] = OMNI_PATH
+        inferred.append(f"the network reaches {OMNI_PATH:.0%} of its cards: all-reduces measured over Omni-Path")
     if gbits:
         cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"
     elif num_gpus > width:

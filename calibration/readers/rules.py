@@ -6,53 +6,28 @@ Every rule that filled something in is listed, so that a reader can disagree.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from calibration.readers.cells import Row, Unmodelled, is_moe, whole
 from calibration.readers.machines import cluster_of
+from calibration.readers.open_choices import open_choices
+from calibration.readers.sparing import Sparing, offloaded_layers, sparing_changes
 from calibration.readers.stacks import stack_of
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario
 
-Row = Mapping[str, str]
 
-LARGEST = 10**8
-"""Whole numbers beyond it (layers, tokens of a sequence, GPUs) are slips of the pen."""
+def scenarios_of(
+    row: Row, profile: Mapping[str, Any] | None
+) -> tuple[tuple[Scenario, ...], tuple[Sparing, ...], tuple[str, ...]]:
+    """The row's scenario, or one for each way to fill in what its authors tuned and it does not say.
 
-
-class Unmodelled(Exception):
-    """Why a row has no scenario."""
-
-
-def number(row: Row, key: str) -> float:
-    try:
-        value = float(row.get(key, ""))
-    except ValueError:
-        raise Unmodelled(f"{key} = {row.get(key, '')!r} is not a number") from None
-    if not 0 < value < float("inf"):
-        raise Unmodelled(f"{key} = {value:g} is not a positive number")
-    return value
-
-
-def whole(row: Row, key: str, default: int | None = None) -> int:
-    if not row.get(key):
-        if default is None:
-            raise Unmodelled(f"{key} is empty")
-        return default
-    value = number(row, key)
-    if value > LARGEST:
-        raise Unmodelled(f"{key} = {value:g} is too large to be meant; at most {LARGEST:,}")
-    if value != int(value):
-        raise Unmodelled(f"{key} = {row[key]} is not a whole number")
-    return int(value)
-
-
-def is_moe(row: Row) -> bool:
-    return (row.get("experts") or "0").strip() not in ("", "0", "1", "1.0", "0.0")
-
-
-def scenarios_of(row: Row, profile: Mapping[str, Any] | None) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
-    """The row's scenario, or one for each way to fill in what its authors tuned and it does not say."""
+    Returns
+    -------
+    tuple
+        The scenarios; what else the row leaves open and saves memory, for where none of them fits; the rules used.
+    """
     inferred: list[str] = []
     _refuse(row)
     model = _model(row, inferred)
@@ -60,6 +35,7 @@ def scenarios_of(row: Row, profile: Mapping[str, Any] | None) -> tuple[tuple[Sce
     cluster, own_profile, found = cluster_of(row, gpus)
     inferred += found
     plan = _plan(row, gpus, inferred)
+    plan["offloaded_layers"] = offloaded_layers(row, model["num_layers"], inferred)
     precision = _precision(row, inferred)
     batch = _batch(row, plan, inferred)
     stack, found = stack_of(row, plan)
@@ -67,7 +43,7 @@ def scenarios_of(row: Row, profile: Mapping[str, Any] | None) -> tuple[tuple[Sce
     training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
     rest = {"cluster": cluster, "stack": stack, "training": training, "profile": profile or own_profile}
     scenarios, first = [], None
-    for choice in _open_choices(row, plan, model, training, inferred):
+    for choice in open_choices(row, plan, model, training, inferred):
         try:
             scenarios.append(_dealt({**rest, "name": model["name"], "model": model, "plan": choice}, inferred))
         except FlopcastError as error:
@@ -75,7 +51,8 @@ def scenarios_of(row: Row, profile: Mapping[str, Any] | None) -> tuple[tuple[Sce
     if not scenarios:
         assert first is not None
         raise first
-    return tuple(scenarios), tuple(dict.fromkeys(inferred))
+    sparing = tuple(sparing_changes(row, plan, model["num_layers"]))
+    return tuple(scenarios), sparing, tuple(dict.fromkeys(inferred))
 
 
 def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
@@ -146,8 +123,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         "norm": "rmsnorm" if llama else "layernorm",
         "bias": gpt,
         "tied_embeddings": gpt or mpt,
-        # Megatron-LM's runs until 2023 trained with dropout; NeMo's and Llama's recipes do not.
-        "dropout": 0.1 if gpt and _old_megatron(row) else 0.0,
+        # Megatron-LM's and NeMo's runs until 2023 trained with dropout; later recipes do not.
+        "dropout": 0.1 if gpt and (_old_megatron(row) or _old_nemo(row)) else 0.0,
     }
     facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
     inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
@@ -171,6 +148,11 @@ def _old_megatron(row: Row) -> bool:
     return framework.startswith(("Megatron-LM", "Megatron-DeepSpeed", "DeepSpeed", "GPT-NeoX", "Alpa"))
 
 
+def _old_nemo(row: Row) -> bool:
+    """NeMo-Framework-Launcher of 2022 and 2023 (launcher_scripts/conf/training/gpt3: hidden_dropout 0.1)."""
+    return bool(re.search(r"Launcher 2[23]", row.get("source", "")))
+
+
 def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     tp, pp, cp = (whole(row, key, 1) for key in ("tp", "pp", "cp"))
     if not row.get("tp") and row.get("zero_stage") != "3":
@@ -183,9 +165,10 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     if dp * model_parallel != gpus:
         raise Unmodelled(f"tp · cp · pp · dp = {dp * model_parallel} is not num_gpus = {gpus}")
     zero = row.get("zero_stage", "")
-    if not zero and re.search(
-        r"NeMo|Megatron-Core|Megatron-Bridge|Aleph Alpha|Meta in-house", row.get("framework", "")
-    ):
+    if not zero and "Meta in-house" in row.get("framework", ""):
+        zero = "2"
+        inferred.append("zero_stage 2: FSDP that keeps the weights gathered (arXiv:2407.21783, section 3.3.2)")
+    elif not zero and re.search(r"NeMo|Megatron-Core|Megatron-Bridge|Aleph Alpha", row.get("framework", "")):
         zero = "1"
         inferred.append("zero_stage 1: the framework's distributed optimizer")
     elif not zero:
@@ -223,72 +206,3 @@ def _batch(row: Row, plan: dict[str, Any], inferred: list[str]) -> int:
     batch = whole(row, "micro_batch_seqs") * int(plan["dp"])
     inferred.append(f"global_batch_seqs {batch}: one micro-batch on each replica")
     return batch
-
-
-SCHEDULES: dict[str, str] = {
-    "": "1f1b",
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved": "interleaved",
-    "interleaved 1f1b": "interleaved",
-    "zb-1p": "zb_h1",
-    "zb-h1": "zb_h1",
-    "zb-2p": "zb_h2",
-    "zb-h2": "zb_h2",
-    "zb-v": "zb_v",
-    "dualpipe": "dualpipe",
-}
-
-
-def _open_choices(
-    row: Row, plan: dict[str, Any], model: dict[str, Any], training: dict[str, Any], inferred: list[str]
-) -> Iterator[dict[str, Any]]:
-    """The plan with every value of what the row leaves open: micro-batch, chunks, recomputation."""
-    replica = training["global_batch_size"] // plan["dp"]
-    if replica == 0:
-        raise Unmodelled(f"global_batch_seqs = {training['global_batch_size']} is smaller than dp = {plan['dp']}")
-    if row.get("micro_batch_seqs"):
-        sizes = [whole(row, "micro_batch_seqs")]
-    else:
-        sizes = [size for size in (1, 2, 4, 8, 16) if replica % size == 0]
-        inferred.append("micro_batch_seqs: the fastest of 1, 2, 4, 8, 16 that fits")
-    schedule = row.get("schedule", "").lower()
-    nvidia = re.search(r"NeMo|Megatron-Core|Megatron-Bridge|Meta in-house", row.get("framework", ""))
-    # Tables of recipes do not say "interleaved" where they leave out the number of chunks.
-    if schedule in ("", "1f1b") and nvidia and plan["pp"] > 1 and not row.get("vp_stages"):
-        schedule = "interleaved"
-        inferred.append("schedule interleaved: the framework's recipes for pipelines")
-    elif not schedule and plan["pp"] > 1:
-        inferred.append("schedule 1f1b: the row gives none")
-    if schedule not in SCHEDULES:
-        raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(filter(None, SCHEDULES))}")
-    pp = plan["pp"]
-    if row.get("vp_stages"):
-        chunks = [whole(row, "vp_stages") if pp > 1 else 1]
-    elif SCHEDULES[schedule] == "interleaved" and pp > 1:
-        dealt = model["num_layers"]
-        chunks = [count for count in (2, 3, 4, 5, 6, 7, 8, 12) if -dealt % (pp * count) < 3] or [1]
-        inferred.append("vp_stages: the fastest of 2, 3, 4, 5, 6, 7, 8, 12 that divides the layers")
-    else:
-        chunks = [1]
-    recompute = row.get("recompute", "")
-    if recompute and recompute not in ("none", "selective", "full"):
-        raise Unmodelled(f"recompute {recompute!r} is not one of none, selective, full")
-    if recompute == "selective" and re.search(r"torchtitan|FSDP2", row.get("framework", "") + row.get("notes", "")):
-        recompute = "per_op"
-        inferred.append("recompute per_op: what torchtitan calls selective")
-    modes = [recompute] if recompute else ["none", "full"]
-    if not recompute and nvidia:
-        modes = ["none"]
-        inferred.append("recompute none: the framework's default")
-    elif not recompute:
-        inferred.append("recompute: none where it fits, else full")
-    for mode in modes:
-        for size in sizes:
-            for count in chunks:
-                if count > 1 and replica // size % pp:
-                    continue
-                looped = SCHEDULES[schedule] in ("1f1b", "interleaved")
-                kind = "interleaved" if count > 1 and looped else SCHEDULES[schedule]
-                kind = "1f1b" if kind == "interleaved" and count == 1 else kind
-                yield {**plan, "microbatch_size": size, "num_chunks": count, "schedule": kind, "recompute": mode}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ import numpy as np
 from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, context_group, tensor_group
-from sim.specs import Scenario
+from sim.specs import GpuSpec, Profile, Scenario
 from sim.work.layers import Cut, layer_work
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 
@@ -73,7 +73,7 @@ def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
     stack, measured = scenario.stack, scenario.profile.host.kernel_launch_s
     compute = ComputeModel(
         scenario.cluster.gpu,
-        scenario.profile,
+        _sustained(scenario.profile, scenario.cluster.gpu),
         scenario.training.precision,
         cut.width,
         stack.kernel_launch_s if measured is None else measured,
@@ -83,6 +83,15 @@ def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
         stack.flash_version,
     )
     return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
+
+
+def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
+    """The profile with multiplies at the clock that the GPU keeps."""
+    if gpu.sustained_clock == 1.0:
+        return profile
+    gemm = profile.gemm
+    slower = gemm.model_copy(update={"max_efficiency": gemm.max_efficiency * gpu.sustained_clock})
+    return profile.model_copy(update={"gemm": slower})
 
 
 def model_groups(scenario: Scenario) -> Groups:
@@ -112,9 +121,12 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
     backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
     silent = [name for name, group in groups.items() if np.max(group.size) == 1]
     host = compute.host_time((work.input_grad, work.weight_grad), silent, backward=True)
-    _wait_for_host(forward, compute.host_time((work.forward,), silent))
-    _wait_for_host(again, compute.host_time((work.recompute,), silent))
-    waited = _wait_for_host(backward, host)
+    launches = (
+        compute.host_time((work.forward,), silent),
+        compute.host_time((work.recompute,), silent),
+        host,
+    )
+    waited = _wait_for_host((forward, again, backward), launches, "tp" in silent)[-1]
     backward[Part.RECOMPUTE] = sum(again.values())
     weight_share = compute.host_time((work.weight_grad,), silent, backward=True) / max(host, 1e-30)
     at_peak: dict[Part, float] = {}
@@ -124,12 +136,19 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
     return BlockCosts(forward, backward, at_peak, float(sum(weight_grad.values()) + weight_share * waited))
 
 
-def _wait_for_host(parts: dict[Part, float], host: float) -> float:
-    """Add to a pass what the GPU waits where its kernels and collectives together are shorter than their launches."""
-    waited = max(0.0, host - sum(parts.values()))
-    if waited:
-        parts[Part.HOST] = waited
-    return waited
+def _wait_for_host(passes: Sequence[dict[Part, float]], launches: Sequence[float], ahead: bool) -> list[float]:
+    """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
+
+    Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
+    Tensor-parallel ranks wait at every collective for the slowest of their hosts, and gain nothing.
+    """
+    gaps = [max(0.0, host - sum(parts.values())) for parts, host in zip(passes, launches, strict=True)]
+    lead = max(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes)) if ahead else sum(gaps)
+    waits = [gap * lead / max(sum(gaps), 1e-30) for gap in gaps]
+    for parts, waited in zip(passes, waits, strict=True):
+        if waited:
+            parts[Part.HOST] = waited
+    return waits
 
 
 def _phase(phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric) -> dict[Part, float]:

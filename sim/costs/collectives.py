@@ -68,10 +68,14 @@ class Fabric:
 
     @classmethod
     def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:
-        """The fabric of a cluster under a profile."""
+        """The fabric of a cluster under a profile; what was measured on the cluster's own network goes first."""
+        network, own = profile.network, cluster.network_efficiency
+        if own is not None:
+            changes = {"efficiency": own, "shared_efficiency": own, "p2p_efficiency": own, "operations": {}}
+            network = network.model_copy(update=changes)
         return cls(
             profile.nvlink,
-            profile.network,
+            network,
             cluster.node.nvlink_bandwidth_bytes_per_s,
             cluster.inter_node_bandwidth_bytes_per_s,
             nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus),

@@ -100,12 +100,14 @@ def stage_costs(
     # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
     if visits is None or plan.num_chunks == 1:
         visits = scenario.num_microbatches
+    width = cut.width
+    layer_width = 1 if cut.fp8 and stack.fp8_gathers else width
     blocks = [
-        _with_zero_traffic(block_costs(work, compute, groups, fabric), params, scenario, fabric, visits)
-        for work, params in (
-            (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
-            (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
-            (head_work(model, stack, cut), _head_params(scenario)),
+        _with_zero_traffic(block_costs(work, compute, groups, fabric), params, gathered, scenario, fabric, visits)
+        for work, params, gathered in (
+            (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp), layer_width),
+            (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp), width),
+            (head_work(model, stack, cut), _head_params(scenario), width),
         )
     ]
     counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
@@ -157,9 +159,11 @@ def _head_params(scenario: Scenario) -> float:
 
 
 def _with_zero_traffic(
-    block: BlockCosts, params: float, scenario: Scenario, fabric: Fabric, visits: float
+    block: BlockCosts, params: float, gathered_width: float, scenario: Scenario, fabric: Fabric, visits: float
 ) -> BlockCosts:
     """Add what ZeRO moves at a visit: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
+
+    Weights are gathered in numbers of `gathered_width` bytes.
 
     A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
     """
@@ -168,7 +172,7 @@ def _with_zero_traffic(
         return block
     group = data_group(plan, scenario.cluster)
     share = visits / scenario.num_microbatches
-    weights = params * scenario.training.activation_bytes
+    weights = params * gathered_width
     grads = params * GRADIENT_WIDTH[stack.gradient_precision]
     pieces = stack.gathers_per_layer
     gather = pieces * float(all_gather(weights / pieces, group, fabric)) * (plan.zero_stage == 3)

@@ -29,6 +29,9 @@ class GpuSpec(Spec):
     num_sms: PositiveInt
     """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
     max_power_w: PositiveFloat | None = None
+    sustained_clock: float = Field(default=1.0, gt=0, le=1)
+    """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
+    limit. Profiles fitted to training runs hold it already; those of single kernels do not."""
 
     def peak(self, precision: str) -> float:
         """Dense peak at `precision`. [FLOP/s]"""
@@ -71,6 +74,9 @@ class ClusterSpec(Spec):
     """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
+    network_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of that bandwidth which collectives and sends reach on this fabric, where it was measured. Default: the
+    profile's values, which are those of InfiniBand."""
     network: NetworkSpec | None = None
     """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 
@@ -40,6 +40,9 @@ class ParallelPlan(Spec):
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too."""
+    offloaded_layers: NonNegativeInt = 0
+    """Layers of the model whose activations wait in host memory for the backward. The copies are taken to hide beside
+    compute."""
     embedding_as_layer: bool = False
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
     head_as_layer: bool = False

@@ -109,6 +109,8 @@ class Scenario(Spec):
     def _limits(self) -> list[str]:
         model, plan, training = self.model, self.plan, self.training
         problems = []
+        if plan.offloaded_layers > model.num_layers:
+            problems.append(f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers")
         if plan.num_gpus > self.cluster.num_gpus:
             problems.append(
                 f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "

@@ -33,6 +33,9 @@ class StackSpec(Spec):
     """The loss in one kernel per direction, instead of one per arithmetic step."""
     vocab_parallel_loss: bool = True
     """The loss works on each tensor-parallel rank's share of the vocabulary, instead of on gathered logits."""
+    chunked_loss: bool = False
+    """The loss multiplies, scores and drops the logits in pieces, which are never in memory together (Hsu et al. 2024,
+    arXiv:2410.10989, section 3.2)."""
     regather_sequence: bool = True
     """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
     2022, section 4.2.2), instead of kept whole."""
@@ -40,8 +43,14 @@ class StackSpec(Spec):
     """Casts to fp8 happen inside the kernels before, as in Transformer Engine, instead of in passes of their own."""
     fused_gradient_accumulation: bool = True
     """Weight gradients are added to the main gradients inside the matrix multiply, not in a kernel of their own."""
+    fused_gradient_cast: bool = True
+    """Where they are not added in the multiply, 16-bit gradients are added to fp32 main gradients in one kernel,
+    instead of being cast in a kernel before."""
     fused_optimizer: bool = True
     """One multi-tensor kernel for the update, instead of copies, unscaling and the update one after another."""
+    packed_masters: bool = False
+    """Beside bf16 weights the optimizer keeps only the 16 bits that its fp32 masters have more (Apex's distributed
+    Adam, store_param_remainders)."""
     gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
     """In which main gradients are kept and reduced."""
     p2p_scatter_gather: bool = True
@@ -57,6 +66,11 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
+    fp32_shards: bool = False
+    """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
+    no 16-bit weights beside the optimizer's."""
+    fp8_gathers: bool = False
+    """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True
     """Context parallelism passes keys and values round a ring beside the attention, instead of gathering them first."""
     balanced_context: bool = True

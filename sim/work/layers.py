@@ -337,6 +337,8 @@ def _gradient_accumulation(params: Number, stack: StackSpec, width: int) -> Phas
     main = GRADIENT_WIDTH[stack.gradient_precision]
     if stack.fused_gradient_accumulation:
         return Phase()  # the weight-gradient multiply's epilogue does it: see _linear
+    if main > width and not stack.fused_gradient_cast:
+        return Phase((memory("cast and accumulate gradients", params * (width + 4 * main), kernels=16, sort="add"),))
     return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),))
 
 

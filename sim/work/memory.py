@@ -77,29 +77,52 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     around = cut.norm_tokens * h * (2 * w + 2 * kept + norms + 2 * mask)
     if cut.sequence_parallel and not stack.regather_sequence:
         around += 2 * kept * (tokens - cut.norm_tokens) * h
-    # Query, key and value; the context; the activation's input and output.
+    # Query, key and value, rotated where positions are (a rotation's gradient needs its angles, not its input); the
+    # context; the activation's input and output.
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
     inner = model.intermediate_size / cut.tp
     cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (query + inner))
-    if model.position == "rotary" and not stack.fused_rotary:
-        cut_by_tp += w * tokens * (query + key_value / 2)  # their rotated halves, which the product's gradient needs
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
     return around + cut_by_tp + core
 
 
 def attention_core_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
-    """What the attention core alone keeps: the probabilities and their dropout, or flash's row statistics. [bytes]"""
+    """What the attention core alone keeps: the probabilities and their dropout, or flash's row statistics. [bytes]
+
+    Step by step the softmax is taken in fp32: its output is kept, and the cast to 16 bits that multiplies the values
+    (NVIDIA/Megatron-LM:megatron/model/fused_softmax.py, forward_torch_softmax).
+    """
     rows = model.num_heads / cut.tp * cut.tokens
     if stack.attention == "flash":
         return 4.0 * rows
-    # Step by step, the scaled scores are kept beside the probabilities.
-    per_score = cut.width * (1 if stack.fused_softmax else 2) + ((1 + cut.width) if model.dropout else 0)
+    per_score = cut.width + (0 if stack.fused_softmax else 4) + ((1 + cut.width) if model.dropout else 0)
     return per_score * rows * cut.sequence_length
 
 
-def stage_activation_bytes(stage: Stage, model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
-    """Activations a stage keeps for one micro-batch, without logits. [bytes]"""
-    kept: float = stage.num_layers * layer_activation_bytes(model, stack, cut)
+def attention_moment_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
+    """What the backward of one attention core holds for a moment besides what was kept. [bytes]
+
+    The gradients of the probabilities and of the scores; step by step also the first one's cast to fp32 and the fp32
+    gradient of the scores, in place of the second.
+    """
+    if stack.attention == "flash":
+        return 0.0
+    per_score = 2 * cut.width if stack.fused_softmax else cut.width + 4 + 4
+    return per_score * model.num_heads / cut.tp * cut.tokens * cut.sequence_length
+
+
+def stage_activation_bytes(
+    stage: Stage, model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0
+) -> float:
+    """Activations a stage keeps for one micro-batch, without logits. [bytes]
+
+    Parameters
+    ----------
+    offloaded_layers : int
+        Layers of the whole model that keep theirs in host memory; every stage has its share of them.
+    """
+    here = stage.num_layers * (1.0 - offloaded_layers / model.num_layers)
+    kept: float = here * layer_activation_bytes(model, stack, cut)
     if stage.has_embedding and model.dropout:
         kept += cut.norm_tokens * model.hidden_size
     if stage.has_head:  # inputs of the final norm and of the logits' matrix
@@ -111,13 +134,23 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
     A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
-    gradient, the cast's gradient (4 bytes each) and its 16-bit copy.
+    gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second.
     """
+    if stack.chunked_loss:
+        return 0.0
     if not stack.vocab_parallel_loss:
-        gathered = cut.width if cut.tp > 1 else 0
-        return float(cut.tokens * model.vocab_size * (cut.width / cut.tp + gathered + 18))
+        return held_logits_bytes(model, stack, cut) + float(16 * cut.tokens * model.vocab_size)
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
     return float(per_logit * cut.tokens * model.vocab_size / cut.tp)
+
+
+def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
+    """Of the logits, what the training loop still holds while the layers' backward runs: the 16-bit ones. [bytes]"""
+    if stack.chunked_loss:
+        return 0.0
+    own = cut.width / cut.tp
+    gathered = cut.width if cut.tp > 1 and not stack.vocab_parallel_loss else 0
+    return float(cut.tokens * model.vocab_size * (own + gathered))
 
 
 def rank_memory(
@@ -145,21 +178,24 @@ def rank_memory(
         Versions of the weights that an asynchronous schedule keeps.
     """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
+    fp32_shards = stack.fp32_shards and plan.zero_stage == 3
     params = sum(stage_params(stage, model, plan.tp) for stage in held)
     shard = [1.0 / plan.num_replicas if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
-    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
+    grad_width = 4 if fp32_shards else GRADIENT_WIDTH[stack.gradient_precision]
     working = _working_bytes(scenario, cut)
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
     working = max(working, copies - peak_activations)
     has_head = any(stage.has_head for stage in held)
     logits = peak_logits * logits_bytes(model, stack, cut) if has_head else 0.0
-    working = max(working - logits, 0.0)  # the logits are gone before a layer's backward begins
+    # The fp32 part of the logits is gone before a layer's backward begins.
+    freed = logits - held_logits_bytes(model, stack, cut) if has_head else 0.0
+    working = max(working - freed, 0.0)
     boundary = cut.width * cut.norm_tokens * model.hidden_size
     return MemoryUse(
-        weights=params * training.activation_bytes * shard[2] * weight_versions,
+        weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2] * weight_versions,
         gradients=params * grad_width * shard[1],
-        optimizer=params * state_bytes_per_param(training) * shard[0],
+        optimizer=params * state_bytes_per_param(training, stack) * shard[0],
         activations=peak_activations,
         logits=logits,
         working=working + _gathered_bytes(scenario, params),
@@ -179,19 +215,23 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> float:
         "per_op": everything - layer_activation_bytes(model, stack, cut, "per_op"),
         "full": everything,
     }[plan.recompute]
-    # The largest single gradient or workspace of the backward: the activation's gradient beside its input.
+    # The largest gradients of the backward: the activation's beside its input, or the attention core's.
     backward = 2 * cut.width * cut.tokens * max(model.intermediate_size / plan.tp, model.hidden_size)
-    return float(again + backward)
+    if plan.offloaded_layers:  # one layer's activations on their way to the host or back
+        again += layer_activation_bytes(model, stack, cut)
+    return float(again + max(backward, attention_moment_bytes(model, stack, cut)))
 
 
 def _gathered_bytes(scenario: Scenario, params: float) -> float:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
+    A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers.
     """
     plan, model = scenario.plan, scenario.model
     layers = 1 if plan.num_chunks == 1 else math.ceil(model.num_layers / plan.num_stages)
-    at_work = layers * layer_params(model) / plan.tp
+    matrix = model.hidden_size * model.intermediate_size
+    at_work = (layers * layer_params(model) if scenario.stack.gathers_per_layer == 1 else matrix) / plan.tp
     most = params * (1.0 - 1.0 / plan.num_replicas)  # never more than all of it
     gradients = GRADIENT_WIDTH[scenario.stack.gradient_precision] * min(at_work, most) if plan.zero_stage >= 2 else 0.0
     weights = scenario.training.activation_bytes * min(2 * at_work, most) if plan.zero_stage == 3 else 0.0

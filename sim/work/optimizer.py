@@ -11,9 +11,14 @@ GRADIENT_WIDTH = {"fp16": 2, "bf16": 2, "fp32": 4}
 STATE_BYTES = {"adam": 12, "sgd": 8}
 
 
-def state_bytes_per_param(training: TrainingSpec) -> int:
-    """Optimizer state: moments, and the fp32 master weights where weights are 16-bit. [bytes per parameter]"""
+def state_bytes_per_param(training: TrainingSpec, stack: StackSpec | None = None) -> int:
+    """Optimizer state: moments, and the fp32 master weights where weights are 16-bit. [bytes per parameter]
+
+    A stack with packed masters keeps only the half of them that bf16 weights lack.
+    """
     state = STATE_BYTES[training.optimizer]
+    if stack is not None and stack.packed_masters and training.precision == "bf16":
+        return state - 2
     return state if training.activation_bytes == 2 else state - 4
 
 

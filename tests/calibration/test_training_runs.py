@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibration.from_runs import predict
+from calibration.readers.cells import LARGEST
 from calibration.readers.machines import cluster_of
-from calibration.readers.rules import LARGEST
 from calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
 from sim.errors import SpecError
 from sim.estimate import estimate
@@ -85,7 +86,7 @@ def test_flop_conventions_by_hand(run_row):
 def test_link_words(link, gbits, run_row):
     run = read_run(run_row(inter_node_link=link), "row 1")
     assert run.scenario.cluster.inter_node_bandwidth_bytes_per_s == pytest.approx(gbits * 1e9 / 8, rel=1e-5)
-    assert not any("network" in line for line in run.inferred)
+    assert not any("network as in" in line for line in run.inferred)
 
 
 @pytest.mark.parametrize("link", ["", "InfiniBand", "0 Gb/s per node", "8x 0 Gb/s", "... Gb/s per node", "1.2.3"])
@@ -175,10 +176,71 @@ def test_uneven_layers_are_listed(run_row):
 
 def test_recipes_of_nvidia_are_interleaved_where_they_do_not_say(run_row):
     run = read_run(run_row(framework="NeMo/Megatron-Core", schedule="", recompute="", zero_stage=""), "row 1")
-    assert {choice.plan.num_chunks for choice in run.choices} == {2, 3, 4, 6, 12}
+    assert {choice.plan.num_chunks for choice in run.choices} == {2, 3, 4, 6, 12, 13}  # 13: ends of their own
     assert {choice.plan.schedule for choice in run.choices} == {"interleaved"}
     for says in ("schedule interleaved", "vp_stages", "recompute none", "zero_stage 1"):
         assert any(line.startswith(says) for line in run.inferred)
+
+
+def test_torchtitan_fills_its_pipeline_with_as_many_microbatches_as_stages(run_row):
+    row = run_row(framework="torchtitan", global_batch_seqs=64, micro_batch_seqs="", pp=4, tp=1, dp=4, zero_stage=3)
+    for schedule, chunks in (("1f1b", 1), ("interleaved", 2)):
+        (choice,) = read_run({**row, "schedule": schedule}, "row 1").choices
+        assert choice.num_microbatches == 4
+        assert choice.plan.num_chunks == chunks
+
+
+def test_omni_path_reaches_what_was_measured_on_it(run_row):
+    slow, fast = (read_run(run_row(inter_node_link=f"4x 100 Gb/s {name}"), "row 1") for name in ("Omni-Path", "HDR"))
+    # Four cards a node and the mean of three published all-reduces: about 7 GB/s a node.
+    cluster = slow.scenario.cluster
+    reached = cluster.network_efficiency * cluster.inter_node_bandwidth_bytes_per_s * 8
+    assert 5e9 < reached < 10.6e9
+    assert fast.scenario.cluster.network_efficiency is None
+    assert any(line.startswith("the network reaches 14%") for line in slow.inferred)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gradients"),
+    [
+        ({"framework": "NeMo/Megatron-Core"}, "bf16"),
+        ({"framework": "Megatron-Bridge/Megatron-Core"}, "bf16"),
+        ({"framework": "NeMo/Megatron-Core (MLPerf)"}, "fp32"),
+        ({"framework": "Megatron-Core r0.8.0"}, "fp32"),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "fp32"),
+        ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "fp16"),
+    ],
+)
+def test_in_which_precision_a_framework_sums_gradients(changes, gradients, run_row):
+    stack = read_run(run_row(**changes), "row 1").scenario.stack
+    assert stack.gradient_precision == gradients
+    assert stack.fused_gradient_cast is not (changes == {"framework": "Megatron-DeepSpeed", "precision": "bf16"})
+
+
+# What a run must have done to fit
+
+
+def test_an_unsaid_sharding_is_the_mildest_that_fits(run_row):
+    row = run_row(zero_stage="", layers=48, hidden=8192, heads=64, kv_heads=64, ffn_hidden=32768, tp=8, pp=1, dp=2)
+    small, large = (read_run({**row, "layers": layers}, "row 1") for layers in ("8", "48"))
+    assert predict(small).scenario.plan.zero_stage == 0
+    assert predict(large).scenario.plan.zero_stage == 1
+    assert predict(read_run({**row, "layers": "48", "zero_stage": "0"}, "row 1")).scenario.plan.zero_stage == 0
+
+
+def test_recipes_for_grace_offload_the_fewest_layers_that_fit(run_row):
+    # Llama 3 70B on 64 GB200, whose recipe offloads 40 of 80 layers (cpu_offloading_num_layers=40).
+    row = run_row(
+        gpu="GB200", gpus_per_node=4, num_gpus=64, model_name="LLAMA3_70B", layers=80, hidden=8192, heads=64, kv_heads=8,
+        ffn_hidden=28672, gated_mlp="y", vocab=128256, seq_len=8192, global_batch_seqs=128, micro_batch_seqs=2, tp=1, pp=1,
+        dp=64, zero_stage=3, recompute="", schedule="", precision="fp8", framework="Megatron-Bridge/Megatron-Core",
+    )  # fmt: skip
+    answer = predict(read_run(row, "row 1"))
+    assert answer.fits
+    assert answer.scenario.plan.offloaded_layers == 40
+    said = predict(read_run({**row, "notes": "preset: cpu_offloading_num_layers=40, cuda_graph=None"}, "row 1"))
+    assert said.scenario.plan.offloaded_layers == 40
+    assert said.largest == answer.largest
 
 
 # Refusals

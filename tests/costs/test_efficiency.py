@@ -68,7 +68,20 @@ def test_smaller_tiles_are_chosen_where_they_waste_less():
 
 def test_overhead_counts_as_steps_of_k():
     slow = TEXTBOOK.replace(k_overhead=500.0)
-    assert float(time_of(4096, 4096, 4500, gemm=slow)) == pytest.approx(float(time_of(4096, 4096, 5000, gemm=TEXTBOOK)))
+    with_overhead, with_more = time_of(4096, 4096, 4500, gemm=slow), time_of(4096, 4096, 5000, gemm=TEXTBOOK)
+    assert float(with_overhead) == pytest.approx(float(with_more), rel=2e-3)  # the bytes of 500 columns apart
+
+
+def test_the_corner_of_the_roofline_is_round():
+    """Where bytes take as long as multiplies, a kernel takes √2 times as long; far from there, as long as the longer."""
+
+    def time(nbytes):
+        return float(gemm_time(8192, 8192, 8192, 1, "fp16", 2.0, A100, TEXTBOOK, 1.0, nbytes))
+
+    compute = time(1.0)
+    for share, longer in ((1e-6, 1.0), (1.0, 2**0.5), (10.0, 101**0.5)):
+        nbytes = share * compute * A100.memory_bandwidth_bytes_per_s
+        assert time(nbytes) == pytest.approx(longer * compute)
 
 
 dims = st.integers(1, 60000)

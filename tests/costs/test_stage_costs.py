@@ -24,6 +24,28 @@ def over_ideal_network(scenario, **stack):
     return scenario.replace(profile=profile, cluster=cluster, stack=scenario.stack.replace(**stack))
 
 
+def test_a_network_measured_on_the_cluster_goes_before_the_profile(scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    slow = scenario.cluster.replace(network_efficiency=0.14)
+    fabric = Fabric.of(slow, scenario.profile)
+    assert {fabric.network.efficiency, fabric.network.shared_efficiency, fabric.network.p2p_efficiency} == {0.14}
+    assert stage_costs(scenario.replace(cluster=slow)).reduce.sum() > 2 * stage_costs(scenario).reduce.sum()
+
+
+def test_layers_gathered_in_8_bits_move_half_the_bytes(scenarios):
+    changes = ["plan.tp=1", "plan.pp=1", "plan.dp=512", "plan.zero_stage=3", "plan.schedule=1f1b"]
+    scenario = load_scenario(
+        scenarios / "gpt3-175b-1024-a100.yaml", [*changes, "cluster=superpod-h100", "profile=h100"]
+    )
+    scenario = scenario.replace(training=scenario.training.replace(precision="fp8"))
+    exposed = []
+    for fp8 in (False, True):
+        eager = over_ideal_network(scenario, fp8_gathers=fp8, overlap_param_gather=False)
+        exposed.append(float(stage_costs(eager).forward[Part.DATA_PARALLEL][0]))
+    # The embedding and the head, 0.4 % of the weights each, stay in 16 bits.
+    assert exposed[1] / exposed[0] == pytest.approx(0.5, abs=0.01)
+
+
 # Narayanan et al. 2021, arXiv:2104.04473, section 4.1: b s h elements a boundary, divided by t with scatter/gather.
 @pytest.mark.parametrize(
     ("scatter", "sequence_parallel", "megabytes"),

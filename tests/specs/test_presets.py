@@ -155,3 +155,9 @@ def test_every_scenario_file_loads_and_says_everything():
         assert not s.assumed, path
         if s.plan.num_chunks > 1:
             assert s.num_microbatches % s.plan.pp == 0, path
+
+
+def test_a_v100_at_300_w_keeps_less_of_its_clock_than_at_450_w():
+    kept = {name: GpuSpec.read(load_preset("gpus", name), name).sustained_clock for name in preset_names("gpus")}
+    assert {name for name, share in kept.items() if share < 1} == {"v100-sxm2-16gb", "v100-sxm2-32gb"}
+    assert kept["v100-sxm2-32gb"] == pytest.approx((300 / 450) ** (1 / 3), abs=0.005)

@@ -176,6 +176,8 @@ MOST = {
     "Reducing Activation Recomputation": (9, 0.04),
     "llm-foundry": (145, 0.08),
     "DGX Cloud": (30, 0.08),
+    "torchtitan": (29, 0.08),
+    "Megatron-Bridge": (70, 0.08),
 }
 """source -> (runs that must be modelled at least, mean absolute error of the step time at most)"""
 
@@ -194,4 +196,5 @@ def test_published_runs(measurements):
             poor[source] = (len(mine), mean)
     assert poor == {}
     assert len(used) >= 1400
+    assert sum(item.fits is False for item in used) <= 12  # all of them ran
     assert 0.85 <= sum(item.covered for item in used) / len(used) <= 0.97

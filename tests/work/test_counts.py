@@ -5,9 +5,16 @@ import pytest
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.layers import Cut, layer_work
-from sim.work.memory import layer_activation_bytes, logits_bytes, rank_memory
+from sim.work.memory import (
+    attention_core_bytes,
+    attention_moment_bytes,
+    layer_activation_bytes,
+    logits_bytes,
+    rank_memory,
+    stage_activation_bytes,
+)
 from sim.work.params import layer_params, total_params
-from sim.work.stages import deal_stages, stage_params
+from sim.work.stages import Stage, deal_stages, stage_params
 
 GIB = 2.0**30
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
@@ -157,6 +164,79 @@ def test_what_selective_recomputation_saves_and_costs(model, saved, added):
 def test_logits_are_as_long_as_the_vocabulary():
     # Korthikanti et al. 2022, section 4.3: 4 s b V / t for the fp32 logits, and 2 s b V / t for their 16-bit input.
     assert logits_bytes(GPT3, MATH, cut(tp=8)) == 6 * 2048 * 51200 / 8
+
+
+# What autograd keeps of a score, and holds for a moment in its backward. [bytes]
+@pytest.mark.parametrize(
+    ("stack", "kept", "moment"),
+    [
+        ({"attention": "math", "fused_softmax": True}, 2, 4),  # probabilities; the gradients of both
+        ({"attention": "math", "fused_softmax": False}, 2 + 4, 2 + 4 + 4),  # and in fp32
+        ({"attention": "flash"}, 0, 0),
+    ],
+)
+def test_bytes_of_a_score(stack, kept, moment):
+    model, stack = gpt(96, 12288, 96), StackSpec(kernel_launch_s=0.0, **stack)
+    short, long = cut(batch=4, sequence=1024), cut(batch=2, sequence=2048)  # as many tokens, twice the scores
+    scores = 96 * 4 * 1024**2
+    for count, expected in ((attention_core_bytes, kept), (attention_moment_bytes, moment)):
+        assert count(model, stack, long) - count(model, stack, short) == pytest.approx(expected * scores)
+
+
+def test_rotary_positions_keep_nothing_of_their_own():
+    model = gpt(32, 4096, 32, position="rotary")
+    kept = {
+        layer_activation_bytes(model, StackSpec(fused_rotary=fused, kernel_launch_s=0.0), cut())
+        for fused in (True, False)
+    }
+    assert len(kept) == 1
+
+
+def test_offloaded_layers_leave_their_share_of_every_stage():
+    stage = Stage(1, 6, False, False)
+    kept = [stage_activation_bytes(stage, GPT3, MATH, cut(), offloaded) for offloaded in (0, 24, 96)]
+    assert kept == pytest.approx([kept[0], 0.75 * kept[0], 0.0])
+
+
+def test_a_loss_in_pieces_never_holds_the_logits():
+    stack = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
+    assert logits_bytes(GPT3, stack, cut()) == 0.0
+
+
+def memory_of(scenarios, changes, **stack):
+    scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", ["plan.tp=1", "plan.dp=64", *changes])
+    scenario = scenario.replace(stack=scenario.stack.replace(**stack))
+    return scenario, rank_memory(scenario, cut(), deal_stages(scenario.model, scenario.plan), 0.0)
+
+
+def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
+    scenario, use = memory_of(scenarios, ["plan.microbatch_size=1", "plan.zero_stage=3"], fp32_shards=True)
+    per_param = (use.weights + use.gradients + use.optimizer) / total_params(scenario.model) * 64
+    assert per_param == pytest.approx(4 + 4 + 8, rel=1e-3)  # weights, gradients, two moments
+
+
+def test_packed_masters_are_half_as_large_beside_bf16_weights(scenarios):
+    changes = ["plan.microbatch_size=1", "plan.zero_stage=0", "training.precision=bf16"]
+    (_, whole), (_, packed) = (memory_of(scenarios, changes, packed_masters=packed) for packed in (False, True))
+    assert packed.optimizer / whole.optimizer == pytest.approx(10 / 12)
+
+
+def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenarios):
+    gathered = {}
+    for pieces in (1, 12):
+        changes = ["plan.microbatch_size=1", "plan.zero_stage=3"]
+        scenario, use = memory_of(scenarios, changes, gathers_per_layer=pieces, gradient_precision="fp16")
+        gathered[pieces] = use.working
+    h = scenario.model.hidden_size
+    assert gathered[1] - gathered[12] == pytest.approx(6 * (12 - 4) * h**2, rel=2e-3)
+
+
+# DeepSpeed's BF16_Optimizer casts a 16-bit gradient to fp32 (2 + 4) and adds it (4 + 4 + 4); one kernel moves 2 + 4 + 4.
+@pytest.mark.parametrize(("fused", "nbytes"), [(True, 10), (False, 18)])
+def test_bytes_to_add_a_gradient(fused, nbytes):
+    stack = StackSpec(fused_gradient_accumulation=False, fused_gradient_cast=fused, kernel_launch_s=0.0)
+    (added,) = (item for item in layer_work(GPT3, stack, cut()).weight_grad.operations if "accumulate" in item.name)
+    assert added.nbytes == pytest.approx(nbytes * layer_params(GPT3))
 
 
 def volume(collectives, tp):

@@ -154,6 +154,9 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
     chosen = ""
     if len(run.choices) > 1:
         chosen = f"micro-batch {plan.microbatch_size}, {plan.num_chunks} chunks, recompute {plan.recompute}"
+    spared = _spared(run, scenario)
+    if spared:
+        run = replace(run, inferred=(*run.inferred, spared))
     known = (*scenario.profile.provenance.fitted_families, *scenario.stack.fitted_families)
     return Scored(
         run,
@@ -165,6 +168,15 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
         fits=answer.fits,
         choice=chosen,
     )
+
+
+def _spared(run: Run, scenario: Scenario) -> str:
+    """The rule by which the chosen scenario saves memory beyond what its row says, where one does."""
+    for changes, rule in run.sparing:
+        after = {name: getattr(scenario.plan, name) for name in changes}
+        if after == changes and any(getattr(run.choices[0].plan, name) != value for name, value in changes.items()):
+            return rule
+    return ""
 
 
 def with_baselines(scored: Sequence[Scored]) -> list[Scored]:
