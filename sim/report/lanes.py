@@ -115,7 +115,8 @@ def draw_lanes(
         axes.add_collection(LineCollection(lines, colors=KIND_COLOURS[U], linewidths=0.8 if often else 2.2))
         seen.add("update action")
         if versions and not often:
-            _version_names(axes, ends, ranks)
+            batch = order.microbatch[updates][index] // scene.answer.num_microbatches
+            _version_names(axes, ends[ranks == 0], batch[ranks == 0] + 1)
     axes.set_xlim(0, window.width)
     axes.set_ylim(order.num_ranks - 0.45, -0.55)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -123,9 +124,9 @@ def draw_lanes(
     return seen
 
 
-def _version_names(axes: Any, ends: Array, ranks: Array) -> None:
+def _version_names(axes: Any, ends: Array, versions: Array) -> None:
     """Which version of its weights the first rank has from each update on."""
-    for version, moment in enumerate(np.sort(ends[ranks == 0]), start=1):
+    for moment, version in zip(ends.tolist(), versions.tolist(), strict=True):
         axes.text(moment, -0.56, f"version {version}", fontsize=7, ha="right", va="bottom")
 
 
