@@ -146,6 +146,8 @@ def test_a_grid_in_a_file_is_shown_and_its_mistakes_are_marked(tmp_path):
     assert result.returncode == 2
     assert "deadlock" in result.stderr
     assert "→0B0" in result.stderr
+    stuck.write_text("# mine\n0F0 oF1 0B0\n1F0 1B0\n")
+    assert "   2 | 0F0 →oF1 0B0\n   3 | 1F0 1B0" in flopcast("schedule", str(stuck)).stderr
     result = flopcast("schedule", str(good), "--ranks", "2", "--group", "2")
     assert (result.returncode, "leave --ranks and --group out" in result.stderr) == (2, True)
 
@@ -206,20 +208,17 @@ def test_a_terminal_without_unicode_gets_the_numbers():
     assert flopcast("estimate", MAIN, "-s", "plan.dp=60", env={"PYTHONIOENCODING": "ascii", "PATH": ""}).returncode == 2
 
 
-def test_interrupting_is_not_a_traceback():
-    command = [
-        sys.executable,
-        "-m",
-        "sim.cli",
-        "estimate",
-        MAIN,
-        "--engine",
-        "des",
-        "-s",
-        "training.global_batch_size=61440",
-        "-s",
-        "plan.schedule=gpipe",
-    ]
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("estimate", MAIN, "--engine", "des", "-s", "training.global_batch_size=61440", "-s", "plan.schedule=gpipe"),
+        ("compare-schedules", MAIN),
+        ("timeline", MAIN, "--engine", "des", "-s", "training.global_batch_size=61440", "-s", "plan.schedule=gpipe"),
+    ],
+    ids=["estimate", "compare-schedules", "timeline"],
+)
+def test_interrupting_is_not_a_traceback(arguments):
+    command = [sys.executable, "-m", "sim.cli", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sim.errors import SpecError
+from sim.errors import ScheduleError, SpecError
 from sim.report.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
+
+NEIGHBOURS, LINE = 3, 72
+"""Lines around a mistake in a file that are shown, and how much of them."""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -69,7 +73,10 @@ def schedule(
         wrong = [f"--{option}" for option, value in given.items() if value is not None]
         if wrong:
             raise SpecError(f"{name!r} is a grid, which has its own sizes; leave {' and '.join(wrong)} out")
-        grid = read_grid(name)
+        try:
+            grid = read_grid(name)
+        except ScheduleError as error:
+            raise ScheduleError(f"{error}{_place_in_file(Path(name), str(error))}") from None
         everything = [action for row in grid for action in row]
         stages = max(action.stage for action in everything) + 1
         order = make_order(name, grid, stages, max(action.microbatch for action in everything) + 1)
@@ -84,6 +91,21 @@ def schedule(
         typer.echo(format_aligned(order, units))
     else:
         typer.echo(format_grid(order.actions))
+
+
+def _place_in_file(path: Path, message: str) -> str:
+    """The lines of a grid around the one that a message names, with an arrow before the cell it names."""
+    found = re.search(r"line (\d+): '([^']+)' is not an action", message)
+    if found is None:
+        return ""
+    number, cell = int(found[1]) - 1, found[2]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first = max(0, number - NEIGHBOURS)
+    shown = lines[first : number + NEIGHBOURS + 1]
+    at = lines[number].find(cell)
+    begin = max(0, at - LINE // 2)
+    shown[number - first] = f"{lines[number][:at]}→{lines[number][at:]}"
+    return "".join(f"\n{first + index + 1:>4} | {line[begin : begin + LINE]}" for index, line in enumerate(shown))
 
 
 def timeline(

@@ -18,7 +18,7 @@ PLACES_PER_INCH = 24.0
 """Forwards side by side in an inch of axis that can still be told apart."""
 FAR = 1.4
 """Times the median step: schedules that take longer are cut off in a comparison, and say so."""
-NARROWEST, WIDEST = 4.0, 100.0
+NARROWEST, WIDEST = 4.0, 60.0
 """Inches."""
 
 

@@ -114,5 +114,5 @@ def _name_ranks(axes: Any, scene: Scene, lanes_in: float) -> None:
     right.set_yticks(shown, text, fontsize=8, color="#444444")
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
-    heading = "idle" if not scene.streams else "idle · weight\nversions"
+    heading = "idle share\nof the step" if not scene.streams else "idle · weight\nversions"
     right.text(1.004, 1.0, heading, transform=axes.transAxes, fontsize=8, va="bottom", ha="left", color="#444444")

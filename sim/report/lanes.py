@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ NUMBER_POINTS = 6.5
 """Font size of micro-batch numbers."""
 SMALLEST_POINTS = 4.8
 """The smallest they become."""
-MOST_NUMBERS = 2400
-"""Numbers that are written at all: each takes a moment to draw."""
+MOST_NUMBERS = 4000
+"""Where more would fit, none is written: each takes a moment to draw."""
 DIGIT = 0.62
 """Width of a digit, of the font size."""
 EDGE_POINTS = 3.2
@@ -62,32 +63,10 @@ def draw_lanes(
     zero = np.zeros(order.num_ranks) if scene.streams else scene.begin
     limit = np.full(order.num_ranks, stop) if scene.streams else zero + step
     _bars(axes, window, np.arange(order.num_ranks), zero, limit, IDLE_COLOUR, 1.0)
-    tone, levels = _tones(scene)
     start, compute, end = scene.start - shift, scene.compute_end - shift, scene.end - shift
     if scene.streams:
         start, compute, end = (np.minimum(each, stop) for each in (start, compute, end))
-    labels = scene.labels()
-    room = MOST_NUMBERS
-    typical = points_per_s * float(np.mean(compute - start))
-    for kind, colour in KIND_COLOURS.items():
-        for level in range(levels):
-            for copy in range(order.copies):
-                here = np.flatnonzero((order.kind == kind) & (tone == level) & (scene.copy == copy))
-                if not len(here) or kind == U:
-                    continue
-                fill = shade(colour, level / max(1, levels - 1))
-                hatch = "////" if copy and typical >= EDGE_POINTS else None
-                seen |= {"hatched"} if hatch else set()
-                pale = shade(colour, 0.75) if copy else fill
-                index, begins, ends = window.pieces(start[here], compute[here])
-                wide = (ends - begins) * points_per_s
-                edge = float(np.median(wide)) >= EDGE_POINTS if len(wide) else False
-                rank = order.rank[here][index]
-                _rectangles(axes, rank, begins, ends, pale, edge=edge, hatch=hatch, hatch_colour=colour)
-                if len(index):
-                    seen.add(KIND_NAMES[kind])
-                if lane_points >= NUMBER_POINTS + 1.5 and room > 0:
-                    room -= _numbers(axes, labels, here[index], rank, begins, ends, wide, ink(pale), copy > 0, fill)
+    seen |= _actions(axes, scene, window, start, compute, points_per_s, lane_points)
     sends = np.flatnonzero(end > compute)
     if len(sends) and float(np.median((end - compute)[sends])) * points_per_s > VISIBLE_POINTS:
         _bars(axes, window, order.rank[sends], compute[sends], end[sends], SEND_COLOUR, LANE)
@@ -108,14 +87,15 @@ def draw_lanes(
     if scene.streams:
         updates = np.flatnonzero(order.kind == U)
         _bars(axes, window, order.rank[updates], start[updates], end[updates], KIND_COLOURS[U], LANE)
-        index, begins, ends = window.pieces(start[updates], np.maximum(end[updates], start[updates] + 1e-12))
+        index, _, ends = window.pieces(start[updates], np.maximum(end[updates], start[updates] + 1e-12))
         ranks = order.rank[updates][index]
         lines = [[(x, r - 0.5), (x, r + 0.5)] for x, r in zip(ends.tolist(), ranks.tolist(), strict=True)]
         often = len(lines) > 4 * order.num_ranks
         axes.add_collection(LineCollection(lines, colors=KIND_COLOURS[U], linewidths=0.8 if often else 2.2))
         seen.add("update action")
         if versions and not often:
-            _version_names(axes, ends, ranks)
+            batch = order.microbatch[updates][index] // scene.answer.num_microbatches
+            _version_names(axes, ends[ranks == 0], batch[ranks == 0] + 1)
     axes.set_xlim(0, window.width)
     axes.set_ylim(order.num_ranks - 0.45, -0.55)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -123,9 +103,56 @@ def draw_lanes(
     return seen
 
 
-def _version_names(axes: Any, ends: Array, ranks: Array) -> None:
+def _actions(
+    axes: Any, scene: Scene, window: Window, start: Array, compute: Array, points_per_s: float, lane_points: float
+) -> set[str]:
+    """Forwards and backwards, all bars of one look at once; what was drawn, by names of the legend."""
+    order = scene.program.order
+    tone, levels = _tones(scene)
+    direction, labels = scene.copy, scene.labels()
+    size = _number_sizes(labels, (compute - start) * points_per_s)
+    shown = (compute > window.spans[0][0]) & (start < window.spans[-1][1])
+    numbered = lane_points >= NUMBER_POINTS + 1.5 and int((shown & (size > 0)).sum()) <= MOST_NUMBERS
+    hatched = points_per_s * float(np.mean(compute - start)) >= EDGE_POINTS
+    seen: set[str] = {"hatched"} if hatched and order.copies > 1 else set()
+    for (kind, colour), level, copy in product(KIND_COLOURS.items(), range(levels), range(order.copies)):
+        here = np.flatnonzero((order.kind == kind) & (tone == level) & (direction == copy))
+        index, begins, ends = window.pieces(start[here], compute[here])
+        if kind == U or not len(index):
+            continue
+        seen.add(KIND_NAMES[kind])
+        fill = shade(colour, 0.75 if copy else level / max(1, levels - 1))
+        wide = (ends - begins) * points_per_s
+        rank, action = order.rank[here][index], here[index]
+        hatch = "////" if hatched and copy else None
+        edge = float(np.median(wide)) >= EDGE_POINTS
+        _rectangles(axes, rank, begins, ends, fill, edge=edge, hatch=hatch, hatch_colour=colour)
+        if numbered:
+            texts = [labels[at] for at in action.tolist()]
+            _numbers(axes, texts, rank, (begins + ends) / 2, _number_sizes(texts, wide), ink(fill), copy > 0)
+    return seen
+
+
+def _number_sizes(labels: list[str], wide: Array) -> Array:
+    """Font size at which each label fits its bar, 0 where it does not. [points]"""
+    length = np.array([len(label) for label in labels])
+    size = np.minimum(NUMBER_POINTS, (wide - 1.2) / (DIGIT * length))
+    return np.asarray(np.where(size >= SMALLEST_POINTS, size, 0.0))
+
+
+def _numbers(axes: Any, texts: list[str], rank: Array, middle: Array, size: Array, colour: str, boxed: bool) -> None:
+    """Micro-batch numbers on the bars that are wide enough."""
+    look: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
+    if boxed:  # hatching would cross the numbers
+        look["bbox"] = {"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none"}
+        look["color"] = "black"
+    for place in np.flatnonzero(size).tolist():
+        axes.text(middle[place], rank[place], texts[place], clip_on=True, fontsize=size[place], **look)
+
+
+def _version_names(axes: Any, ends: Array, versions: Array) -> None:
     """Which version of its weights the first rank has from each update on."""
-    for version, moment in enumerate(np.sort(ends[ranks == 0]), start=1):
+    for moment, version in zip(ends.tolist(), versions.tolist(), strict=True):
         axes.text(moment, -0.56, f"version {version}", fontsize=7, ha="right", va="bottom")
 
 
@@ -171,31 +198,3 @@ def _rectangles(
     elif edge:
         look |= {"edgecolors": "white", "linewidths": 0.5}
     axes.add_collection(PolyCollection(list(corners), **look), autolim=False)
-
-
-def _numbers(
-    axes: Any,
-    labels: list[str],
-    action: Array,
-    rank: Array,
-    begins: Array,
-    ends: Array,
-    wide: Array,
-    colour: str,
-    boxed: bool,
-    fill: Any,
-) -> int:
-    """Micro-batch numbers on the bars that are wide enough; how many there were."""
-    written = 0
-    look: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
-    if boxed:  # hatching would cross the numbers
-        look["bbox"] = {"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none"}
-        look["color"] = "black"
-    for place in np.flatnonzero(wide > DIGIT * SMALLEST_POINTS + 1.2):
-        text = labels[int(action[place])]
-        size = min(NUMBER_POINTS, (wide[place] - 1.2) / (DIGIT * len(text)))
-        if size >= SMALLEST_POINTS:
-            middle = (begins[place] + ends[place]) / 2
-            axes.text(middle, rank[place], text, clip_on=True, fontsize=size, **look)
-            written += 1
-    return written

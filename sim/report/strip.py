@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import numpy as np
 from rich.text import Text
 
@@ -66,8 +68,10 @@ def strip_view(scene: Scene, width: int, between: tuple[float | None, float | No
         text.append("no flush: the first two batches, later ones follow in the same rhythm\n", style="dim")
     names = {str(KINDS[code]): name for code, name in KIND_NAMES.items()}
     names |= {LETTERS[what]: name for what, name in AFTER.items()} | {IDLE: "idle"}
-    text.append("each column is what most of it is: ", style="dim")
-    text.append("  ".join(f"{letter} {name}" for letter, name in names.items() if letter in seen), style="dim")
+    key = "each column is what most of it is: " + ", ".join(
+        f"{letter} {name}" for letter, name in names.items() if letter in seen
+    )
+    text.append(fill(key, width), style="dim")
     return text
 
 

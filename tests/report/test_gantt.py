@@ -75,6 +75,12 @@ def test_numbers_are_written_where_they_fit(scene_of):
     assert len(narrow.texts) < 2 * 4 * 128
 
 
+def test_versions_are_numbered_through_a_break(scene_of):
+    scene = scene_of("pipedream_2bw", "training.global_batch_size=256")
+    assert [text.get_text() for text in lanes(scene)[0].texts if "version" in text.get_text()] == ["version 2"]
+    assert len(window_of([scene], 11.0).breaks) == 1
+
+
 def test_colours_can_be_told_apart_in_grey_too():
     def lightness(colour):
         red, green, blue = shade(colour, 0)

@@ -98,7 +98,7 @@ def test_the_terminal_timeline_fits_and_shows_every_rank(scene_of, schedule, wid
     assert len(lanes) == 4
     assert all(len(line) <= width for line in lanes)
     assert all("F" in line for line in lanes)
-    assert lines[-1].startswith("each column is what most of it is")
+    assert any(line.startswith("each column is what most of it is") for line in lines)
 
 
 def test_the_terminal_timeline_of_many_ranks_says_what_it_leaves_out(scenarios):
