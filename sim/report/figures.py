@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,38 @@ FAR = 1.4
 """Times the median step: schedules that take longer are cut off in a comparison, and say so."""
 NARROWEST, WIDEST = 4.0, 60.0
 """Inches."""
+SCREEN_DPI = 90
+"""Of a figure shown in a notebook."""
 
 
-def open_pyplot(paths: Sequence[Path], width_in: float) -> Any:
-    check_paths(paths)
+def new_figure(width_in: float, height_in: float) -> Any:
+    """An empty figure that belongs to nobody: a notebook shows it, `save` writes it, no window is opened.
+
+    Raises
+    ------
+    SpecError
+        A width out of range.
+    """
+    check_width(width_in)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+
+    def as_png() -> bytes:
+        picture = BytesIO()
+        figure.savefig(picture, format="png", dpi=SCREEN_DPI)
+        return picture.getvalue()
+
+    figure._repr_png_ = as_png  # Jupyter shows it by itself, whether or not pyplot is there
+    return figure
+
+
+def check_width(width_in: float) -> None:
+    """Raise where a figure would be too narrow or too wide to draw."""
     if not NARROWEST <= width_in <= WIDEST:
         raise SpecError(f"a figure {width_in:g} inches wide cannot be drawn; choose {NARROWEST:g} to {WIDEST:g}")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None:
@@ -52,15 +73,18 @@ def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None
 
 
 def save(figure: Any, paths: Sequence[Path]) -> None:
-    from matplotlib import pyplot
+    """Write a figure.
 
-    try:
-        for path in paths:
+    Raises
+    ------
+    SpecError
+        A path that cannot be written.
+    """
+    for path in paths:
+        try:
             figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise SpecError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
-    finally:
-        pyplot.close(figure)
+        except OSError as error:
+            raise SpecError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
 
 
 def window_of(

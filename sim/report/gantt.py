@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.report.figures import open_pyplot, save, window_of
+from sim.report.figures import check_paths, check_width, new_figure, save, window_of
 from sim.report.lanes import draw_lanes
 from sim.report.legend import draw_time_axis, legend_handles, mark_breaks, place_legend
 from sim.report.memory import draw_memory
@@ -29,6 +29,25 @@ def draw_gantt(
     ----------
     paths : sequence of Path
         .png or .svg.
+    between, width_in
+        As for `gantt_figure`.
+
+    Raises
+    ------
+    SpecError
+        A stretch that is none, a width out of range, or a path that cannot be written.
+    """
+    check_paths(paths)
+    save(gantt_figure(scene, between=between, width_in=width_in), paths)
+
+
+def gantt_figure(
+    scene: Scene, *, between: tuple[float | None, float | None] = (None, None), width_in: float = 11.0
+) -> Any:
+    """A Gantt chart of a step with its memory below, as a matplotlib figure.
+
+    Parameters
+    ----------
     between : (from, to)
         A stretch of the step; without, all of it, or its beginning and end where it is too long to be read. [s]
     width_in : float
@@ -37,20 +56,14 @@ def draw_gantt(
     Raises
     ------
     SpecError
-        A stretch that is none, a width out of range, or a path that cannot be written.
+        A stretch that is none, or a width out of range.
     """
-    pyplot = open_pyplot(paths, width_in)
+    check_width(width_in)
     window = window_of([scene], width_in, between)
     ranks = scene.program.order.num_ranks
     lanes_in = float(np.clip(0.34 * ranks, 0.7, 7.5))
-    figure, (lanes, memory) = pyplot.subplots(
-        2,
-        1,
-        sharex=True,
-        figsize=(width_in, lanes_in + 2.75 + 0.35 * (width_in < 9)),
-        layout="constrained",
-        height_ratios=(lanes_in, 1.15),
-    )
+    figure = new_figure(width_in, lanes_in + 2.75 + 0.35 * (width_in < 9))
+    lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=(lanes_in, 1.15))
     figure.get_layout_engine().set(h_pad=0.03, hspace=0.02)
     point_in = 72.0 * 0.84 * width_in / window.width
     seen = draw_lanes(lanes, scene, window, points_per_s=point_in, lane_points=72.0 * lanes_in / ranks)
@@ -65,7 +78,7 @@ def draw_gantt(
         _title(scene), parse_math=False, x=0.01, ha="left", fontsize=12 if width_in >= 8 else 10, fontweight="bold"
     )
     lanes.set_title(_subtitle(scene, width_in), loc="left", fontsize=8.5, color="#444444")
-    save(figure, paths)
+    return figure
 
 
 def _title(scene: Scene) -> str:

@@ -18,8 +18,6 @@ from sim.work.memory import stage_activation_bytes
 from sim.work.stages import deal_stages
 
 Array = np.ndarray
-UPDATE_DELAY = {"pipedream_2bw": 1}
-"""Updates that a micro-batch's weights are behind the newest of its batch, where a schedule fixes them."""
 AFTER = {
     "reduce": "gradient reduction",
     "tied": "tied embedding's reduction",
@@ -162,7 +160,7 @@ class Scene:
 
     def versions(self) -> tuple[Array, Array]:
         """(versions of its weights each rank keeps, updates its gradients are late)."""
-        return weight_versions(self.program.order, UPDATE_DELAY.get(self.program.order.schedule))
+        return weight_versions(self.program.order)
 
     def sends(self) -> tuple[Array, Array, Array, Array]:
         """(receiving action, sending action, when the send begins, when it has arrived) of everything sent. [s]"""

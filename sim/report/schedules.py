@@ -14,7 +14,6 @@ from rich.text import Text
 from sim.costs.traffic import Traffic, step_traffic
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
-from sim.report.scene import UPDATE_DELAY
 from sim.report.text import heading
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
@@ -164,7 +163,7 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
     changes = plan_changes(scenario, name)
     answer = estimate(scenario.replace(plan=scenario.plan.replace(schedule=name, **changes)), engine)
     order = answer.timeline.program.order
-    versions, late = weight_versions(order, UPDATE_DELAY.get(name))
+    versions, late = weight_versions(order)
     sends = float(order.weight[order.abroad(order.needs) >= 0].sum())
     visits, updates = visits_per_stage(order), answer.timeline.updates
     traffic = step_traffic(answer.scenario, sends, copies=order.copies, visits=visits, updates=updates)

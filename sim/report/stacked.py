@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.report.figures import open_pyplot, save, window_of
+from sim.report.figures import check_paths, check_width, new_figure, save, window_of
 from sim.report.lanes import draw_lanes
 from sim.report.legend import draw_time_axis, legend_handles, mark_breaks, place_legend
 from sim.report.scene import Scene
@@ -21,18 +21,20 @@ def draw_comparison(scenes: Sequence[Scene], paths: Sequence[Path], *, width_in:
 
     Parameters and raises as for `draw_gantt`.
     """
-    pyplot = open_pyplot(paths, width_in)
+    check_paths(paths)
+    save(comparison_figure(scenes, width_in=width_in), paths)
+
+
+def comparison_figure(scenes: Sequence[Scene], *, width_in: float = 11.0) -> Any:
+    """The Gantt charts of several schedules, one below the other on one time axis, as a matplotlib figure.
+
+    Parameters and raises as for `gantt_figure`.
+    """
+    check_width(width_in)
     window = window_of(scenes, width_in)
     heights = [float(np.clip(0.085 * scene.program.order.num_ranks, 0.42, 0.95)) for scene in scenes]
-    figure, rows = pyplot.subplots(
-        len(scenes),
-        1,
-        sharex=True,
-        squeeze=False,
-        figsize=(width_in, sum(heights) + 0.31 * len(scenes) + 1.5),
-        layout="constrained",
-        height_ratios=heights,
-    )
+    figure = new_figure(width_in, sum(heights) + 0.31 * len(scenes) + 1.5)
+    rows = figure.subplots(len(scenes), 1, sharex=True, squeeze=False, height_ratios=heights)
     figure.get_layout_engine().set(h_pad=0.02, hspace=0.0)
     handles: dict[str, Any] = {}
     fastest = min(scene.answer.step_time_s for scene in scenes)
@@ -68,7 +70,7 @@ def draw_comparison(scenes: Sequence[Scene], paths: Sequence[Path], *, width_in:
         fontsize=12 if width_in >= 8 else 9,
         fontweight="bold",
     )
-    save(figure, paths)
+    return figure
 
 
 def _one_step(scene: Scene) -> float:

@@ -20,8 +20,15 @@ TRIES = 3
 """Times that weight gradients are placed anew, each knowing how long ranks waited before."""
 
 
-def play(home: Sequence[int], copies: int, num_microbatches: int, most_alive: Callable[[int], int]) -> list[Row]:
-    """Forwards and backwards of equal length, as early as they can: a backward first, then the earliest micro-batch.
+def play(
+    home: Sequence[int],
+    copies: int,
+    num_microbatches: int,
+    most_alive: Callable[[int], int],
+    *,
+    forward_first: bool = False,
+) -> list[Row]:
+    """Forwards and backwards of equal length, as early as they can: the earliest micro-batch first.
 
     Parameters
     ----------
@@ -29,6 +36,8 @@ def play(home: Sequence[int], copies: int, num_microbatches: int, most_alive: Ca
         Which rank holds each stage; stages of every copy of the model.
     most_alive : stage -> micro-batches
         How many a stage may have begun and not come back to.
+    forward_first : bool
+        Where both could be done, take a forward rather than a backward.
 
     Returns
     -------
@@ -49,7 +58,7 @@ def play(home: Sequence[int], copies: int, num_microbatches: int, most_alive: Ca
         if now < free[rank]:
             continue
         able = [
-            (kind == F, arrived[2 * stage + kind][0][1], -stage)
+            ((kind == F) != forward_first, arrived[2 * stage + kind][0][1], -stage)
             for stage in mine[rank]
             for kind in (F, B)
             if arrived[2 * stage + kind]
@@ -58,7 +67,8 @@ def play(home: Sequence[int], copies: int, num_microbatches: int, most_alive: Ca
         ]
         if not able:
             continue
-        forward, number, negative = min(able)
+        later, number, negative = min(able)
+        forward = later != forward_first
         stage, kind = -negative, F if forward else B
         arrived[2 * stage + kind].popleft()
         alive[stage] += 1 if forward else -1
@@ -119,7 +129,7 @@ def at_work(order: Order, times: Times) -> tuple[Array, float]:
 def _seconds(order: Order, times: Times) -> list[float]:
     """How long each action takes."""
     table = np.zeros(len(KINDS))
-    table[[F, I, W]] = times[:3]
+    table[[F, I, W, B]] = (*times[:3], times[1] + times[2])
     return list(table[order.kind].tolist())
 
 

@@ -1,7 +1,8 @@
 """Pipelines through which micro-batches come from both ends, or go to and fro, played as early as they can."""
 
 from sim.schedules.actions import Row
-from sim.schedules.listing import play
+from sim.schedules.listing import Times, at_work, play
+from sim.schedules.order import make_order
 from sim.schedules.registry import schedule
 
 
@@ -11,16 +12,16 @@ def _even_ranks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str |
     return None
 
 
-@schedule("chimera", copies=2, whole=True, requirement=_even_ranks, period=lambda p, v: p)
+@schedule("chimera", copies=2, whole=True, requirement=_even_ranks, period=lambda p, v: 2)
 def chimera(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
     """Two 1F1B pipelines in opposite directions with a copy of the weights each: half of the bubble, even memory.
 
     Li and Hoefler 2021, arXiv:2107.06925, section 3.1. With as many micro-batches as ranks the bubble is
-    (p/2 − 1)(t_F + t_B) if both take equally long and (p − 2) t_B if t_B = 2 t_F, as in the paper; with more, batches
-    follow each other as early as they can, without the paper's doubled forwards. Gradients of both copies are summed.
+    (p/2 − 1)(t_F + t_B) if both take equally long and (p − 2) t_B if t_B = 2 t_F, as in the paper; with more it stays
+    (p − 2) t_B, for one more micro-batch alive. Gradients of both copies are summed.
     """
     home = [*range(num_ranks), *reversed(range(num_ranks))]
-    return play(home, 2, num_microbatches, lambda stage: num_ranks - stage % num_ranks)
+    return play(home, 2, num_microbatches, lambda stage: num_ranks - stage % num_ranks, forward_first=True)
 
 
 def _even_chunks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
@@ -29,13 +30,19 @@ def _even_chunks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str 
     return None
 
 
-@schedule("hanayo", chunks="many", whole=True, requirement=_even_chunks, period=lambda p, v: p)
-def hanayo(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
+@schedule("hanayo", chunks="many", whole=True, requirement=_even_chunks, period=lambda p, v, times=None: p)
+def hanayo(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Waves: micro-batches go down the ranks and come back, num_chunks/2 times; one copy of the weights.
 
     Liu et al. 2023, arXiv:2308.15762. Bubble (p − 1)(t_F + t_B)/v for equal times and v chunks a rank; up to p
-    micro-batches alive on each chunk.
+    micro-batches alive on each chunk. Where backwards take longer, waves of p micro-batches leave gaps; then forwards
+    may go ahead of them instead.
     """
     there, back = list(range(num_ranks)), list(reversed(range(num_ranks)))
     home = (there + back) * (num_chunks // 2)
-    return play(home, 1, num_microbatches, lambda stage: num_ranks)
+    waves = play(home, 1, num_microbatches, lambda stage: num_ranks)
+    if times is None:
+        return waves
+    ahead = [-(-2 * (len(home) - stage) // num_chunks) for stage in range(len(home))]
+    eager = play(home, 1, num_microbatches, lambda stage: ahead[stage], forward_first=True)
+    return min((waves, eager), key=lambda rows: at_work(make_order("", rows, len(home), num_microbatches), times)[1])

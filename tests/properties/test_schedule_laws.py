@@ -29,7 +29,7 @@ PEAK = {
 }
 # Name -> no rank keeps more.
 PEAK_BOUND = {
-    "chimera": lambda p, v, m: min(m, p),
+    "chimera": lambda p, v, m: min(m, p + 1),
     "hanayo": lambda p, v, m: v * min(m, p),
     "zb_v": lambda p, v, m: min(2 * m, 2 * p),
     "v_half": lambda p, v, m: min(2 * m, p + 3),
@@ -196,6 +196,13 @@ def test_chimera_with_as_many_microbatches_as_ranks(p, t, costs_of):
     alive = peak_alive(order)
     assert alive.min() >= p / 2 + 1 or p == 2
     assert alive.max() <= p
+
+
+@given(half=st.integers(1, 6), more=st.integers(0, 12), t=times)
+def test_chimera_with_more_microbatches_than_ranks(half, more, t, costs_of):
+    p, m = 2 * half, 2 * half + 2 * more  # (D - 2) / (3N/2 + D - 2), arXiv:2107.06925, where t_B = 2 t_F
+    order = build_order("chimera", p, 1, m)
+    assert played(order, costs_of, t, 2 * t, 0.0)[0] <= (p - 2) * 2 * t + 1e-9 * m * t
 
 
 @given(p=st.integers(1, 8), waves=st.integers(1, 3), rounds=st.integers(1, 3), t=times)
