@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli_simulate import simulate
 from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
@@ -184,6 +185,7 @@ def schedule(
 
 
 app.command()(topology)
+app.command()(simulate)
 
 
 def _add_commands() -> None:
