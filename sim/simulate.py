@@ -19,7 +19,7 @@ from sim.network.faults import link_health
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
 from sim.specs import Scenario
-from sim.stragglers import read_slow_link, slowest_replicas
+from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 
 Array = np.ndarray
 

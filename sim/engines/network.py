@@ -115,6 +115,7 @@ class _Room:
             if self.program.hide_grad_reduce and self.traffic.reduce[number] >= 0:
                 environment.process(self._reduce_beside(number))
         environment.run()
+        assert not self.wire.is_busy, "flows are left that nobody was told of"
         return self.start, self.end
 
     def _rank(self, tasks: range, number: int) -> Process:

@@ -11,7 +11,7 @@ import simpy
 from sim.costs.traffic import Stream, Traffic
 from sim.network.contention import SLACK
 from sim.network.flow_network import FlowNetwork
-from sim.network.flows import FloatArray, Flows
+from sim.network.flows import FloatArray, Flows, IntArray
 
 
 class Wire:
@@ -35,6 +35,11 @@ class Wire:
         self._wake_at = np.inf
         self.moves = self.meetings = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way."""
+        return any(self._queue)
+
     def move(self, stream: int, seconds: float) -> simpy.Event:
         """An event for the time when so many seconds' worth at full speed will have been moved."""
         arrived = self._environment.event()
@@ -56,9 +61,10 @@ class Wire:
             self._asked[link] += load
             if self._asked[link] > self._room[link]:
                 crowd.update(self._on_link[link])
+        if crowd and self._network.now < now:
+            self._network.advance(now)  # nothing is under way there, or it would be in the present already
         for each in crowd:
             if each in self._alone:
-                self._network.advance(max(now, self._network.now))
                 left = max(0.0, self._alone.pop(each)[0] - now)
                 self._meeting[int(self._network.add(self._flows[each], left)[0])] = each
                 self.meetings += 1
@@ -107,52 +113,58 @@ class Wire:
 
 
 def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatArray, tuple[Flows, ...]]:
-    """The links on which streams can meet, links alike as one: what is left of each, and every stream as a flow.
+    """The links on which streams can meet, without those that never decide.
 
     A stream has at most one flow under way. A link that carries all its streams at full speed together holds nobody
-    back and is left out; links that are taken alike and have the same left are one. What remains of a stream gets a
-    link of its own besides, so that it is never faster than alone.
+    back; nor does one of which another asks as much of every stream, so that many links alike are one. What remains of
+    a stream gets a link of its own besides, so that it is never faster than alone.
 
     Returns
     -------
     capacity : array
-        Of the links that remain, in units of a sound link.
+        1 for each link that remains.
     flows : tuple of Flows
         One a stream, its bytes counted in seconds at full speed; without links where nothing can hold it back.
     """
     stream = np.repeat(np.arange(len(streams)), [len(each.link) for each in streams])
-    link = np.concatenate([each.link for each in streams]) if streams else np.zeros(0, dtype=int)
-    occupies = np.concatenate([each.occupies for each in streams]) if streams else np.zeros(0)
-    asked = np.bincount(link, occupies, minlength=len(health))
-    busy = asked[link] > health[link] * (1 + 1e-9)
+    link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in streams)])
+    load = np.concatenate([np.zeros(0), *(each.occupies for each in streams)]) / health[link]
+    busy = np.bincount(link, load, minlength=len(health))[link] > 1 + SLACK
     order = np.lexsort((stream[busy], link[busy]))
-    stream, link, occupies = (values[busy][order] for values in (stream, link, occupies))
-    rows: dict[tuple[bytes, bytes, float], int] = {}
-    entries: list[list[tuple[int, float]]] = [[] for _ in streams]
+    stream, link, load = stream[busy][order], link[busy][order], np.round(load[busy][order], 12)
     cuts = np.flatnonzero(np.diff(link)) + 1
-    bounds = zip([0, *cuts.tolist()], [*cuts.tolist(), len(link)], strict=True) if len(link) else ()
-    for begin, end in bounds:
-        left = float(health[link[begin]])
-        here, loads = stream[begin:end], np.round(occupies[begin:end], 12)
-        key = (here.tobytes(), loads.tobytes(), left)
-        if key in rows:
-            continue
-        rows[key] = len(rows)
-        for number, load in zip(here.tolist(), loads.tolist(), strict=True):
-            entries[number].append((rows[key], load))
-    capacity = [key[2] for key in rows]
+    by_streams: dict[bytes, tuple[IntArray, list[FloatArray]]] = {}
+    for who, loads in zip(np.split(stream, cuts), np.split(load, cuts), strict=True):
+        by_streams.setdefault(who.tobytes(), (who, []))[1].append(loads)
+    entries: list[list[tuple[int, float]]] = [[] for _ in streams]
+    count = 0
+    for who, rows in by_streams.values():
+        for loads in _greatest(np.array(rows)):
+            for number, part in zip(who.tolist(), loads.tolist(), strict=True):
+                entries[number].append((count, part))
+            count += len(who) > 0
     for each in entries:
         if each:
-            each.append((len(capacity), 1.0))
-            capacity.append(1.0)
+            each.append((count, 1.0))
+            count += 1
     flows = tuple(
         Flows(
             1,
             np.zeros(len(each), dtype=int),
             np.array([number for number, _ in each], dtype=int),
-            np.array([load for _, load in each], dtype=float),
+            np.array([part for _, part in each], dtype=float),
             np.array([streams[number].entitled]),
         )
         for number, each in enumerate(entries)
     )
-    return np.array(capacity), flows
+    return np.ones(count), flows
+
+
+def _greatest(rows: FloatArray) -> FloatArray:
+    """The rows that no other row reaches in every place."""
+    rows = np.unique(rows, axis=0)
+    kept = np.empty((0, rows.shape[1]))
+    for row in rows[np.argsort(-rows.sum(axis=1), kind="stable")]:
+        if not (kept >= row).all(axis=1).any():
+            kept = np.concatenate([kept, row[np.newaxis]])
+    return kept
