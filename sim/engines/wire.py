@@ -96,8 +96,8 @@ class Wire:
         while self._network.next_completion() <= now * (1 + 1e-15):
             ended += self._network.advance(self._network.next_completion()).tolist()
         self._network.advance(max(now, self._network.now))
-        for number in ended:
-            self._finish(self._meeting.pop(number))
+        for stream in [self._meeting.pop(number) for number in ended]:  # numbers are given out again from here on
+            self._finish(stream)
 
     def _plan(self) -> None:
         """Wake up when the next of the flows that meet will be done."""
