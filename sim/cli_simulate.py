@@ -39,9 +39,13 @@ def simulate(
     ] = "tp-cp-dp-pp",
     fragmentation: Annotated[float, typer.Option(help="Share of the nodes that lie anywhere in the machine.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    figure: Annotated[
+        Path | None, typer.Option("--png", help="Draw step times and the network's use here (.png, .svg, .pdf).")
+    ] = None,
 ) -> None:
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost."""
     from sim import load_scenario
+    from sim.report.simulation import check_path, draw_simulation
     from sim.simulate import failed_node
     from sim.simulate import simulate as run
 
@@ -52,6 +56,8 @@ def simulate(
             json.dumps({"scenario": asked.name, "step_time_s": None, "why": fate}, indent=2) if as_json else fate
         )
         return
+    if figure is not None:
+        check_path(figure)
     answer = run(
         asked,
         jitter=jitter,
@@ -65,6 +71,8 @@ def simulate(
         placement=placement,
         fragmentation=fragmentation,
     )
+    if figure is not None:
+        draw_simulation(answer, figure)
     if as_json:
         typer.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
@@ -86,7 +94,8 @@ def _show(answer: Simulation) -> None:
         out.print(f"  {label:<22}{show(seconds, 's', digits=4):>10}  {note}")
 
     line("Step without noise", answer.noiseless_s)
-    added = f"{answer.mean_s / answer.noiseless_s - 1:+.2%}"
+    share = answer.mean_s / answer.noiseless_s - 1
+    added = f"{share:+.2%}" if abs(share) >= 5e-5 else "the same"
     if len(answer.step_times_s) == 1:
         line("Step", answer.mean_s, added)
     else:
