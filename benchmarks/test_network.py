@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from timing import seconds
 
-from sim import load_scenario
+from sim import load_scenario, simulate
 from sim.network.flow_run import simulate_flows
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.routing import route
@@ -36,5 +36,19 @@ def test_sends_that_come_and_go(benchmark, loop):
     flows = flows_on(route(topology, gpus, (gpus + 48) % topology.num_gpus, "ecmp"))
     starts = np.random.default_rng(0).uniform(0.0, 0.01, len(gpus))
     run = lambda: simulate_flows(topology.capacity, flows, starts, 1e8)  # noqa: E731
+    benchmark.pedantic(run, rounds=2)
+    benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop
+
+
+def test_the_whole_step_with_links_shared(benchmark, loop):
+    """Folded, from the scenario to the answer; 3 s asked for."""
+    run = lambda: simulate(load_scenario(MAIN), contention=True)  # noqa: E731
+    benchmark.pedantic(run, rounds=2)
+    benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop
+
+
+def test_the_whole_step_with_jitter_on_every_rank(benchmark, loop):
+    """All replicas of one step, no two alike; 90 s and 4 GB asked for."""
+    run = lambda: simulate(load_scenario(MAIN), jitter=0.02, seeds=1, unfold=True)  # noqa: E731
     benchmark.pedantic(run, rounds=2)
     benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop

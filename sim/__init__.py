@@ -10,6 +10,7 @@ from sim.engines import ENGINES
 from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.schedules import build_order, schedule, schedule_names
+from sim.simulate import Simulation, simulate
 from sim.specs import (
     ClusterSpec,
     GpuSpec,
@@ -41,6 +42,7 @@ __all__ = [
     "ProfileError",
     "Scenario",
     "ScheduleError",
+    "Simulation",
     "SpecError",
     "StackSpec",
     "TrainingSpec",
@@ -51,4 +53,5 @@ __all__ = [
     "preset_names",
     "schedule",
     "schedule_names",
+    "simulate",
 ]

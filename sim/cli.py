@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli_scaling import app as scaling
+from sim.cli_simulate import simulate
 from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 from sim.report.commands import add_commands
@@ -153,6 +154,7 @@ add_commands(app)  # schedule, timeline, compare-schedules
 
 
 app.command()(topology)
+app.command()(simulate)
 
 
 def _add_commands() -> None:

@@ -72,6 +72,15 @@ def schedules() -> None:
         typer.echo(line)
 
 
+@app.command("network")
+def network() -> None:
+    """What scatter/gather, rails and placement are worth: the 1T run with each switched off, links shared."""
+    from validation.network_gains import report
+
+    for line in report():
+        typer.echo(line)
+
+
 def _drawable(path: Path | None) -> None:
     """Refuse a picture of a kind that cannot be drawn before any work is done."""
     from sim.errors import SpecError

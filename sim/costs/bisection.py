@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sim.costs.block import pricing
 from sim.costs.collectives import all_reduce, reduce_scatter, send
+from sim.costs.stage import sent_bytes
 from sim.network.placement import data_group, hop_crosses_domains
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -41,9 +42,7 @@ def pipeline_cut(scenario: Scenario) -> CutTraffic:
     if plan.pp == 1:
         return CutTraffic(0, 0.0, 0.0)
     cut, _, fabric = pricing(scenario)
-    activations = cut.width * cut.tokens * scenario.model.hidden_size
-    shared = scenario.stack.p2p_scatter_gather or plan.sequence_parallel
-    share = activations / plan.tp if shared else activations
+    share = sent_bytes(scenario, cut)
     seconds = float(send(share, hop_crosses_domains(plan.pp // 2 - 1, plan.pp // 2, plan, scenario.cluster), fabric))
     senders = 2 * plan.tp * plan.num_replicas
     return CutTraffic(senders, senders * share, senders * share / seconds)

@@ -191,6 +191,14 @@ def _with_zero_traffic(
     return BlockCosts(forward, backward, block.at_peak, block.weight_grad)
 
 
+def sent_bytes(scenario: Scenario, cut: Cut) -> float:
+    """What one GPU sends to the next pipeline rank: all activations, or its tensor-parallel share.  [bytes]"""
+    plan = scenario.plan
+    activations = cut.width * cut.tokens * scenario.model.hidden_size
+    shared = scenario.stack.p2p_scatter_gather or plan.sequence_parallel
+    return float(activations / plan.tp if shared else activations)
+
+
 def _sends(scenario: Scenario, cut: Cut, fabric: Fabric, home: Array, per_copy: int) -> tuple[Array, Array]:
     """Seconds from each stage to the next and to the previous one; none between stages of one rank.
 
@@ -202,9 +210,9 @@ def _sends(scenario: Scenario, cut: Cut, fabric: Fabric, home: Array, per_copy: 
     if plan.pp == 1:
         return forward, backward
     nbytes = cut.width * cut.tokens * scenario.model.hidden_size
+    share = sent_bytes(scenario, cut)
     group = tensor_group(plan, scenario.cluster)
     scatter = scenario.stack.p2p_scatter_gather and not plan.sequence_parallel
-    share = nbytes / plan.tp if scatter or plan.sequence_parallel else nbytes
     regather = float(all_gather(nbytes, group, fabric)) if scatter else 0.0
     seconds = [float(send(share, far, fabric)) + regather for far in (False, True)]
     crosses: dict[tuple[int, int], bool] = {}

@@ -1,0 +1,190 @@
+"""The event-driven engine with a network: sends and gradient reductions are flows that share the machine's links.
+
+As in `des` each rank is a process that waits for what it needs, works, and tells the others. What it tells them travels
+over the *wire*, which knows how fast every flow under way is and wakes the processes whose flows have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import simpy
+
+from sim.costs.streams import Traffic
+from sim.engines.program import Program
+from sim.engines.steady import play_folded
+from sim.engines.timeline import Timeline, finish_step
+from sim.engines.wire import Wire
+from sim.errors import ScheduleError
+from sim.schedules import Order
+from sim.schedules.actions import B, F, I, U
+
+Array = np.ndarray
+Process = Generator[Any, Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A step whose traffic shared the network.
+
+    timeline : with reductions as long as they took.
+    moves, meetings : flows that were under way, and those of them that met others on a link too narrow for all.
+    events : what the simulation worked through.
+    """
+
+    timeline: Timeline
+    moves: int
+    meetings: int
+    events: int
+
+
+def run(program: Program, traffic: Traffic) -> Shared:
+    """Simulate a step on a machine whose links are shared.
+
+    Of a stream one message is under way at a time, as on one queue of a communicator; the others wait.
+
+    Raises
+    ------
+    ScheduleError
+        An asynchronous schedule, one that runs two models, or pairs of actions with sends that block.
+    """
+    order = program.order
+    if (order.kind == U).any():
+        raise ScheduleError(
+            f"schedule {order.schedule!r} updates within its order, and its reductions are priced with the updates; "
+            "contention is simulated for schedules with a flush, such as 1f1b"
+        )
+    if order.copies > 1:
+        raise ScheduleError(
+            f"schedule {order.schedule!r} sums gradients of two models on two ranks, which is not laid out as flows; "
+            "leave contention out"
+        )
+    if order.pair_needs is not None and program.costs.p2p_blocks:
+        raise ScheduleError(
+            f"schedule {order.schedule!r} pairs forwards with backwards and stack sends block: contention is simulated "
+            "for pairs where sends run beside compute; set stack.overlap_p2p=true"
+        )
+    room: list[_Room] = []
+
+    def play(program: Program) -> tuple[Array, Array]:
+        room[:] = [_Room(program, traffic)]
+        return room[0].play()
+
+    program, start, end, period = play_folded(program, play)
+    last = room[0]
+    took = np.bincount(order.rank_of_stage, last.reduced, minlength=order.num_ranks)
+    share = np.divide(last.reduced, took[order.rank_of_stage], out=np.zeros(order.num_stages), where=last.reduced > 0)
+    costs = replace(program.costs, reduce=took, reduce_share=share)
+    timeline = finish_step(replace(program, costs=costs), "network", start, end, period_s=period)
+    return Shared(timeline, last.wire.moves, last.wire.meetings, last.events)
+
+
+class _Room:
+    """One play of an order."""
+
+    def __init__(self, program: Program, traffic: Traffic) -> None:
+        order = program.order
+        self.environment = simpy.Environment()
+        self.wire = Wire(self.environment, traffic)
+        self.program, self.order, self.traffic = program, order, traffic
+        self.start, self.end = np.zeros(len(order)), np.zeros(len(order))
+        self.reduced = np.zeros(order.num_stages)
+        self.events = 0
+        stream = np.where(order.kind == F, traffic.forward[order.stage], -1)
+        self.stream = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], stream).tolist()
+        alone = np.array([each.alone_s for each in traffic.streams] + [0.0])
+        self.occupy, self.compute = program.occupy.tolist(), program.compute.tolist()
+        # From an action's start until its message may leave; without one, until its result is there.
+        self.leaves = np.maximum(program.release - alone[self.stream], 0.0).tolist()
+        self.last = _last_gradients(order)
+        self.begun = {task: self.environment.event() for task in self.last}
+        self.ended = {task: self.environment.event() for task in self.last}
+
+    def play(self) -> tuple[Array, Array]:
+        """Start and end of every action. [s]"""
+        order, environment = self.order, self.environment
+        kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
+        self.needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
+        awaited = {need for pair in self.needs for need in pair if need >= 0}
+        self.arrived = {task: environment.event() for task in sorted(awaited)}
+        for number in range(order.num_ranks):
+            environment.process(self._rank(range(*order.of_rank(number).indices(len(order))), number))
+            if self.program.hide_grad_reduce and self.traffic.reduce[number] >= 0:
+                environment.process(self._reduce_beside(number))
+        environment.run()
+        assert not self.wire.is_busy, "flows are left that nobody was told of"
+        return self.start, self.end
+
+    def _rank(self, tasks: range, number: int) -> Process:
+        environment, blocks = self.environment, self.program.costs.p2p_blocks
+        for task in tasks:
+            for need in self.needs[task]:
+                if need >= 0:
+                    yield self.arrived[need]
+            self.start[task] = environment.now
+            self.events += 2
+            if task in self.begun:
+                self.begun[task].succeed()
+            if task in self.arrived or (blocks and self.stream[task] >= 0):
+                sent = environment.process(self._send(task))
+                yield sent if blocks and self.stream[task] >= 0 else environment.timeout(self.occupy[task])
+            else:
+                yield environment.timeout(self.occupy[task])
+            self.end[task] = environment.now
+            if task in self.ended:
+                self.ended[task].succeed()
+        if not self.program.hide_grad_reduce and self.traffic.reduce[number] >= 0:
+            yield from self._reduce_after(number)
+
+    def _send(self, task: int) -> Process:
+        """Deliver what an action gives: latency, the way over the wire, and what the receivers do with it."""
+        environment, number = self.environment, self.stream[task]
+        if number < 0:
+            yield environment.timeout(self.leaves[task])
+        else:
+            stream = self.traffic.streams[number]
+            yield environment.timeout(self.leaves[task] + stream.before_s)
+            yield self.wire.move(number, stream.transfer_s)
+            if stream.after_s:
+                yield environment.timeout(stream.after_s)
+        self.events += 2
+        if task in self.arrived:
+            self.arrived[task].succeed()
+
+    def _reduce(self, number: int, seconds: float) -> simpy.Event:
+        self.events += 2
+        return self.wire.move(int(self.traffic.reduce[number]), seconds)
+
+    def _reduce_after(self, number: int) -> Process:
+        """Gradients of all stages of a rank, once it has nothing else to do."""
+        begin = self.environment.now
+        yield self._reduce(number, float(self.program.costs.reduce[number]))
+        here = self.order.rank_of_stage == number
+        self.reduced[here] = (self.environment.now - begin) * self.program.costs.reduce_share[here]
+
+    def _reduce_beside(self, number: int) -> Process:
+        """Gradients stage by stage, from the last backward on each, as `timeline.reduction_end` has it."""
+        costs = self.program.costs
+        for task, stage in self.last.items():
+            if self.order.rank_of_stage[stage] != number:
+                continue
+            yield self.begun[task]
+            begin, seconds = self.environment.now, float(costs.reduce[number] * costs.reduce_share[stage])
+            yield self._reduce(number, seconds)
+            self.reduced[stage] = self.environment.now - begin
+            if not self.ended[task].processed:
+                yield self.ended[task]
+            late = self.end[task] + min(float(costs.reduce_tail[number]), seconds) - self.environment.now
+            if late > 0:
+                yield self.environment.timeout(late)
+
+
+def _last_gradients(order: Order) -> dict[int, int]:
+    """The last gradient action on every stage, in the order of the ranks: action -> stage."""
+    gradients = np.flatnonzero((order.kind != F) & (order.kind != U))
+    stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
+    last = gradients[::-1][from_end]
+    return {int(task): int(stage) for task, stage in sorted(zip(last.tolist(), stages.tolist(), strict=True))}

@@ -1,0 +1,208 @@
+"""Steps that differ by chance: GPUs whose kernels take a little longer or shorter each time, many steps drawn at once.
+
+A pipeline rank is a group of GPUs that wait for each other inside every layer (tensor and context parallelism); an
+action takes as long as on its slowest member. Data-parallel replicas run pipelines of their own and meet once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log, sqrt
+
+import numpy as np
+
+from sim.costs.block import Part
+from sim.costs.stage import StageCosts
+from sim.engines.dag import earliest_starts
+from sim.engines.program import Program
+from sim.engines.timeline import Timeline, finish_step
+from sim.errors import ScheduleError
+from sim.schedules import Order
+from sim.schedules.actions import U
+from sim.schedules.registry import is_staggered
+
+Array = np.ndarray
+_AT_ONCE = 2**23
+"""Actions times columns that are played at once: about half a gigabyte of arrays."""
+_NOT_KERNELS = (Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.DATA_PARALLEL, Part.HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A pipeline that runs beside others of its kind.
+
+    program : with every rank at the pace of the slowest GPU in its group.
+    kernels : of each action's compute, what GPUs do alone, so that it varies with them. [s]
+    relative : (ranks, members) pace of each GPU in units of the slowest of its group.
+    """
+
+    program: Program
+    kernels: Array
+    relative: Array
+
+
+def slowed(costs: StageCosts, rank_of_stage: Array, factor: Array) -> StageCosts:
+    """Costs with kernels that take `factor` times as long, by rank; communication and host waits are as before."""
+    of_stage = factor[rank_of_stage]
+
+    def slow(parts: dict[Part, Array]) -> dict[Part, Array]:
+        return {part: seconds if part in _NOT_KERNELS else seconds * of_stage for part, seconds in parts.items()}
+
+    return replace(
+        costs,
+        forward=slow(costs.forward),
+        backward=slow(costs.backward),
+        weight_grad=costs.weight_grad * of_stage,
+        optimizer=costs.optimizer * factor,
+    )
+
+
+def replica(program: Program, factors: Array) -> Replica:
+    """A pipeline whose GPUs take `factors` (ranks, members) times as long for every kernel."""
+    order, slowest = program.order, factors.max(axis=1)
+    costs = slowed(program.costs, order.rank_of_stage, slowest)
+
+    def kernels_of(parts: dict[Part, Array]) -> dict[Part, Array]:
+        return {part: seconds for part, seconds in parts.items() if part not in _NOT_KERNELS}
+
+    alone = replace(costs, forward=kernels_of(costs.forward), backward=kernels_of(costs.backward))
+    kernels = replace(program, costs=alone).on(order).compute
+    return Replica(replace(program, costs=costs).on(order), kernels, factors / slowest[:, np.newaxis])
+
+
+def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: int = 0) -> Array:
+    """Step times of `seeds` steps drawn at random.  [s]
+
+    Every kernel time is multiplied by a log-normal factor of mean 1 and relative standard deviation `jitter`, drawn
+    anew for each GPU and action. Of n GPUs that wait for each other the largest factor counts; its distribution
+    function is the n-th power of one GPU's, so it is drawn exactly, as one number. Every step and replica has a
+    generator of its own, whatever else is drawn.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+        Of one order, unfolded. A step waits for all of them: a rank's gradients are reduced when all have them.
+    jitter : float
+        Relative standard deviation of one GPU's kernels in one action.
+    seeds : int
+        Steps to draw.
+    seed : int
+        Of the first.
+
+    Raises
+    ------
+    ScheduleError
+        The schedule has no step of its own: its ranks do not wait for each other between steps.
+    """
+    program = replicas[0].program
+    order, width = program.order, len(replicas)
+    require_own_step(order)
+    costs = replace(program.costs, optimizer=np.max([each.program.costs.optimizer for each in replicas], axis=0))
+    program = replace(program, costs=costs)
+    batch = max(1, _AT_ONCE // (len(order) * width))
+    times: list[float] = []
+    for first in range(0, seeds, batch):
+        drawn = range(first, min(first + batch, seeds))
+        columns = [(each, k, number) for number in drawn for k, each in enumerate(replicas)]
+        compute = np.empty((len(order), len(columns)))
+        for column, (each, k, number) in enumerate(columns):
+            compute[:, column] = _noisy(each, jitter, (seed, number, k))
+        occupy, release = _with_sends(program, compute)
+        start = earliest_starts(order, occupy, release)
+        end = start + occupy
+        times += [_finish(program, start, end, slice(i * width, (i + 1) * width)).step_time for i in range(len(drawn))]
+    return np.array(times)
+
+
+def noisy_program(pipeline: Replica, jitter: float, number: int, seed: int = 0) -> Program:
+    """The program of one pipeline in step `number`, as `noisy_steps` draws it for the first replica."""
+    require_own_step(pipeline.program.order)
+    compute = _noisy(pipeline, jitter, (seed, number, 0))[:, np.newaxis]
+    occupy, release = _with_sends(pipeline.program, compute)
+    return replace(pipeline.program, compute=compute[:, 0], occupy=occupy[:, 0], release=release[:, 0])
+
+
+def require_own_step(order: Order) -> None:
+    """Refuse schedules whose steps overlap.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the schedule.
+    """
+    if is_staggered(order.schedule) or (order.kind == U).any():
+        raise ScheduleError(
+            f"schedule {order.schedule!r} lets steps overlap, so that none can be drawn on its own; leave out jitter "
+            "and slow GPUs in different replicas, or choose a schedule with a flush, such as 1f1b or zb_h1"
+        )
+
+
+def _noisy(pipeline: Replica, jitter: float, key: tuple[int, int, int]) -> Array:
+    """Compute of every action in one step.  [s]"""
+    factor = factors_of(pipeline.program.order, pipeline.relative, jitter, key)
+    return np.asarray(pipeline.program.compute + pipeline.kernels * (factor - 1.0))
+
+
+def _finish(program: Program, start: Array, end: Array, columns: slice) -> Timeline:
+    """The end of a step whose replicas meet: what is done when all of them have done it."""
+    return finish_step(program, "dag", start[:, columns].max(axis=1), end[:, columns].max(axis=1))
+
+
+def _with_sends(program: Program, compute: Array) -> tuple[Array, Array]:
+    """What actions occupy their ranks for and when their results arrive, for compute that differs by column.  [s]"""
+    order = program.order
+    occupy = compute + (program.occupy - program.compute)[:, np.newaxis]
+    sends = program.release - program.compute
+    if order.pair_needs is None:
+        return occupy, compute + sends[:, np.newaxis]
+    pairs = np.flatnonzero(order.pair_needs >= 0)
+    sends[pairs] -= program.compute[pairs + 1]
+    release = compute + sends[:, np.newaxis]
+    release[pairs] += compute[pairs + 1]
+    return occupy, release
+
+
+def factors_of(order: Order, relative: Array, jitter: float, key: tuple[int, int, int]) -> Array:
+    """Of every action, how much longer than on its slowest GPU without noise its kernels take.
+
+    Parameters
+    ----------
+    order : Order
+    relative : array (ranks, members)
+        Pace of the GPUs of each rank relative to the slowest of it.
+    jitter : float
+    key : (seed, step, replica)
+
+    Notes
+    -----
+    The largest of the members' draws is drawn first, and which member drew it; the others, where they are slower than
+    that one by nature, are then known to have drawn less. A slower GPU never makes a group faster this way.
+    """
+    if not jitter:
+        return np.ones(len(order))
+    members = relative.shape[1]
+    rng = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=key[1:]))
+    log_chance = -rng.standard_exponential(len(order)) / members
+    factor = _lognormal(log_chance, jitter)
+    for rank in np.flatnonzero((relative < 1.0).any(axis=1)).tolist():
+        here = order.of_rank(rank)
+        rng = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=(*key[1:], 1 + rank)))
+        highest = rng.integers(members, size=here.stop - here.start)
+        top = log_chance[here]
+        group = relative[rank, highest] * factor[here]
+        for pace, count in zip(*np.unique(relative[rank], return_counts=True), strict=True):
+            others = count - (relative[rank, highest] == pace)
+            below = -rng.standard_exponential(len(top))
+            drawn = _lognormal(top + below / np.maximum(others, 1), jitter)
+            group = np.where(others > 0, np.maximum(group, pace * drawn), group)
+        factor[here] = group
+    return factor
+
+
+def _lognormal(log_chance: Array, jitter: float) -> Array:
+    """The factor that is not exceeded with this (logarithm of a) chance."""
+    from scipy.special import ndtri_exp
+
+    sigma = sqrt(log(1.0 + jitter**2))
+    return np.asarray(np.exp(sigma * ndtri_exp(log_chance) - sigma**2 / 2))

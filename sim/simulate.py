@@ -1,0 +1,252 @@
+"""Steps as they really come: with GPUs that jitter or are slow, and links that are shared, slow or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.costs.streams import build_traffic
+from sim.engines import dag, network
+from sim.engines.link_use import busiest_links, link_bytes, use_by_level
+from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
+from sim.engines.program import Program
+from sim.errors import SpecError
+from sim.estimate import estimate, priced_order, program_of
+from sim.network.faults import link_health
+from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
+from sim.network.topology import build_topology
+from sim.specs import Scenario
+from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Step times of a scenario with noise and faults.
+
+    step_times_s : one a seed; a single one where nothing is drawn. [s]
+    noiseless_s : with neither noise nor faults, nor links shared by different traffic: what `estimate` says. [s]
+    pipelines : data-parallel replicas that were simulated, each with noise of its own.
+    meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
+    levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
+        shared.
+    assumptions : what the reader should know.
+    """
+
+    scenario: Scenario
+    jitter: float
+    step_times_s: tuple[float, ...]
+    noiseless_s: float
+    pipelines: int
+    meetings: int | None
+    levels: tuple[dict[str, Any], ...]
+    busiest: tuple[dict[str, Any], ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def mean_s(self) -> float:
+        """Mean step time. [s]"""
+        return float(np.mean(self.step_times_s))
+
+    def quantile_s(self, share: float) -> float:
+        """The step time that this share of the steps does not exceed. [s]"""
+        return float(np.quantile(self.step_times_s, share))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "scenario": self.scenario.name,
+            "jitter": self.jitter,
+            "seeds": len(self.step_times_s),
+            "pipelines": self.pipelines,
+            "noiseless_step_time_s": self.noiseless_s,
+            "mean_step_time_s": self.mean_s,
+            "median_step_time_s": self.quantile_s(0.5),
+            "p05_step_time_s": self.quantile_s(0.05),
+            "p95_step_time_s": self.quantile_s(0.95),
+            "added_s": self.mean_s - self.noiseless_s,
+            "added_share": self.mean_s / self.noiseless_s - 1.0,
+            "step_times_s": list(self.step_times_s),
+            "messages_that_met": self.meetings,
+            "network_levels": list(self.levels),
+            "busiest_links": list(self.busiest),
+            "assumptions": list(self.assumptions),
+        }
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    jitter: float = 0.0,
+    seeds: int = 20,
+    seed: int = 0,
+    stragglers: Sequence[str] = (),
+    slow_links: Sequence[str] = (),
+    links_down: Sequence[str] = (),
+    contention: bool = False,
+    unfold: bool = False,
+    placement: str = MEGATRON_ORDER,
+    fragmentation: float = 0.0,
+) -> Simulation:
+    """Simulate steps with noise and faults.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    jitter : float
+        Relative standard deviation of a GPU's kernel times, drawn anew for every action.
+    seeds, seed : int
+        Steps to draw, and the seed of them all; without jitter one step is all there is.
+    stragglers : sequence of str
+        "1.2@rank17" or "1.2@gpu139": all GPUs of a pipeline rank, or one, take that many times as long for kernels.
+    slow_links, links_down : sequence of str
+        "0.5@node12.nic3" and "node12.nic3"; names as in `sim.network.faults`. They imply contention.
+    contention : bool
+        Sends and gradient reductions share the machine's links.
+    unfold : bool
+        Every data-parallel replica draws noise of its own, and the step waits for all; else one stands for those alike.
+    placement, fragmentation : str, float
+        As of `sim.network.ranks.gpu_of_rank`.
+
+    Raises
+    ------
+    SpecError
+        A number, GPU, rank or link out of range, or questions that exclude each other.
+    ScheduleError
+        A schedule whose steps overlap, with noise.
+    """
+    _check(jitter, seeds, seed)
+    faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
+    contention = contention or bool(faults)
+    factors = slow_gpus(
+        scenario, stragglers, gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
+    )
+    if contention and unfold:
+        raise SpecError(
+            "unfolded replicas on shared links are not simulated: leave out --unfold, or --contention and slow links"
+        )
+    if not unfold:
+        factors = slowest_replicas(factors)
+    drawn = bool(jitter) or len(factors) > 1
+    order, costs = priced_order(scenario, fold=not drawn)
+    program = program_of(scenario, order, costs)
+    replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
+    if (factors != factors[0]).any():
+        replicas = [replica(program, each) for each in factors]
+    number = seeds if jitter else 1
+    meetings: int | None = None
+    levels: list[dict[str, Any]] = []
+    busiest: list[dict[str, Any]] = []
+    if contention:
+        if len(replicas) > 1:
+            raise SpecError(
+                "slow GPUs in several replicas, none the slowest throughout, on shared links are not simulated: slow "
+                "a pipeline rank instead (1.2@rank17), or leave contention out"
+            )
+        topology = build_topology(scenario.cluster)
+        traffic = build_traffic(
+            scenario,
+            costs,
+            order.rank_of_stage,
+            order.copies,
+            topology,
+            link_health(topology, faults),
+            placement=placement,
+            fragmentation=fragmentation,
+            seed=seed,
+        )
+        runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
+        times = [each.timeline.step_time for each in runs]
+        meetings, carried = runs[0].meetings, link_bytes(order, traffic)
+        levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
+    elif drawn:
+        times = noisy_steps(replicas, jitter, number, seed).tolist()
+    else:
+        times = [dag.run(replicas[0].program).step_time]
+    return Simulation(
+        scenario,
+        jitter,
+        tuple(times),
+        estimate(scenario).step_time_s,
+        len(replicas),
+        meetings,
+        tuple(levels),
+        tuple(busiest),
+        tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold)),
+    )
+
+
+def _programs(pipeline: Replica, jitter: float, number: int, seed: int) -> list[Program]:
+    if not jitter:
+        return [pipeline.program]
+    return [noisy_program(pipeline, jitter, each, seed) for each in range(number)]
+
+
+def failed_node(scenario: Scenario, node: int) -> str:
+    """What a node's failure does to the step, in words.
+
+    Raises
+    ------
+    SpecError
+        The plan uses no such node.
+    """
+    per_node = scenario.cluster.node.gpus_per_node
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
+    last = int(gpus.max()) // per_node
+    if not 0 <= node <= last:
+        raise SpecError(f"node {node}: the plan uses nodes 0 to {last:,}; choose one of those")
+    pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
+    ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
+    return (
+        f"The step never ends: node {node} holds pipeline rank {ranks} of replica {replicas}, the other ranks wait for "
+        "its messages and the other replicas for its gradients. The job starts again from its last checkpoint; how "
+        "often that happens and what it costs is a question of reliability, not of a step."
+    )
+
+
+def _range(numbers: Array) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _check(jitter: float, seeds: int, seed: int) -> None:
+    if not 0.0 <= jitter <= 1.0:
+        raise SpecError(f"jitter {jitter}: a relative standard deviation from 0 to 1, such as 0.02")
+    if not 1 <= seeds <= 100_000:
+        raise SpecError(f"{seeds} seeds: give a whole number from 1 to 100,000, such as 20")
+    if seed < 0:
+        raise SpecError(f"seed {seed}: give a whole number that is not negative")
+
+
+def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool) -> list[str]:
+    """What the reader should know."""
+    plan, notes = scenario.plan, []
+    if jitter:
+        group = plan.tp * plan.cp
+        notes.append(
+            f"every GPU's kernels of an action take a log-normal factor of mean 1 and relative standard deviation "
+            f"{jitter:g}, drawn anew for each action"
+            + (f"; the {group} GPUs of a rank wait for the slowest of them once an action" if group > 1 else "")
+        )
+        notes.append("collectives within an action, host waits, sends, reductions and the update do not jitter")
+        if not unfold and plan.dp > 1:
+            notes.append(
+                f"one pipeline stands for {plan.dp} data-parallel replicas; unfolded, the step waits for the unluckiest"
+            )
+    if slow:
+        notes.append("a slow GPU stretches its kernels and its update, not collectives and host waits")
+    if contention:
+        notes.append(
+            "links are shared by pipeline sends and gradient reductions; collectives within layers, weight gathers and "
+            "the tied embedding's reduction keep the times of the formulas"
+        )
+        notes.append(
+            "alone on its links a message takes what the formula says and fills them; reductions put a ring's bytes "
+            "on the links"
+        )
+        if slow:
+            notes.append("on shared links all replicas run at the pace of the slowest")
+    return notes

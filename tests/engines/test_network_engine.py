@@ -1,0 +1,175 @@
+"""Traffic on shared links: as the longest path where nothing is shared, as the flow simulation where much is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import orders
+
+from sim.costs.streams import Stream, Traffic
+from sim.engines import build_program, network, run
+from sim.engines.wire import Wire, shared_links
+from sim.errors import ScheduleError
+from sim.network.flow_run import simulate_flows
+from sim.network.flows import Flows
+from sim.schedules import build_order, get_schedule
+
+seeds = st.integers(0, 2**32).map(np.random.default_rng)
+switch = st.booleans()
+
+
+def stream(seconds, links, occupies=1.0, entitled=1.0, before=0.0, after=0.0):
+    links = np.asarray(links, dtype=int)
+    loads = np.broadcast_to(np.asarray(occupies, dtype=float), links.shape)
+    return Stream(before, seconds, after, links, loads, loads * seconds, entitled)
+
+
+def traffic_of(order, costs, link_of_stream, num_links=1, health=1.0):
+    """A stream for every send and reduction, of the seconds that the costs say, on the link that the function says."""
+    streams, tables = [], {name: np.full(order.num_stages, -1) for name in ("forward", "backward")}
+    home = order.rank_of_stage
+    for s in range(order.num_stages):
+        for name, seconds, other in (
+            ("forward", costs.send_forward[s], s + 1),
+            ("backward", costs.send_backward[s], s - 1),
+        ):
+            if seconds > 0 and 0 <= other < order.num_stages and home[other] != home[s]:
+                parts = (0.1 * seconds, 0.7 * seconds, 0.2 * seconds)
+                tables[name][s] = len(streams)
+                streams.append(stream(parts[1], link_of_stream(len(streams)), before=parts[0], after=parts[2]))
+    reduce = np.full(order.num_ranks, -1)
+    for rank in np.flatnonzero(costs.reduce > 0):
+        reduce[rank] = len(streams)
+        streams.append(stream(costs.reduce[rank], link_of_stream(len(streams))))
+    full = np.full(num_links if link_of_stream(1) == [0] else len(streams) + 1, float(health))
+    return Traffic(None, full, tuple(streams), tables["forward"], tables["backward"], reduce)
+
+
+def taken(order, blocks):
+    chosen = get_schedule(order.schedule)
+    return not chosen.asynchronous and order.copies == 1 and not (blocks and order.pair_needs is not None)
+
+
+@given(order=orders(), rng=seeds, blocks=switch, beside=switch)
+def test_with_links_of_their_own_messages_take_what_the_longest_path_says(order, rng, blocks, beside, random_costs):
+    assume(taken(order, blocks))
+    costs = random_costs(rng, order, blocks=blocks)
+    if not blocks:  # short enough that no message waits for the one before it
+        costs = replace(costs, send_forward=costs.send_forward / 10, send_backward=costs.send_backward / 10)
+    program = build_program(order, costs, hide_grad_reduce=beside)
+    shared = network.run(program, traffic_of(order, costs, lambda number: [number]))
+    plain = run(program)
+    assert shared.timeline.step_time == pytest.approx(plain.step_time, rel=1e-9)
+    np.testing.assert_allclose(shared.timeline.start, plain.start, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shared.timeline.exposed_reduce, plain.exposed_reduce, rtol=1e-9, atol=1e-9)
+    assert shared.meetings == 0
+
+
+@given(order=orders(), rng=seeds, blocks=switch, beside=switch, health=st.floats(0.05, 1))
+def test_contention_never_shortens(order, rng, blocks, beside, health, random_costs):
+    assume(taken(order, blocks))
+    costs = random_costs(rng, order, blocks=blocks)
+    program = build_program(order, costs, hide_grad_reduce=beside)
+    alone, shared = run(program), network.run(program, traffic_of(order, costs, lambda _: [0], health=health)).timeline
+    assert (shared.end >= alone.end * (1 - 1e-9)).all()
+    if not get_schedule(order.schedule).staggered:  # there each rank's step begins with its first action, late or not
+        assert shared.step_time >= alone.step_time * (1 - 1e-9)
+
+
+def test_a_fold_hides_no_contention(random_costs):
+    whole, folded = (build_order("1f1b", 4, 1, 64, fold=fold) for fold in (False, True))
+    assert len(folded) < len(whole)
+    costs = random_costs(np.random.default_rng(3), whole)
+    traffic = traffic_of(whole, costs, lambda _: [0], health=0.2)
+    times = [network.run(build_program(order, costs), traffic).timeline.step_time for order in (whole, folded)]
+    assert times[1] == pytest.approx(times[0], rel=1e-9)
+    assert times[0] > run(build_program(whole, costs)).step_time * 1.01
+
+
+def wire(streams, health):
+    environment = simpy.Environment()
+    return environment, Wire(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((3, 0))))
+
+
+def ends_of(streams, health, starts):
+    environment, over = wire(streams, health)
+    ends = np.zeros(len(streams))
+
+    def sender(number):
+        yield environment.timeout(starts[number])
+        yield over.move(number, streams[number].transfer_s)
+        ends[number] = environment.now
+
+    for number in range(len(streams)):
+        environment.process(sender(number))
+    environment.run()
+    return ends
+
+
+def test_two_messages_halve_a_link_by_hand():
+    # From 1 to 3 both are under way at half speed: the first has 1 s left at 1 and is done at 3, the second at 4.
+    np.testing.assert_allclose(ends_of([stream(2.0, [0])] * 2, [1.0], [0.0, 1.0]), [3.0, 4.0])
+
+
+def test_a_slow_link_and_messages_that_queue():
+    environment, over = wire([stream(2.0, [0])], [0.5])
+    ends = []
+
+    def sender():
+        first, second = over.move(0, 2.0), over.move(0, 2.0)
+        for event in (first, second):
+            yield event
+            ends.append(environment.now)
+
+    environment.process(sender())
+    environment.run()
+    np.testing.assert_allclose(ends, [4.0, 8.0])
+
+
+@given(rng=seeds, count=st.integers(1, 7), links=st.integers(1, 5))
+def test_the_wire_is_the_flow_simulation(rng, count, links):
+    health = rng.choice([0.3, 0.5, 1.0], links)
+    streams = [
+        stream(
+            rng.integers(1, 5),
+            np.flatnonzero(rng.random(links) < 0.6),
+            rng.choice([0.25, 0.5, 1.0, 1.5]),
+            rng.choice([0.5, 1.0, 2.0]),
+        )
+        for _ in range(count)
+    ]
+    starts = rng.integers(0, 6, count) * 0.5
+    # Beside the links each flow has one of its own, so that it is never faster than alone.
+    flow, link, load, share = [], [], [], []
+    for number, each in enumerate(streams):
+        for where, part in [*zip(each.link, each.occupies, strict=True), (links + number, 1.0)]:
+            flow.append(number)
+            link.append(where)
+            load.append(part)
+        share.append(each.entitled)
+    flows = Flows(count, *map(np.array, (flow, link, load, share)))
+    seconds = np.array([each.transfer_s for each in streams])
+    expected = simulate_flows(np.concatenate([health, np.ones(count)]), flows, starts, seconds).finish_s
+    np.testing.assert_allclose(ends_of(streams, health, starts), expected, rtol=1e-6)
+
+
+def test_links_that_never_decide_are_left_out():
+    streams = [stream(1.0, [0, 1, 2, 3], [1.0, 1.0, 0.5, 0.3]), stream(1.0, [0, 1, 2, 3], [1.0, 1.0, 0.6, 0.3])]
+    capacity, flows = shared_links(streams, np.ones(4))
+    # Links 0 and 1 are alike, 2 asks less than they do, 3 carries both; and one each of their own.
+    assert len(capacity) == 3
+    assert [flow.load.tolist() for flow in flows] == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "says"),
+    [("pipedream", 1, "flush"), ("chimera", 1, "two models"), ("dualpipe_v", 2, "overlap_p2p")],
+)
+def test_schedules_without_a_step_of_flows_are_refused(name, chunks, says, random_costs):
+    order = build_order(name, 4, chunks, 8)
+    costs = random_costs(np.random.default_rng(0), order)
+    with pytest.raises(ScheduleError, match=says):
+        network.run(build_program(order, costs), traffic_of(order, costs, lambda number: [number]))

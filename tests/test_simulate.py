@@ -1,0 +1,179 @@
+"""Noise and faults of whole scenarios, and the command that asks for them."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from test_cli import MAIN, flopcast
+
+from sim import estimate, load_scenario
+from sim.errors import FlopcastError, SpecError
+from sim.simulate import failed_node, simulate
+from sim.specs.network import LevelSpec, NetworkSpec
+
+SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
+
+
+@pytest.fixture(scope="module")
+def small(scenarios):
+    return load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL)
+
+
+@pytest.fixture(scope="module")
+def trillion(scenarios):
+    return load_scenario(scenarios / "gpt-1t-3072-a100.yaml")
+
+
+def test_with_nothing_wrong_it_is_the_estimate(small):
+    answer = simulate(small)
+    assert answer.step_times_s == (estimate(small).step_time_s,)
+    assert answer.to_dict()["added_s"] == 0.0
+    unfolded = simulate(small, unfold=True)
+    assert unfolded.step_times_s[0] == pytest.approx(answer.step_times_s[0], rel=1e-12)
+
+
+def test_contention_on_a_full_tree_changes_nothing(trillion):
+    began = time.perf_counter()
+    answer = simulate(trillion, contention=True)
+    took = time.perf_counter() - began
+    assert answer.mean_s == pytest.approx(answer.noiseless_s, rel=1e-6)
+    assert took < 30  # 3 s asked for; ten times that on a machine that is busy
+
+
+def test_levels_count_every_byte_once(small):
+    answer = simulate(small, contention=True)
+    by_level = {(row["level"], row["direction"]): row["bytes"] for row in answer.levels}
+    model, plan = small.model, small.plan
+    activations = 2 * model.hidden_size * small.training.sequence_length  # fp16, one sequence
+    sends = 2 * (plan.pp - 1) * small.num_microbatches * plan.dp * activations
+    carried = by_level["nic", "up"]
+    assert by_level["nic", "down"] == pytest.approx(carried)
+    # Beside the sends, an all-reduce of dp ranks sends 2 (dp − 1) times the gradients of the whole model, tp by tp.
+    params = sum(stage_params for stage_params in _params(small))
+    assert carried == pytest.approx(sends + 2 * (plan.dp - 1) * params * plan.tp * 2, rel=1e-9)
+
+
+def _params(scenario):
+    from sim.work.stages import deal_stages, stage_params
+
+    return [
+        stage_params(stage, scenario.model, scenario.plan.tp) for stage in deal_stages(scenario.model, scenario.plan)
+    ]
+
+
+def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):
+    sound = simulate(small, contention=True).mean_s
+    slow = [simulate(small, slow_links=[f"{share}@node3"]).mean_s for share in (0.5, 0.1, 0.02)]
+    assert sound < slow[0] < slow[1] < slow[2]
+    assert simulate(small, links_down=["node3.nic0"]).mean_s > sound
+    assert simulate(small, slow_links=["1@node3"]).mean_s == pytest.approx(sound, rel=1e-12)
+
+
+def test_oversubscription_is_felt(trillion):
+    times = []
+    for oversubscription in (1.0, 10.0, 20.0):
+        leaf = LevelSpec(ports=40, below=20, oversubscription=oversubscription)
+        network = NetworkSpec(levels={"leaf": leaf, "core": LevelSpec(ports=8000)}, rail_optimised=True)
+        scenario = trillion.replace(cluster=trillion.cluster.replace(network=network))
+        times.append(simulate(scenario, contention=True).mean_s)
+    assert times[0] == pytest.approx(estimate(trillion).step_time_s, rel=1e-6)
+    assert times[0] < times[1] < times[2]
+
+
+def test_a_straggler_holds_up_the_step_wherever_it_is(small):
+    one_rank, one_gpu = (simulate(small, stragglers=[text]) for text in ("1.2@rank2", "1.2@gpu50"))
+    assert one_rank.mean_s == one_gpu.mean_s  # rank 2 is GPUs 48 … 71; the others of its replica set no pace
+    assert one_rank.mean_s > one_rank.noiseless_s * 1.1
+    everywhere = simulate(small, stragglers=[f"1.2@rank{rank}" for rank in range(4)])
+    assert one_rank.mean_s < everywhere.mean_s < 1.2 * everywhere.noiseless_s
+    assert simulate(small, stragglers=["1.2@gpu50", "1.2@gpu80"]).pipelines == 2  # replicas 0 and 1, on two ranks
+
+
+def test_jitter_with_contention_on_a_full_tree_is_jitter(small):
+    alone, shared = (simulate(small, jitter=0.02, seeds=3, contention=contention) for contention in (False, True))
+    np.testing.assert_allclose(alone.step_times_s, shared.step_times_s, rtol=1e-6)
+
+
+def test_same_seed_same_bytes(small):
+    question = {"jitter": 0.05, "seeds": 4, "unfold": True, "stragglers": ["1.1@gpu3"], "seed": 7}
+    first, second = (json.dumps(simulate(small, **question).to_dict()) for _ in range(2))
+    assert first == second
+
+
+def test_every_replica_unfolded_takes_longer(small):
+    folded, unfolded = (simulate(small, jitter=0.05, seeds=5, unfold=unfold) for unfold in (False, True))
+    assert (folded.pipelines, unfolded.pipelines) == (1, 3)
+    assert (np.array(folded.step_times_s) <= np.array(unfolded.step_times_s)).all()
+    assert folded.mean_s < unfolded.mean_s
+    assert folded.mean_s > folded.noiseless_s
+
+
+def test_staggered_schedules_take_slow_gpus_and_links_but_no_jitter(small):
+    staggered = small.replace(plan=small.plan.replace(schedule="zb_h2"))
+    assert simulate(staggered, stragglers=["1.2@rank1"]).mean_s > estimate(staggered).step_time_s
+    assert simulate(staggered, contention=True).mean_s == pytest.approx(estimate(staggered).step_time_s, rel=1e-6)
+    with pytest.raises(FlopcastError, match="lets steps overlap"):
+        simulate(staggered, jitter=0.1)
+    endless = small.replace(plan=small.plan.replace(schedule="pipedream_2bw"))
+    assert simulate(endless, stragglers=["1.2@rank1"]).mean_s > estimate(endless).step_time_s
+    with pytest.raises(FlopcastError, match="flush"):
+        simulate(endless, contention=True)
+
+
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ({"jitter": -0.1}, "from 0 to 1, such as 0.02"),
+        ({"jitter": float("nan")}, "jitter nan"),
+        ({"seeds": 0}, "0 seeds: give a whole number from 1"),
+        ({"seed": -1}, "seed -1"),
+        ({"stragglers": ["1.2@rank4"]}, "pipeline ranks 0 to 3"),
+        ({"stragglers": ["1.2@gpu96"]}, "96 are among 0 to 95"),
+        ({"stragglers": ["1.2@node3"]}, "rankR .pipeline rank 0 to 3. or gpuG .0 to 95."),
+        ({"stragglers": ["-1@rank1"]}, "1 or more times as long, not -1"),
+        ({"stragglers": ["nan@rank1"]}, "such as 1.2@rank17"),
+        ({"stragglers": ["rank1"]}, "such as 1.2@rank17"),
+        ({"slow_links": ["2@node1"]}, "not a share of its bandwidth"),
+        ({"slow_links": ["0@node1"]}, "--link-down node1"),
+        ({"slow_links": ["0.5@nod1"]}, "unknown link 'nod1'"),
+        ({"links_down": ["node1"]}, "GPU 8 cannot reach GPU"),
+        ({"contention": True, "unfold": True}, "leave out --unfold"),
+        ({"fragmentation": 2.0}, "from 0 to 1"),
+        ({"placement": "tp-pp"}, "must name each of"),
+        ({"contention": True, "stragglers": ["1.2@gpu50", "1.2@gpu80"]}, "slow a pipeline rank instead"),
+    ],
+)
+def test_what_is_wrong_with_a_question(small, question, says):
+    with pytest.raises(SpecError, match=says):
+        simulate(small, **question)
+
+
+def test_a_cluster_without_switches_says_what_to_add(small):
+    plain = small.replace(cluster=small.cluster.replace(network=None))
+    assert simulate(plain, jitter=0.02, seeds=2).mean_s > 0
+    with pytest.raises(SpecError, match="does not describe its switches"):
+        simulate(plain, contention=True)
+
+
+def test_a_failed_node_ends_the_step(small):
+    assert "node 4 holds pipeline rank 1 of replica 1" in failed_node(small, 4)
+    with pytest.raises(SpecError, match="nodes 0 to 11"):
+        failed_node(small, 12)
+
+
+def test_the_command():
+    few = [part for override in SMALL for part in ("--set", override)]
+    answer = json.loads(
+        flopcast("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json").stdout
+    )
+    assert len(answer["step_times_s"]) == 3
+    assert answer["p05_step_time_s"] <= answer["median_step_time_s"] <= answer["p95_step_time_s"]
+    shown = flopcast("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
+    assert shown.returncode == 0
+    for part in ("Step without noise", "Network", "nic up", "Busiest links"):
+        assert part in shown.stdout
+    bad = flopcast("simulate", MAIN, "--straggler", "1.2@rank64")
+    assert bad.returncode == 2
+    assert "0 to 63" in bad.stderr
+    assert "never ends" in flopcast("simulate", MAIN, "--fail-node", "3").stdout
