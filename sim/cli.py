@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli_scaling import app as scaling
+from sim.cli_search import search
 from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
@@ -186,6 +187,7 @@ def schedule(
 
 
 app.command()(topology)
+app.command()(search)
 
 
 def _add_commands() -> None:

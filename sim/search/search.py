@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from sim.estimate import Estimate, estimate
 from sim.search.facts import Facts, gather_facts
 from sim.search.memory import InFlight, in_flight, memory_bytes
 from sim.search.price import Held, block_seconds, cut_of_rows, once_a_step, params_held, step_times, tools
-from sim.search.space import Category, Space, build_space, stack_of
+from sim.search.space import OVERLAPS, SCHEDULES, Category, Space, build_space, stack_of
 from sim.specs import Scenario
 from sim.units import show
 
@@ -48,7 +48,7 @@ class SearchResult:
     """All plans with their prices, and the best of them.
 
     category, row, step_time_s, memory_bytes : columns over the plans priced; `row` is one of `space.columns`.
-    best : by the objective, confirmed by the exact engine.
+    best : by the objective on the exact engine, of the closed form's best.
     finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at.
     elapsed_s : of pricing and memory check, without the confirmations. [s]
     """
@@ -106,8 +106,6 @@ class SearchResult:
 
     def place_of(self, scenario: Scenario) -> int | None:
         """Where in the columns a plan is; None where it was not priced."""
-        from sim.search.space import OVERLAPS, SCHEDULES
-
         plan, columns = scenario.plan, self.space.columns
         if plan.schedule not in SCHEDULES:
             return None
@@ -197,6 +195,7 @@ def search(
     memory_limit_bytes: float | None = None,
     objective: str = "step_time",
     top: int = 10,
+    confirm: int = 40,
     context: tuple[int, ...] | None = None,
     overlaps: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -216,7 +215,9 @@ def search(
     objective : str
         Of OBJECTIVES.
     top : int
-        How many to confirm.
+        How many to return.
+    confirm : int
+        How many of the closed form's best the exact engine runs; its times decide their order.
     context : tuple of int, optional
         Context-parallel degrees. Default: 1 and the plan's own.
     overlaps : bool
@@ -270,13 +271,11 @@ def search(
     ranking = result.ranking()
     if not len(ranking):
         raise InfeasiblePlan(_none_fits(result))
-    return _confirmed(result, ranking[:top])
+    return replace(result, best=_confirmed(result, ranking[: max(top, confirm)])[:top])
 
 
-def _confirmed(result: SearchResult, places: Array) -> SearchResult:
-    """The result with the plans at these places run on the exact engine, best first by the closed form."""
-    from dataclasses import replace
-
+def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
+    """The plans at these places, run on the exact engine and put in order by it."""
     best = []
     for place in places.tolist():
         chosen = result.scenario_at(place)
@@ -285,7 +284,10 @@ def _confirmed(result: SearchResult, places: Array) -> SearchResult:
                 chosen, float(result.step_time_s[place]), float(result.memory_bytes[place]), estimate(chosen, "dag")
             )
         )
-    return replace(result, best=tuple(best))
+    if result.objective != "memory_headroom":
+        size = (lambda each: each.answer.num_gpus) if result.objective == "cost" else (lambda each: 1)
+        best.sort(key=lambda each: each.answer.step_time_s * size(each))
+    return tuple(best)
 
 
 def _none_fits(result: SearchResult) -> str:
