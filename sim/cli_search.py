@@ -33,6 +33,9 @@ def search(
     cp: Annotated[str | None, typer.Option(help="Context-parallel degrees to try, such as 1,2,4.")] = None,
     overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False,
     others: Annotated[bool, typer.Option("--others", help="Also try other schedules on the best two plans.")] = False,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Also the plans that none beats in time, memory and GPUs at once.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many plans to show.")] = 10,
     why: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4.")
@@ -91,9 +94,11 @@ def search(
                 {"plan": each.scenario.plan.model_dump(mode="json"), "step_time_s": each.step_time_s}
                 for each in alternatives
             ]
+        if pareto:
+            data["pareto"] = [_point(result, place) for place in result.pareto().tolist()]
         typer.echo(json.dumps(data, indent=2, allow_nan=False))
         return
-    from sim.report.search import others_view, search_view, why_view
+    from sim.report.search import others_view, pareto_view, search_view, why_view
     from sim.report.text import console
 
     out = console()
@@ -102,8 +107,20 @@ def search(
         out.print("", why_view(result, named, reason))
     if others:
         out.print("", others_view(result, alternatives))
+    if pareto:
+        out.print("", pareto_view(result))
     if output is not None:
         out.print(f"\nThe best plan is in {output}")
+
+
+def _point(result: Any, place: int) -> dict[str, Any]:
+    """A priced plan as plain data."""
+    return {
+        "plan": result.scenario_at(place).plan.model_dump(mode="json"),
+        "num_gpus": int(result.space.columns.num_gpus[result.row[place]]),
+        "priced_step_time_s": float(result.step_time_s[place]),
+        "memory_bytes": float(result.memory_bytes[place]),
+    }
 
 
 def _range(text: str) -> tuple[int, int]:

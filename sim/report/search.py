@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import SearchResult, Why
+from sim.specs import ParallelPlan
 from sim.units import show, show_time
 
 _COLUMNS = {
@@ -27,7 +29,8 @@ _COLUMNS = {
 
 def search_view(result: SearchResult) -> Group:
     """What was searched, then the best plans; what they share stands above the table."""
-    return Group(_heading(result), "", *_best(result))
+    notes = Padding("\n".join(f"• {note}" for note in result.assumptions), (0, 0, 0, 2), expand=False)
+    return Group(_heading(result), "", *_best(result), "", Text("Assumptions", style="bold"), notes)
 
 
 def _heading(result: SearchResult) -> Text:
@@ -61,7 +64,7 @@ def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
         table.add_column(name, justify="right")
     for heading in ("step time", "to best", "MFU", "memory", "formula off"):
         table.add_column(heading, justify="right", no_wrap=True)
-    first = result.best[0].answer.step_time_s
+    first = result.best[0].worth(result.objective)
     for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
         answer = each.answer
         table.add_row(
@@ -69,7 +72,7 @@ def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
             *([f"{answer.num_gpus:,}"] if len(sizes) > 1 else []),
             *(_cell(plan[name]) for name in differ),
             show_time(answer.step_time_s),
-            f"{answer.step_time_s / first - 1:+.1%}" if number > 1 else "",
+            f"{each.worth(result.objective) / first - 1:+.1%}" if number > 1 else "",
             f"{answer.mfu:.1%}",
             show(answer.largest.total, "B"),
             f"{-each.difference / (1 + each.difference):+.1%}",
@@ -118,7 +121,30 @@ def others_view(result: SearchResult, answers: list[Estimate]) -> Group:
     )
 
 
+def pareto_view(result: SearchResult, most: int = 30) -> Group:
+    """Plans that no other beats in step time, memory and GPUs, by the closed form."""
+    front = result.pareto()
+    # Evenly over the front where it is longer than a screen.
+    shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("GPUs", "step time", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("plan")
+    for place in shown.tolist():
+        plan = result.scenario_at(place).plan
+        seconds, nbytes = float(result.step_time_s[place]), float(result.memory_bytes[place])
+        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(plan))
+    title = Text("Pareto front", style="bold")
+    title.append(
+        f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
+    )
+    return Group(title, table)
+
+
 def plan_line(answer: Estimate) -> str:
     """A plan in one line."""
-    plan = answer.scenario.plan
+    return _line(answer.scenario.plan)
+
+
+def _line(plan: ParallelPlan) -> str:
     return ", ".join(f"{label} {_cell(getattr(plan, name))}" for name, label in _COLUMNS.items())

@@ -13,6 +13,7 @@ from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.search.facts import Facts, gather_facts
 from sim.search.memory import InFlight, in_flight, memory_bytes
+from sim.search.pareto import pareto_front
 from sim.search.price import Held, block_seconds, cut_of_rows, once_a_step, params_held, step_times, tools
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space, build_space, stack_of
 from sim.specs import Scenario
@@ -42,6 +43,12 @@ class Candidate:
         """Of the exact step time from the closed form's, as a share."""
         return self.answer.step_time_s / self.priced_step_time_s - 1.0
 
+    def worth(self, objective: str) -> float:
+        """What an objective makes smallest: seconds, GPU-seconds or bytes."""
+        if objective == "memory_headroom":
+            return float(self.answer.largest.total)
+        return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
@@ -51,6 +58,7 @@ class SearchResult:
     best : by the objective on the exact engine, of the closed form's best.
     finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at.
     elapsed_s : of pricing and memory check, without the confirmations. [s]
+    confirmed : plans that the exact engine ran.
     """
 
     space: Space
@@ -63,6 +71,7 @@ class SearchResult:
     best: tuple[Candidate, ...]
     finished: bool
     elapsed_s: float
+    confirmed: int = 0
 
     @property
     def plans_priced(self) -> int:
@@ -83,6 +92,20 @@ class SearchResult:
         """The plan at a place of the columns."""
         return self.space.scenario_of(int(self.row[place]), self.space.categories[self.category[place]])
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the search left out."""
+        plan = self.space.scenario.plan
+        stated = [
+            f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
+            "the exact engine, so where the formula is off a plan below them may be as good"
+        ]
+        if plan.uneven_layers:
+            stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
+        if plan.microbatch_group is not None or plan.sequence_slices > 1:
+            stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
+        return tuple(stated)
+
     def ranking(self) -> Array:
         """Places of the plans that fit, best first; of equals the one that needs least memory."""
         fits = np.flatnonzero(self.memory_bytes <= self.memory_limit_bytes)
@@ -97,6 +120,13 @@ class SearchResult:
             seconds = seconds * self.space.columns.num_gpus[self.row]
         rounded: Array = np.round(seconds, 12 - int(np.log10(max(seconds.max(initial=1.0), 1e-9))))
         return rounded
+
+    def pareto(self) -> Array:
+        """Places of the plans that fit and that no other beats in step time, memory and GPUs."""
+        fits = np.flatnonzero(self.memory_bytes <= self.memory_limit_bytes)
+        gpus = self.space.columns.num_gpus[self.row[fits]]
+        places: Array = fits[pareto_front(self.step_time_s[fits], self.memory_bytes[fits], gpus)]
+        return places
 
     def rank_of(self, scenario: Scenario) -> int | None:
         """1 for the best of the plans that fit; None where the plan is not among them."""
@@ -133,6 +163,7 @@ class SearchResult:
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
             "memory_limit_bytes": self.memory_limit_bytes,
+            "assumptions": list(self.assumptions),
             "best": [
                 {
                     "plan": each.scenario.plan.model_dump(mode="json"),
@@ -271,7 +302,8 @@ def search(
     ranking = result.ranking()
     if not len(ranking):
         raise InfeasiblePlan(_none_fits(result))
-    return replace(result, best=_confirmed(result, ranking[: max(top, confirm)])[:top])
+    places = ranking[: max(top, confirm)]
+    return replace(result, best=_confirmed(result, places)[:top], confirmed=len(places))
 
 
 def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
@@ -285,8 +317,7 @@ def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
             )
         )
     if result.objective != "memory_headroom":
-        size = (lambda each: each.answer.num_gpus) if result.objective == "cost" else (lambda each: 1)
-        best.sort(key=lambda each: each.answer.step_time_s * size(each))
+        best.sort(key=lambda each: each.worth(result.objective))
     return tuple(best)
 
 
