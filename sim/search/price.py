@@ -7,6 +7,7 @@ whose link to the rank before stays inside an NVLink domain or leaves it. Of a k
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from sim.search.facts import Facts
 from sim.search.space import Category, dealt_layers
 from sim.specs import Scenario
 from sim.work.layers import Cut, embedding_work, head_work, layer_work
+from sim.work.operations import BlockWork
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import Stage, stage_params
 
@@ -97,17 +99,29 @@ def params_held(scenario: Scenario, facts: Facts) -> Held:
     return Held(layer, embedding, head, ranks, (embedding, layer, np.where(alone, embedding, layer)))
 
 
-def block_seconds(scenario: Scenario, facts: Facts, category: Category, compute: ComputeModel, fabric: Fabric) -> Array:
-    """Forward and backward of a layer, the embedding and the head of every row, each computed once a kind.  [s]
+LAYER = (layer_work,)
+ENDS = (embedding_work, head_work)
+"""Never recomputed, so that every way to recompute shares them."""
+
+
+def block_seconds(
+    scenario: Scenario,
+    facts: Facts,
+    category: Category,
+    compute: ComputeModel,
+    fabric: Fabric,
+    works: Sequence[Callable[..., BlockWork]] = LAYER + ENDS,
+) -> Array:
+    """Forward and backward of some blocks of every row, each computed once a kind.  [s]
 
     Returns
     -------
-    array of shape (6, rows)
-        Forward of layer, embedding, head; then backward.
+    array of shape (2, blocks, rows)
+        Forward of layer, embedding and head; and backward.
     """
     model, stack, training = scenario.model, scenario.stack, scenario.training
     sizes, place = np.unique(facts.columns.microbatch_size, return_inverse=True)
-    table = np.zeros((6, len(facts.blocks), len(sizes)))
+    table = np.zeros((2, len(works), len(facts.blocks), len(sizes)))
     used = np.unique(facts.block)
     for number in used.tolist():
         tp, cp, tensor, context = facts.blocks[number]
@@ -122,10 +136,10 @@ def block_seconds(scenario: Scenario, facts: Facts, category: Category, compute:
             fp8=training.precision == "fp8",
         )
         groups = {"tp": tensor, "cp": context}
-        for which, work in enumerate((layer_work, embedding_work, head_work)):
+        for which, work in enumerate(works):
             costs = block_costs(work(model, stack, cut), compute, groups, fabric)
-            table[which, number], table[which + 3, number] = costs.forward_s, costs.backward_s
-    return table[:, facts.block, place]
+            table[0, which, number], table[1, which, number] = costs.forward_s, costs.backward_s
+    return table[:, :, facts.block, place]
 
 
 def once_a_step(scenario: Scenario, facts: Facts, held: Held, compute: ComputeModel, fabric: Fabric) -> OnceAStep:
@@ -217,11 +231,11 @@ def _stages(scenario: Scenario, facts: Facts, held: Held, blocks: Array, fabric:
         blocks = blocks.copy()
         for which, params in enumerate(kinds):
             more = zero_traffic(
-                blocks[which], blocks[which + 3], params, scenario, facts.data, fabric, facts.visits,
+                blocks[0, which], blocks[1, which], params, scenario, facts.data, fabric, facts.visits,
                 facts.num_microbatches,
             )  # fmt: skip
-            blocks[which] += more[0]
-            blocks[which + 3] += more[1]
+            blocks[0, which] += more[0]
+            blocks[1, which] += more[1]
     layers = dealt_layers(scenario) / columns.num_stages
     e, h, alone = int(plan.embedding_as_layer), int(plan.head_as_layer), columns.pp == 1
 
@@ -230,7 +244,7 @@ def _stages(scenario: Scenario, facts: Facts, held: Held, blocks: Array, fabric:
         first, last = (layers - e) * layer + embedding, (layers - h) * layer + head
         return np.stack([np.where(alone, single, first), layers * layer, np.where(alone, single, last)]) + setup
 
-    layer_f, embedding_f, head_f, layer_b, embedding_b, head_b = blocks
+    (layer_f, embedding_f, head_f), (layer_b, embedding_b, head_b) = blocks
     forward = stages(layer_f, embedding_f, head_f, scenario.stack.forward_setup_s)
     return forward, stages(layer_b, embedding_b, head_b, 0.0)
 

@@ -14,7 +14,7 @@ from sim.estimate import Estimate, estimate
 from sim.search.facts import Facts, gather_facts
 from sim.search.memory import InFlight, in_flight, memory_bytes
 from sim.search.pareto import pareto_front
-from sim.search.price import Held, block_seconds, cut_of_rows, once_a_step, params_held, step_times, tools
+from sim.search.price import ENDS, LAYER, Held, block_seconds, cut_of_rows, once_a_step, params_held, step_times, tools
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space, build_space, stack_of
 from sim.specs import Scenario
 from sim.units import show
@@ -206,9 +206,17 @@ def price_all(space: Space) -> Iterator[tuple[int, Array, Array, Array]]:
         stack = stack_of(scenario.stack, category)
         table = space.table(facts.columns, category, stack)
         sp, recompute, zero = category.sequence_parallel, category.recompute, category.zero_stage
+        kind = (sp, stack.overlap_tp_backward)
+        ends = remembered(
+            ("ends", *kind),
+            lambda: block_seconds(table, facts, category, compute, fabric, ENDS),  # noqa: B023 (called at once)
+        )
         blocks = remembered(
-            (sp, recompute, stack.overlap_tp_backward),
-            lambda: block_seconds(table, facts, category, compute, fabric),  # noqa: B023 (called at once)
+            ("blocks", *kind, recompute),
+            lambda: np.concatenate(
+                [block_seconds(table, facts, category, compute, fabric, LAYER), ends],  # noqa: B023
+                axis=1,
+            ),
         )
         once = remembered((sp, zero), lambda: once_a_step(table, facts, held, compute, fabric))  # noqa: B023
         needed = remembered(
