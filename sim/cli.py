@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli_scaling import app as scaling
+from sim.cli_search import search
 from sim.cli_simulate import simulate
 from sim.cli_topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
@@ -154,6 +155,7 @@ add_commands(app)  # schedule, timeline, compare-schedules
 
 
 app.command()(topology)
+app.command()(search)
 app.command()(simulate)
 
 

@@ -101,7 +101,7 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether every rank fits in memory."""
-        return self.largest.total <= self.memory_available_bytes
+        return bool(self.largest.total <= self.memory_available_bytes)
 
     @property
     def largest(self) -> MemoryUse:

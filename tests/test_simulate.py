@@ -112,7 +112,9 @@ def test_every_replica_unfolded_takes_longer(small):
 def test_staggered_schedules_take_slow_gpus_and_links_but_no_jitter(small):
     staggered = small.replace(plan=small.plan.replace(schedule="zb_h2"))
     assert simulate(staggered, stragglers=["1.2@rank1"]).mean_s > estimate(staggered).step_time_s
-    assert simulate(staggered, contention=True).mean_s == pytest.approx(estimate(staggered).step_time_s, rel=1e-6)
+    alone, shared = estimate(staggered).step_time_s, simulate(staggered, contention=True).mean_s
+    assert alone <= shared * (1 + 1e-9)
+    assert shared == pytest.approx(alone, rel=1e-4)  # a send forward and one back meet now and then
     with pytest.raises(FlopcastError, match="lets steps overlap"):
         simulate(staggered, jitter=0.1)
     endless = small.replace(plan=small.plan.replace(schedule="pipedream_2bw"))

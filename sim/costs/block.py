@@ -13,7 +13,7 @@ from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, context_group, tensor_group
 from sim.specs import GpuSpec, Profile, Scenario
 from sim.work.layers import Cut, layer_work
-from sim.work.operations import BlockWork, Cause, Collective, Phase
+from sim.work.operations import BlockWork, Cause, Collective, Number, Phase
 
 Groups = dict[str, Group]
 """Group of every kind of collective inside a layer: tp, cp."""
@@ -43,12 +43,22 @@ _PART_OF = {
 
 @dataclass(frozen=True, slots=True)
 class BlockCosts:
-    """Seconds of one block (layer, embedding or head), as in StageCosts. [s]"""
+    """Seconds of one block (layer, embedding or head), as in StageCosts; floats or arrays over micro-batches. [s]"""
 
-    forward: dict[Part, float]
-    backward: dict[Part, float]
-    at_peak: dict[Part, float]
-    weight_grad: float
+    forward: dict[Part, Number]
+    backward: dict[Part, Number]
+    at_peak: dict[Part, Number]
+    weight_grad: Number
+
+    @property
+    def forward_s(self) -> Number:
+        """Forward of one micro-batch. [s]"""
+        return sum(self.forward.values())
+
+    @property
+    def backward_s(self) -> Number:
+        """Backward of one micro-batch. [s]"""
+        return sum(self.backward.values())
 
 
 def cut_of(scenario: Scenario) -> Cut:
@@ -104,18 +114,19 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
     """Seconds of one block, tensor- and context-parallel communication included.
 
     A collective that may overlap hides behind the block's gradient multiplies, and lengthens the backward only by what
-    is left over and what it takes from the kernels beside it: never by more than doing one after the other.
+    is left over and what it takes from the kernels beside it: never by more than doing one after the other. Broadcasts
+    over micro-batch sizes; the groups are one size each.
     """
     forward = _phase(work.forward, compute, groups, fabric)
     again = dict(forward) if work.recompute is work.forward else _phase(work.recompute, compute, groups, fabric)
     input_grad = _phase(work.input_grad, compute, groups, fabric)
     weight_grad = _phase(work.weight_grad, compute, groups, fabric)
-    backward: dict[Part, float] = {}
+    backward: dict[Part, Number] = {}
     for part in (input_grad, weight_grad):
         for name, seconds in part.items():
             backward[name] = backward.get(name, 0.0) + seconds
     beside = _collective_time(work.input_grad, groups["tp"], fabric, overlapped=True)
-    nbytes = float(sum(item.nbytes for item in _of_tensor(work.input_grad, overlapped=True)))
+    nbytes = sum(item.nbytes for item in _of_tensor(work.input_grad, overlapped=True))
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
     exposed = fabric.exposed(groups["tp"], nbytes, beside, budget)
     backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
@@ -128,36 +139,36 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
     )
     waited = _wait_for_host((forward, again, backward), launches, "tp" in silent)[-1]
     backward[Part.RECOMPUTE] = sum(again.values())
-    weight_share = compute.host_time((work.weight_grad,), silent, backward=True) / max(host, 1e-30)
-    at_peak: dict[Part, float] = {}
+    weight_share = compute.host_time((work.weight_grad,), silent, backward=True) / np.maximum(host, 1e-30)
+    at_peak: dict[Part, Number] = {}
     for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
         name = _PART_OF[operation.cause]
-        at_peak[name] = at_peak.get(name, 0.0) + float(operation.flop / compute.peak(operation))
-    return BlockCosts(forward, backward, at_peak, float(sum(weight_grad.values()) + weight_share * waited))
+        at_peak[name] = at_peak.get(name, 0.0) + operation.flop / compute.peak(operation)
+    return BlockCosts(forward, backward, at_peak, sum(weight_grad.values()) + weight_share * waited)
 
 
-def _wait_for_host(passes: Sequence[dict[Part, float]], launches: Sequence[float], ahead: bool) -> list[float]:
+def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Number], ahead: bool) -> list[Number]:
     """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
 
     Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
     Tensor-parallel ranks wait at every collective for the slowest of their hosts, and gain nothing.
     """
-    gaps = [max(0.0, host - sum(parts.values())) for parts, host in zip(passes, launches, strict=True)]
-    lead = max(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes)) if ahead else sum(gaps)
-    waits = [gap * lead / max(sum(gaps), 1e-30) for gap in gaps]
+    gaps = [np.maximum(0.0, host - sum(parts.values())) for parts, host in zip(passes, launches, strict=True)]
+    lead = np.maximum(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes)) if ahead else sum(gaps)
+    waits = [gap * lead / np.maximum(sum(gaps), 1e-30) for gap in gaps]
     for parts, waited in zip(passes, waits, strict=True):
-        if waited:
+        if np.any(waited):
             parts[Part.HOST] = waited
     return waits
 
 
-def _phase(phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric) -> dict[Part, float]:
-    parts = {_PART_OF[cause]: float(seconds) for cause, seconds in compute.phase_time(phase).items()}
+def _phase(phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric) -> dict[Part, Number]:
+    parts = {_PART_OF[cause]: seconds for cause, seconds in compute.phase_time(phase).items()}
     communication = _collective_time(phase, groups["tp"], fabric, overlapped=False)
-    if communication:
+    if np.any(communication):
         parts[Part.TENSOR_PARALLEL] = communication
     exchange = _context_time(phase, parts.get(Part.ATTENTION, 0.0), groups["cp"], fabric)
-    if exchange:
+    if np.any(exchange):
         parts[Part.CONTEXT_PARALLEL] = exchange
     return parts
 
@@ -166,19 +177,19 @@ def _of_tensor(phase: Phase, overlapped: bool) -> Iterator[Collective]:
     return (item for item in phase.collectives if item.group == "tp" and item.overlapped is overlapped)
 
 
-def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: bool) -> float:
+def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: bool) -> Number:
     chosen = _of_tensor(phase, overlapped)
-    return float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
+    return sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen)
 
 
-def _context_time(phase: Phase, attention: float, group: Group, fabric: Fabric) -> float:
+def _context_time(phase: Phase, attention: Number, group: Group, fabric: Fabric) -> Number:
     """What the exchange of keys and values adds: all of it, or what the attention beside it does not hide.
 
     A ring of cp steps computes on its own block first and cannot hide behind the last block's attention.
     """
     chosen = [item for item in phase.collectives if item.group == "cp"]
-    seconds = float(sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen))
-    nbytes = float(sum(item.nbytes for item in chosen))
+    seconds = sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen)
+    nbytes = sum(item.nbytes for item in chosen)
     beside = any(item.overlapped for item in chosen)
     return fabric.exposed(group, nbytes, seconds, attention * float(1.0 - 1.0 / group.size) if beside else 0.0)
 

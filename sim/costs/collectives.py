@@ -51,20 +51,21 @@ class Fabric:
         efficiency = np.where(group.shares_network, shared, self.network.efficiency)
         return efficiency * self.network_bytes_per_s * group.per_domain
 
-    def hidden_share(self, group: Group, nbytes: float, seconds: float) -> float:
+    def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
         """Of a collective that moves `nbytes` in `seconds` beside compute, the share of its time that is really hidden.
 
         Between domains the same ring still runs over NVLink, for the part of the time that its slower links leave it.
         """
         if np.max(group.num_domains) <= 1:
             return self.nvlink.hidden_share
-        inside = float(_transfer(nbytes, self.inside_domain(group), self.nvlink)) if group.per_domain > 1 else 0.0
-        stolen = (1.0 - self.nvlink.hidden_share) * inside / max(inside, seconds, 1e-30)
-        return 1.0 - max(stolen, 1.0 - self.network.hidden_share)
+        inside = _transfer(nbytes, self.inside_domain(group), self.nvlink) * (np.asarray(group.per_domain) > 1)
+        stolen = (1.0 - self.nvlink.hidden_share) * inside / np.maximum(np.maximum(inside, seconds), 1e-30)
+        between = 1.0 - np.maximum(stolen, 1.0 - self.network.hidden_share)
+        return np.where(np.asarray(group.num_domains) > 1, between, self.nvlink.hidden_share)
 
-    def exposed(self, group: Group, nbytes: float, seconds: float, budget: float) -> float:
+    def exposed(self, group: Group, nbytes: Number, seconds: Number, budget: Number) -> Number:
         """What collectives of `seconds` lengthen compute by, when they may run beside `budget` of it.  [s]"""
-        return seconds - self.hidden_share(group, nbytes, seconds) * min(seconds, budget)
+        return seconds - self.hidden_share(group, nbytes, seconds) * np.minimum(seconds, budget)
 
     @classmethod
     def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:

@@ -74,7 +74,7 @@ class ComputeModel:
             by_cause[operation.cause] = by_cause.get(operation.cause, 0.0) + self.operation_time(operation)
         return by_cause
 
-    def host_time(self, phases: Sequence[Phase], silent: Sequence[str] = (), backward: bool = False) -> float:
+    def host_time(self, phases: Sequence[Phase], silent: Sequence[str] = (), backward: bool = False) -> Number:
         """Time the host needs to launch the kernels and collectives of phases.  [s]
 
         Groups named in `silent` have one member and launch nothing.

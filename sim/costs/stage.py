@@ -12,6 +12,7 @@ from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, data_group, hop_crosses_domains, tensor_group
 from sim.specs import Scenario
 from sim.work.layers import Cut, embedding_work, head_work, layer_work
+from sim.work.operations import Number
 from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
 from sim.work.stages import Stage, deal_stages, stage_params
 
@@ -100,14 +101,16 @@ def stage_costs(
     # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
     if visits is None or plan.num_chunks == 1:
         visits = scenario.num_microbatches
-    width = cut.width
-    layer_width = 1 if cut.fp8 and stack.fp8_gathers else width
     blocks = [
         _with_zero_traffic(block_costs(work, compute, groups, fabric), params, gathered, scenario, fabric, visits)
-        for work, params, gathered in (
-            (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp), layer_width),
-            (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp), width),
-            (head_work(model, stack, cut), _head_params(scenario), width),
+        for (work, params), gathered in zip(
+            (
+                (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
+                (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
+                (head_work(model, stack, cut), _head_params(scenario)),
+            ),
+            gathered_widths(scenario),
+            strict=True,
         )
     ]
     counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
@@ -137,8 +140,8 @@ def stage_costs(
         optimizer=optimizer,
         step_setup=stack.step_setup_s,
         tied_embedding=0.0 if home[0] == home[len(stages) // copies - 1] else _tied_embedding(scenario, fabric),
-        hidden_share=fabric.hidden_share(
-            data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), float(reduce.mean())
+        hidden_share=float(
+            fabric.hidden_share(data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), reduce.mean())
         ),
         notes=frozenset(compute.notes),
     )
@@ -167,28 +170,59 @@ def _with_zero_traffic(
 
     A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
     """
-    plan, stack = scenario.plan, scenario.stack
+    plan = scenario.plan
     if plan.zero_stage < 2 or plan.num_replicas == 1:
         return block
     group = data_group(plan, scenario.cluster)
-    share = visits / scenario.num_microbatches
+    sums = (block.forward_s, block.backward_s)
+    extra = zero_traffic(*sums, params, scenario, group, fabric, visits, scenario.num_microbatches, gathered_width)
+    forward, backward = (
+        {**table, Part.DATA_PARALLEL: seconds}
+        for table, seconds in zip((block.forward, block.backward), extra, strict=True)
+    )
+    return BlockCosts(forward, backward, block.at_peak, block.weight_grad)
+
+
+def gathered_widths(scenario: Scenario) -> tuple[int, int, int]:
+    """In numbers of how many bytes ZeRO gathers the weights of a layer, the embedding and the head."""
+    width = scenario.training.activation_bytes
+    eight = scenario.training.precision == "fp8" and scenario.stack.fp8_gathers
+    return (1 if eight else width), width, width
+
+
+def zero_traffic(
+    forward_s: Number,
+    backward_s: Number,
+    params: Number,
+    scenario: Scenario,
+    group: Group,
+    fabric: Fabric,
+    visits: Number,
+    num_microbatches: Number,
+    gathered_width: float,
+) -> tuple[Number, Number]:
+    """What ZeRO stages 2 and 3 add to forward and backward of a block of so many parameters.  [s]
+
+    Takes arrays, but for what the scenario says of ZeRO and overlap. Weights are gathered in numbers of
+    `gathered_width` bytes.
+    """
+    plan, stack = scenario.plan, scenario.stack
+    share = visits / num_microbatches
     weights = params * gathered_width
     grads = params * GRADIENT_WIDTH[stack.gradient_precision]
     pieces = stack.gathers_per_layer
-    gather = pieces * float(all_gather(weights / pieces, group, fabric)) * (plan.zero_stage == 3)
+    gather = pieces * all_gather(weights / pieces, group, fabric) * (plan.zero_stage == 3)
     # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
-    scatter = float(reduce_scatter(grads, group, fabric))
-    scatter = scatter if visits > 1 or plan.zero_stage == 3 else 0.0
+    scatter = reduce_scatter(grads, group, fabric)
+    scatter = scatter * ((np.asarray(visits) > 1) | (plan.zero_stage == 3))
 
-    def exposed(gathering: float, scattering: float, compute: float) -> float:
+    def exposed(gathering: Number, scattering: Number, compute: Number) -> Number:
         hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
         moved = (weights * (gathering > 0) + grads * (scattering > 0)) * share
         return gathering + scattering - hidden + fabric.exposed(group, moved, hidden, compute)
 
     gather, scatter = gather * share, scatter * share
-    forward = {**block.forward, Part.DATA_PARALLEL: exposed(gather, 0.0, sum(block.forward.values()))}
-    backward = {**block.backward, Part.DATA_PARALLEL: exposed(gather, scatter, sum(block.backward.values()))}
-    return BlockCosts(forward, backward, block.at_peak, block.weight_grad)
+    return exposed(gather, 0.0, forward_s), exposed(gather, scatter, backward_s)
 
 
 def sent_bytes(scenario: Scenario, cut: Cut) -> float:
@@ -200,21 +234,12 @@ def sent_bytes(scenario: Scenario, cut: Cut) -> float:
 
 
 def _sends(scenario: Scenario, cut: Cut, fabric: Fabric, home: Array, per_copy: int) -> tuple[Array, Array]:
-    """Seconds from each stage to the next and to the previous one; none between stages of one rank.
-
-    With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
-    (Narayanan et al. 2021, section 4.1); under sequence parallelism the activations are cut already.
-    """
+    """Seconds from each stage to the next and to the previous one; none between stages of one rank."""
     plan = scenario.plan
     forward, backward = np.zeros(len(home)), np.zeros(len(home))
     if plan.pp == 1:
         return forward, backward
-    nbytes = cut.width * cut.tokens * scenario.model.hidden_size
-    share = sent_bytes(scenario, cut)
-    group = tensor_group(plan, scenario.cluster)
-    scatter = scenario.stack.p2p_scatter_gather and not plan.sequence_parallel
-    regather = float(all_gather(nbytes, group, fabric)) if scatter else 0.0
-    seconds = [float(send(share, far, fabric)) + regather for far in (False, True)]
+    seconds = send_seconds(scenario, cut, tensor_group(plan, scenario.cluster), fabric)
     crosses: dict[tuple[int, int], bool] = {}
     for stage in range(len(home) - 1):
         pair = (int(home[stage]), int(home[stage + 1]))
@@ -223,6 +248,20 @@ def _sends(scenario: Scenario, cut: Cut, fabric: Fabric, home: Array, per_copy: 
                 crosses[pair] = hop_crosses_domains(*pair, plan, scenario.cluster)
             forward[stage] = backward[stage + 1] = seconds[crosses[pair]]
     return forward, backward
+
+
+def send_seconds(scenario: Scenario, cut: Cut, group: Group, fabric: Fabric) -> tuple[Number, Number]:
+    """Send of one micro-batch's activations to the next stage: (inside an NVLink domain, between domains).  [s]
+
+    With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
+    (Narayanan et al. 2021, section 4.1); under sequence parallelism the activations are cut already. Takes arrays.
+    """
+    plan = scenario.plan
+    nbytes = cut.width * cut.tokens * scenario.model.hidden_size
+    scatter = scenario.stack.p2p_scatter_gather and not plan.sequence_parallel
+    share = nbytes / cut.tp if scatter or plan.sequence_parallel else nbytes
+    regather = all_gather(nbytes, group, fabric) if scatter else 0.0
+    return send(share, False, fabric) + regather, send(share, True, fabric) + regather
 
 
 def _once_a_step(
@@ -238,7 +277,7 @@ def _once_a_step(
 
     Copies of the model sum their gradients too, over ranks that lie apart, and every copy updates all its weights.
     """
-    model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
+    model, plan = scenario.model, scenario.plan
     group = data_group(plan, scenario.cluster)
     summed = group
     if copies > 1:
@@ -247,27 +286,58 @@ def _once_a_step(
     for rank in range(plan.pp):
         held = [stage for stage, where in zip(stages, home, strict=True) if where == rank]
         params = sum(stage_params(stage, model, plan.tp) for stage in held)
-        grads = params * GRADIENT_WIDTH[stack.gradient_precision]
-        weights = params * training.activation_bytes
-        reduced_already = plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1)
-        collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
-        reduction = 0.0 if reduced_already else float(collective(grads, summed, fabric))
-        gather = float(all_gather(weights, group, fabric)) if plan.zero_stage in (1, 2) else 0.0
-        shard = params / plan.num_replicas if plan.zero_stage else params
-        update = sum(float(compute.operation_time(item)) for item in optimizer_work(shard, stack, training))
         # The last bucket, with the first layer or the embedding, is complete only when the backward ends.
         first = stage_params(Stage(0, 0 if held[0].has_embedding else 1, held[0].has_embedding, False), model, plan.tp)
-        rows.append((reduction, reduction * min(1.0, first / params), gather, update))
-    reduce, tail, gather_all, optimizer = np.array(rows).T
+        rows.append(rank_once_a_step(params, first, scenario, group, summed, compute, fabric, visits))
+    reduce, tail, gather_all, optimizer = np.array(rows, dtype=float).T
     return reduce, tail, gather_all, optimizer
+
+
+def rank_once_a_step(
+    params: Number,
+    first_params: Number,
+    scenario: Scenario,
+    group: Group,
+    summed: Group,
+    compute: ComputeModel,
+    fabric: Fabric,
+    visits: Number,
+) -> tuple[Number, Number, Number, Number]:
+    """Gradient reduction, its unhideable tail, weight gather and optimizer of a rank.  [s]
+
+    Takes arrays, but for the scenario's ZeRO stage.
+
+    Parameters
+    ----------
+    params, first_params : float or array
+        Of the rank, and of what it holds first.
+    group, summed : Group
+        The ranks that shard, and those that sum gradients.
+    visits : float or array
+        As in `stage_costs`.
+    """
+    plan, stack, training = scenario.plan, scenario.stack, scenario.training
+    grads = params * GRADIENT_WIDTH[stack.gradient_precision]
+    collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
+    reduced_already = (plan.zero_stage == 3) | ((plan.zero_stage == 2) & (np.asarray(visits) > 1))
+    reduction = 0.0 if plan.zero_stage == 3 else collective(grads, summed, fabric) * ~reduced_already
+    gather = all_gather(params * training.activation_bytes, group, fabric) if plan.zero_stage in (1, 2) else 0.0
+    shard = params / group.size if plan.zero_stage else params
+    update = sum(compute.operation_time(item) for item in optimizer_work(shard, stack, training))
+    return reduction, reduction * np.minimum(1.0, first_params / params), gather, update
 
 
 def _tied_embedding(scenario: Scenario, fabric: Fabric) -> float:
     """All-reduce of a tied embedding's gradient between first and last pipeline rank."""
-    plan, model = scenario.plan, scenario.model
-    if plan.pp == 1 or not model.tied_embeddings:
+    plan = scenario.plan
+    if plan.pp == 1 or not scenario.model.tied_embeddings:
         return 0.0
-    grads = model.vocab_size * model.hidden_size / plan.tp * GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    apart = plan.num_gpus > scenario.cluster.nvlink_domain_gpus
-    group = Group(2, 1, plan.tp * plan.num_replicas > 1) if apart else Group(2, 2)
-    return float(all_reduce(grads, group, fabric))
+    return float(tied_reduction(scenario, plan.tp, plan.tp * plan.num_replicas, plan.num_gpus, fabric))
+
+
+def tied_reduction(scenario: Scenario, tp: Number, rank_gpus: Number, num_gpus: Number, fabric: Fabric) -> Number:
+    """All-reduce of a tied embedding's gradient between two pipeline ranks of `rank_gpus` each. Takes arrays.  [s]"""
+    model = scenario.model
+    grads = model.vocab_size * model.hidden_size / tp * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+    apart = np.asarray(num_gpus) > scenario.cluster.nvlink_domain_gpus
+    return all_reduce(grads, Group(2, np.where(apart, 1, 2), np.asarray(rank_gpus) > 1), fabric)

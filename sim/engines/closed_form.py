@@ -7,8 +7,17 @@ import numpy as np
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
 from sim.errors import SpecError
+from sim.work.operations import Number
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
+
+
+def pipeline_time(num_microbatches: Number, slowest: Number, total: Number, num_chunks: Number) -> Number:
+    """Seconds of a pipeline whose slowest rank takes `slowest` a micro-batch and all ranks together `total`.  [s]
+
+    Takes arrays. See `run` for the formula.
+    """
+    return num_microbatches * slowest + (total - slowest) / num_chunks
 
 
 def run(program: Program) -> Timeline:
@@ -37,8 +46,7 @@ def run(program: Program) -> Timeline:
     if costs.p2p_blocks:
         per_stage = per_stage + costs.send_forward + costs.send_backward
     per_rank = per_stage.reshape(chunks, order.num_ranks).sum(axis=0)
-    slowest = per_rank.max()
-    pipeline = order.num_microbatches * slowest + (per_rank.sum() - slowest) / chunks
+    pipeline = pipeline_time(order.num_microbatches, per_rank.max(), per_rank.sum(), chunks)
     if not costs.p2p_blocks:  # the fill passes every boundary once each way
         pipeline += (costs.send_forward.sum() + costs.send_backward.sum()) / chunks
     # Rank r drains before rank 0 by what the ranks before it still do in the last micro-batch.

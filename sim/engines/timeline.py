@@ -9,6 +9,7 @@ import numpy as np
 from sim.engines.program import Program
 from sim.schedules.actions import F, U
 from sim.schedules.registry import is_staggered
+from sim.work.operations import Number
 
 Array = np.ndarray
 
@@ -87,12 +88,18 @@ def finish_step(
     exposed_gather = costs.gather
     if program.hide_gather:
         exposed_gather = costs.gather - costs.hidden_share * np.minimum(costs.gather, gather_window(program))
-    ready_at = pipeline_end + exposed
-    # First and last rank reduce the tied embedding once both have their own gradients.
-    tied = max(ready_at[0], ready_at[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
-    ready = float(max(ready_at.max(), tied))
-    step_time = ready + float((costs.optimizer + exposed_gather).max()) + costs.step_setup
+    updated = step_end(pipeline_end + exposed, costs.tied_embedding, costs.optimizer + exposed_gather)
+    step_time = float(updated) + costs.step_setup
     return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, step_time)
+
+
+def step_end(ready_at: Array, tied_embedding: Number, update: Array) -> Number:
+    """When every rank has updated its weights. Ranks on the first axis, plans on the others.  [s]
+
+    First and last rank reduce the tied embedding once both have their own gradients; all update once the last is ready.
+    """
+    tied = (np.maximum(ready_at[0], ready_at[-1]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
+    return np.maximum(ready_at.max(axis=0), tied) + update.max(axis=0)
 
 
 def _without_flush(program: Program, engine: str, start: Array | None, end: Array | None, period_s: float) -> Timeline:

@@ -206,7 +206,8 @@ def show_step(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     np.minimum.at(begin, order.rank, start)
     cut = cut_of(scenario)
     stages = deal_stages(scenario.model, scenario.plan) * order.copies
-    kept = np.array([stage_activation_bytes(stage, scenario.model, scenario.stack, cut) for stage in stages])
+    model, stack, offloaded = scenario.model, scenario.stack, scenario.plan.offloaded_layers
+    kept = np.array([stage_activation_bytes(stage, model, stack, cut, offloaded) for stage in stages])
     step_time = answer.step_time_s
     streams = bool((order.kind == U).any())
     # Where ranks wait for each other, all steps begin at 0.

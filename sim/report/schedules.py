@@ -57,7 +57,7 @@ class Row:
     @property
     def peak_activations_bytes(self) -> float:
         """On the rank that keeps most. [bytes]"""
-        return max(use.activations for use in self.answer.memory)
+        return float(max(use.activations for use in self.answer.memory))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; the keys are documented in the README."""

@@ -227,9 +227,9 @@ def _attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
 
     scores = heads * rows * s
     # Megatron's fused kernel takes four sequences and heads at a time (megatron/model/fused_softmax.py).
-    in_one = stack.fused_softmax and bool(np.all(np.asarray(heads) % 4 == 0))
+    gives_way = np.asarray(heads) % 4 != 0
     # Scale, mask, softmax; where the fused kernel gives way, also a cast to fp32 and one back.
-    softmax_passes = 1 if in_one else 5 if stack.fused_softmax else 3
+    softmax_passes = 1 + 4 * gives_way if stack.fused_softmax else 3
     attention = Cause.ATTENTION
     forward = [
         matmul("scores", rows, s, d, w, batch=heads, cause=attention),

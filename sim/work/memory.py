@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
+
+import numpy as np
 
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.layers import Cut, key_value_width
@@ -15,33 +16,33 @@ from sim.work.stages import Stage, stage_params
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Peak memory of one GPU of a pipeline rank, by purpose. [bytes]"""
+    """Peak memory of one GPU of a pipeline rank, by purpose; floats, or arrays over plans. [bytes]"""
 
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
+    weights: Number
+    gradients: Number
+    optimizer: Number
+    activations: Number
     """Kept for the backward, micro-batches in flight times layers."""
-    logits: float
-    working: float
+    logits: Number
+    working: Number
     """Alive for a moment: the layer being recomputed, gathered weights, the optimizer's temporaries."""
-    buffers: float
+    buffers: Number
     """Pipeline receive buffers."""
-    framework: float
+    framework: Number
     """Allowance for the CUDA context, workspaces and NCCL, from the stack."""
-    fragmentation: float
+    fragmentation: Number
     """Allowance for the allocator's losses, from the stack."""
 
     @property
-    def total(self) -> float:
+    def total(self) -> Number:
         """All of it. [bytes]"""
-        return float(sum(getattr(self, field.name) for field in fields(self)))
+        return sum(getattr(self, field.name) for field in fields(self))
 
     def to_dict(self) -> dict[str, float]:
         """By purpose, with the total."""
         return {
             **{field.name: float(getattr(self, field.name)) for field in fields(self)},
-            "total": self.total,
+            "total": float(self.total),
         }
 
 
@@ -113,7 +114,7 @@ def attention_moment_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Numb
 
 def stage_activation_bytes(
     stage: Stage, model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0
-) -> float:
+) -> Number:
     """Activations a stage keeps for one micro-batch, without logits. [bytes]
 
     Parameters
@@ -122,7 +123,7 @@ def stage_activation_bytes(
         Layers of the whole model that keep theirs in host memory; every stage has its share of them.
     """
     here = stage.num_layers * (1.0 - offloaded_layers / model.num_layers)
-    kept: float = here * layer_activation_bytes(model, stack, cut)
+    kept: Number = here * layer_activation_bytes(model, stack, cut)
     if stage.has_embedding and model.dropout:
         kept += cut.norm_tokens * model.hidden_size
     if stage.has_head:  # inputs of the final norm and of the logits' matrix
@@ -130,7 +131,7 @@ def stage_activation_bytes(
     return kept
 
 
-def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
+def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
     A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
@@ -139,18 +140,18 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
     if stack.chunked_loss:
         return 0.0
     if not stack.vocab_parallel_loss:
-        return held_logits_bytes(model, stack, cut) + float(16 * cut.tokens * model.vocab_size)
+        return held_logits_bytes(model, stack, cut) + 16 * cut.tokens * model.vocab_size
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
-    return float(per_logit * cut.tokens * model.vocab_size / cut.tp)
+    return per_logit * cut.tokens * model.vocab_size / cut.tp
 
 
-def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> float:
+def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Of the logits, what the training loop still holds while the layers' backward runs: the 16-bit ones. [bytes]"""
     if stack.chunked_loss:
         return 0.0
     own = cut.width / cut.tp
-    gathered = cut.width if cut.tp > 1 and not stack.vocab_parallel_loss else 0
-    return float(cut.tokens * model.vocab_size * (own + gathered))
+    gathered = cut.width * (np.asarray(cut.tp) > 1) * (not stack.vocab_parallel_loss)
+    return cut.tokens * model.vocab_size * (own + gathered)
 
 
 def rank_memory(
@@ -177,20 +178,35 @@ def rank_memory(
     weight_versions : int
         Versions of the weights that an asynchronous schedule keeps.
     """
+    params = sum(stage_params(stage, scenario.model, scenario.plan.tp) for stage in held)
+    has_head = any(stage.has_head for stage in held)
+    return memory_of(scenario, cut, params, peak_activations, peak_logits * has_head, weight_versions)
+
+
+def memory_of(
+    scenario: Scenario,
+    cut: Cut,
+    params: Number,
+    peak_activations: Number,
+    peak_logits: Number = 0,
+    weight_versions: Number = 1,
+) -> MemoryUse:
+    """Peak memory of one GPU that holds so many parameters; as `rank_memory`.
+
+    Takes arrays, in the cut and in the plan's numbers, but for its recompute, ZeRO stage and sequence parallelism.
+    """
     model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
     fp32_shards = stack.fp32_shards and plan.zero_stage == 3
-    params = sum(stage_params(stage, model, plan.tp) for stage in held)
     shard = [1.0 / plan.num_replicas if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
     grad_width = 4 if fp32_shards else GRADIENT_WIDTH[stack.gradient_precision]
     working = _working_bytes(scenario, cut)
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
-    working = max(working, copies - peak_activations)
-    has_head = any(stage.has_head for stage in held)
-    logits = peak_logits * logits_bytes(model, stack, cut) if has_head else 0.0
+    working = np.maximum(working, copies - peak_activations)
+    logits = peak_logits * logits_bytes(model, stack, cut)
     # The fp32 part of the logits is gone before a layer's backward begins.
-    freed = logits - held_logits_bytes(model, stack, cut) if has_head else 0.0
-    working = max(working - freed, 0.0)
+    freed = logits - held_logits_bytes(model, stack, cut) * (np.asarray(peak_logits) > 0)
+    working = np.maximum(working - freed, 0.0)
     boundary = cut.width * cut.norm_tokens * model.hidden_size
     return MemoryUse(
         weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2] * weight_versions,
@@ -199,13 +215,13 @@ def rank_memory(
         activations=peak_activations,
         logits=logits,
         working=working + _gathered_bytes(scenario, params),
-        buffers=0.0 if plan.pp == 1 else 2.0 * boundary,
+        buffers=2.0 * boundary * (plan.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (peak_activations + logits + working),
     )
 
 
-def _working_bytes(scenario: Scenario, cut: Cut) -> float:
+def _working_bytes(scenario: Scenario, cut: Cut) -> Number:
     """The largest thing alive for a moment besides what is kept."""
     model, stack, plan = scenario.model, scenario.stack, scenario.plan
     everything = layer_activation_bytes(model, stack, cut, "none")
@@ -216,23 +232,25 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> float:
         "full": everything,
     }[plan.recompute]
     # The largest gradients of the backward: the activation's beside its input, or the attention core's.
-    backward = 2 * cut.width * cut.tokens * max(model.intermediate_size / plan.tp, model.hidden_size)
+    backward = 2 * cut.width * cut.tokens * np.maximum(model.intermediate_size / plan.tp, model.hidden_size)
     if plan.offloaded_layers:  # one layer's activations on their way to the host or back
-        again += layer_activation_bytes(model, stack, cut)
-    return float(again + max(backward, attention_moment_bytes(model, stack, cut)))
+        again = again + layer_activation_bytes(model, stack, cut)
+    return again + np.maximum(backward, attention_moment_bytes(model, stack, cut))
 
 
-def _gathered_bytes(scenario: Scenario, params: float) -> float:
+def _gathered_bytes(scenario: Scenario, params: Number) -> Number:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
     A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers.
     """
     plan, model = scenario.plan, scenario.model
-    layers = 1 if plan.num_chunks == 1 else math.ceil(model.num_layers / plan.num_stages)
+    layers = np.where(np.asarray(plan.num_chunks) == 1, 1, np.ceil(model.num_layers / plan.num_stages))
     matrix = model.hidden_size * model.intermediate_size
     at_work = (layers * layer_params(model) if scenario.stack.gathers_per_layer == 1 else matrix) / plan.tp
     most = params * (1.0 - 1.0 / plan.num_replicas)  # never more than all of it
-    gradients = GRADIENT_WIDTH[scenario.stack.gradient_precision] * min(at_work, most) if plan.zero_stage >= 2 else 0.0
-    weights = scenario.training.activation_bytes * min(2 * at_work, most) if plan.zero_stage == 3 else 0.0
+    gradients = (
+        GRADIENT_WIDTH[scenario.stack.gradient_precision] * np.minimum(at_work, most) if plan.zero_stage >= 2 else 0.0
+    )
+    weights = scenario.training.activation_bytes * np.minimum(2 * at_work, most) if plan.zero_stage == 3 else 0.0
     return gradients + weights

@@ -47,7 +47,7 @@ class Operation:
     k: Number = 0.0
     batch: Number = 1.0
     length: Number = 0.0
-    kernels: int = 1
+    kernels: Number = 1
     backward: bool = False
     sort: str = ""
     credited_flop: Number | None = None
@@ -131,7 +131,7 @@ def matmul(
 
 
 def memory(
-    name: str, nbytes: Number, kernels: int = 1, cause: Cause = Cause.MEMORY_BOUND, sort: str = "copy"
+    name: str, nbytes: Number, kernels: Number = 1, cause: Cause = Cause.MEMORY_BOUND, sort: str = "copy"
 ) -> Operation:
     """A kernel that only moves bytes."""
     return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort)

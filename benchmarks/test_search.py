@@ -1,0 +1,34 @@
+"""Plans a second through pricing and memory check, on one core: GPT-3 175B on 4,096 GPUs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from timing import seconds
+
+from sim import load_scenario
+from sim.search import build_space, price_all
+
+MAIN = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-4096-a100.yaml"
+
+
+@pytest.mark.parametrize(
+    ("axes", "least"),
+    [({"context": (1, 2, 4, 8), "overlaps": True}, 300_000), ({}, 50_000)],
+    ids=["whole space", "stack as it is"],
+)
+def test_plans_a_second(benchmark, axes, least):
+    """Enumeration included. The small space pays the same blocks for fewer plans, so its rate is lower."""
+    scenario = load_scenario(MAIN)
+
+    def price():
+        space = build_space(scenario, (4096, 4096), **axes)
+        fits = sum(np.count_nonzero(needed <= scenario.cluster.gpu.memory_bytes) for *_, needed in price_all(space))
+        return space.num_plans, fits
+
+    plans, fits = price()
+    taken = seconds(price, repeats=3)
+    benchmark.pedantic(price, rounds=2)
+    benchmark.extra_info.update(plans=plans, plans_that_fit=int(fits), plans_per_s=plans / taken)
+    print(f"{plans:,} plans, {fits:,} fit, {taken:.2f} s, {plans / taken:,.0f} plans/s")
+    assert plans / taken > least

@@ -1,0 +1,150 @@
+"""The result of a search in a terminal: the best plans, what distinguishes them, and why not another."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sim.estimate import Estimate
+from sim.search import SearchResult, Why
+from sim.specs import ParallelPlan
+from sim.units import show, show_time
+
+_COLUMNS = {
+    "tp": "tp",
+    "cp": "cp",
+    "pp": "pp",
+    "dp": "dp",
+    "num_chunks": "chunks",
+    "microbatch_size": "micro-batch",
+    "schedule": "schedule",
+    "recompute": "recompute",
+    "sequence_parallel": "seq. par.",
+    "zero_stage": "ZeRO",
+}
+
+
+def search_view(result: SearchResult) -> Group:
+    """What was searched, then the best plans; what they share stands above the table."""
+    notes = Padding("\n".join(f"• {note}" for note in result.assumptions), (0, 0, 0, 2), expand=False)
+    return Group(_heading(result), "", *_best(result), "", Text("Assumptions", style="bold"), notes)
+
+
+def _heading(result: SearchResult) -> Text:
+    scenario = result.space.scenario
+    title = Text(scenario.name, style="bold")
+    title.append(f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n", style="not bold")
+    title.append(
+        f"{result.plans_priced:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
+        f"({result.plans_per_s:,.0f} a second), {result.plans_feasible:,} fit in "
+        f"{show(result.memory_limit_bytes, 'B')} a GPU",
+        style="dim",
+    )
+    if not result.finished:
+        title.append(
+            f"\ninterrupted: only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at; better "
+            "ones may be among the rest",
+            style="bold red",
+        )
+    return title
+
+
+def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
+    plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
+    differ = [name for name in _COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
+    sizes = {each.answer.num_gpus for each in result.best}
+    shared = [f"{_COLUMNS[name]} {_cell(plans[0][name])}" for name in _COLUMNS if name not in differ]
+    shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", justify="right", style="dim")
+    for name in (["GPUs"] if len(sizes) > 1 else []) + [_COLUMNS[name] for name in differ]:
+        table.add_column(name, justify="right")
+    for heading in ("step time", "to best", "MFU", "memory", "formula off"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    first = result.best[0].worth(result.objective)
+    for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
+        answer = each.answer
+        table.add_row(
+            str(number),
+            *([f"{answer.num_gpus:,}"] if len(sizes) > 1 else []),
+            *(_cell(plan[name]) for name in differ),
+            show_time(answer.step_time_s),
+            f"{each.worth(result.objective) / first - 1:+.1%}" if number > 1 else "",
+            f"{answer.mfu:.1%}",
+            show(answer.largest.total, "B"),
+            f"{-each.difference / (1 + each.difference):+.1%}",
+        )
+    line = Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")
+    return line, table
+
+
+def _cell(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def why_view(result: SearchResult, named: dict[str, object], why: Why) -> Group:
+    """What rules a plan out, or what it loses where against the best."""
+    asked = " ".join(f"plan.{name}={_cell(value)}" for name, value in named.items())
+    title = Text(f"Why not {asked}?", style="bold")
+    if why.answer is None:
+        return Group(title, f"Ruled out: {why.ruled_out}")
+    best = result.best[0].answer
+    lost = why.answer.step_time_s - best.step_time_s
+    place = "" if why.rank is None else f", {why.rank:,}. of {result.plans_feasible:,} plans that fit"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for cause, seconds in why.losses.items():
+        if abs(seconds) >= 0.001 * best.step_time_s:
+            sign = "+" if seconds > 0 else "-"
+            share = f"{seconds / best.step_time_s:+.1%}"
+            table.add_row(cause.replace("_", " "), f"{sign}{show_time(abs(seconds))}", share)
+    return Group(
+        title,
+        f"The best such plan ({plan_line(why.answer)}) takes {show_time(why.answer.step_time_s)}, "
+        f"{lost / best.step_time_s:+.1%} against the best{place}. Step time by cause, against the best:",
+        Padding(table, (0, 0, 0, 2), expand=False),
+    )
+
+
+def others_view(result: SearchResult, answers: list[Estimate]) -> Group:
+    """The best few plans under schedules that only the exact engine knows."""
+    best = result.best[0].answer.step_time_s
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for answer in answers:
+        change = f"{answer.step_time_s / best - 1:+.1%}"
+        table.add_row(answer.scenario.plan.schedule, show_time(answer.step_time_s), change, plan_line(answer))
+    title = Text("Other schedules on the best two plans", style="bold")
+    return Group(
+        title + Text("  (exact engine; not part of the search)", style="dim"), table if answers else "none fits"
+    )
+
+
+def pareto_view(result: SearchResult, most: int = 30) -> Group:
+    """Plans that no other beats in step time, memory and GPUs, by the closed form."""
+    front = result.pareto()
+    # Evenly over the front where it is longer than a screen.
+    shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("GPUs", "step time", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("plan")
+    for place in shown.tolist():
+        plan = result.scenario_at(place).plan
+        seconds, nbytes = float(result.step_time_s[place]), float(result.memory_bytes[place])
+        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(plan))
+    title = Text("Pareto front", style="bold")
+    title.append(
+        f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
+    )
+    return Group(title, table)
+
+
+def plan_line(answer: Estimate) -> str:
+    """A plan in one line."""
+    return _line(answer.scenario.plan)
+
+
+def _line(plan: ParallelPlan) -> str:
+    return ", ".join(f"{label} {_cell(getattr(plan, name))}" for name, label in _COLUMNS.items())

@@ -1,0 +1,118 @@
+"""Many plans at once cost what each costs alone, and the space holds exactly the plans that the rules allow."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim.errors import FlopcastError
+from sim.estimate import estimate
+from sim.search import build_space, price_all
+from sim.search.space import OVERLAPS, SCHEDULES
+from sim.specs import load_scenario
+from sim.specs.loading import build_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+FILES = (
+    "gpt3-175b-4096-a100",
+    "gpt-1t-3072-a100",
+    "llama3-405b-16384-h100",
+    "megatron-2019-8.3b-512-v100",
+    "megatron-2021/1.7b",
+    "megatron-2021/529.6b",
+    "megatron-2021/1008b",
+    "korthikanti-2022/22b-selective",
+    "korthikanti-2022/1t-full",
+)
+SAMPLE = 12
+"""Plans of each scenario that are estimated one by one."""
+
+
+def differences(scenario, gpus, random, sample, **options):
+    """Largest relative differences in time and memory from one-by-one estimates of randomly chosen plans."""
+    space = build_space(scenario, gpus, **options)
+    wanted = set(random.choice(len(space.categories), sample).tolist())
+    worst = np.zeros(2)
+    for number, rows, seconds, needed in price_all(space):
+        for _ in range(number in wanted and max(1, sample // len(wanted))):
+            place = random.integers(len(rows))
+            alone = estimate(space.scenario_of(int(rows[place]), space.categories[number]), "closed_form")
+            apart = (seconds[place] / alone.step_time_s - 1, needed[place] / alone.largest.total - 1)
+            worst = np.maximum(worst, np.abs(apart))
+    return worst
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_prices_equal_estimates(file):
+    scenario, random = load_scenario(SCENARIOS / f"{file}.yaml"), np.random.default_rng(len(file))
+    size = scenario.plan.num_gpus
+    assert (differences(scenario, (size, size), random, SAMPLE, context=(1, 2, 4), overlaps=True) < 1e-9).all()
+
+
+def small(**changes):
+    """A model of twelve layers on up to 64 A100, whose nodes pipelines and tensor groups may straddle."""
+    model = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "vocab_size": 51200, **changes.pop("model", {})}
+    plan = {"dp": 2, **changes.pop("plan", {})}
+    training = {"global_batch_size": 48, "sequence_length": 1536, "precision": "fp16"}
+    stack = {"preset": changes.pop("stack", "megatron-core"), "overlap_grad_reduce": True}
+    return build_scenario(
+        {"model": model, "cluster": "selene", "plan": plan, "training": training, "stack": stack, "profile": "a100"}
+    )
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-2019", "deepspeed-zero3"])
+@pytest.mark.parametrize("shape", ["plain", "dropout", "untied", "as_layers"])
+def test_prices_equal_estimates_of_odd_layouts(stack, shape):
+    """Tensor degrees of 3 and 6 straddle nodes of eight; dropout and dealt heads make the outer stages differ."""
+    model = {"dropout": {"dropout": 0.1}, "untied": {"tied_embeddings": False}, "as_layers": {"num_layers": 10}}
+    plan = {"as_layers": {"embedding_as_layer": True, "head_as_layer": True}}
+    scenario = small(model=model.get(shape, {}), plan=plan.get(shape, {}), stack=stack)
+    random = np.random.default_rng(7)
+    assert (differences(scenario, (1, 64), random, 24, context=(1, 2, 3), overlaps=True) < 1e-9).all()
+
+
+def test_space_holds_what_the_rules_allow():
+    """A plan of random numbers is in the space exactly where it can be estimated."""
+    scenario, random = small(), np.random.default_rng(3)
+    space = build_space(scenario, (1, 64), context=(1, 2, 3))
+    columns = space.columns
+    allowed = {
+        (int(tp), int(cp), int(pp), int(dp), int(v), int(b), SCHEDULES[kind], sp)
+        for sp in (False, True)
+        for row in space.rows_of(sp).tolist()
+        for tp, cp, pp, dp, v, b, kind in [
+            [getattr(columns, name)[row] for name in
+             ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size", "schedule")]
+        ]
+    }  # fmt: skip
+    seen = {True: 0, False: 0}
+    for _ in range(400):
+        numbers = {
+            "tp": int(random.choice([1, 2, 3, 4, 5, 6])),
+            "cp": int(random.choice([1, 2, 3])),
+            "pp": int(random.choice([1, 2, 3, 4, 5])),
+            "dp": int(random.choice([1, 2, 3, 5, 8])),
+            "num_chunks": int(random.choice([1, 1, 2, 3])),
+            "microbatch_size": int(random.choice([1, 2, 3, 7])),
+            "schedule": str(random.choice(SCHEDULES)),
+            "sequence_parallel": bool(random.integers(2)),
+        }
+        if numbers["tp"] * numbers["cp"] * numbers["pp"] * numbers["dp"] > 64:
+            continue
+        try:
+            estimate(scenario.replace(plan=scenario.plan.replace(**numbers)), "closed_form")
+            feasible = True
+        except FlopcastError:
+            feasible = False
+        assert (tuple(numbers.values()) in allowed) is feasible, numbers
+        seen[feasible] += 1
+    assert min(seen.values()) > 20
+
+
+def test_space_counts_its_plans():
+    scenario = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
+    space = build_space(scenario, (4096, 4096), overlaps=True)
+    assert space.num_plans == sum(len(space.rows_of(each.sequence_parallel)) for each in space.categories)
+    assert len(set(zip(*(getattr(space.columns, name).tolist() for name in
+                         ("layout", "microbatch_size", "schedule", "num_chunks")), strict=True))) == len(space.columns)  # fmt: skip
+    assert len({each.overlaps for each in space.categories}) == 2 ** len(OVERLAPS)

@@ -1,0 +1,120 @@
+"""What a search answers: the best plans, why not another, what left none, and the command around it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import estimate
+from sim.search import other_schedules, search, why_not
+from sim.specs import load_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
+SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
+
+
+@pytest.fixture(scope="module")
+def result():
+    return search(load_scenario(MAIN))
+
+
+def test_best_plans_are_confirmed_and_in_order(result):
+    times = [each.answer.step_time_s for each in result.best]
+    assert len(times) == 10
+    assert times == sorted(times)
+    for each in result.best:
+        assert each.answer.fits
+        assert each.answer.engine == "dag"
+        assert each.answer.num_gpus == 4096
+        assert each.memory_bytes == pytest.approx(each.answer.largest.total, rel=1e-9)
+        assert abs(each.difference) < 0.1
+    # The plan it starts from is in the space, and is not better.
+    assert result.rank_of(load_scenario(MAIN)) > 1
+    assert times[0] < estimate(load_scenario(MAIN)).step_time_s
+
+
+def test_ranking_is_by_time_among_those_that_fit(result):
+    ranking = result.ranking()
+    assert len(ranking) == result.plans_feasible < result.plans_priced == result.space.num_plans
+    assert (np.diff(result.step_time_s[ranking]) >= -1e-9).all()
+    assert (result.memory_bytes[ranking] <= result.memory_limit_bytes).all()
+
+
+def test_sizes_objectives_and_limits():
+    scenario = load_scenario(SMALL)
+    swept = search(scenario, gpus=(1, 64), top=5)
+    assert len(set(swept.space.columns.num_gpus.tolist())) > 5
+    assert swept.best[0].answer.num_gpus == 64  # more GPUs are faster here
+    cheap = search(scenario, gpus=(1, 64), objective="cost", top=5)
+    costs = [each.answer.step_time_s * each.answer.num_gpus for each in cheap.best]
+    assert costs == sorted(costs)
+    assert costs[0] < swept.best[0].answer.step_time_s * 64
+    lean = search(scenario, gpus=(1, 64), objective="memory_headroom", top=1)
+    assert lean.best[0].answer.largest.total == pytest.approx(swept.memory_bytes.min(), rel=1e-9)
+    assert search(scenario, max_gpus=15, top=1).best[0].answer.num_gpus <= 15
+    tight = search(scenario, memory_limit_bytes=70e9, top=3)
+    assert all(each.answer.largest.total <= 70e9 for each in tight.best)
+    with pytest.raises(SpecError, match=r"unknown objective 'time'"):
+        search(scenario, objective="time")
+
+
+def test_an_empty_set_says_what_emptied_it():
+    scenario = load_scenario(SMALL)
+    with pytest.raises(InfeasiblePlan, match=r"memory rules them all out; the leanest needs"):
+        search(scenario, memory_limit_bytes=5e9)
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 7 GPUs: tp must divide the heads.*nearest sizes"):
+        search(scenario, gpus=(7, 7))
+    with pytest.raises(InfeasiblePlan, match=r"cluster 'selene' has 4,480"):
+        search(load_scenario(MAIN), gpus=(100_000, 200_000))
+
+
+def test_why_not(result):
+    worse = why_not(result, {"tp": 8, "pp": 16})
+    assert worse.rank > 1
+    lost = worse.answer.step_time_s - result.best[0].answer.step_time_s
+    assert sum(worse.losses.values()) == pytest.approx(lost, rel=1e-6)
+    assert "fits in" in why_not(result, {"tp": 1, "pp": 1, "recompute": "none", "zero_stage": 0}).ruled_out
+    assert "must divide" in why_not(result, {"tp": 64}).ruled_out
+    assert "does not divide 4,096 GPUs" in why_not(result, {"pp": 96}).ruled_out
+    with pytest.raises(SpecError, match="--why takes fields of the plan"):
+        why_not(result, {"batch": 4})
+
+
+def test_other_schedules_are_tried_on_the_best():
+    result = search(load_scenario(SCENARIOS / "korthikanti-2022" / "175b-selective.yaml"), top=1, confirm=1)
+    tried = other_schedules(result, few=1)
+    assert {answer.scenario.plan.schedule for answer in tried}.isdisjoint({"1f1b", "gpipe", "interleaved", "pipedream"})
+    assert [answer.step_time_s for answer in tried] == sorted(answer.step_time_s for answer in tried)
+
+
+def test_interrupted_it_says_how_far_it_came():
+    def stop(done, size):
+        if done > size / 2:
+            raise KeyboardInterrupt
+
+    part = search(load_scenario(SMALL), top=1, progress=stop)
+    assert not part.finished
+    assert part.space.num_plans / 2 < part.plans_priced < part.space.num_plans
+
+
+def test_command(tmp_path):
+    best = tmp_path / "best.yaml"
+    words = ["search", str(SMALL), "--json", "--top", "3", "-o", str(best), "--why", "plan.tp=1", "plan.pp=8"]
+    outcome = CliRunner().invoke(app, words)
+    assert outcome.exit_code == 0, outcome.output
+    data = json.loads(outcome.output)
+    assert {"plans_priced", "plans_feasible", "elapsed_s", "plans_per_s"} <= data.keys()
+    assert data["why"]["fields"] == {"tp": 1, "pp": 8}
+    assert estimate(load_scenario(best)).step_time_s == pytest.approx(data["best"][0]["step_time_s"], rel=1e-12)
+    shown = CliRunner().invoke(
+        app, [*words[:2], "--why", "plan.tp=1 plan.pp=8", "--others", "--pareto", "--gpus", "4..8"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "Why not plan.tp=1 plan.pp=8?" in shown.output
+    for wrong in (["--gpus", "many"], ["--cp", "0"], ["--why", "tp"], ["plan.tp=4"]):
+        assert isinstance(CliRunner().invoke(app, [*words[:2], *wrong]).exception, SpecError)
