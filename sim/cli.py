@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli_scaling import app as scaling
-from sim.cli_search import search
-from sim.cli_simulate import simulate
-from sim.cli_topology import topology
+from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.scaling import app as scaling
+from sim.commands.schedules import add_commands
+from sim.commands.search import search
+from sim.commands.simulate import simulate
+from sim.commands.topology import topology
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
-from sim.report.commands import add_commands
-from sim.report.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 
 app = typer.Typer(
     name="flopcast",

@@ -11,7 +11,7 @@ import points
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli_scaling import app
+from sim.commands.scaling import app
 from sim.errors import SpecError
 
 POINTS = str(points.POINTS)

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from sim.cli_scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
+from sim.commands.scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
 from sim.errors import SpecError
 from sim.units import parse, parse_count, show, show_short, show_time
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli_scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
+from sim.commands.scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
 from sim.errors import SpecError
 from sim.units import parse_count, show_short, significant
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
 from sim.errors import ScheduleError, SpecError
-from sim.report.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
 
 NEIGHBOURS, LINE = 3, 72
 """Lines around a mistake in a file that are shown, and how much of them."""
