@@ -13,6 +13,8 @@ from sim.search import SearchResult, Why
 from sim.specs import ParallelPlan
 from sim.units import show, show_time
 
+_HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
+"""Of columns whose names are wider than what stands in them."""
 _COLUMNS = {
     "tp": "tp",
     "cp": "cp",
@@ -58,11 +60,11 @@ def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
     sizes = {each.answer.num_gpus for each in result.best}
     shared = [f"{_COLUMNS[name]} {_cell(plans[0][name])}" for name in _COLUMNS if name not in differ]
     shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", style="dim")
-    for name in (["GPUs"] if len(sizes) > 1 else []) + [_COLUMNS[name] for name in differ]:
-        table.add_column(name, justify="right")
-    for heading in ("step time", "to best", "MFU", "memory", "formula off"):
+    for name in (["GPUs"] if len(sizes) > 1 else []) + [_HEADINGS.get(name, _COLUMNS[name]) for name in differ]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for heading in ("step\ntime", "to\nbest", "MFU", "memory", "formula\noff"):
         table.add_column(heading, justify="right", no_wrap=True)
     first = result.best[0].worth(result.objective)
     for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
