@@ -1,0 +1,80 @@
+"""What an answer assumes: everything that was not given, not measured or not modelled."""
+
+from __future__ import annotations
+
+from sim.specs import Scenario
+from sim.units import show
+
+
+def unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
+    """That ranks which really share cores were given one each, where that is so."""
+    node, ranks = scenario.cluster.node, scenario.plan.num_gpus
+    if node.cores is None or engine == "shared" or ranks <= node.cores:
+        return ()
+    return (
+        f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has {node.cores:g}; "
+        "engine shared shares them",
+    )
+
+
+def stated_assumptions(scenario: Scenario, notes: frozenset[str], visits: float) -> tuple[str, ...]:
+    """Everything the reader should know was not given or not measured.
+
+    Parameters
+    ----------
+    notes : set of str
+        What pricing had to extrapolate.
+    visits : float
+        How often in a step the schedule turns to a stage.
+    """
+    stack, profile = scenario.stack, scenario.profile
+    stated = [
+        *scenario.assumed,
+        f"memory includes an allowance of {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL and "
+        f"{stack.fragmentation:.0%} fragmentation of activations (stack {stack.name!r})",
+        *sorted(notes),
+    ]
+    if profile.provenance.not_measured:
+        stated.append(
+            f"profile {profile.name!r}: not measured on this GPU: {'; '.join(profile.provenance.not_measured)}"
+        )
+    if profile.poor_fits:
+        errors = ", ".join(f"{part} {error:.0%}" for part, error in profile.poor_fits.items())
+        stated.append(f"profile {profile.name!r}: poor fits, by their median error on their own data: {errors}")
+    length, reach = scenario.training.sequence_length, profile.attention.measured_length
+    if stack.attention == "flash" and reach is not None and not reach[0] <= length <= reach[1]:
+        stated.append(
+            f"extrapolated: sequences of {length:,} tokens; attention of profile {profile.name!r} was fitted on "
+            f"{reach[0]:,.0f} to {reach[1]:,.0f}"
+        )
+    if profile.gpu != scenario.cluster.gpu.name and profile.gpu != scenario.cluster.gpu.name.split("-")[0]:
+        stated.append(
+            f"profile {profile.name!r} was made for {profile.gpu} and is used for {scenario.cluster.gpu.name}"
+        )
+    if scenario.plan.recompute == "selective" and stack.attention == "flash":
+        stated.append(
+            "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
+        )
+    plan, model, training = scenario.plan, scenario.model, scenario.training
+    if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
+        moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
+        often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"
+        hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
+        stated.append(f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}")
+    if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
+        stated.append(
+            f"sequences of {training.sequence_length:,} tokens exceed the model's {model.max_sequence_length:,}"
+        )
+    if plan.offloaded_layers:
+        stated.append(
+            f"activations of {plan.offloaded_layers} layers wait in host memory; the copies take no time of their own"
+        )
+    if scenario.training.precision == "fp8":
+        casts = "take no time of their own" if stack.fused_casts else "are kernels of their own"
+        stated.append(f"fp8 multiplies are taken to reach bf16's share of peak; casts {casts} (stack {stack.name!r})")
+    if scenario.training.tokens is not None:
+        stated.append("training time counts no failures, checkpoints or evaluation")
+    stated.append(
+        "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
+    )
+    return tuple(stated)
