@@ -66,7 +66,8 @@ def draw(row: Row, path: Path) -> None:
             )
             axis.text((start + stop) / 2, rank, str(microbatch), ha="center", va="center", fontsize=7, color="white")
         axis.axvline(end, color="black", linewidth=1)
-        axis.annotate(f"{end * 1e3:.0f} ms ", (end, -0.45), ha="right", va="top", fontsize=8)
+        edge = axis.get_xaxis_transform()  # seconds across, the panel's height upwards: clear of the bars
+        axis.annotate(f"{end * 1e3:.0f} ms", (end, 1.0), xycoords=edge, ha="center", va="bottom", fontsize=8)
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         axis.invert_yaxis()
