@@ -33,11 +33,31 @@ def sparing_changes(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[
     unsaid = "the row gives none, and does not fit without"
     if not row.get("zero_stage") and plan["zero_stage"] == 0 and plan["dp"] > 1:
         yield {"zero_stage": 1}, f"zero_stage 1: {unsaid}"
-    # Recipes of Megatron-FSDP on Grace hosts (NVIDIA-NeMo/Megatron-Bridge:scripts/performance/configs/llama,
-    # cpu_offloading_num_layers: 5 to 92).
-    if re.match(r"GB\d", row.get("gpu", "")) and plan["zero_stage"] == 3 and not plan.get("offloaded_layers"):
-        for share in (0.25, 0.5, 0.75, 1.0):
-            some = int(share * layers)
-            yield {"offloaded_layers": some}, f"offloaded_layers {some}: the framework's recipes; {unsaid}"
+    for some, rule in _offloading(row, plan, layers):
+        yield {"offloaded_layers": some}, f"offloaded_layers {some}: {rule}; {unsaid}"
     if "the table itself states only node counts" in row.get("notes", "") and row.get("recompute") == "none":
-        yield {"recompute": "selective"}, "recompute selective: recompute none is a configuration's, and does not fit"
+        for mode in ("selective", "full"):
+            yield {"recompute": mode}, f"recompute {mode}: recompute none is a configuration's, and does not fit"
+    if "Mic-BS = GBS/DP" in row.get("notes", ""):
+        size = plan_size = int(float(row["micro_batch_seqs"]))
+        while size % 2 == 0:
+            size //= 2
+            yield (
+                {"microbatch_size": size},
+                f"microbatch_size {size}: the source's {plan_size} is what a replica sees in a step, and does not fit",
+            )
+
+
+def _offloading(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[tuple[int, str]]:
+    """Layers that keep their activations in host memory, the fewest first, and what allows it."""
+    if plan.get("offloaded_layers"):
+        return
+    if "DeepSpeed ZeRO-3" in row.get("framework", "") and row.get("recompute") == "full":
+        rule = "the framework can keep checkpoints in host memory (deepspeed.ai/docs/config-json, cpu_checkpointing)"
+        yield layers, rule  # all or none
+        return
+    # Hosts of Grace hand memory over at 450 GB/s: recipes of Megatron-FSDP offload 5 to 92 layers (cpu_offloading_
+    # num_layers in NVIDIA-NeMo/Megatron-Bridge:scripts/performance/configs/llama).
+    if re.match(r"GB\d", row.get("gpu", "")) and re.search(r"Megatron", row.get("framework", "")):
+        for share in (0.25, 0.5, 0.75, 1.0):
+            yield int(share * layers), "the framework's recipes"
