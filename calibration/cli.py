@@ -207,7 +207,9 @@ def show(
         if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)
-        draw_profile(record, measured_cluster(measured.machine, node), measured, png)
+        # Logs do not say which GPU they timed; the profile does.
+        named = {"device": record.gpu} if measured.machine.get("device") == "not stated" else measured.machine
+        draw_profile(record, measured_cluster(named, node), measured, png)
         out.print(f"drawn: {png}")
 
 
