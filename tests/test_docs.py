@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,55 @@ def helps(run, app, words):
     """The help texts of a verb and of what is below it."""
     verbs = [word for word in words[:3] if re.fullmatch(r"[a-z][a-z-]*", word)]
     return "".join(run.invoke(app, [*verbs[:depth], "--help"], env={"COLUMNS": "300"}).output for depth in (1, 2, 3))
+
+
+@pytest.fixture
+def undone():
+    """Schedules and engines that pages register are forgotten again."""
+    from sim import ENGINES
+    from sim.schedules import registry
+
+    engines, names = dict(ENGINES), dict(registry._REGISTRY)
+    yield
+    for known, before in ((ENGINES, engines), (registry._REGISTRY, names)):
+        known.clear()
+        known.update(before)
+
+
+@pytest.mark.usefixtures("undone")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets_run_and_print_what_is_shown(page, workplace, monkeypatch, capsys):
+    monkeypatch.chdir(workplace)
+    for name, text in files(page).items():
+        (workplace / name).write_text(text, encoding="utf-8")
+    names = {"__name__": "__main__"}
+    found = list(FENCE.finditer(page.read_text(encoding="utf-8")))
+    for block, after in zip_longest(found, found[1:]):
+        if block[1] != "python":
+            continue
+        exec(compile(block[3], str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        if after is not None and after[1] == "text" and not after[2]:
+            assert printed.rstrip().splitlines() == after[3].rstrip().splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_links_between_pages_exist(page):
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", prose):
+        assert (page.parent / target).exists(), target
+
+
+def test_commands_show_what_is_printed(app, workplace, monkeypatch):
+    """A bash block of one command with a text block right behind it."""
+    monkeypatch.chdir(workplace)
+    for page in PAGES[1:]:
+        for name, text in files(page).items():
+            (workplace / name).write_text(text, encoding="utf-8")
+        pair = re.compile(r"^```bash\nflopcast ([^\n]*)\n```\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+        for line, shown in pair.findall(page.read_text(encoding="utf-8")):
+            printed = CliRunner().invoke(app, shlex.split(line, comments=True)).output
+            assert [text.rstrip() for text in printed.rstrip().splitlines()] == shown.rstrip().splitlines()
 
 
 def files(page):

@@ -51,7 +51,7 @@ def test_top_level_is_the_one_agreed() -> None:
     if result.returncode:
         pytest.skip("not a git checkout")
     top = {path.partition("/")[0] for path in result.stdout.splitlines() if not path.startswith(".")}
-    agreed = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks"}
+    agreed = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks", "docs"}
     assert top <= agreed | {"pyproject.toml", "README.md", "LICENSE"}
 
 
