@@ -97,7 +97,7 @@ def test_interrupted_it_says_how_far_it_came():
         if done > size / 2:
             raise KeyboardInterrupt
 
-    part = search(load_scenario(SMALL), top=1, progress=stop)
+    part = search(load_scenario(SMALL), top=1, progress=stop, plans_per_unit=200)
     assert not part.finished
     assert part.space.num_plans / 2 < part.plans_priced < part.space.num_plans
 
