@@ -55,7 +55,8 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
     # Where a group starts within a domain decides; that repeats after lcm(block, domain).
     blocks = min(num_groups, domain_gpus // math.gcd(block, domain_gpus))
     starts = (np.arange(blocks)[:, np.newaxis] * block + np.arange(stride)).ravel() % domain_gpus
-    domain = (np.unique(starts)[:, np.newaxis] + stride * np.arange(size)) // domain_gpus
+    starts = np.flatnonzero(np.bincount(starts))
+    domain = (starts[:, np.newaxis] + stride * np.arange(size)) // domain_gpus
     # Domains only grow along a group: a run of equal ones is a domain's share of it.
     begins = np.ones(domain.shape, bool)
     begins[:, 1:] = domain[:, 1:] != domain[:, :-1]

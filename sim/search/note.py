@@ -18,18 +18,21 @@ NOTE = "_search.json"
 
 def describe(space: Space, plans_per_unit: int, num_units: int) -> dict[str, Any]:
     """What was searched, in words of JSON; two searches with the same have the same table."""
-    sizes = space.layouts.prod(axis=1)
+    sizes, plan = space.layouts.prod(axis=1), space.scenario.plan
+    # Of its own plan a search keeps how layers are dealt; what it is called changes no price.
+    scenario = space.scenario.model_dump_json(exclude={"name", "description", "plan", "assumed"})
     return {
         "format": 1,
-        "scenario": json.loads(space.scenario.model_dump_json()),
+        "scenario": json.loads(scenario),
+        "as_layers": {"embedding": plan.embedding_as_layer, "head": plan.head_as_layer},
         "gpus": [int(sizes.min()), int(sizes.max())],
         "context": np.unique(space.layouts[:, 1]).tolist(),
         "overlaps": len({category.overlaps for category in space.categories}) > 1,
+        "plans_per_unit": plans_per_unit,
+        "plans": space.num_plans,
+        "units": num_units,
         "layouts": hashlib.sha256(space.layouts.tobytes()).hexdigest(),
         "categories": len(space.categories),
-        "plans": space.num_plans,
-        "plans_per_unit": plans_per_unit,
-        "units": num_units,
     }
 
 
@@ -59,7 +62,7 @@ def check_note(folder: Path, note: dict[str, Any]) -> None:
 def _differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
     """Where two notes differ, as `scenario.plan.tp (8, there 4)`."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        names = sorted({*ours, *theirs})
+        names = list(dict.fromkeys((*ours, *theirs)))
         return [
             found
             for name in names

@@ -18,7 +18,7 @@ Array = np.ndarray
 Answer = tuple[Array, Array]
 
 PLANS_PER_WORKER = 4_000_000
-"""A worker process takes about a second to start: below some seconds of work for it, none is started."""
+"""A process prices so many in one to two seconds, and takes about half of one to start."""
 AHEAD = 32
 """Units that an executor of unknown size holds at a time."""
 

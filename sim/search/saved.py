@@ -52,7 +52,7 @@ class Saved:
         path = _file(self.folder, number)
         unfinished = _unfinished(path)
         numbers = [name for name in table.column_names if name not in ("step_time_s", "memory_bytes")]
-        pq.write_table(table, unfinished, use_dictionary=numbers)
+        pq.write_table(table, unfinished, use_dictionary=numbers, compression="zstd")
         unfinished.replace(path)
         self.found.add(number)
 

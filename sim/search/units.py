@@ -16,8 +16,8 @@ from sim.search.space import Category, Space
 Array = np.ndarray
 
 PLANS_PER_UNIT = 400_000
-"""Large enough that what the plans of a unit share is computed seldom (about a fortieth of its time), small enough that
-a worker answers within a second and its arrays take some megabytes."""
+"""So many that what the plans of a unit share is computed seldom, so few that a worker answers in a fraction of a
+second and its arrays take tens of megabytes."""
 
 
 def price_unit(part: Space) -> tuple[Array, Array]:
