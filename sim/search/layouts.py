@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import product
 
@@ -56,7 +57,7 @@ def find_layouts(scenario: Scenario, gpus: tuple[int, int], context: tuple[int, 
     sizes = layouts.prod(axis=1)
     chosen: Array = layouts[(sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))]
     if not len(chosen):
-        raise InfeasiblePlan(_no_layout(scenario, gpus, axes[0], degrees, sizes))
+        raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
     return chosen
 
 
@@ -81,10 +82,9 @@ def cuts_sequences(layouts: Array, length: int) -> Array:
     return whole
 
 
-def _no_layout(
-    scenario: Scenario, gpus: tuple[int, int], tensor: list[int], context: tuple[int, ...], sizes: Array
-) -> str:
-    """Why no tp · cp · pp · dp is in the range, and which sizes would be."""
+def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[int], ...], sizes: Array) -> str:
+    """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be."""
+    tensor, context, pipelines, _ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
     wanted = f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
     if gpus[0] > owned:
@@ -96,8 +96,12 @@ def _no_layout(
     below, above = possible[possible < gpus[0]], possible[possible > gpus[1]]
     near = [f"{int(each):,}" for each in (*below[-1:], *above[:1])]
     cut = "" if context == (1,) else f"cp be {' or '.join(map(str, context))}, "
+    # Replicas that would fill the range, the fewest first: a batch must be a multiple of them.
+    models = np.prod(np.array(list(product(tensor, context, pipelines))), axis=1)
+    replicas = -(-gpus[0] // models)
+    fewest = int(replicas[replicas * models <= min(gpus[1], owned)].min())
     return (
         f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp the "
         f"{dealt_layers(scenario)} layers, dp the batch of {batch:,}, and no product of such numbers lies there; "
-        f"nearest sizes that work: {' and '.join(near) or 'none'}"
+        f"nearest sizes that work: {' and '.join(near) or 'none'}; or a batch that is a multiple of {fewest:,} (--batch)"
     )

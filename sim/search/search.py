@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -97,12 +98,13 @@ def search(
             raise SpecError(f"{name} = {number} must be at least 1")
     own = scenario.plan.num_gpus
     fewest, most = gpus or ((own, own) if max_gpus is None else (1, max_gpus))
-    if max_gpus is not None:
-        most = min(most, max_gpus)
     if fewest > most or fewest < 1:
         raise SpecError(
             f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
         )
+    if max_gpus is not None and max_gpus < fewest:
+        raise SpecError(f"--max-gpus {max_gpus:,} leaves no plan of {fewest:,} GPUs or more; raise it or lower --gpus")
+    most = most if max_gpus is None else min(most, max_gpus)
     limit = scenario.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
@@ -161,9 +163,8 @@ def _none_fits(result: SearchResult) -> str:
     partly = "" if result.finished else f" (interrupted after {result.plans_priced:,} of {result.space.num_plans:,})"
     limited = result.memory_limit_bytes < gpu.memory_bytes
     named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
-    remedy = (
-        f"raise --memory-limit to {show(lowest, 'B')} or more, or " if limited and lowest < gpu.memory_bytes else ""
-    )
+    enough = f"{math.ceil(lowest / 1e9)} GB"
+    remedy = f"raise --memory-limit to {enough}, or " if limited and lowest < gpu.memory_bytes else ""
     return (
         f"none of {result.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "
         f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
