@@ -99,9 +99,10 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
     # Replicas that would fill the range, the fewest first: a batch must be a multiple of them.
     models = np.prod(np.array(list(product(tensor, context, pipelines))), axis=1)
     replicas = -(-gpus[0] // models)
-    fewest = int(replicas[replicas * models <= min(gpus[1], owned)].min())
+    replicas = replicas[replicas * models <= min(gpus[1], owned)]
+    other = f"; or a batch that is a multiple of {int(replicas.min()):,} (--batch)" if len(replicas) else ""
     return (
         f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp the "
         f"{dealt_layers(scenario)} layers, dp the batch of {batch:,}, and no product of such numbers lies there; "
-        f"nearest sizes that work: {' and '.join(near) or 'none'}; or a batch that is a multiple of {fewest:,} (--batch)"
+        f"nearest sizes that work: {' and '.join(near) or 'none'}{other}"
     )

@@ -82,6 +82,8 @@ def test_an_empty_set_says_what_emptied_it():
         search(scenario, context=(3, 7))
     with pytest.raises(InfeasiblePlan, match=r"no plan on 28 GPUs.*cp be 4, pp the 48 layers, dp the batch of 4"):
         search(scenario, gpus=(28, 28), context=(4,))
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs.*nearest sizes that work: 4$"):
+        search(scenario, gpus=(2, 2), context=(4,))
     with pytest.raises(InfeasiblePlan, match=r"no plan on 7 GPUs: tp must divide the heads.*nearest sizes"):
         search(scenario, gpus=(7, 7))
     batch = scenario.replace(training=scenario.training.replace(global_batch_size=5), plan=ParallelPlan())
