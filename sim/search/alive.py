@@ -33,12 +33,26 @@ class Kept:
         return peak
 
 
-def kept_by_ends(columns: Columns, num_microbatches: Array) -> tuple[Kept, Kept]:
-    """Of the first and of the last rank."""
-    m, pp = num_microbatches, columns.pp
+@dataclass(frozen=True, slots=True)
+class KeptByRanks:
+    """Of the first and the last rank, and chunks kept by the fullest middle one; over rows."""
+
+    first: Kept
+    middle: Array
+    last: Kept
+
+    def take(self, rows: Array) -> KeptByRanks:
+        """Of some of the rows."""
+        first, last = (Kept(each.chunks[rows], each.least[rows], each.most[rows]) for each in (self.first, self.last))
+        return KeptByRanks(first, self.middle[rows], last)
+
+
+def kept_by_ranks(columns: Columns, num_microbatches: Array) -> KeptByRanks:
+    """What ranks keep in these rows. Of one chunk a rank GPipe keeps all micro-batches and 1F1B pp − rank."""
+    m, pp, v = num_microbatches, columns.pp, columns.num_chunks
     gpipe = columns.schedule == SCHEDULES.index("gpipe")
-    many = np.flatnonzero(columns.num_chunks > 1)
-    sizes = np.stack([pp[many], columns.num_chunks[many], np.minimum(m[many] // pp[many], _ROUNDS)])
+    many = np.flatnonzero(v > 1)
+    sizes = np.stack([pp[many], v[many], np.minimum(m[many] // pp[many], _ROUNDS)])
     cases, case = np.unique(sizes, axis=1, return_inverse=True)
     ends = []
     for last, own in ((False, np.where(gpipe, m, np.minimum(m, pp))), (True, np.where(gpipe, m, 1))):
@@ -48,14 +62,9 @@ def kept_by_ends(columns: Columns, num_microbatches: Array) -> tuple[Kept, Kept]
             for whole, part in zip((kept.chunks, kept.least, kept.most), found, strict=True):
                 whole[many] = part[case.ravel()]
         ends.append(kept)
-    return ends[0], ends[1]
-
-
-def kept_in_the_middle(columns: Columns, num_microbatches: Array) -> Array:
-    """Chunks that the fullest middle rank keeps: the second, or under GPipe any."""
-    m, pp, v = num_microbatches, columns.pp, columns.num_chunks
-    one = np.where(columns.schedule == SCHEDULES.index("gpipe"), m, np.minimum(m, pp - 1))
-    return np.where(v > 1, np.minimum(m * v, 2 * (pp - 2) + (v - 1) * pp + 1), one)
+    # The fullest of the middle ranks is the second.
+    middle = np.where(v > 1, np.minimum(m * v, 2 * (pp - 2) + (v - 1) * pp + 1), np.minimum(m, pp - 1))
+    return KeptByRanks(ends[0], np.where(gpipe, m, middle), ends[1])
 
 
 def _interleaved(pp: Array, chunks: Array, rounds: Array, last: bool) -> tuple[Array, Array, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
-from sim.costs.stage import rank_once_a_step
+from sim.costs.stage import rank_once_a_step, tied_reduction
 from sim.costs.zero import Sharded, gathered_widths, sharded_block
 from sim.search.columns import table
 from sim.search.facts import Spots, take_group
@@ -97,7 +97,45 @@ def sharded_blocks(scenario: Scenario, zero_stage: int, spots: Spots, held: Held
     ]
 
 
-def take_sharded(block: Sharded, rows: Array) -> Sharded:
-    """Of rows instead of spots."""
-    numbers = (each[rows] for each in (block.weights, block.grads, block.gather, block.scatter))
-    return Sharded(take_group(block.group, rows), *numbers)
+class AtSpots:
+    """What spots hold, and its prices under every ZeRO stage, each computed once and looked up for rows."""
+
+    def __init__(self, scenario: Scenario, spots: Spots, compute: ComputeModel, fabric: Fabric) -> None:
+        self.scenario, self.spots, self.compute, self.fabric = scenario, spots, compute, fabric
+        self.held = params_held(scenario, spots)
+        self._once: dict[int, OnceAStep] = {}
+        self._sharded: dict[int, list[Sharded]] = {}
+        self._tied: Array | None = None
+
+    def once(self, zero_stage: int, rows: Array) -> OnceAStep:
+        """What the rows at these spots do once a step."""
+        if zero_stage not in self._once:
+            found = once_a_step(self.scenario, zero_stage, self.spots, self.held, self.compute, self.fabric)
+            # Nothing waits for a rank that is not there.
+            missing = np.stack([self.spots.pp < 1, self.spots.pp < 3, self.spots.pp < 2])
+            found.update[missing] = found.gather[missing] = 0.0
+            self._once[zero_stage] = found
+        return self._once[zero_stage].take(rows)
+
+    def sharded(self, zero_stage: int, rows: Array) -> list[Sharded]:
+        """Their layer, embedding and head as ZeRO moves them at every visit."""
+        if zero_stage not in self._sharded:
+            self._sharded[zero_stage] = sharded_blocks(self.scenario, zero_stage, self.spots, self.held, self.fabric)
+        return [
+            Sharded(
+                take_group(each.group, rows),
+                *(part[rows] for part in (each.weights, each.grads, each.gather, each.scatter)),
+            )
+            for each in self._sharded[zero_stage]
+        ]
+
+    def tied(self, rows: Array) -> Array:
+        """Their reduction of a tied embedding's gradient between first and last rank. [s]"""
+        spots = self.spots
+        if not self.scenario.model.tied_embeddings:
+            return np.zeros(len(rows))
+        if self._tied is None:
+            width = spots.tp * spots.dp * spots.cp
+            self._tied = tied_reduction(self.scenario, spots.tp, width, width * spots.pp, self.fabric) * (spots.pp > 1)
+        tied: Array = self._tied[rows]
+        return tied

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.costs.block import cut_of
-from sim.search.alive import kept_by_ends, kept_in_the_middle
+from sim.search.alive import KeptByRanks
 from sim.search.columns import Columns, table
 from sim.search.facts import Cells
 from sim.search.layouts import dealt_layers
@@ -36,7 +36,7 @@ class Peaks:
 def find_peaks(
     scenario: Scenario,
     columns: Columns,
-    num_microbatches: Array,
+    kept: KeptByRanks,
     cell: Array,
     cells: Cells,
     sequence_parallel: bool,
@@ -56,13 +56,12 @@ def find_peaks(
     middle = dealt_layers(scenario) / (columns.pp * columns.num_chunks) * layer
     alone = columns.pp == 1
     first, last = middle - plan.embedding_as_layer * layer + embedding, middle - plan.head_as_layer * layer + head
-    of_first, of_last = kept_by_ends(columns, num_microbatches)
     peaks = (
-        of_first.peak(middle, np.where(alone, first + last - middle, first)),
-        kept_in_the_middle(columns, num_microbatches) * middle,
-        of_last.peak(middle, last),
+        kept.first.peak(middle, np.where(alone, first + last - middle, first)),
+        kept.middle * middle,
+        kept.last.peak(middle, last),
     )
-    logits = np.stack([of_last.most * alone, np.zeros_like(of_last.most), of_last.most])
+    logits = np.stack([kept.last.most * alone, np.zeros_like(kept.last.most), kept.last.most])
     sizes = [cut_memory(each, cut_of(each)) for each in given]
     working = np.stack([np.broadcast_to(each.working, size)[cell] for each in sizes])[:, np.newaxis]
     rest = (np.broadcast_to(each, size)[cell] for each in (sizes[0].logits, sizes[0].held_logits, sizes[0].boundary))

@@ -12,14 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel
-from sim.costs.stage import tied_reduction
 from sim.engines.closed_form import pipeline_time
 from sim.engines.timeline import step_end
 from sim.search.columns import stack_of, table
 from sim.search.facts import Facts
-from sim.search.held import Held, OnceAStep, once_a_step, sharded_blocks, take_sharded
+from sim.search.held import AtSpots, OnceAStep
 from sim.search.hidden import gather_windows, reduction_after_end
 from sim.search.sends import Sends, send_times
 from sim.search.stages import Passes, block_seconds, cell_scenario, stage_seconds
@@ -36,15 +33,13 @@ class StepTimes:
         self,
         scenario: Scenario,
         facts: Facts,
-        held: Held,
+        at_spots: AtSpots,
         sequence_parallel: bool,
         recomputes: Sequence[str],
-        compute: ComputeModel,
-        fabric: Fabric,
     ) -> None:
-        self.scenario, self.facts, self.held = scenario, facts, held
+        self.scenario, self.facts, self.at_spots = scenario, facts, at_spots
         self.sequence_parallel, self.recomputes = sequence_parallel, recomputes
-        self.compute, self.fabric = compute, fabric
+        self.compute, self.fabric = at_spots.compute, at_spots.fabric
         self._known: dict[Any, Any] = {}
 
     def of(self, zero_stage: int, overlaps: tuple[bool, ...]) -> Array:
@@ -58,16 +53,16 @@ class StepTimes:
         ends = self._remembered(
             ("ends", *visit, overlap_p2p), lambda: self._ends(forward, backward, blocking=not overlap_p2p)
         )
-        once: OnceAStep = self._remembered(("once", zero_stage), lambda: self._once(zero_stage))
+        once: OnceAStep = self._remembered(("once", zero_stage), lambda: self.at_spots.once(zero_stage, facts.spot))
         exposed = once.reduce[[0, 1, 1, 2]][:, np.newaxis]
         if overlap_reduce and once.reduce.any():
-            params = self.held.ranks[:, facts.spot]
+            params = self.at_spots.held.ranks[:, facts.spot]
             after = reduction_after_end(facts, params, backward, once, self._sends(), blocking=not overlap_p2p)
             exposed = exposed - once.hidden_share * np.clip(exposed - after, 0.0, exposed)
         gather = once.gather[:, np.newaxis]
         if overlap_gather and once.gather.any():
             gather = gather - once.hidden_share * np.minimum(gather, gather_windows(facts, forward))
-        tied = self._remembered("tied", self._tied)
+        tied = self._remembered("tied", lambda: self.at_spots.tied(facts.spot))
         seconds: Array = step_end(ends + exposed, tied, once.update[:, np.newaxis] + gather)
         return seconds + self.scenario.stack.step_setup_s
 
@@ -86,11 +81,7 @@ class StepTimes:
         sharded = None
         if zero_stage >= 2:
             sharded = self._remembered(
-                ("sharded", zero_stage),
-                lambda: [
-                    take_sharded(block, self.facts.spot)
-                    for block in sharded_blocks(self.scenario, zero_stage, self.facts.spots, self.held, self.fabric)
-                ],
+                ("sharded", zero_stage), lambda: self.at_spots.sharded(zero_stage, self.facts.spot)
             )
         stack = self._stack(overlap_reduce, overlap_gather, overlap_tp)
         given = table(self.scenario, stack, zero_stage=zero_stage)
@@ -128,22 +119,3 @@ class StepTimes:
         for rank in (near, far, pp - 1):
             ends.append(np.where(rank > 0, pipeline - (backward[0] + (rank - 1) * backward[1]), -np.inf))
         return np.stack(ends)
-
-    def _once(self, zero_stage: int) -> OnceAStep:
-        facts = self.facts
-        whole = once_a_step(self.scenario, zero_stage, facts.spots, self.held, self.compute, self.fabric)
-        # Nothing waits for a rank that is not there.
-        missing = np.stack([facts.spots.pp < 1, facts.spots.pp < 3, facts.spots.pp < 2])
-        whole.update[missing] = whole.gather[missing] = 0.0
-        return whole.take(facts.spot)
-
-    def _tied(self) -> Array:
-        """Reduction of a tied embedding's gradient between first and last rank."""
-        spots = self.facts.spots
-        if not self.scenario.model.tied_embeddings:
-            return np.zeros(len(self.facts.spot))
-        replicas = spots.dp * spots.cp
-        width = spots.tp * replicas
-        seconds = tied_reduction(self.scenario, spots.tp, width, width * spots.pp, self.fabric) * (spots.pp > 1)
-        tied: Array = seconds[self.facts.spot]
-        return tied

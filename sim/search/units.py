@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from sim.costs.block import pricing
+from sim.search.alive import kept_by_ranks
 from sim.search.facts import gather_facts, without_schedule
-from sim.search.held import params_held
+from sim.search.held import AtSpots
 from sim.search.memory import find_peaks, memory_bytes
 from sim.search.price import StepTimes
 from sim.search.space import Category, Space
@@ -30,8 +31,9 @@ def price_unit(part: Space) -> tuple[Array, Array]:
     recomputes = tuple(dict.fromkeys(category.recompute for category in part.categories))
     timed, stands_for = without_schedule(columns)
     facts = gather_facts(part, columns.take(timed))
-    held = params_held(scenario, facts.spots)
-    params = held.ranks[:, columns.layout]
+    at_spots = AtSpots(scenario, facts.spots, compute, fabric)
+    params = at_spots.held.ranks[:, columns.layout]
+    kept = kept_by_ranks(columns, facts.num_microbatches[stands_for])
     answers = np.empty((2, part.num_plans))
     places = _places(part)
     for flag in {category.sequence_parallel for category in part.categories}:
@@ -41,10 +43,8 @@ def price_unit(part: Space) -> tuple[Array, Array]:
         needed = np.unique(stands_for[rows])
         here = np.searchsorted(needed, stands_for[rows])
         own, own_facts = columns.take(rows), facts.take(needed)
-        times = StepTimes(scenario, own_facts, held, flag, recomputes, compute, fabric)
-        peaks = find_peaks(
-            scenario, own, own_facts.num_microbatches[here], own_facts.cell[here], facts.cells, flag, recomputes
-        )
+        times = StepTimes(scenario, own_facts, at_spots, flag, recomputes)
+        peaks = find_peaks(scenario, own, kept.take(rows), own_facts.cell[here], facts.cells, flag, recomputes)
         kinds = {(each.zero_stage, each.overlaps) for each in part.categories if each.sequence_parallel is flag}
         for zero_stage in {zero_stage for zero_stage, _ in kinds}:
             nbytes = memory_bytes(scenario, own, zero_stage, params[:, rows], peaks)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.schedules import build_order
 from sim.schedules.passes import alive
-from sim.search.alive import kept_by_ends, kept_in_the_middle
+from sim.search.alive import kept_by_ranks
 from sim.search.columns import SCHEDULES, Columns
 
 
@@ -31,14 +31,14 @@ def test_peaks_equal_those_of_the_order(schedule, pp, chunks, rounds, rest, oute
     microbatches = rounds * pp if many else rounds * pp + rest
     order = build_order(schedule, pp, chunks, microbatches, fold=False)
     stages = pp * chunks
-    first, last = kept_by_ends(row(schedule, pp, chunks), np.array([microbatches]))
-    for kept, rank, stage in ((first, 0, 0), (last, pp - 1, stages - 1)):
+    ranks = kept_by_ranks(row(schedule, pp, chunks), np.array([microbatches]))
+    for kept, rank, stage in ((ranks.first, 0, 0), (ranks.last, pp - 1, stages - 1)):
         weights = np.ones(stages)
         weights[stage] = outer
         peak = max(alive(order, weights)[rank])
         assert kept.peak(np.array([1.0]), np.array([outer]))[0] == pytest.approx(peak, rel=1e-12)
     heads = max(alive(order, np.arange(stages) == stages - 1)[pp - 1])
-    assert last.most[0] == heads
+    assert ranks.last.most[0] == heads
     if pp > 2:
         middle = max(max(each) for each in alive(order, np.ones(stages))[1:-1])
-        assert kept_in_the_middle(row(schedule, pp, chunks), np.array([microbatches]))[0] == middle
+        assert ranks.middle[0] == middle
