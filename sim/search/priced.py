@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +54,10 @@ class Prices(Protocol):
     """Where the prices of a search are kept; units may come in any order and are given back in theirs."""
 
     @property
+    def folder(self) -> Path | None:
+        """On disk; None where they are in memory."""
+
+    @property
     def done(self) -> frozenset[int]:
         """Numbers of the units that are there."""
 
@@ -71,6 +76,7 @@ class InMemory:
     """Kept as arrays: 22 bytes a plan."""
 
     parts: dict[int, Priced] = field(default_factory=dict)
+    folder: Path | None = None
 
     @property
     def done(self) -> frozenset[int]:

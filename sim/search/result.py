@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class SearchResult:
     def plans_per_s(self) -> float:
         """Plans priced and checked a second."""
         return (self.plans_priced - self.plans_restored) / self.elapsed_s
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the table is saved."""
+        return self.prices.folder
 
     def blocks(self) -> Iterator[Priced]:
         """The prices, some at a time, so that those of a large search need not be in memory together."""
