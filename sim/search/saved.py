@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ class Saved:
         return Priced(*(table[name].to_numpy() for name in Priced.__slots__))
 
 
-def open_folder(folder: Path, space: Space, plans_per_unit: int, units: list[tuple[int, Space]]) -> Saved:
+def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
     """A folder to save a search in: a new one, or that of the same search, with what it holds.
 
     Raises
@@ -84,7 +85,8 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int, units: list[tup
         import pyarrow  # noqa: F401
     except ImportError:
         raise SpecError("--save needs pyarrow: pip install 'flopcast[search]'") from None
-    note = describe(space, plans_per_unit, len(units))
+    sizes = [part.num_plans for part in space.parts(plans_per_unit)]
+    note = describe(space, plans_per_unit, len(sizes))
     mark = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"--save {folder} is a file; it is left as it is: name a folder for the Parquet files")
@@ -101,17 +103,18 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int, units: list[tup
         return Saved(folder, mark, set())
     check_note(folder, note)
     found = set()
-    sizes = {_file(folder, number): (number, part) for number, part in units}
+    numbers = {_file(folder, number): number for number in range(len(sizes))}
     for path in there:
         if path.name == NOTE:
             continue
-        if path not in sizes:
+        if path not in numbers:
             raise SpecError(f"--save {folder} holds {path.name}, which is no part of this search; name another folder")
-        _check_file(path, sizes[path][1].num_plans, mark)
-        found.add(sizes[path][0])
+        _check_file(path, sizes[numbers[path]], mark)
+        found.add(numbers[path])
     saved = Saved(folder, mark, found)
     if found:
-        _check_prices(saved, *sizes[_file(folder, min(found))])
+        first = min(found)
+        _check_prices(saved, first, next(islice(space.parts(plans_per_unit), first, None)))
     return saved
 
 

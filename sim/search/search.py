@@ -111,10 +111,11 @@ def search(
     space = build_space(
         scenario, (fewest, most), context=context or tuple(sorted({1, scenario.plan.cp})), overlaps=overlaps
     )
-    units = list(enumerate(space.parts(plans_per_unit)))
-    prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit, units)
-    restored = done = sum(part.num_plans for number, part in units if number in prices.done)
-    todo = [unit for unit in units if unit[0] not in prices.done]
+    prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
+    there = prices.done
+    restored = done = sum(part.num_plans for number, part in enumerate(space.parts(plans_per_unit)) if number in there)
+    # Parts are made as they are priced, and dropped with all they looked up.
+    todo = ((number, part) for number, part in enumerate(space.parts(plans_per_unit)) if number not in there)
     processes = processes_for(space.num_plans - done) if jobs is None else jobs
     finished = True
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -44,6 +44,10 @@ class Space:
     layouts: Array
     categories: tuple[Category, ...]
     first_row: int = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To travel light: what follows from these is computed anew where it is needed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def _shapes(self) -> list[Array]:

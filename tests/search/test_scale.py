@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -106,6 +107,24 @@ def test_a_dask_cluster_gives_the_same_table(scenario, alone, tmp_path):
     assert same(alone, result)
     assert len({os.getpid(), *pids.values()}) == 3
     assert all(met > 0 for met in busy.values())
+
+
+def test_memory_stays_flat(scenario, tmp_path):
+    """Saved, a plan more costs less than the 22 bytes of its prices: only layouts are kept, and what is known of them."""
+    pytest.importorskip("pyarrow.parquet")
+
+    def peak(context):
+        tracemalloc.start()
+        folder = tmp_path / str(len(context))
+        result = search(scenario, context=context, top=1, confirm=1, plans_per_unit=8000, save=folder)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return result.plans_priced, most
+
+    search(scenario, top=1, confirm=1, save=tmp_path / "warm")
+    few, many = peak((1,)), peak((1, 2, 4, 8))
+    assert many[0] > 5 * few[0]
+    assert many[1] - few[1] < 8 * (many[0] - few[0])
 
 
 def die(part):
