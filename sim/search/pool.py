@@ -20,7 +20,7 @@ Answer = tuple[Array, Array]
 PLANS_PER_WORKER = 4_000_000
 """A process prices so many in one to two seconds, and takes about half of one to start."""
 AHEAD = 32
-"""Units that an executor of unknown size holds at a time."""
+"""Units that an executor of unknown size is handed at a time; of a known one, two for each process."""
 
 
 def processes_for(num_plans: int) -> int:
@@ -30,15 +30,15 @@ def processes_for(num_plans: int) -> int:
 
 
 def run_units(
-    units: Iterable[tuple[int, Space]], jobs: int, executor: Executor | None = None
+    units: Iterable[tuple[int, Space]], jobs: int | None, executor: Executor | None = None
 ) -> Iterator[tuple[int, Space, Answer]]:
     """Answers of the units, in the order in which they come.
 
     Parameters
     ----------
     units : iterable of (number, part)
-    jobs : int
-        Processes of a pool of our own, where there is no executor; 1: this process.
+    jobs : int, optional
+        Processes of a pool of our own, of the executor if there is one. Without either: this process.
     executor : Executor, optional
         Carries `price_unit` and its argument to wherever it works; not shut down.
 
@@ -47,16 +47,16 @@ def run_units(
     FlopcastError
         A worker process died.
     """
-    if executor is None and jobs == 1:
+    if executor is None and (jobs or 1) == 1:
         for number, part in units:
             yield number, part, price_unit(part)
         return
     if executor is not None:
-        yield from _through(executor, units, AHEAD)
+        yield from _through(executor, units, 2 * jobs if jobs else AHEAD)
         return
     pool = ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_the_parent)
     try:
-        yield from _through(pool, units, 2 * jobs)
+        yield from _through(pool, units, 2 * (jobs or 1))
     except BrokenProcessPool:
         raise FlopcastError(
             "a worker process died, perhaps for want of memory; try fewer --jobs, and --save to keep what was priced "

@@ -69,7 +69,8 @@ def search(
     progress : callable, optional
         Called with (plans priced, plans in the space).
     jobs : int, optional
-        Processes that price. Default: one for every few million plans, as many as there are cores.
+        Processes that price. Default: one for every few million plans, as many as there are cores. Of an executor: its
+        processes, if more than 16, so that none waits.
     executor : Executor, optional
         Of `concurrent.futures`, instead of processes of our own: what carries the units of work across machines, as
         Dask's `Client.get_executor()` or mpi4py's `MPIPoolExecutor` do. The answer is the same.
@@ -116,7 +117,7 @@ def search(
     restored = done = sum(part.num_plans for number, part in enumerate(space.parts(plans_per_unit)) if number in there)
     # Parts are made as they are priced, and dropped with all they looked up.
     todo = ((number, part) for number, part in enumerate(space.parts(plans_per_unit)) if number not in there)
-    processes = processes_for(space.num_plans - done) if jobs is None else jobs
+    processes = processes_for(space.num_plans - done) if jobs is None and executor is None else jobs
     finished = True
     try:
         for number, part, answer in run_units(todo, processes, executor):

@@ -40,8 +40,7 @@ def price_unit(part: Space) -> tuple[Array, Array]:
         rows = part.rows_of(flag)
         if not len(rows):
             continue
-        needed = np.unique(stands_for[rows])
-        here = np.searchsorted(needed, stands_for[rows])
+        needed, here = np.unique(stands_for[rows], return_inverse=True)
         own, own_facts = columns.take(rows), facts.take(needed)
         times = StepTimes(scenario, own_facts, at_spots, flag, recomputes)
         peaks = find_peaks(scenario, own, kept.take(rows), own_facts.cell[here], facts.cells, flag, recomputes)

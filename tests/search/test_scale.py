@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
-from sim.search import build_space, search
+from sim.search import Space, build_space, price_all, search
 from sim.search.pool import PLANS_PER_WORKER, processes_for
 from sim.search.units import price_unit
 from sim.specs import load_scenario
@@ -257,5 +257,11 @@ def test_a_space_counts_and_cuts_itself(scenario):
     assert sum(part.num_plans for part in parts) == space.num_plans
     assert np.array_equal(np.concatenate([part.layouts for part in parts]), space.layouts)
     assert [part.first_row for part in parts] == [0, *np.cumsum([len(part.columns) for part in parts])[:-1]]
+    some = Space(scenario, space.layouts[:9], space.categories[5::7])
+    whole = {space.categories[number]: (rows, seconds) for number, rows, seconds, _ in
+             price_all(Space(scenario, space.layouts[:9], space.categories))}  # fmt: skip
+    for number, rows, seconds, _ in price_all(some):
+        assert np.array_equal(rows, whole[some.categories[number]][0])
+        np.testing.assert_allclose(seconds, whole[some.categories[number]][1], rtol=1e-14)
     rows = np.array([0, 17, len(space.columns) - 1])
     assert np.array_equal(space.gpus_of(rows), space.columns.num_gpus[rows])
