@@ -41,6 +41,10 @@ def search(
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4.")
     ] = None,
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that price; as many as pay if not given.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Folder for the table of all plans, in Parquet; an interrupted search goes on.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
@@ -74,6 +78,8 @@ def search(
             context=None if cp is None else _degrees(cp),
             overlaps=overlaps,
             progress=progress,
+            jobs=jobs,
+            save=save,
         )
     reason = why_not(result, named) if named else None
     alternatives = other_schedules(result) if others else []

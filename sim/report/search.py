@@ -38,17 +38,19 @@ def search_view(result: SearchResult) -> Group:
 def _heading(result: SearchResult) -> Text:
     scenario = result.space.scenario
     title = Text(scenario.name, style="bold")
+    now = result.plans_priced - result.plans_restored
+    saved = f"{result.plans_restored:,} read from {result.folder}, " if result.plans_restored else ""
     title.append(f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n", style="not bold")
     title.append(
-        f"{result.plans_priced:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
-        f"({result.plans_per_s:,.0f} a second), {result.plans_feasible:,} fit in "
+        f"{now:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
+        f"({result.plans_per_s:,.0f} a second), {saved}{result.plans_feasible:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} a GPU",
         style="dim",
     )
     if not result.finished:
         title.append(
             f"\ninterrupted: only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at; better "
-            "ones may be among the rest",
+            f"ones may be among the rest{'; the same command goes on' if result.folder else ''}",
             style="bold red",
         )
     return title

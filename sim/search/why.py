@@ -12,7 +12,8 @@ from sim.errors import FlopcastError, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.search import SearchResult
+from sim.search.priced import Priced
+from sim.search.result import SearchResult
 from sim.search.space import SCHEDULES
 from sim.units import show
 
@@ -54,25 +55,21 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     for name in named:
         if name not in known:
             raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, known)}")
-    match = _matching(result, named)
-    if not match.any():
+    count, best, leanest = _matching(result, named)
+    if not count:
         return _unpriced(result, named)
-    fits = match & (result.memory_bytes <= result.memory_limit_bytes)
-    if not fits.any():
-        place = int(np.argmin(np.where(match, result.memory_bytes, np.inf)))
-        plan = result.scenario_at(place).plan
+    if best is None:
+        plan, needed = result.scenario_at(leanest).plan, float(result.prices.at(np.array([leanest])).memory_bytes[0])
         return Why(
-            f"none of the {np.count_nonzero(match):,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the "
-            f"leanest needs {show(float(result.memory_bytes[place]), 'B')} (recompute {plan.recompute}, ZeRO "
-            f"{plan.zero_stage}, dp {plan.dp}, micro-batch {plan.microbatch_size})",
+            f"none of the {count:,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the leanest needs "
+            f"{show(needed, 'B')} (recompute {plan.recompute}, ZeRO {plan.zero_stage}, dp {plan.dp}, micro-batch "
+            f"{plan.microbatch_size})",
             None,
             None,
             {},
         )
-    ranking = result.ranking()
-    rank = int(np.flatnonzero(fits[ranking])[0])
-    answer = estimate(result.scenario_at(int(ranking[rank])))
-    return Why(None, answer, rank + 1, losses(result.best[0].answer, answer))
+    answer = estimate(result.scenario_at(best))
+    return Why(None, answer, result.rank_at(best), losses(result.best[0].answer, answer))
 
 
 def losses(best: Estimate, other: Estimate) -> dict[str, float]:
@@ -82,7 +79,8 @@ def losses(best: Estimate, other: Estimate) -> dict[str, float]:
     return dict(sorted(apart.items(), key=lambda item: -item[1]))
 
 
-def _matching(result: SearchResult, named: Mapping[str, Any]) -> np.ndarray:
+def _matching(result: SearchResult, named: Mapping[str, Any]) -> tuple[int, int | None, int]:
+    """How many plans have these fields; the places of the best of them that fits, and of the leanest."""
     columns = result.space.columns
     rows = np.ones(len(columns), bool)
     for name in NUMBERS:
@@ -95,8 +93,22 @@ def _matching(result: SearchResult, named: Mapping[str, Any]) -> np.ndarray:
         [all(getattr(each, name) == named.get(name, getattr(each, name)) for name in CHOICES)
          for each in result.space.categories]
     )  # fmt: skip
-    match: np.ndarray = rows[result.row] & chosen[result.category]
-    return match
+    count, best, leanest, begin = 0, None, 0, 0
+    least, lowest = (np.inf, np.inf), np.inf
+    for block in result.blocks():
+        match = np.flatnonzero(rows[block.row] & chosen[block.category])
+        count += len(match)
+        if len(match):
+            some: Priced = block.take(match)
+            place = int(np.argmin(some.memory_bytes))
+            if some.memory_bytes[place] < lowest:
+                lowest, leanest = float(some.memory_bytes[place]), begin + int(match[place])
+            score = np.where(some.memory_bytes <= result.memory_limit_bytes, result.score(some), np.inf)
+            place = int(np.lexsort((some.memory_bytes, score))[0])
+            if (score[place], some.memory_bytes[place]) < least and score[place] < np.inf:
+                least, best = (float(score[place]), float(some.memory_bytes[place])), begin + int(match[place])
+        begin += len(block)
+    return count, best, leanest
 
 
 def _unpriced(result: SearchResult, named: Mapping[str, Any]) -> Why:

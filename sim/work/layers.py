@@ -10,6 +10,7 @@ Elementwise kernels are counted by the bytes they read and write: `width` bytes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +66,11 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     BlockWork
         Forward, input gradient, weight gradient, and what `cut.recompute` runs again in the backward.
     """
+    return layer_works(model, stack, cut, (cut.recompute,))[0]
+
+
+def layer_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[BlockWork]:
+    """As `layer_work`, for several ways to recompute instead of the cut's own; they share all other phases."""
     core = _attention_core(model, stack, cut)
     attention = _projections_around(core, model, stack, cut)
     mlp = _mlp(model, stack, cut)
@@ -72,18 +78,10 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     accumulate = _gradient_accumulation(layer_params(model) / cut.tp, stack, cut.width)
     cast_f, cast_b = _casts(model, stack, cut)
     attention = BlockWork(cast_f + attention.forward, cast_b + attention.input_grad, attention.weight_grad)
-    again = {
-        "none": Phase(),
-        "selective": core.forward,
-        "per_op": _per_op(forward),
-        "full": forward,
-    }[cut.recompute]
-    return BlockWork(
-        forward=forward,
-        input_grad=mlp.input_grad + attention.input_grad,
-        weight_grad=mlp.weight_grad + attention.weight_grad + accumulate,
-        recompute=again,
-    )
+    input_grad = mlp.input_grad + attention.input_grad
+    weight_grad = mlp.weight_grad + attention.weight_grad + accumulate
+    again = {"none": Phase(), "selective": core.forward, "per_op": _per_op(forward), "full": forward}
+    return [BlockWork(forward, input_grad, weight_grad, again[each]) for each in recomputes]
 
 
 def _per_op(forward: Phase) -> Phase:
