@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands.bring import bring
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
@@ -154,6 +155,7 @@ def show_preset(
 add_commands(app)  # schedule, timeline, compare-schedules
 
 
+app.command("import")(bring)
 app.command()(topology)
 app.command()(search)
 app.command()(simulate)
