@@ -12,6 +12,7 @@ import typer
 
 from sim.commands.bring import bring
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.report import report
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
 from sim.commands.search import search
@@ -159,6 +160,7 @@ app.command("import")(bring)
 app.command()(topology)
 app.command()(search)
 app.command()(simulate)
+app.command()(report)
 
 
 def _add_commands() -> None:

@@ -57,7 +57,7 @@ def _in_range(number: Any, unit: str, key: str, written: Any) -> Any:
     if _SMALLEST <= abs(number) <= _LARGEST:
         return number
     raise ValueError(
-        f"{key} = {_shown(written)} is outside what {NOUNS[unit]} can be here: {_SMALLEST:g} to {_LARGEST:g} in SI units"
+        f"{key} = {_shown(written)} is outside what {NOUNS[unit]} can be: {_SMALLEST:g} to {_LARGEST:g} in SI units"
     )
 
 

@@ -44,7 +44,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("plan.dp=" + "1" * 400, r"dp = a number of about 399 digits is larger than any count here"),
         ("plan.dp='" + "1" * 400 + "'", r"402 letters\) is larger than any count here"),
         ("cluster.node.gpu.num_sms=" + "1" * 400, r"is larger than any count here"),
-        ("cluster.inter_node_bandwidth=1e-300 B/s", r"'1e-300 B/s' is outside what a bandwidth can be here"),
+        ("cluster.inter_node_bandwidth=1e-300 B/s", r"'1e-300 B/s' is outside what a bandwidth can be"),
         ("cluster.node.gpu.memory_bandwidth_bytes_per_s=1e300", r"1e\+300 is outside what a bandwidth can be"),
         ("cluster.node.gpu.peak_flop_per_s={fp16: 1e-300}", r"1e-300 is outside what a compute rate can be"),
         ("stack.kernel_launch=1e300 s", r"is outside what a time can be"),
