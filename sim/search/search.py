@@ -16,6 +16,7 @@ from sim.search.memory import InFlight, in_flight, memory_bytes
 from sim.search.pareto import pareto_front
 from sim.search.price import ENDS, LAYER, Held, block_seconds, cut_of_rows, once_a_step, params_held, step_times, tools
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space, build_space, stack_of
+from sim.shown import Shown
 from sim.specs import Scenario
 from sim.units import show
 
@@ -51,7 +52,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Shown):
     """All plans with their prices, and the best of them.
 
     category, row, step_time_s, memory_bytes : columns over the plans priced; `row` is one of `space.columns`.
@@ -180,6 +181,25 @@ class SearchResult:
                 for each in self.best
             ],
         }
+
+    def to_frame(self) -> Any:
+        """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
+        part best first. [s], [bytes]"""
+        import pandas as pd
+
+        fits = self.memory_bytes <= self.memory_limit_bytes
+        order = np.lexsort((self.score(), ~fits))
+        rows, columns = self.row[order], self.space.columns
+        numbers = {
+            name: getattr(columns, name)[rows] for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+        }
+        frame = pd.DataFrame({"num_gpus": columns.num_gpus[rows], **numbers})
+        frame["schedule"] = np.array(SCHEDULES)[columns.schedule[rows]]
+        for name in ("recompute", "sequence_parallel", "zero_stage"):
+            frame[name] = np.array([getattr(each, name) for each in self.space.categories])[self.category[order]]
+        frame["step_time_s"], frame["memory_bytes"] = self.step_time_s[order], self.memory_bytes[order]
+        frame["fits"] = fits[order]
+        return frame
 
 
 def price_all(space: Space) -> Iterator[tuple[int, Array, Array, Array]]:

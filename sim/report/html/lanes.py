@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.engines import Timeline
 from sim.report.figures import window_of
 from sim.report.legend import time_unit
 from sim.report.palette import AFTER_COLOURS, KIND_COLOURS, KIND_NAMES, SEND_COLOUR
 from sim.report.scene import AFTER, Bar, Scene
-from sim.report.window import Window
+from sim.report.window import Window, played_window
+from sim.schedules import Order
 from sim.schedules.actions import U
 from sim.units import show_time
 
@@ -64,7 +66,7 @@ def draw_timeline(scene: Scene) -> Drawing:
     """The lanes of the ranks over the part of the step that can be read."""
     order, window = scene.program.order, window_of([scene], WIDTH_IN)
     scale = WIDTH / window.width
-    chosen = _ranks_shown(scene, window)
+    chosen = _ranks_shown(order, scene.start, scene.end, window)
     row = min(TALLEST, 480.0 / len(chosen))
     place_of = np.full(order.num_ranks, -1)
     place_of[chosen] = np.arange(len(chosen))
@@ -94,7 +96,16 @@ def draw_timeline(scene: Scene) -> Drawing:
         layers.append(Layer(name, AFTER_COLOURS[what], _of_bars(after, path)))
         if what == "reduce" and beside:
             layers.append(Layer("", AFTER_COLOURS[what], _of_bars(beside, path, BAR - THIN / 2), thin=True))
-    factor, unit = time_unit(stop)
+    drawn = tuple(layer for layer in layers if layer.path)
+    return _drawing(window, row, drawn, idle, [(int(rank), float(place_of[rank] * row)) for rank in chosen], order)
+
+
+def _drawing(
+    window: Window, row: float, layers: tuple[Layer, ...], idle: str, ranks: list[tuple[int, float]], order: Order
+) -> Drawing:
+    """The lanes with their time axis."""
+    scale = WIDTH / window.width
+    factor, unit = time_unit(window.spans[-1][1])
     places, moments = window.ticks(8)
     torn = [(begin - 0.02 * window.width, end + 0.02 * window.width) for begin, end, _ in window.breaks]
     ticks = [
@@ -102,27 +113,54 @@ def draw_timeline(scene: Scene) -> Drawing:
         for place, moment in zip(places, moments, strict=True)
         if not any(begin <= place <= end for begin, end in torn)
     ]
+    breaks = [
+        (begin * scale, (end - begin) * scale, f"{show_time(left)} left out") for begin, end, left in window.breaks
+    ]
     return Drawing(
         WIDTH,
-        row * len(chosen),
+        row * len(ranks),
         row,
         BAR * row,
-        tuple(layer for layer in layers if layer.path),
+        layers,
         idle,
-        tuple((int(rank), float(place_of[rank] * row)) for rank in chosen),
+        tuple(ranks),
         tuple(ticks),
         unit,
-        tuple(
-            (begin * scale, (end - begin) * scale, f"{show_time(left)} left out") for begin, end, left in window.breaks
-        ),
+        tuple(breaks),
         order.num_ranks,
     )
 
 
-def _ranks_shown(scene: Scene, window: Window) -> Array:
+def draw_played(timeline: Timeline) -> Drawing:
+    """What an engine played of a step; repetitions that it left out are not in it."""
+    start, end, order = timeline.start, timeline.end, timeline.program.order
+    assert start is not None
+    assert end is not None
+    window = played_window(start, end, order.fold is not None)
+    scale = WIDTH / window.width
+    chosen = _ranks_shown(order, start, end, window)
+    row = min(TALLEST, 480.0 / len(chosen))
+    place_of = np.full(order.num_ranks, -1)
+    place_of[chosen] = np.arange(len(chosen))
+
+    def lines(rank: Array, begin: Array, stop: Array) -> str:
+        index, begins, ends = window.pieces(begin, stop)
+        return _lines(begins * scale, ends * scale, (place_of[rank[index]] + BAR / 2) * row)
+
+    layers = []
+    for kind, colour in KIND_COLOURS.items():
+        these = np.flatnonzero((order.kind == kind) & (place_of[order.rank] >= 0))
+        if len(these):
+            layers.append(Layer(KIND_NAMES[kind], colour, lines(order.rank[these], start[these], end[these])))
+    idle = lines(chosen, 0.0 * chosen, 0.0 * chosen + window.spans[-1][1])
+    return _drawing(
+        window, row, tuple(layers), idle, [(int(rank), float(place_of[rank] * row)) for rank in chosen], order
+    )
+
+
+def _ranks_shown(order: Order, start: Array, end: Array, window: Window) -> Array:
     """Ranks that have a row."""
-    order = scene.program.order
-    shown = sum(int(((scene.end > begin) & (scene.start < end)).sum()) for begin, end in window.spans)
+    shown = sum(int(((end > begin) & (start < stop)).sum()) for begin, stop in window.spans)
     most = max(2, int(min(MOST_RANKS, MOST_BARS * order.num_ranks / max(shown, 1))))
     return np.unique(np.linspace(0, order.num_ranks - 1, min(order.num_ranks, most)).round().astype(int))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.errors import FlopcastError
+from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
 from sim.report.html.lanes import Drawing, draw_timeline
-from sim.report.html.parts import GROUPS, falls_of, headline, memory_rows, plan_table, title_lines
+from sim.report.html.parts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_table, title_lines
 from sim.report.html.render import render
 from sim.report.scene import show_step
 from sim.search import SearchResult
@@ -15,14 +15,6 @@ from sim.specs.writing import scenario_yaml
 from sim.uncertainty import record_of
 from sim.units import show, show_time
 
-LABELS = {
-    "useful": "at peak rate",
-    "kernels": "kernels below peak",
-    "recompute": "computed again",
-    "network": "communication that nothing hides",
-    "waiting": "waiting",
-    "optimizer": "update",
-}
 MOST_ACTIONS = 2_000_000
 """Of a step that is drawn; a longer one is said to be too long."""
 
@@ -42,6 +34,11 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
     scenario = answer.scenario
     question, plan = title_lines(answer)
     drawing, note = _timeline(answer)
+    remedy = ""
+    try:
+        answer.require_fit()
+    except InfeasiblePlan as error:
+        remedy = str(error)
     rows = falls_of(answer)
     used = {row.group for row in rows}
     text = scenario_yaml(scenario)
@@ -52,6 +49,7 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         question=question,
         plan=plan,
         facts=headline(answer),
+        remedy=remedy,
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         masked=answer.mfu > 1.005 * answer.breakdown.shares()["flop_at_peak"],
         falls=rows,

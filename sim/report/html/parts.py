@@ -27,6 +27,14 @@ GROUPS = {
     "data_parallel_comm": "network",
     "optimizer": "optimizer",
 }
+LABELS = {
+    "useful": "at peak rate",
+    "kernels": "kernels below peak",
+    "recompute": "computed again",
+    "network": "communication that nothing hides",
+    "waiting": "waiting",
+    "optimizer": "update",
+}
 MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
 SMALLEST = 5e-4
 """Of a step: causes below it are left out of lists."""
