@@ -95,12 +95,59 @@ def test_engines(engine):
         (("topology", "selen"), 2, "did you mean 'selene'?"),
         (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
         (("estimate", "README.md"), 2, "README.md"),
+        (("estimate", "scenarios"), 2, "is a folder"),
+        (("import", "README.md"), 2, "of no kind that can be imported"),
+        (("import", "tests/specs/foreign/gpt3_175b.sh", "--gpus", "1000"), 2, "nearest: --gpus 1,024"),
+        (("import", "tests/specs/foreign/gpt3_175b.sh", "-o", "nowhere/a.yaml"), 2, "there is no folder"),
     ],
 )
 def test_mistakes_have_an_exit_code_and_a_message(arguments, code, says):
     result = flopcast(*arguments)
     assert result.returncode == code
     assert says in result.stderr
+
+
+def test_a_foreign_file_becomes_an_answer_through_a_pipe():
+    scenario = flopcast("import", "tests/specs/foreign/gpt3_175b_slurm.sh", "--cluster", "selene").stdout
+    answer = json.loads(flopcast("estimate", "-", "--json", input=scenario).stdout)
+    assert (answer["scenario"], answer["num_gpus"]) == ("gpt3_175b_slurm", 1024)
+
+
+def test_import_writes_a_scenario_and_says_what_it_did(tmp_path):
+    file = str(tmp_path / "mine.yaml")
+    result = flopcast("import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", file)
+    for part in (
+        "Read",
+        "plan.dp",
+        "Filled in, because the file does not say",
+        "Left out",
+        f"flopcast estimate {file}",
+    ):
+        assert part in result.stdout
+    assert json.loads(flopcast("estimate", file, "--json").stdout)["num_gpus"] == 16
+    account = json.loads(flopcast("import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--json").stdout)
+    assert account.keys() == {"kind", "scenario", "read", "defaulted", "ignored"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("flopcast estimate scenarios/gpt3-175b-1", ["scenarios/gpt3-175b-1024-a100.yaml"]),
+        ("flopcast estimate scenarios/kor", ["scenarios/korthikanti-2022/"]),
+        ("flopcast presets show sel", ["selene"]),
+        ("flopcast estimate x --profile b2", ["b200"]),
+        ("flopcast estimate x -s plan.mi", ["plan.microbatch_size=", "plan.microbatch_group="]),
+        ("flopcast import x --cluster superpod-h", ["superpod-h100", "superpod-h200"]),
+    ],
+)
+def test_the_shell_completes(typed, offered):
+    words = {
+        "_FLOPCAST_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+        "PATH": "",
+    }
+    assert flopcast(env=words).stdout.split() == offered
 
 
 def test_not_fitting_names_what_would_help():

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import completion as complete
 from sim.errors import SpecError
 
 
@@ -25,13 +26,23 @@ def bring(
         typer.Option("--output", "-o", metavar="YAML", help="Write the scenario here; else it is printed."),
     ] = None,
     gpus: Annotated[int | None, typer.Option(help="How many GPUs, where the file does not say.")] = None,
-    cluster: Annotated[str | None, typer.Option(help="A cluster's name: flopcast presets list clusters.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model's name, or its config.json.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="A cluster's name: flopcast presets list clusters.", autocompletion=complete.preset("clusters")
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
+    ] = None,
     kind: Annotated[
         str | None, typer.Option(help="huggingface, megatron, torchtitan or deepspeed, if it cannot be told.")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=complete.fields
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: kind, scenario, read, ...")] = False,
 ) -> None:

@@ -66,7 +66,7 @@ def draw_timeline(scene: Scene) -> Drawing:
     """The lanes of the ranks over the part of the step that can be read."""
     order, window = scene.program.order, window_of([scene], WIDTH_IN)
     scale = WIDTH / window.width
-    chosen = _ranks_shown(order, scene.start, scene.end, window)
+    chosen = _ranks_shown(order, scene.start, scene.end, window, 1 + bool((scene.end > scene.compute_end).any()))
     row = min(TALLEST, 480.0 / len(chosen))
     place_of = np.full(order.num_ranks, -1)
     place_of[chosen] = np.arange(len(chosen))
@@ -158,10 +158,10 @@ def draw_played(timeline: Timeline) -> Drawing:
     )
 
 
-def _ranks_shown(order: Order, start: Array, end: Array, window: Window) -> Array:
-    """Ranks that have a row."""
+def _ranks_shown(order: Order, start: Array, end: Array, window: Window, bars: int = 1) -> Array:
+    """Ranks that have a row, where an action has so many bars."""
     shown = sum(int(((end > begin) & (start < stop)).sum()) for begin, stop in window.spans)
-    most = max(2, int(min(MOST_RANKS, MOST_BARS * order.num_ranks / max(shown, 1))))
+    most = max(2, int(min(MOST_RANKS, MOST_BARS * order.num_ranks / max(bars * shown, 1))))
     return np.unique(np.linspace(0, order.num_ranks - 1, min(order.num_ranks, most)).round().astype(int))
 
 
