@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sim import load_scenario
+
 ROOT = Path(__file__).parent.parent
 MAIN = "scenarios/gpt-1t-3072-a100.yaml"
 KEYS = {
@@ -114,19 +116,28 @@ def test_a_foreign_file_becomes_an_answer_through_a_pipe():
 
 
 def test_import_writes_a_scenario_and_says_what_it_did(tmp_path):
-    file = str(tmp_path / "mine.yaml")
-    result = flopcast("import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", file)
-    for part in (
-        "Read",
-        "plan.dp",
-        "Filled in, because the file does not say",
-        "Left out",
-        f"flopcast estimate {file}",
-    ):
-        assert part in result.stdout
-    assert json.loads(flopcast("estimate", file, "--json").stdout)["num_gpus"] == 16
-    account = json.loads(flopcast("import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--json").stdout)
+    file = tmp_path / "mine.yaml"
+    result = flopcast(
+        "import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", str(file), "--json"
+    )
+    account = json.loads(result.stdout)
     assert account.keys() == {"kind", "scenario", "read", "defaulted", "ignored"}
+    assert load_scenario(file).plan.num_gpus == 16
+
+
+def test_the_readme_shows_an_import(tmp_path):
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "max_position_embeddings": 8192, "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "sim.cli", "import", "config.json", "--gpus", "64", "-o", "mine.yaml"]
+    environment = {"COLUMNS": "80", "PATH": "", "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    shown = (ROOT / "README.md").read_text().partition("```text\nconfig.json:")[2].partition("```")[0]
+    assert [line.rstrip() for line in printed.rstrip().splitlines()] == f"config.json:{shown}".rstrip().splitlines()
 
 
 @pytest.mark.parametrize(

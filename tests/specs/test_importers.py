@@ -268,5 +268,5 @@ def test_a_value_cannot_leave_its_comment():
     text = import_text(
         config(brand_new_key="x\nplan: {dp: 3}\u2028y\x85z", _name_or_path="a\nb: c"), "c.json"
     ).to_yaml()
-    assert all(line.startswith("#") for line in text.splitlines()[: text.splitlines().index("name: c")])
+    assert all(line.startswith("#") for line in text.splitlines()[: text.splitlines().index("name: 'a b: c'")])
     assert parse_yaml(text, "")["model"]["name"] == "a b: c"

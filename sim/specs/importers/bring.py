@@ -123,7 +123,8 @@ def import_text(
     ledger = Ledger(where)
     model = None if given.model is None else _given_model(given.model, ledger)
     sections = _READERS[found](data, text, ledger, given, model, folder)
-    sections = {"name": _name(where), "description": f"Imported from {short(where)}", **sections}
+    name = _name(where) if found != "huggingface" else sections["model"]["name"]
+    sections = {"name": name, "description": f"Imported from {short(where)}", **sections}
     for override in overrides:
         _set(sections, override, ledger)
     imported = Imported(found, where, sections, ledger)
@@ -161,24 +162,19 @@ def _huggingface(data: Any, text: str, ledger: Ledger, given: Given, model: Any,
     name, cluster = cluster_of(given, ledger)
     if given.gpus is None:
         gpus = fewest_gpus(section, cluster)
-        ledger.assume(
-            "GPUs", gpus, "a config.json does not say; so many hold the model's states. --gpus N says how many"
-        )
+        ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N")
     else:
         gpus = ledger.took("GPUs", given.gpus, "--gpus")
     plan = {"dp": gpus, "zero_stage": 3, "recompute": "full"}
-    ledger.assume(
-        "plan",
-        f"dp {gpus}, ZeRO 3, recompute full",
-        "fully sharded, which needs no choice; flopcast search finds better",
-    )
+    ledger.assume("plan.zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
+    ledger.assume("plan.recompute", "full", "the same")
     sequence = sequence_of(section, ledger)
     training = {
         "global_batch_size": batch_of(gpus, sequence, ledger),
         "sequence_length": sequence,
         "precision": ledger.assume("training.precision", "bf16", "usual"),
     }
-    stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; another by --set stack=NAME")
+    stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
     return {
         "model": section,
         "cluster": cluster_section(name, cluster, gpus, given, ledger),

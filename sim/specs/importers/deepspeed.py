@@ -118,7 +118,7 @@ def _batch(
         ledger.took("GPUs", gpus, "train_batch_size over micro-batch and accumulation")
     else:
         gpus = fewest_gpus(shape, cluster)
-        ledger.assume("GPUs", gpus, "the file does not say; so many hold the model's states. --gpus N says how many")
+        ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N")
     if micro is None:
         micro = max(1, whole // (gpus * steps)) if whole is not None and steps is not None else 1
         plan["microbatch_size"] = ledger.assume("plan.microbatch_size", micro, "no train_micro_batch_size_per_gpu")

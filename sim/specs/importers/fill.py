@@ -44,9 +44,7 @@ def cluster_of(given: Given, ledger: Ledger) -> tuple[str, ClusterSpec]:
     """
     name = given.cluster
     if name is None:
-        name = ledger.assume(
-            "cluster", CLUSTER, "the file names none; --cluster NAME says which (presets list clusters)"
-        )
+        name = ledger.assume("cluster", CLUSTER, "the file names none; --cluster NAME")
     else:
         ledger.took("cluster", name, "--cluster")
     return name, ClusterSpec.read(resolve(name, "cluster"), "cluster")
@@ -79,7 +77,7 @@ def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, unit: int = 1) -> i
 def batch_of(replica: int, sequence: int, ledger: Ledger) -> int:
     """A global batch of about TOKENS_A_STEP, a multiple of what the replicas take at once. [sequences]"""
     batch = max(1, round(TOKENS_A_STEP / sequence / replica)) * replica
-    why = "the file says nothing; about four million tokens a step, or one micro-batch for every replica"
+    why = "about four million tokens a step"
     return int(ledger.assume("training.global_batch_size", batch, why))
 
 
@@ -87,7 +85,7 @@ def sequence_of(model: dict[str, Any], ledger: Ledger) -> int:
     """A sequence length the model can take. [tokens]"""
     longest = int(model.get("max_sequence_length", ModelSpec.model_fields["max_sequence_length"].default))
     length = min(longest, LONGEST)
-    why = f"the file says nothing; what the model reads, at most {LONGEST:,}"
+    why = f"what the model reads, at most {LONGEST:,}"
     return int(ledger.assume("training.sequence_length", length, why))
 
 

@@ -51,8 +51,9 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     kind = keys.text("model_type")
     architecture = _architecture(kind, keys, ledger)
     fields: dict[str, Any] = {"name": _name(keys, str(kind))}
-    for name, value in (*architecture.fixed.items(), *architecture.own(keys).items()):
-        fields[name] = ledger.took(f"model.{name}", value, f"architecture {kind}")
+    fields |= {**architecture.fixed, **architecture.own(keys)}
+    told = _without_defaults(fields)
+    ledger.took("model", kind, ", ".join(f"{name} {short(value)}" for name, value in told.items() if name != "name"))
     _sizes(fields, keys, architecture, ledger)
     _dropout(fields, keys, ledger)
     tied = keys.flag("tie_word_embeddings")
@@ -133,8 +134,11 @@ def _dropout(fields: dict[str, Any], keys: Keys, ledger: Ledger) -> None:
 
 def _without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields without those that say what ModelSpec would say anyway."""
+    bias = fields.get("bias", True)
+    follows = dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), bias)
+    follows["norm_bias"] = fields.get("norm", "layernorm") == "layernorm"
     return {
         name: value
         for name, value in fields.items()
-        if ModelSpec.model_fields[name].is_required() or value != ModelSpec.model_fields[name].default
+        if (follows[name] if name in follows else ModelSpec.model_fields[name].get_default()) != value
     }

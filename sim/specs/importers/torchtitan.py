@@ -168,7 +168,7 @@ def _gpus(
     if given.gpus is not None:
         return int(ledger.took("GPUs", given.gpus, "--gpus"))
     gpus = fewest_gpus(shape, cluster, unit)
-    why = "data_parallel_shard_degree takes all there are; so many hold the model's states. --gpus N says how many"
+    why = "so many hold the model's states; --gpus N"
     return int(ledger.assume("GPUs", gpus, why))
 
 
