@@ -10,7 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands import completion as complete
+from sim.commands.bring import bring
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.report import report
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
 from sim.commands.search import search
@@ -22,7 +25,6 @@ app = typer.Typer(
     name="flopcast",
     help="Predict how fast a large language model trains on a GPU cluster, and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 presets = typer.Typer(
@@ -104,7 +106,10 @@ def compare(
 @presets.command("list")
 def list_presets(
     kind: Annotated[
-        str | None, typer.Argument(help="gpus, nodes, clusters, models, stacks, profiles or schedules.")
+        str | None,
+        typer.Argument(
+            help="gpus, nodes, clusters, models, stacks, profiles or schedules.", autocompletion=complete.kinds
+        ),
     ] = None,
 ) -> None:
     """Names of the shipped presets."""
@@ -124,7 +129,12 @@ def list_presets(
 
 @presets.command("show")
 def show_preset(
-    name: Annotated[str, typer.Argument(help="A preset's name, or kind/name where two kinds share it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset
+        ),
+    ],
 ) -> None:
     """A preset's values, and the source of each."""
     from rich.table import Table
@@ -154,9 +164,11 @@ def show_preset(
 add_commands(app)  # schedule, timeline, compare-schedules
 
 
+app.command("import")(bring)
 app.command()(topology)
 app.command()(search)
 app.command()(simulate)
+app.command()(report)
 
 
 def _add_commands() -> None:
@@ -174,7 +186,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without × or █ gets a question mark, not a traceback
     _add_commands()
     try:
-        app()
+        app(prog_name="flopcast")
     except InfeasiblePlan as error:
         code = _complain(error, 3)
     except FlopcastError as error:

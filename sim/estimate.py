@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from sim.assumptions import stated_assumptions, unshared
-from sim.breakdown import Breakdown, break_down
+from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.costs.block import cut_of
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Program, Timeline, build_program, run
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
+from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.units import show
@@ -25,7 +26,7 @@ from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Shown):
     """How fast a scenario trains, and why.
 
     step_time_s : one optimizer step. [s]
@@ -169,6 +170,15 @@ class Estimate:
             "plan": scenario.plan.model_dump(mode="json"),
             "assumptions": list(self.assumptions),
         }
+
+    def to_frame(self) -> Any:
+        """The step by cause as a pandas table: seconds, share, and what the cause means."""
+        import pandas as pd
+
+        shares = self.breakdown.shares()
+        rows = {cause: (seconds, shares[cause], CAUSES[cause]) for cause, seconds in self.breakdown.seconds.items()}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["seconds", "share", "meaning"])
+        return frame.rename_axis("cause")
 
 
 def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:

@@ -14,6 +14,7 @@ from sim.estimate import Estimate
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
+from sim.shown import Shown
 from sim.specs import Scenario
 
 Array = np.ndarray
@@ -48,7 +49,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Shown):
     """All plans with their prices, and the best of them.
 
     prices : of every plan looked at; a *place* counts through them.
@@ -222,6 +223,25 @@ class SearchResult:
                 return begin + int(here[0])
             begin += len(block)
         return None
+
+    def to_frame(self) -> Any:
+        """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
+        part best first. [s], [bytes]"""
+        import pandas as pd
+
+        fits = self.memory_bytes <= self.memory_limit_bytes
+        order = np.lexsort((self.memory_bytes, self.score(), ~fits))
+        rows, columns = self.row[order], self.space.columns
+        numbers = {
+            name: getattr(columns, name)[rows] for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+        }
+        frame = pd.DataFrame({"num_gpus": self.space.gpus_of(rows), **numbers})
+        frame["schedule"] = np.array(SCHEDULES)[columns.schedule[rows]]
+        for name in ("recompute", "sequence_parallel", "zero_stage"):
+            frame[name] = np.array([getattr(each, name) for each in self.space.categories])[self.category[order]]
+        frame["step_time_s"], frame["memory_bytes"] = self.step_time_s[order], self.memory_bytes[order]
+        frame["fits"] = fits[order]
+        return frame
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

@@ -70,19 +70,22 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
         outputs = query + key_value + inputs * model.intermediate_size / cut.tp
         return w * cut.norm_tokens * h + w * tokens * (query + outputs) + attention_core_bytes(model, stack, cut)
     mask = 1 if model.dropout else 0
-    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks; an unfused norm keeps
-    # its input and its normalised input in fp32, and the latter in 16 bits.
-    norms = 0 if stack.fused_norm else 2 * (4 + 4 + w)
+    # Inputs of the norms and of the two column-parallel linears (one, if both read the same), both residual dropouts'
+    # masks; an unfused norm keeps its input and its normalised input in fp32, and the latter in 16 bits.
+    count, linears = model.norms_per_layer, min(model.norms_per_layer, 2)
+    norms = 0 if stack.fused_norm else count * (4 + 4 + w)
     # Linears that multiply 8-bit numbers keep their inputs in 8 bits.
     kept = 1 if cut.fp8 else w
-    around = cut.norm_tokens * h * (2 * w + 2 * kept + norms + 2 * mask)
+    around = cut.norm_tokens * h * (count * w + linears * kept + norms + 2 * mask)
     if cut.sequence_parallel and not stack.regather_sequence:
-        around += 2 * kept * (tokens - cut.norm_tokens) * h
+        around += linears * kept * (tokens - cut.norm_tokens) * h
     # Query, key and value, rotated where positions are (a rotation's gradient needs its angles, not its input); the
     # context; the activation's input and output.
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
     inner = model.intermediate_size / cut.tp
     cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (query + inner))
+    if model.query_key_norm != "none":  # what they normalise, besides what comes out
+        cut_by_tp = cut_by_tp + tokens * w * (query + key_value / 2)
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
     return around + cut_by_tp + core
 
