@@ -1,0 +1,100 @@
+"""Sweeps of layouts in a terminal: one by one, by source, and along which axis we mislead ourselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import Any
+
+import numpy as np
+
+from validation.runs.score import Scored
+from validation.runs.sweeps import AXES, GOAL, SweepScore, biases, plan_words, sweeps_of
+
+
+def print_sweeps(out: Any, scored: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Print the sweeps; plain data of each."""
+    from rich.table import Table
+
+    sweeps = sweeps_of(scored)
+    if not sweeps:
+        out.print("no sweep of three layouts or more\n")
+        return []
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("sweep", overflow="fold", min_width=18)
+    for heading in ("runs", "tau", "regret"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("picked", overflow="fold")
+    table.add_column("fastest measured", overflow="fold")
+    for source in dict.fromkeys(each.source for each in sweeps):
+        table.add_row(source[:40], style="bold")
+        for each in (one for one in sweeps if one.source == source):
+            same = each.picked is each.fastest or each.regret == 0
+            table.add_row(
+                each.name,
+                f"{each.count}",
+                _tau(each.tau),
+                f"{each.regret:.1%}",
+                plan_words(each.picked),
+                "the same" if same else plan_words(each.fastest),
+            )
+    out.print(table)
+    out.print()
+    out.print(_by_source(sweeps))
+    out.print(
+        "regret: how much slower, as measured, the plan we would pick is than the fastest. tau: Kendall's, of measured "
+        f"and predicted step times. within: sweeps of at most {GOAL:.0%} regret.\n"
+    )
+    _print_biases(out, scored, sweeps)
+    return [each.to_dict() for each in sweeps]
+
+
+def _by_source(sweeps: Sequence[SweepScore]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("source", "sweeps", "runs", "within", "mean regret", "worst", "mean tau"):
+        table.add_column(heading, justify="left" if heading == "source" else "right")
+    for source in (*dict.fromkeys(each.source for each in sweeps), "all"):
+        own = [each for each in sweeps if source in (each.source, "all")]
+        regrets = [each.regret for each in own]
+        taus = [each.tau for each in own if each.tau is not None]
+        table.add_row(
+            source[:40],
+            f"{len(own)}",
+            f"{sum(each.count for each in own):,}",
+            f"{sum(regret <= GOAL for regret in regrets)}",
+            f"{np.mean(regrets):.1%}",
+            f"{max(regrets):.1%}",
+            _tau(float(np.mean(taus)) if taus else None),
+        )
+    return table
+
+
+def _print_biases(out: Any, scored: Sequence[Scored], sweeps: Sequence[SweepScore]) -> None:
+    """Error of the step time that a doubling along each axis adds, by source."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("error added by")
+    for axis in AXES:
+        table.add_column(axis, justify="right")
+    found = False
+    for source in dict.fromkeys(each.source for each in sweeps):
+        slopes = biases([item for item in scored if item.run.source == source])
+        found = found or bool(slopes)
+        table.add_row(source[:40], *(_slope(slopes.get(axis)) for axis in AXES))
+    if found:
+        out.print(table)
+        out.print(
+            "What a doubling (recompute, sequence parallel: switching it on) adds to predicted over measured step "
+            "time, within sweeps, and its standard error; positive: we take more of it for slower than it is.\n"
+        )
+
+
+def _slope(found: tuple[float, float, int] | None) -> str:
+    return "" if found is None else f"{exp(found[0]) - 1:+.1%} ± {found[1]:.1%}"
+
+
+def _tau(tau: float | None) -> str:
+    return "" if tau is None else f"{tau:.2f}"
