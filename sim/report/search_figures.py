@@ -12,6 +12,7 @@ from sim.report.search import cell
 from sim.report.sensitivity import NAMES
 from sim.search import SearchResult, ValueCost
 from sim.search.among import column, fitting
+from sim.units import show_short
 
 WIDTH = 9.0
 """Inches."""
@@ -56,8 +57,9 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
         own = own[np.argsort(nbytes[own])]
         left.step(nbytes[own], seconds[own], "o-", where="post", color=shade, lw=1.2, ms=4, label=f"{size:,} GPUs")
     left.axvline(result.memory_limit_bytes / 1e9, color="0.3", lw=1, ls="--")
-    left.annotate("memory of a GPU", (result.memory_limit_bytes / 1e9, left.get_ylim()[0]), rotation=90, fontsize=8,
-                  ha="right", va="bottom")  # fmt: skip
+    left.text(result.memory_limit_bytes / 1e9, 0.98, "memory of a GPU", transform=left.get_xaxis_transform(),
+              rotation=90, fontsize=8, ha="right", va="top")  # fmt: skip
+    left.set_ylim(0.9 * seconds[front].min(), 1.5 * seconds[front].max())
     left.set(yscale="log", xlabel="memory of the fullest GPU [GB]", ylabel="step time [s], closed form")
     _plain(left.yaxis)
     if len(sizes) == 1:
@@ -75,14 +77,20 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
     """The fastest plan of each size: what the run takes and costs."""
     gpus, seconds = column(result, "num_gpus"), result.step_time_s
     steps, time_unit, cost_unit = _run(result)
-    for size, shade in zip(sizes.tolist(), shades, strict=True):
-        own = front[gpus[front] == size]
-        time = seconds[own].min() * steps
-        panel.plot(time, time * size, "o", color=shade, ms=6, label=f"{size:,} GPUs")
-        if len(sizes) <= 14:
-            panel.annotate(f" {size:,}", (time, time * size), fontsize=7.5, va="center")
+    times = np.array([seconds[front[gpus[front] == size]].min() * steps for size in sizes])
+    costs = times * sizes
+    unbeaten = np.array([not ((times <= t) & (costs <= c) & (times + costs < t + c)).any()
+                         for t, c in zip(times, costs, strict=True)])  # fmt: skip
+    order = np.flatnonzero(unbeaten)[np.argsort(times[unbeaten])]
+    panel.step(
+        times[order], costs[order], where="post", color="0.6", lw=1, zorder=0, label="none is faster and cheaper"
+    )
+    for size, time, cost, shade, best in zip(sizes.tolist(), times, costs, shades, unbeaten, strict=True):
+        panel.plot(time, cost, "o", color=shade, mfc=shade if best else "none", ms=6)
+        panel.annotate(f"{size:,}", (time, cost), xytext=(4, 4), textcoords="offset points", fontsize=7.5)
+    panel.legend(frameon=False, fontsize=8)
     panel.set(xscale="log", yscale="log", xlabel=f"fastest plan: {time_unit}", ylabel=f"cost [{cost_unit}]")
-    panel.set_title("fastest plan of each number of GPUs", fontsize=10)
+    panel.set_title("fastest plan of each number of GPUs; hollow: another is faster and cheaper", fontsize=9)
     for axis in (panel.xaxis, panel.yaxis):
         _plain(axis)
 
@@ -112,7 +120,9 @@ def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.
         plan = result.scenario_at(place).plan
         layout = f"tp {plan.tp} pp {plan.pp} mbs {plan.microbatch_size} v {plan.num_chunks}"
         text = f"{layout}\n{plan.recompute}, ZeRO {plan.zero_stage}"
-        panel.annotate(text, (nbytes[place], seconds[place]), xytext=(5, 5), textcoords="offset points", fontsize=7)
+        side = "right" if number > 0.8 * len(own) else "left"
+        panel.annotate(text, (nbytes[place], seconds[place]), xytext=(5 if side == "left" else 0, 5), ha=side,
+                       textcoords="offset points", fontsize=7)  # fmt: skip
 
 
 def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in: float = 1.2 * WIDTH) -> Any:
@@ -132,7 +142,8 @@ def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in:
 
     handles = [Patch(color=colour, label=cause.replace("_", " ")) for cause, colour in used.items()]
     best = result.best[0].scenario.plan
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8, title="mostly")
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8, title="most of it",
+                  title_fontsize=9)  # fmt: skip
     figure.suptitle(
         f"{result.space.scenario.name}: what each value costs against the best plan (tp {best.tp}, pp {best.pp}, "
         f"micro-batch {best.microbatch_size}); ×: none fits",
@@ -155,7 +166,9 @@ def _bars(panel: Any, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
         panel.bar(place, 100 * min(each.loss, top), color=colour, width=0.75)
         label = "best" if each.is_best else f"{100 * each.loss:+.{0 if abs(each.loss) > 0.1 else 1}f}"
         weight = "bold" if each.is_best else "normal"
-        panel.text(place, 100 * max(min(each.loss, top), 0), label, ha="center", va="bottom", fontsize=7, weight=weight)
+        size = 7 if len(rows) < 9 else 5.5
+        height = 100 * max(min(each.loss, top), 0)
+        panel.text(place, height, label, ha="center", va="bottom", fontsize=size, weight=weight)
     panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7,
                      rotation=0 if len(rows) < 9 else 60)  # fmt: skip
     panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), 115 * top)
@@ -165,9 +178,11 @@ def _bars(panel: Any, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
 
 
 def _plain(axis: Any) -> None:
-    """Numbers as people write them, not powers of ten."""
-    from matplotlib.ticker import FuncFormatter
+    """A logarithmic axis with numbers as people write them, and not too many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    shown = FuncFormatter(lambda value, _: f"{value:,.4g}")
-    axis.set_major_formatter(shown)
-    axis.set_minor_formatter(shown)
+    low, high = axis.get_view_interval()
+    subs = (1, 2, 5) if high > 8 * low else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: show_short(value) if value >= 1e4 else f"{value:,.4g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -48,7 +48,7 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
                 cell(each.value),
                 "best" if each.is_best else f"{each.loss:+.1%}",
                 show_time(each.best.answer.step_time_s),
-                "" if each.is_best else largest(each.causes, SEEN * best),
+                "" if each.is_best else largest(each.causes, SEEN * best, 2),
                 style="bold" if each.is_best else None,
             )
         out = [cell(each.value) for each in rows if each.best is None]

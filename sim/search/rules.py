@@ -19,8 +19,16 @@ from sim.search.search import Candidate, SearchResult
 from sim.search.steps import seconds_apart
 from sim.specs import Scenario
 
-OF_2021: dict[str, Any] = {"recompute": "full", "sequence_parallel": False, "zero_stage": 0}
-"""What the paper's runs had: each layer recomputed, the rest not yet invented; its schedules are those of a search."""
+TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "of 2021 (full recomputation, no sequence parallelism, no ZeRO)": {
+        "recompute": ("full",),
+        "sequence_parallel": (False,),
+        "zero_stage": (0,),
+    },
+    "of Megatron since (any recomputation, sequence parallelism, ZeRO 1)": {"zero_stage": (0, 1)},
+}
+"""With what the rules are applied: what the paper's runs had, its schedules being those of a search; and what Megatron
+brought later. Sharded weights (ZeRO 3) the rules do not speak of: with them nearly any model fits on one GPU each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +105,11 @@ def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
     """
     known, ranking = confirmed_already(result), result.ranking()
     plans = []
-    for words, techniques in (("of 2021: full recomputation, no sequence parallelism, no ZeRO", OF_2021), ("all", {})):
-        chosen = _obeying(result, ranking, techniques)
-        best = None if chosen is None else best_among(result, with_fields(result, chosen), known, ranking, few)
+    for words, techniques in TECHNIQUES.items():
+        allowed = _allowed(result, techniques)
+        chosen = _obeying(result, ranking, allowed)
+        which = allowed if chosen is None else allowed & with_fields(result, chosen)
+        best = None if chosen is None else best_among(result, which, known, ranking, few)
         plans.append(_held_against_best(result, ranking, words, best))
     return Rules(tuple(plans), _checks(result, ranking))
 
@@ -113,9 +123,17 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
     return RulesPlan(words, found, rank, loss, seconds_apart(found.answer, best.answer))
 
 
-def _obeying(result: SearchResult, ranking: np.ndarray, techniques: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The fields that the rules fix, with these techniques; None where nothing they allow fits."""
-    allowed = with_fields(result, {**techniques, "cp": 1}) & (column(result, "num_gpus") == _size(result))
+def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
+    """Plans of some techniques on the GPUs of the best: the rules speak of a given machine, not of context parallelism."""
+    size = result.best[0].scenario.plan.num_gpus
+    allowed = with_fields(result, {"cp": 1}) & (column(result, "num_gpus") == size)
+    for name, values in techniques.items():
+        allowed &= np.isin(column(result, name), values)
+    return allowed
+
+
+def _obeying(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> dict[str, Any] | None:
+    """The fields that the rules fix among these plans; None where nothing they allow fits."""
     degrees = _model_parallel(result, ranking, allowed)
     if degrees is None:
         return None
@@ -126,7 +144,7 @@ def _obeying(result: SearchResult, ranking: np.ndarray, techniques: Mapping[str,
     plan = scenario.plan
     alike = {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")}
     size = best_microbatch(scenario, _sizes_that_fit(result, ranking, here & with_fields(result, alike)))
-    return {**techniques, "cp": 1, "tp": tp, "pp": pp, "dp": plan.dp, "microbatch_size": size}
+    return {"tp": tp, "pp": pp, "dp": plan.dp, "microbatch_size": size}
 
 
 def _model_parallel(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> tuple[int, int] | None:
@@ -199,8 +217,3 @@ def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
             size == plan.microbatch_size,
         ),
     )
-
-
-def _size(result: SearchResult) -> int:
-    """GPUs of the best plan: the rules speak of a given machine."""
-    return result.best[0].scenario.plan.num_gpus
