@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -120,6 +122,12 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
     )
     return Group(title, table)
+
+
+def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
+    """Some fields of a plan with as few letters as a figure has room for."""
+    labels = {"microbatch_size": "mbs ", "num_chunks": "v ", "schedule": ""}
+    return ", ".join(f"{labels.get(name, COLUMNS[name] + ' ')}{cell(getattr(plan, name))}" for name in names)
 
 
 def plan_line(answer: Estimate) -> str:

@@ -90,7 +90,7 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
         panel.annotate(f"{size:,}", (time, cost), xytext=(4, 4), textcoords="offset points", fontsize=7.5)
     panel.legend(frameon=False, fontsize=8)
     panel.set(xscale="log", yscale="log", xlabel=f"fastest plan: {time_unit}", ylabel=f"cost [{cost_unit}]")
-    panel.set_title("fastest plan of each number of GPUs; hollow: another is faster and cheaper", fontsize=9)
+    panel.set_title("fastest plan of each number of GPUs\n(hollow: another is faster and cheaper)", fontsize=9)
     for axis in (panel.xaxis, panel.yaxis):
         _plain(axis)
 

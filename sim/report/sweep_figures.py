@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.report.figures import new_figure
-from sim.report.search import COLUMNS, cell
+from sim.report.search import COLUMNS, cell, short_words
 from sim.report.sweep import plan_letters
 from sim.search.among import FIELDS
 from sim.search.axes import GEOMETRIC, Axis
@@ -115,7 +115,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
         for row, column in zip(*np.where(winners < 0), strict=True):
             panel.text(column, row, "×", ha="center", va="center", color=NONE, fontsize=13)
     left.set_ylabel(down.path)
-    lines = [f"{letter}: " + ", ".join(f"{COLUMNS[name]} {cell(getattr(plans[number], name))}" for name in differ)
+    lines = [f"{letter}: {short_words(plans[number], differ)}"
              for number, letter in shown]  # fmt: skip
     lines += [f"and {len(letters) - len(shown)} more plans"] if len(letters) > len(shown) else []
     lines += ["×: no plan can be run"] if (winners < 0).any() else []

@@ -124,9 +124,9 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
 
 
 def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
-    """Plans of some techniques on the GPUs of the best: the rules speak of a given machine, not of context parallelism."""
+    """Plans of some techniques on as many GPUs as the best: the rules speak of a given machine, and not of cp."""
     size = result.best[0].scenario.plan.num_gpus
-    allowed = with_fields(result, {"cp": 1}) & (column(result, "num_gpus") == size)
+    allowed: np.ndarray = with_fields(result, {"cp": 1}) & (column(result, "num_gpus") == size)
     for name, values in techniques.items():
         allowed &= np.isin(column(result, name), values)
     return allowed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
-from sim.search.among import FIELDS, best_among, confirmed_already, none_fits, with_fields
+from sim.search.among import FIELDS, best_among, column, confirmed_already, none_fits, with_fields
 from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.search import Candidate, SearchResult, search
 from sim.search.space import base_plan
@@ -222,8 +222,16 @@ def _point(
     best = best_among(result, which, confirmed_already(result), ranking, confirm)
     if best is not None:
         return Point(values, best, None, int(np.count_nonzero(which[ranking])))
-    words = " and ".join(f"{name} {value}" for name, value in named.items())
-    return Point(values, None, none_fits(result, which) if which.any() else f"no plan has {words}", 0)
+    return Point(values, None, none_fits(result, which) if which.any() else _no_plan(result, named), 0)
+
+
+def _no_plan(result: SearchResult, named: dict[str, int]) -> str:
+    """Which of the values no plan has, and those there are."""
+    for name, value in named.items():
+        there = np.unique(column(result, name))
+        if value not in there:
+            return f"no plan has {name} {value}; the rules leave {', '.join(map(str, there))}"
+    return f"no plan has {' and '.join(f'{name} {value}' for name, value in named.items())} at once"
 
 
 def _notes(
