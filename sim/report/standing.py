@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.report.search import cell, plan_line
+from sim.report.search import COLUMNS, cell, plan_line
 from sim.search import SearchResult, Standing, Step, Why
 from sim.units import show_time
 
@@ -25,6 +25,8 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     if why.answer is None:
         return Group(title, f"Ruled out: {why.ruled_out}")
     place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
+    if why.tried:
+        place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
     return Group(
         title,
         f"The best such plan ({plan_line(why.answer)}) takes {show_time(why.answer.step_time_s)}, "
@@ -45,12 +47,11 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
     )
     for each in standing.among:
         best = each.best.answer
-        saved = 1 - best.step_time_s / answer.step_time_s
+        change = best.step_time_s / answer.step_time_s - 1
         rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
-        lines.append(
-            f"  {rank}{each.of:,} {each.kind}; best of them {show_time(best.step_time_s)} "
-            f"({saved:.1%} less: {differences(answer, best)})"
-        )
+        said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
+        own = best.scenario.plan == answer.scenario.plan
+        lines.append(f"  {rank}{each.of:,} {each.kind}; best of them {'itself' if own else said}")
     return Group(*lines, *_explained(result, answer, standing.losses, standing.steps))
 
 
@@ -92,10 +93,10 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
         table.add_column(heading, justify="right" if heading in ("saves", "then") else "left")
     table.add_row("", "", "", show_time(start.step_time_s), "")
     for step in steps:
-        changes = ", ".join(f"{name} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
+        changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
         table.add_row(
             " and ".join(step.techniques),
-            changes.replace("_", " "),
+            changes,
             signed(step.saved_s).removeprefix("+"),
             show_time(step.answer.step_time_s),
             largest(step.causes, SEEN * best.step_time_s),
@@ -114,10 +115,13 @@ def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:
 def differences(one: Estimate, other: Estimate) -> str:
     """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`."""
     old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
-    found = [
-        f"{name.replace('_', ' ')} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]
-    ]
+    found = [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
     return ", ".join(found) or "the same plan"
+
+
+def label(name: str) -> str:
+    """What a field of a plan or stack is called in tables."""
+    return COLUMNS.get(name, name.replace("_", " "))
 
 
 def loss_of(result: SearchResult, answer: Estimate) -> str:

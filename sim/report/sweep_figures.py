@@ -30,15 +30,19 @@ def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:
 
 def _lines(swept: Sweep, width_in: float) -> Any:
     (axis,) = swept.axes
-    found = [(number, point.best) for number, point in enumerate(swept.points) if point.best is not None]
-    differ = [name for name in FIELDS if len({str(getattr(best.scenario.plan, name)) for _, best in found}) > 1]
+    plans = [point.best.scenario.plan for point in swept.points if point.best is not None]
+    names = [name for name in FIELDS if axis.path != f"plan.{name}"]
+    differ = [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
     strip = 0.26 * max(1, len(differ))
     figure = new_figure(width_in, 4.6 + strip)
-    time, mfu, plans = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, strip])
+    time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, strip])
     where = _places(axis)
-    at = [where[number] for number, _ in found]
-    time.plot(at, [best.answer.step_time_s for _, best in found], "o-", color=LINE, lw=1.8, ms=5)
-    mfu.plot(at, [100 * best.answer.mfu for _, best in found], "s-", color=SECOND, lw=1.6, ms=4)
+    # A point without a plan breaks the lines.
+    answers = [None if point.best is None else point.best.answer for point in swept.points]
+    seconds = [np.nan if answer is None else answer.step_time_s for answer in answers]
+    time.plot(where, seconds, "o-", color=LINE, lw=1.8, ms=5)
+    shares = [np.nan if answer is None else 100 * answer.mfu for answer in answers]
+    mfu.plot(where, shares, "s-", color=SECOND, lw=1.6, ms=4)
     time.set_ylabel("best step time [s]")
     mfu.set_ylabel("MFU [%]")
     for panel in (time, mfu):
@@ -49,10 +53,10 @@ def _lines(swept: Sweep, width_in: float) -> Any:
     if none:
         time.plot(none, np.zeros(len(none)), "x", color=NONE, ms=9, mew=2, clip_on=False, label="no plan can be run")
         time.legend(frameon=False)
-    _strip(plans, swept, differ, where)
+    _strip(fields, swept, differ, where)
     ticks = _some(len(where), LABELLED)
-    plans.set_xticks([where[n] for n in ticks], [axis.show(axis.values[n]) for n in ticks])
-    plans.set_xlabel(axis.path)
+    fields.set_xticks([where[n] for n in ticks], [axis.show(axis.values[n]) for n in ticks])
+    fields.set_xlabel(axis.path)
     scenario = swept.scenario
     figure.suptitle(
         f"{scenario.name}: the best plan by {swept.objective.replace('_', ' ')}, and what of it changes",

@@ -83,7 +83,8 @@ def standing_of(result: SearchResult, scenario: Scenario, *, steps: bool = True)
             reason = str(error)
     elif result.place_of(scenario) is None:
         reason = _unsearched(result, scenario)
-    walked = steps_between(answer, best, limit) if steps and needed <= limit else ()
+    walk = steps and needed <= limit and answer.step_time_s > best.step_time_s
+    walked = steps_between(answer, best, limit) if walk else ()
     return Standing(reason, answer, _among(result, scenario), seconds_apart(answer, best), walked)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.among import FIELDS, NUMBERS, best_among, confirmed_already, fitting, none_fits, with_fields
+from sim.search.among import FIELDS, best_among, confirmed_already, fitting, none_fits, with_fields
 from sim.search.search import SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import Step, seconds_apart, steps_between
+from sim.search.unpriced import chunks_for, try_unpriced
 from sim.specs import ParallelPlan
-from sim.units import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Why:
     answer : of the best plan with the named fields; None where there is none that can be run.
     rank : of that plan among those that fit; None where it does not fit or is not priced.
     losses : seconds by cause that it takes more than the best plan, largest first. [s]
-    steps : from that plan to the best, a technique at a time.
+    steps : from that plan to the best, a technique at a time; none where it is faster than the best.
+    tried : of how many plans it is the best, where the search does not price such plans.
     """
 
     ruled_out: str | None
@@ -34,6 +35,7 @@ class Why:
     rank: int | None
     losses: dict[str, float]
     steps: tuple[Step, ...] = ()
+    tried: int = 0
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -74,40 +76,15 @@ def check_fields(named: Mapping[str, Any]) -> None:
 
 def _lost(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
     best = result.best[0].answer
-    steps = steps_between(answer, best, result.memory_limit_bytes)
+    slower = answer.step_time_s > best.step_time_s
+    steps = steps_between(answer, best, result.memory_limit_bytes) if slower else ()
     return Why(None, answer, rank, seconds_apart(answer, best), steps)
 
 
 def _unpriced(result: SearchResult, named: Mapping[str, Any]) -> Why:
-    """A plan that was not priced: the rule it breaks, or what it does if it is only of another schedule."""
-    best = result.best[0]
-    plan = best.scenario.plan
-    wanted: dict[str, Any] = {**{name: getattr(plan, name) for name in (*NUMBERS, "sequence_parallel")}, **named}
-    if wanted["tp"] == 1 and "sequence_parallel" not in named:
-        wanted["sequence_parallel"] = False
-    if "num_chunks" not in named and "schedule" in named:
-        try:
-            wanted["num_chunks"] = _chunks(get_schedule(named["schedule"]).chunks, plan.num_chunks)
-        except FlopcastError as error:
-            return Why(str(error), None, None, {})
-    if "dp" not in named:
-        degree, size = wanted["tp"] * wanted["cp"] * wanted["pp"], plan.num_gpus
-        if size % degree:
-            return Why(f"tp · cp · pp = {degree} does not divide {size:,} GPUs", None, None, {})
-        wanted["dp"] = size // degree
-    try:
-        answer = estimate(best.scenario.replace(plan=plan.replace(**wanted))).require_fit()
-    except FlopcastError as error:
-        return Why(str(error), None, None, {})
-    needed, limit = answer.largest.total, result.memory_limit_bytes
-    if needed > limit:
-        return Why(f"it needs {show(needed, 'B')} of the {show(limit, 'B')} a GPU", None, None, {})
-    return _lost(result, answer, None)
-
-
-def _chunks(taken: str | int, given: int) -> int:
-    """Chunks a rank for a schedule that takes so many."""
-    return taken if isinstance(taken, int) else 1 if taken == "one" else max(2, given)
+    """Fields that no priced plan has: the rule they break, or the best of a few plans that have them."""
+    answer, reason, tried = try_unpriced(result, named)
+    return Why(reason, None, None, {}) if answer is None else replace(_lost(result, answer, None), tried=tried)
 
 
 def other_schedules(result: SearchResult, few: int = 2) -> list[Estimate]:
@@ -121,7 +98,10 @@ def other_schedules(result: SearchResult, few: int = 2) -> list[Estimate]:
         for chosen in schedules():
             if chosen.name in SCHEDULES or chosen.asynchronous or plan.pp == 1:
                 continue
-            changes = {"schedule": chosen.name, "num_chunks": _chunks(chosen.chunks, plan.num_chunks)}
+            changes = {
+                "schedule": chosen.name,
+                "num_chunks": chunks_for(chosen.name, plan.num_chunks, candidate.scenario.model.num_layers // plan.pp),
+            }
             try:
                 answer = estimate(candidate.scenario.replace(plan=plan.replace(**changes)))
             except FlopcastError:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from validation.runs.score import Scored
-from validation.runs.sweeps import AXES, GOAL, SweepScore, biases, plan_words, sweeps_of
+from validation.runs.sweeps import GOAL, SweepScore, biases, plan_words, sweeps_of
 
 
 def print_sweeps(out: Any, scored: Sequence[Scored]) -> list[dict[str, Any]]:
@@ -20,26 +20,27 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> list[dict[str, Any]]:
     if not sweeps:
         out.print("no sweep of three layouts or more\n")
         return []
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("sweep", overflow="fold", min_width=18)
-    for heading in ("runs", "tau", "regret"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("picked", overflow="fold")
-    table.add_column("fastest measured", overflow="fold")
     for source in dict.fromkeys(each.source for each in sweeps):
-        table.add_row(source[:40], style="bold")
+        out.print(f"{short_name(source)}")
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("sweep", overflow="fold", min_width=20)
+        for heading in ("runs", "tau", "regret"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("picked", overflow="fold")
+        table.add_column("fastest measured (we find it slower by)", overflow="fold")
         for each in (one for one in sweeps if one.source == source):
-            same = each.picked is each.fastest or each.regret == 0
+            slower = f"{each.believed_loss:.1%}"
+            fastest = f"{plan_words(each.fastest, each.differ)} ({slower})"
             table.add_row(
                 each.name,
                 f"{each.count}",
                 _tau(each.tau),
                 f"{each.regret:.1%}",
-                plan_words(each.picked),
-                "the same" if same else plan_words(each.fastest),
+                plan_words(each.picked, each.differ),
+                "the same" if each.regret == 0 else fastest,
             )
-    out.print(table)
-    out.print()
+        out.print(table)
+        out.print()
     out.print(_by_source(sweeps))
     out.print(
         "regret: how much slower, as measured, the plan we would pick is than the fastest. tau: Kendall's, of measured "
@@ -60,7 +61,7 @@ def _by_source(sweeps: Sequence[SweepScore]) -> Any:
         regrets = [each.regret for each in own]
         taus = [each.tau for each in own if each.tau is not None]
         table.add_row(
-            source[:40],
+            short_name(source),
             f"{len(own)}",
             f"{sum(each.count for each in own):,}",
             f"{sum(regret <= GOAL for regret in regrets)}",
@@ -73,27 +74,27 @@ def _by_source(sweeps: Sequence[SweepScore]) -> Any:
 
 def _print_biases(out: Any, scored: Sequence[Scored], sweeps: Sequence[SweepScore]) -> None:
     """Error of the step time that a doubling along each axis adds, by source."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("error added by")
-    for axis in AXES:
-        table.add_column(axis, justify="right")
-    found = False
-    for source in dict.fromkeys(each.source for each in sweeps):
-        slopes = biases([item for item in scored if item.run.source == source])
-        found = found or bool(slopes)
-        table.add_row(source[:40], *(_slope(slopes.get(axis)) for axis in AXES))
-    if found:
-        out.print(table)
-        out.print(
-            "What a doubling (recompute, sequence parallel: switching it on) adds to predicted over measured step "
-            "time, within sweeps, and its standard error; positive: we take more of it for slower than it is.\n"
-        )
+    found = {source: biases([item for item in scored if item.run.source == source])
+             for source in dict.fromkeys(each.source for each in sweeps)}  # fmt: skip
+    if not any(found.values()):
+        return
+    out.print(
+        "What a doubling (recompute, sequence parallel: switching it on) adds to predicted over measured step time, "
+        "within sweeps, with its standard error; positive: we take more of it for slower than it is."
+    )
+    for source, slopes in found.items():
+        if slopes:
+            out.print(f"  {short_name(source)}: {', '.join(f'{axis} {_slope(each)}' for axis, each in slopes.items())}")
+    out.print()
 
 
-def _slope(found: tuple[float, float, int] | None) -> str:
-    return "" if found is None else f"{exp(found[0]) - 1:+.1%} ± {found[1]:.1%}"
+def short_name(source: str) -> str:
+    """A source without what stands in brackets."""
+    return source.partition(" (")[0]
+
+
+def _slope(found: tuple[float, float, int]) -> str:
+    return f"{exp(found[0]) - 1:+.1%} ± {found[1]:.1%}"
 
 
 def _tau(tau: float | None) -> str:

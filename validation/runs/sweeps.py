@@ -42,6 +42,7 @@ class SweepScore:
     tau : Kendall's, of measured and predicted step times; None where either is all ties.
     regret : how much slower the plan we would pick is than the fastest, as measured.
     picked, fastest : runs.
+    differ : fields of the plan in which the sweep's runs differ.
     """
 
     name: str
@@ -52,6 +53,12 @@ class SweepScore:
     regret: float
     picked: Scored
     fastest: Scored
+    differ: tuple[str, ...]
+
+    @property
+    def believed_loss(self) -> float:
+        """How much slower than the picked plan we take the fastest for."""
+        return (self.fastest.step_time_s or 0.0) / (self.picked.step_time_s or 1.0) - 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -62,6 +69,7 @@ class SweepScore:
             "layouts": self.layouts,
             "tau": self.tau,
             "regret": self.regret,
+            "believed_loss": self.believed_loss,
             "picked": _run(self.picked),
             "fastest": _run(self.fastest),
         }
@@ -97,6 +105,7 @@ def _score(members: list[Scored]) -> SweepScore | None:
     return SweepScore(
         _name(first.choices[0], first.sweep), first.source, len(members), len(layouts), None if np.isnan(tau) else tau,
         regret, picked, fastest,
+        tuple(name for name in ParallelPlan.model_fields if len({getattr(plan, name) for plan in layouts}) > 1),
     )  # fmt: skip
 
 
@@ -145,17 +154,11 @@ def measured_s(item: Scored) -> float:
     return item.run.step_time_s(item.run.choices[0])
 
 
-def plan_words(item: Scored) -> str:
-    """A run's layout in a few words."""
+def plan_words(item: Scored, names: Sequence[str]) -> str:
+    """Some fields of a run's layout in a few words; those that nothing is said of are as everywhere in the sweep."""
     plan = _plan(item)
-    words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}", f"mbs {plan.microbatch_size}"]
-    words += [f"cp {plan.cp}"] if plan.cp > 1 else []
-    words += [f"{plan.num_chunks} chunks"] if plan.num_chunks > 1 else []
-    words += [plan.schedule] if plan.schedule not in ("1f1b", "interleaved") else []
-    words += ["recompute"] if plan.recompute != "none" else []
-    words += ["seq. par."] if plan.sequence_parallel else []
-    words += [f"ZeRO {plan.zero_stage}"] if plan.zero_stage > 1 else []
-    return " ".join(words)
+    labels = {"microbatch_size": "mbs ", "num_chunks": "chunks ", "schedule": "", "zero_stage": "ZeRO "}
+    return " ".join(f"{labels.get(name, name + ' ')}{getattr(plan, name)}" for name in names)
 
 
 def _plan(item: Scored) -> ParallelPlan:
