@@ -15,13 +15,15 @@ import numpy as np
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
-from sim.search.among import column, with_fields
+from sim.search.among import column, fitting, with_fields
+from sim.search.pareto import pareto_front
 from sim.search.search import SearchResult
 from sim.search.space import RECOMPUTES, SCHEDULES
 from sim.specs import ParallelPlan, Scenario
 
-TRIED = 12
-"""Plans that the named fields are put on; the leanest in memory is one more."""
+FASTEST, LEANER = 6, 18
+"""Plans that the named fields are put on: the fastest, and of those that none beats in time and memory, as the fields
+may need more memory."""
 
 
 def try_unpriced(result: SearchResult, named: Mapping[str, Any]) -> tuple[Estimate | None, str, int]:
@@ -57,15 +59,19 @@ def plain_reason(error: FlopcastError) -> str:
 
 
 def _bases(result: SearchResult, named: Mapping[str, Any]) -> list[int]:
-    """Places of the best plans that have as many of the fields as there are, and of the leanest of these."""
+    """Places of the best plans that have as many of the fields as there are, fast ones and lean ones."""
     ranking = result.ranking()
     which = np.ones(result.plans_priced, bool)
     for name, value in named.items():
         narrower = which & with_fields(result, {name: value})
         which = narrower if narrower.any() else which
-    places: list[int] = ranking[which[ranking]][:TRIED].tolist()
-    leanest = int(np.argmin(np.where(which, result.memory_bytes, np.inf)))
-    return [*places, leanest]
+    if not (which & fitting(result)).any():
+        return [int(np.argmin(np.where(which, result.memory_bytes, np.inf)))]
+    chosen = ranking[which[ranking]]
+    gpus = column(result, "num_gpus")[chosen]
+    front = chosen[pareto_front(result.step_time_s[chosen], result.memory_bytes[chosen], gpus)]
+    spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
+    return list(dict.fromkeys([*chosen[:FASTEST].tolist(), *front[spread].tolist()]))
 
 
 def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
