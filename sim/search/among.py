@@ -94,6 +94,18 @@ def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
     return {place: each for place, each in places.items() if place is not None}
 
 
+def rank_among(result: SearchResult, place: int, chosen: Array) -> int:
+    """1 for the best of some plans, by the closed form; plans that are equal have one rank.
+
+    Parameters
+    ----------
+    chosen : array
+        Their places.
+    """
+    score = result.score()
+    return int(np.count_nonzero(score[chosen] < score[place])) + 1
+
+
 def none_fits(result: SearchResult, which: Array) -> str:
     """That memory rules some plans out, and what the leanest of them needs."""
     place = int(np.argmin(np.where(which, result.memory_bytes, np.inf)))

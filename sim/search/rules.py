@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.estimate import priced_order
-from sim.search.among import best_among, column, confirmed_already, with_fields
+from sim.search.among import best_among, column, confirmed_already, rank_among, with_fields
 from sim.search.search import Candidate, SearchResult
 from sim.search.steps import seconds_apart
 from sim.specs import Scenario
@@ -118,7 +118,8 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
     if found is None:
         return RulesPlan(words, None)
     best, place = result.best[0], result.place_of(found.scenario)
-    rank = int(np.flatnonzero(ranking == place)[0]) + 1
+    assert place is not None, "it was priced"
+    rank = rank_among(result, place, ranking)
     loss = found.worth(result.objective) / best.worth(result.objective) - 1.0
     return RulesPlan(words, found, rank, loss, seconds_apart(found.answer, best.answer))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
-from sim.search.among import best_among, confirmed_already, with_fields
+from sim.search.among import best_among, confirmed_already, rank_among, with_fields
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import Step, seconds_apart, steps_between
@@ -90,20 +90,20 @@ def standing_of(result: SearchResult, scenario: Scenario, *, steps: bool = True)
 
 def _among(result: SearchResult, scenario: Scenario) -> tuple[Among, ...]:
     place, ranking, known = result.place_of(scenario), result.ranking(), confirmed_already(result)
-    found = [Among("in all", _rank(ranking, place), len(ranking), result.best[0])]
+    fits = place is not None and result.memory_bytes[place] <= result.memory_limit_bytes
+
+    def rank(chosen: np.ndarray) -> int | None:
+        return rank_among(result, place, chosen) if fits and place is not None else None
+
+    found = [Among("in all", rank(ranking), len(ranking), result.best[0])]
     for kind, fields in KINDS.items():
         named: dict[str, Any] = {name: getattr(scenario.plan, name) for name in fields}
         which = with_fields(result, named)
         best = best_among(result, which, known, ranking)
         if best is not None:
             chosen = ranking[which[ranking]]
-            found.append(Among(kind, _rank(chosen, place), len(chosen), best))
+            found.append(Among(kind, rank(chosen), len(chosen), best))
     return tuple(found)
-
-
-def _rank(ranking: np.ndarray, place: int | None) -> int | None:
-    found = np.flatnonzero(ranking == place) if place is not None else np.empty(0)
-    return int(found[0]) + 1 if len(found) else None
 
 
 def _unsearched(result: SearchResult, scenario: Scenario) -> str:

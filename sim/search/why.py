@@ -10,7 +10,7 @@ from sim.errors import FlopcastError, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.among import FIELDS, best_among, confirmed_already, fitting, none_fits, with_fields
+from sim.search.among import FIELDS, best_among, confirmed_already, fitting, none_fits, rank_among, with_fields
 from sim.search.search import SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import Step, seconds_apart, steps_between
@@ -61,7 +61,9 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     ranking = result.ranking()
     found = best_among(result, which, confirmed_already(result), ranking)
     assert found is not None, "some such plan fits"
-    return _lost(result, found.answer, result.rank_of(found.scenario))
+    place = result.place_of(found.scenario)
+    assert place is not None, "it was priced"
+    return _lost(result, found.answer, rank_among(result, place, ranking))
 
 
 def check_fields(named: Mapping[str, Any]) -> None:
