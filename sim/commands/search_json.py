@@ -7,11 +7,16 @@ from typing import Any
 
 from sim.estimate import Estimate
 from sim.search import SearchResult, Standing, Step
+from sim.search.among import loss_of
+from sim.search.steps import seconds_apart
 
 
 def as_data(result: SearchResult, named: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str, Any]:
     """The best plans, and every answer that was asked for beside them."""
     data = result.to_dict()
+    best = result.best[0].answer
+    for row, each in zip(data["best"], result.best, strict=True):
+        row["losses_s"] = seconds_apart(each.answer, best)
     if "own" in answers:
         data["own"] = _standing(result, answers["own"])
     if "why" in answers:
@@ -37,11 +42,11 @@ def as_data(result: SearchResult, named: Mapping[str, Any], answers: Mapping[str
 
 
 def _standing(result: SearchResult, standing: Standing) -> dict[str, Any]:
-    best, answer = result.best[0].answer, standing.answer
+    answer = standing.answer
     return {
         "ruled_out": standing.ruled_out,
         "step_time_s": None if answer is None else answer.step_time_s,
-        "loss": None if answer is None else answer.step_time_s / best.step_time_s - 1.0,
+        "loss": None if answer is None else loss_of(result, answer),
         "plan": None if answer is None else _plan(answer),
         "among": [
             {

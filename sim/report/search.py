@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import SearchResult
+from sim.search.steps import seconds_apart
 from sim.specs import ParallelPlan
 from sim.units import show, show_time
 
@@ -31,11 +32,15 @@ COLUMNS = {
 }
 
 
-def search_view(result: SearchResult, own: Text | None = None) -> Group:
+WIDE = 112
+"""Columns of a terminal that also has room for what each plan loses to the first."""
+
+
+def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     notes = Padding("\n".join(f"• {note}" for note in result.assumptions), (0, 0, 0, 2), expand=False)
     said: list[RenderableType] = [] if own is None else ["", own]
-    return Group(_heading(result), "", *_best(result), *said, "", Text("Assumptions", style="bold"), notes)
+    return Group(_heading(result), "", *_best(result, width), *said, "", Text("Assumptions", style="bold"), notes)
 
 
 def _heading(result: SearchResult) -> Text:
@@ -57,7 +62,7 @@ def _heading(result: SearchResult) -> Text:
     return title
 
 
-def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
+def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
     plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
     differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
     sizes = {each.answer.num_gpus for each in result.best}
@@ -69,7 +74,9 @@ def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
         table.add_column(name, justify="right", no_wrap=True)
     for heading in ("step\ntime", "to\nbest", "MFU", "memory", "formula\noff"):
         table.add_column(heading, justify="right", no_wrap=True)
-    first = result.best[0].worth(result.objective)
+    if width >= WIDE:
+        table.add_column("time against the first, mostly")
+    first, fastest = result.best[0].worth(result.objective), result.best[0].answer
     for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
         answer = each.answer
         table.add_row(
@@ -81,6 +88,7 @@ def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
             f"{answer.mfu:.1%}",
             show(answer.largest.total, "B"),
             f"{-each.difference / (1 + each.difference):+.1%}",
+            *([largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2)] if width >= WIDE else []),
         )
     line = Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")
     return line, table
@@ -122,6 +130,18 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
     )
     return Group(title, table)
+
+
+def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:
+    """The largest seconds by cause in words, either sign."""
+    ranked = sorted(causes.items(), key=lambda item: -abs(item[1]))[:most]
+    seen = [f"{cause.replace('_', ' ')} {signed(seconds)}" for cause, seconds in ranked if abs(seconds) >= least]
+    return ", ".join(seen)
+
+
+def signed(seconds: float) -> str:
+    """`+1.2 s` or `-300 ms`."""
+    return f"{'-' if seconds < 0 else '+'}{show_time(abs(seconds))}"
 
 
 def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ def print_answers(out: Any, result: SearchResult, named: Mapping[str, Any], answ
     """Print the best plans, and every answer beside them."""
     own = answers.get("own")
     asked = own is not None and answers["own_asked"]
-    out.print(search_view(result, None if own is None or asked else own_line(result, own)))
+    out.print(search_view(result, None if own is None or asked else own_line(result, own), out.width))
     if own is not None and asked:
         changes = " ".join(f"plan.{name}={value}" for name, value in named.items())
         title = f"Why not the scenario's own plan{f' with {changes}' if changes else ''}?"

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sim.report.search import cell, plan_line
-from sim.report.standing import largest, ordinal
+from sim.report.search import cell, largest, plan_line
+from sim.report.standing import ordinal
 from sim.search import Rules, SearchResult, ValueCost
 from sim.units import show_time
 

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.report.search import COLUMNS, cell, plan_line
+from sim.report.search import COLUMNS, cell, largest, plan_line, signed
 from sim.search import SearchResult, Standing, Step, Why
+from sim.search.among import loss_of
 from sim.units import show_time
 
 SEEN = 0.001
@@ -30,7 +31,7 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     return Group(
         title,
         f"The best such plan ({plan_line(why.answer)}) takes {show_time(why.answer.step_time_s)}, "
-        f"{loss_of(result, why.answer)} against the best{place}.",
+        f"{lost(result, why.answer)} against the best{place}.",
         *_explained(result, why.answer, why.losses, why.steps),
     )
 
@@ -42,7 +43,7 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
     if answer is None:
         return Group(Text(title, style="bold"), f"Ruled out: {standing.ruled_out}")
     lines.append(
-        f"{plan_line(answer)}: {show_time(answer.step_time_s)}, {loss_of(result, answer)} against the best"
+        f"{plan_line(answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against the best"
         + (f"; not ranked: {standing.ruled_out}" if standing.ruled_out else "")
     )
     for each in standing.among:
@@ -63,7 +64,7 @@ def own_line(result: SearchResult, standing: Standing) -> Text:
         return line.append(standing.ruled_out or "", style="not bold")
     ranks = [f"{ordinal(each.rank)} of {each.of:,} {each.kind}" for each in standing.among[:2] if each.rank]
     line.append(
-        f"{show_time(answer.step_time_s)}, {loss_of(result, answer)}; {', '.join(ranks)} (--why own says why)",
+        f"{show_time(answer.step_time_s)}, {lost(result, answer)}; {', '.join(ranks)} (--why own says why)",
         style="not bold",
     )
     return line
@@ -104,14 +105,6 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
     return table
 
 
-def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:
-    """The largest seconds by cause in words, either sign."""
-    ranked = sorted(causes.items(), key=lambda item: -abs(item[1]))[:most]
-    return ", ".join(
-        f"{cause.replace('_', ' ')} {signed(seconds)}" for cause, seconds in ranked if abs(seconds) >= least
-    )
-
-
 def differences(one: Estimate, other: Estimate) -> str:
     """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`."""
     old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
@@ -124,14 +117,11 @@ def label(name: str) -> str:
     return COLUMNS.get(name, name.replace("_", " "))
 
 
-def loss_of(result: SearchResult, answer: Estimate) -> str:
-    """What an answer takes more than the best, as a share of the best."""
-    return f"{answer.step_time_s / result.best[0].answer.step_time_s - 1:+.1%}"
-
-
-def signed(seconds: float) -> str:
-    """`+1.2 s` or `-300 ms`."""
-    return f"{'-' if seconds < 0 else '+'}{show_time(abs(seconds))}"
+def lost(result: SearchResult, answer: Estimate) -> str:
+    """What an answer loses against the best, by the objective."""
+    return f"{loss_of(result, answer):+.1%}" + (
+        "" if result.objective == "step_time" else f" by {result.objective.replace('_', ' ')}"
+    )
 
 
 def ordinal(number: int) -> str:

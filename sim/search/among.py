@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.errors import SpecError, nearest
-from sim.estimate import estimate
+from sim.estimate import Estimate, estimate
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.units import show
@@ -104,6 +105,12 @@ def rank_among(result: SearchResult, place: int, chosen: Array) -> int:
     """
     score = result.score()
     return int(np.count_nonzero(score[chosen] < score[place])) + 1
+
+
+def loss_of(result: SearchResult, answer: Estimate) -> float:
+    """What an answer loses against the best, as a share, by the objective: time, cost or memory."""
+    best = result.best[0]
+    return replace(best, answer=answer).worth(result.objective) / best.worth(result.objective) - 1.0
 
 
 def none_fits(result: SearchResult, which: Array) -> str:

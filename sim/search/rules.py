@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.estimate import priced_order
-from sim.search.among import best_among, column, confirmed_already, rank_among, with_fields
+from sim.search.among import best_among, column, confirmed_already, loss_of, rank_among, with_fields
 from sim.search.search import Candidate, SearchResult
 from sim.search.steps import seconds_apart
 from sim.specs import Scenario
@@ -120,8 +120,7 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
     best, place = result.best[0], result.place_of(found.scenario)
     assert place is not None, "it was priced"
     rank = rank_among(result, place, ranking)
-    loss = found.worth(result.objective) / best.worth(result.objective) - 1.0
-    return RulesPlan(words, found, rank, loss, seconds_apart(found.answer, best.answer))
+    return RulesPlan(words, found, rank, loss_of(result, found.answer), seconds_apart(found.answer, best.answer))
 
 
 def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.search.among import best_among, column, confirmed_already, none_fits
+from sim.search.among import best_among, column, confirmed_already, loss_of, none_fits
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import seconds_apart
@@ -87,7 +87,7 @@ def _cost(
     shown = SCHEDULES[value] if axis == "schedule" else value
     if found is None:
         return ValueCost(axis, shown, None, none_fits(result, which), None, {})
-    loss = found.worth(result.objective) / best.worth(result.objective) - 1.0
+    loss = loss_of(result, found.answer)
     return ValueCost(axis, shown, found, None, loss, seconds_apart(found.answer, best.answer), own)
 
 
