@@ -82,7 +82,8 @@ def _explained(
     parts: list[RenderableType] = ["Step time by cause, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
     if steps:
         parts += [
-            "From it to the best, a technique at a time; each saves what it does after those above it:",
+            "From it to the best, a technique at a time, or those together that only then fit or save; each saves "
+            "what it does after those above it:",
             Padding(_way(answer, best, steps), (0, 0, 0, 2), expand=False),
         ]
     return parts
@@ -90,13 +91,12 @@ def _explained(
 
 def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("changed", "", "saves", "then", "of that"):
+    for heading in ("changed", "saves", "then", "of that"):
         table.add_column(heading, justify="right" if heading in ("saves", "then") else "left")
-    table.add_row("", "", "", show_time(start.step_time_s), "")
+    table.add_row("", "", show_time(start.step_time_s), "")
     for step in steps:
         changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
         table.add_row(
-            " and ".join(step.techniques),
             changes,
             signed(step.saved_s).removeprefix("+"),
             show_time(step.answer.step_time_s),

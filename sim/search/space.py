@@ -247,7 +247,7 @@ def _shapes_of(index: int, layout: list[int], batch: int, dealt: int) -> Array:
     _, _, pp, dp = layout
     rows = []
     for size in divisors(batch // dp):
-        rows += [(index, size, 0, 1), (index, size, 1, 1)]
+        rows += [(index, size, 1, 1), (index, size, 0, 1)]  # of equals the first is shown, and 1F1B needs less memory
         if pp > 1 and (batch // dp // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
             rows += [(index, size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1]
     return np.array(rows, dtype=np.int64)

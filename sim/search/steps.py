@@ -22,6 +22,9 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "overlaps": OVERLAPS,
 }
 """What changes together: fields of the plan, and of the stack."""
+TOGETHER = 3
+"""Most techniques that are changed at once, before all that are left are."""
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,8 @@ class Step:
 def steps_between(start: Estimate, goal: Estimate, memory_limit_bytes: float) -> tuple[Step, ...]:
     """Change what differs between two plans one technique at a time, always the one that then saves most.
 
-    What a technique saves depends on what was changed before it. Plans on the way keep all rules and fit in memory;
-    where no single change leads to such a plan, two are made at once, or more.
+    What a technique saves depends on what was changed before it. Plans on the way keep all rules, fit in memory and
+    are no slower than the one before; where no single change leads to such a plan, two are made at once, or more.
 
     Parameters
     ----------
@@ -74,7 +77,7 @@ def seconds_apart(more: Estimate, less: Estimate) -> dict[str, float]:
 
 def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> tuple[tuple[str, ...], Estimate]:
     """The techniques that are changed next, and the answer with them."""
-    for many in range(1, len(left)):
+    for many in range(1, min(TOGETHER, len(left) - 1) + 1):
         tried: list[tuple[tuple[str, ...], Estimate]] = []
         for names in combinations(left, many):
             try:
@@ -83,8 +86,9 @@ def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> 
                 continue
             if answer.largest.total <= limit:
                 tried.append((names, answer))
-        if tried:
-            return min(tried, key=lambda item: item[1].step_time_s)
+        best = min(tried, key=lambda item: item[1].step_time_s, default=None)
+        if best is not None and best[1].step_time_s <= here.step_time_s * (1 + ROUNDING):
+            return best
     return tuple(left), goal
 
 
