@@ -12,7 +12,7 @@ from rich.text import Text
 from sim.report.search import COLUMNS, HEADINGS, cell
 from sim.search.among import FIELDS
 from sim.search.axes import Axis
-from sim.search.sweep import Point, Sweep
+from sim.search.sweep_result import Point, Sweep
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.units import show, show_time

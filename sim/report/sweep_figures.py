@@ -11,7 +11,7 @@ from sim.report.search import COLUMNS, cell, short_words
 from sim.report.sweep import plan_letters
 from sim.search.among import FIELDS
 from sim.search.axes import GEOMETRIC, Axis
-from sim.search.sweep import Sweep
+from sim.search.sweep_result import Sweep
 from sim.units import show_time
 
 WIDTH = 9.0

@@ -7,7 +7,8 @@ from sim.search.sensitivity import ValueCost, sensitivity
 from sim.search.space import Category, Space, build_space
 from sim.search.standing import Standing, standing_of
 from sim.search.steps import Step, steps_between
-from sim.search.sweep import Sweep, sweep
+from sim.search.sweep import sweep
+from sim.search.sweep_result import Sweep
 from sim.search.why import Why, other_schedules, why_not
 
 __all__ = [

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import replace
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
-from sim.search.among import FIELDS, best_among, column, confirmed_already, none_fits, with_fields
+from sim.estimate import estimate
+from sim.search.among import best_among, column, confirmed_already, none_fits, with_fields
 from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.search import Candidate, SearchResult, search
-from sim.search.space import base_plan
+from sim.search.space import OVERLAPS, base_plan
+from sim.search.sweep_result import Point, Sweep
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
 
@@ -22,102 +24,6 @@ MOST = 400
 CONFIRM = 8
 """Plans of each point that the exact engine runs."""
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The best plan where the axes have these values.
-
-    best : None where there is none.
-    infeasible : why there is none; None where there is one.
-    """
-
-    values: tuple[float, ...]
-    best: Candidate | None
-    infeasible: str | None
-    plans_feasible: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """The best plan at every point of one or two axes; the last axis changes fastest."""
-
-    scenario: Scenario
-    axes: tuple[Axis, ...]
-    points: tuple[Point, ...]
-    objective: str
-    notes: tuple[str, ...]
-
-    def winners(self) -> tuple[int | None, ...]:
-        """Of every point which plan wins, numbered as they first appear; None where none does."""
-        seen: dict[Any, int] = {}
-        return tuple(
-            None if each.best is None else seen.setdefault(each.best.scenario.plan, len(seen)) for each in self.points
-        )
-
-    def changes(self, number: int) -> tuple[str, ...]:
-        """Fields in which the winner of a point differs from that of the feasible point before it on the last axis."""
-        here = self.points[number].best
-        length = len(self.axes[-1].values)
-        before = [each.best for each in self.points[number - number % length : number] if each.best is not None]
-        if here is None or not before:
-            return ()
-        old, new = before[-1].scenario.plan, here.scenario.plan
-        return tuple(name for name in FIELDS if getattr(old, name) != getattr(new, name))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON."""
-        return {
-            "scenario": self.scenario.name,
-            "objective": self.objective,
-            "axes": [
-                {"path": each.path, "unit": each.unit, "spacing": each.spacing, "values": list(each.values)}
-                for each in self.axes
-            ],
-            "points": [
-                {
-                    "values": list(each.values),
-                    "plans_feasible": each.plans_feasible,
-                    "infeasible": each.infeasible,
-                    **_answer(each.best),
-                }
-                for each in self.points
-            ],
-            "notes": list(self.notes),
-        }
-
-    def to_frame(self) -> Any:
-        """A pandas table, a row a point: the axes, the best plan's answer and fields, and why there is none."""
-        import pandas as pd
-
-        rows = []
-        for point in self.points:
-            answer = _answer(point.best)
-            plan = answer.pop("plan") or {}
-            axes = {axis.path: value for axis, value in zip(self.axes, point.values, strict=True)}
-            fields = {name: plan.get(name) for name in FIELDS}
-            rows.append({**axes, **answer, **fields, "infeasible": point.infeasible})
-        return pd.DataFrame(rows)
-
-    def plot(self) -> Any:
-        """A matplotlib figure: lines over one axis, a map over two."""
-        from sim.report.sweep_figures import draw_sweep
-
-        return draw_sweep(self)
-
-
-def _answer(best: Candidate | None) -> dict[str, Any]:
-    if best is None:
-        return dict.fromkeys(("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan"))
-    answer = best.answer
-    return {
-        "step_time_s": answer.step_time_s,
-        "mfu": answer.mfu,
-        "num_gpus": answer.num_gpus,
-        "memory_bytes": answer.largest.total,
-        "training_days": None if answer.training_time_s is None else answer.training_time_s / 86400,
-        "plan": answer.scenario.plan.model_dump(mode="json"),
-    }
 
 
 def sweep(
@@ -172,6 +78,7 @@ def sweep(
                 progress(len(points), len(keys) * len(group))
     if len(mistakes) == len(keys):
         raise mistakes[0]
+    _try_neighbours(scenario, parsed, points, gpus, objective, options)
     ordered = tuple(points[values] for values in product(*(axis.values for axis in parsed)))
     return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus, confirm))
 
@@ -187,26 +94,97 @@ def _searched(
     mistakes: list[FlopcastError],
 ) -> SearchResult | str:
     """The search at some values, or why there is none; values that make no scenario are also noted as mistakes."""
-    numbers = {axis.full_path: value for axis, value in zip(axes, values, strict=True) if axis.full_path}
     wanted = {"context": tuple(sorted({1, scenario.plan.cp})), **options}
     try:
-        # The plan is what is searched; that of the scenario need not suit these numbers.
-        here = with_numbers(scenario.replace(plan=base_plan(scenario)), numbers)
+        here = _scenario_at(scenario, axes, values)
     except FlopcastError as error:
         mistakes.append(error)
         return f"no such scenario: {error}"
-    size = gpus or (scenario.plan.num_gpus,) * 2
-    for axis, value in zip(axes, values, strict=True):
-        if axis.path == SIZE:
-            size = (int(value),) * 2
-        elif axis.path in _CLUSTER_SIZE and gpus is None:
-            size = (here.cluster.num_gpus,) * 2
-        elif axis.path == "plan.cp":
+    for axis in axes:
+        if axis.path == "plan.cp":
             wanted["context"] = tuple(int(each) for each in axis.values)
     try:
-        return search(here, gpus=size, objective=objective, top=1, confirm=confirm, **wanted)
+        result = search(
+            here,
+            gpus=_size_at(scenario, here, axes, values, gpus),
+            objective=objective,
+            top=1,
+            confirm=confirm,
+            **wanted,
+        )
     except FlopcastError as error:
         return str(error)
+    if not result.finished:
+        raise KeyboardInterrupt  # half a space may lack the best plan, and the points after it were asked for no more
+    return result
+
+
+def _scenario_at(scenario: Scenario, axes: tuple[Axis, ...], values: tuple[float, ...]) -> Scenario:
+    """The scenario with these values; its plan is what is searched, and need not suit them."""
+    numbers = {axis.full_path: value for axis, value in zip(axes, values, strict=True) if axis.full_path}
+    return with_numbers(scenario.replace(plan=base_plan(scenario)), numbers)
+
+
+def _size_at(
+    scenario: Scenario,
+    here: Scenario,
+    axes: tuple[Axis, ...],
+    values: tuple[float, ...],
+    gpus: tuple[int, int] | None,
+) -> tuple[int, int]:
+    """Fewest and most GPUs at a point: what is swept or given, all of a cluster whose size is swept, or the plan's."""
+    sizes = {axis.path: int(value) for axis, value in zip(axes, values, strict=True) if axis.path == SIZE}
+    if sizes:
+        return (sizes[SIZE],) * 2
+    whole = any(axis.path in _CLUSTER_SIZE for axis in axes)
+    return gpus or (here.cluster.num_gpus if whole else scenario.plan.num_gpus,) * 2
+
+
+def _try_neighbours(
+    scenario: Scenario,
+    axes: tuple[Axis, ...],
+    points: dict[tuple[float, ...], Point],
+    gpus: tuple[int, int] | None,
+    objective: str,
+    options: dict[str, Any],
+) -> None:
+    """Run the winners of neighbouring points too, there and back along each axis, and keep what is better.
+
+    The formula picks which plans the exact engine runs; where it flatters others, a plan that won next door would be
+    missed, and a better machine come out slower.
+    """
+    for index, axis in [*enumerate(axes)] * len(axes):  # on a map what comes along one axis goes on along the other
+        if axis.path.startswith("plan.") or axis.path == SIZE:
+            continue  # a neighbour's plan is another one by definition
+        for order in (axis.values, axis.values[::-1]):
+            for before, after in pairwise(order):
+                for values in [each for each in points if each[index] == after]:
+                    near = points[(*values[:index], before, *values[index + 1 :])].best
+                    here = points[values]
+                    if near is None or here.best is None or near.scenario.plan == here.best.scenario.plan:
+                        continue
+                    there = _scenario_at(scenario, axes, values)
+                    sizes = _size_at(scenario, there, axes, values, gpus)
+                    better = _moved(near, there, sizes, options.get("memory_limit_bytes"))
+                    if better is not None and better.worth(objective) < here.best.worth(objective):
+                        points[values] = replace(here, best=better)
+
+
+def _moved(
+    winner: Candidate, there: Scenario, sizes: tuple[int, int], memory_limit_bytes: float | None
+) -> Candidate | None:
+    """A winner's plan on another point's scenario; None where it cannot be run there."""
+    flags = {name: getattr(winner.scenario.stack, name) for name in OVERLAPS}
+    limit = there.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
+    try:
+        scenario = there.replace(plan=winner.scenario.plan, stack=there.stack.replace(**flags))
+        answer, priced = estimate(scenario), estimate(scenario, "closed_form")
+    except FlopcastError:
+        return None
+    needed = float(answer.largest.total)
+    if needed > limit or not sizes[0] <= answer.num_gpus <= sizes[1]:
+        return None
+    return Candidate(scenario, priced.step_time_s, needed, answer)
 
 
 def _point(
@@ -238,7 +216,10 @@ def _notes(
     scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None, confirm: int
 ) -> tuple[str, ...]:
     """What the sweep took for granted, and what a reader may miss."""
-    notes = [f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine"]
+    notes = [
+        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine, and "
+        "the winners of the points beside it"
+    ]
     for axis in axes:
         if axis.spacing != "listed":
             equal = "factors" if axis.spacing == "geometric" else "steps"
