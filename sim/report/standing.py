@@ -48,7 +48,7 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
     )
     for each in standing.among:
         best = each.best.answer
-        change = best.step_time_s / answer.step_time_s - 1
+        change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
         rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
         said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
         own = best.scenario.plan == answer.scenario.plan
@@ -79,7 +79,8 @@ def _explained(
     for cause, seconds in losses.items():
         if abs(seconds) >= SEEN * best.step_time_s:
             table.add_row(cause.replace("_", " "), signed(seconds), f"{seconds / best.step_time_s:+.1%}")
-    parts: list[RenderableType] = ["Step time by cause, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
+    what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
+    parts: list[RenderableType] = [f"{what}, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
     if steps:
         parts += [
             "From it to the best, a technique at a time, or those together that only then fit or save; each saves "

@@ -113,6 +113,17 @@ def loss_of(result: SearchResult, answer: Estimate) -> float:
     return replace(best, answer=answer).worth(result.objective) / best.worth(result.objective) - 1.0
 
 
+def causes_apart(result: SearchResult, answer: Estimate) -> dict[str, float]:
+    """Seconds by cause that an answer takes more than the best, largest first. [s]
+
+    Where the cost is what counts, seconds on as many GPUs as the best has.
+    """
+    best = result.best[0].answer
+    scale = answer.num_gpus / best.num_gpus if result.objective == "cost" else 1.0
+    there, here = answer.breakdown.seconds, best.breakdown.seconds
+    return dict(sorted(((cause, scale * there[cause] - here[cause]) for cause in there), key=lambda item: -item[1]))
+
+
 def none_fits(result: SearchResult, which: Array) -> str:
     """That memory rules some plans out, and what the leanest of them needs."""
     place = int(np.argmin(np.where(which, result.memory_bytes, np.inf)))

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from sim.estimate import priced_order
-from sim.search.among import best_among, column, confirmed_already, loss_of, rank_among, with_fields
+from sim.search.among import best_among, causes_apart, column, confirmed_already, loss_of, rank_among, with_fields
 from sim.search.search import Candidate, SearchResult
-from sim.search.steps import seconds_apart
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -117,10 +116,10 @@ def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
 def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, found: Candidate | None) -> RulesPlan:
     if found is None:
         return RulesPlan(words, None)
-    best, place = result.best[0], result.place_of(found.scenario)
+    place = result.place_of(found.scenario)
     assert place is not None, "it was priced"
     rank = rank_among(result, place, ranking)
-    return RulesPlan(words, found, rank, loss_of(result, found.answer), seconds_apart(found.answer, best.answer))
+    return RulesPlan(words, found, rank, loss_of(result, found.answer), causes_apart(result, found.answer))
 
 
 def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:

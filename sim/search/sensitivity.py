@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.search.among import best_among, column, confirmed_already, loss_of, none_fits
+from sim.search.among import best_among, causes_apart, column, confirmed_already, loss_of, none_fits
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
-from sim.search.steps import seconds_apart
 
 AXES = (
     "num_gpus", "tp", "cp", "pp", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
@@ -88,7 +87,7 @@ def _cost(
     if found is None:
         return ValueCost(axis, shown, None, none_fits(result, which), None, {})
     loss = loss_of(result, found.answer)
-    return ValueCost(axis, shown, found, None, loss, seconds_apart(found.answer, best.answer), own)
+    return ValueCost(axis, shown, found, None, loss, causes_apart(result, found.answer), own)
 
 
 def _own(best: Candidate, axis: str) -> Any:

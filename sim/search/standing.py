@@ -9,10 +9,10 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
-from sim.search.among import best_among, confirmed_already, rank_among, with_fields
+from sim.search.among import best_among, causes_apart, confirmed_already, rank_among, with_fields
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
-from sim.search.steps import Step, seconds_apart, steps_between
+from sim.search.steps import Step, steps_between
 from sim.specs import Scenario
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -83,9 +83,10 @@ def standing_of(result: SearchResult, scenario: Scenario, *, steps: bool = True)
             reason = str(error)
     elif result.place_of(scenario) is None:
         reason = _unsearched(result, scenario)
-    walk = steps and needed <= limit and answer.step_time_s > best.step_time_s
+    comparable = answer.num_gpus == best.num_gpus and answer.step_time_s > best.step_time_s
+    walk = steps and needed <= limit and comparable
     walked = steps_between(answer, best, limit) if walk else ()
-    return Standing(reason, answer, _among(result, scenario), seconds_apart(answer, best), walked)
+    return Standing(reason, answer, _among(result, scenario), causes_apart(result, answer), walked)
 
 
 def _among(result: SearchResult, scenario: Scenario) -> tuple[Among, ...]:

@@ -10,10 +10,19 @@ from sim.errors import FlopcastError, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.among import FIELDS, best_among, confirmed_already, fitting, none_fits, rank_among, with_fields
+from sim.search.among import (
+    FIELDS,
+    best_among,
+    causes_apart,
+    confirmed_already,
+    fitting,
+    none_fits,
+    rank_among,
+    with_fields,
+)
 from sim.search.search import SearchResult
 from sim.search.space import SCHEDULES
-from sim.search.steps import Step, seconds_apart, steps_between
+from sim.search.steps import Step, steps_between
 from sim.search.unpriced import chunks_for, try_unpriced
 from sim.specs import ParallelPlan
 
@@ -26,7 +35,8 @@ class Why:
     answer : of the best plan with the named fields; None where there is none that can be run.
     rank : of that plan among those that fit; None where it does not fit or is not priced.
     losses : seconds by cause that it takes more than the best plan, largest first. [s]
-    steps : from that plan to the best, a technique at a time; none where it is faster than the best.
+    steps : from that plan to the best, a technique at a time; none where it is faster than the best or
+        has another number of GPUs.
     tried : of how many plans it is the best, where the search does not price such plans.
     """
 
@@ -78,9 +88,9 @@ def check_fields(named: Mapping[str, Any]) -> None:
 
 def _lost(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
     best = result.best[0].answer
-    slower = answer.step_time_s > best.step_time_s
+    slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
     steps = steps_between(answer, best, result.memory_limit_bytes) if slower else ()
-    return Why(None, answer, rank, seconds_apart(answer, best), steps)
+    return Why(None, answer, rank, causes_apart(result, answer), steps)
 
 
 def _unpriced(result: SearchResult, named: Mapping[str, Any]) -> Why:

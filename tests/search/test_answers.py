@@ -81,6 +81,16 @@ def test_a_rank_counts_what_is_faster(small):
     assert own.among[1].of == np.count_nonzero(fits & alike)
 
 
+def test_costs_are_compared_on_as_many_gpus():
+    result = search(load_scenario(SMALL), gpus=(4, 64), objective="cost", top=1, confirm=20)
+    best = result.best[0].answer
+    largest = max(sensitivity(result), key=lambda each: (each.axis == "num_gpus") * each.value if each.best else 0)
+    answer = largest.best.answer
+    assert answer.num_gpus == 64 != best.num_gpus
+    assert largest.loss == pytest.approx(answer.step_time_s * 64 / best.step_time_s / best.num_gpus - 1)
+    assert sum(largest.causes.values()) == pytest.approx(largest.loss * best.step_time_s)
+
+
 def test_plans_without_a_rank_say_why(small):
     scenario = load_scenario(SMALL)
     for changes, says in (
