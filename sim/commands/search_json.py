@@ -45,9 +45,9 @@ def _standing(result: SearchResult, standing: Standing) -> dict[str, Any]:
     answer = standing.answer
     return {
         "ruled_out": standing.ruled_out,
-        "step_time_s": None if answer is None else answer.step_time_s,
-        "loss": None if answer is None else loss_of(result, answer),
-        "plan": None if answer is None else _plan(answer),
+        "step_time_s": answer.step_time_s,
+        "loss": loss_of(result, answer),
+        "plan": _plan(answer),
         "among": [
             {
                 "plans": each.kind,

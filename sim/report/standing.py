@@ -24,7 +24,7 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     asked = " ".join(f"plan.{name}={cell(value)}" for name, value in named.items())
     title = Text(f"Why not {asked}?", style="bold")
     if why.answer is None:
-        return Group(title, f"Ruled out: {why.ruled_out}")
+        return Group(title, Text(f"Ruled out: {why.ruled_out}"))
     place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
     if why.tried:
         place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
@@ -40,8 +40,6 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
     """The rank of one plan among all and among those of its techniques, and what better ones save."""
     lines: list[RenderableType] = [Text(title, style="bold")]
     answer = standing.answer
-    if answer is None:
-        return Group(Text(title, style="bold"), f"Ruled out: {standing.ruled_out}")
     lines.append(
         f"{plan_line(answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against the best"
         + (f"; not ranked: {standing.ruled_out}" if standing.ruled_out else "")
@@ -60,8 +58,8 @@ def own_line(result: SearchResult, standing: Standing) -> Text:
     """The scenario's own plan in a line or two."""
     answer = standing.answer
     line = Text("The scenario's own plan: ", style="bold")
-    if answer is None or standing.ruled_out:
-        return line.append(standing.ruled_out or "", style="not bold")
+    if standing.ruled_out:
+        return line.append(standing.ruled_out, style="not bold")
     ranks = [f"{ordinal(each.rank)} of {each.of:,} {each.kind}" for each in standing.among[:2] if each.rank]
     line.append(
         f"{show_time(answer.step_time_s)}, {lost(result, answer)}; {', '.join(ranks)} (--why own says why)",

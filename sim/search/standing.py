@@ -46,15 +46,15 @@ class Among:
 class Standing:
     """Where a plan stands.
 
-    ruled_out : why it cannot be run or is not in the search's space; None where it is ranked.
-    answer : on the exact engine; None where it breaks a rule.
+    ruled_out : why it does not fit or is not in the search's space; None where it is ranked.
+    answer : on the exact engine.
     among : all plans first, then those of KINDS.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time.
     """
 
     ruled_out: str | None
-    answer: Estimate | None
+    answer: Estimate
     among: tuple[Among, ...]
     losses: dict[str, float]
     steps: tuple[Step, ...]
@@ -70,6 +70,11 @@ def standing_of(result: SearchResult, scenario: Scenario, *, steps: bool = True)
         The search's, with any plan that keeps the rules.
     steps : bool
         Also walk from it to the best plan, which takes some twenty estimates.
+
+    Raises
+    ------
+    FlopcastError
+        The plan breaks a rule.
     """
     answer = estimate(scenario)
     best = result.best[0].answer
