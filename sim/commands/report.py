@@ -59,7 +59,7 @@ def _search(question: Scenario) -> tuple[SearchResult | None, str]:
     from sim.search import search
 
     try:
-        with _progress() as progress:
+        with _progress("plans priced") as progress:
             return search(question, progress=progress), ""
     except FlopcastError as error:
         return None, str(error)
