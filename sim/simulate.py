@@ -18,6 +18,7 @@ from sim.estimate import estimate, priced_order, program_of
 from sim.network.faults import link_health
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
+from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 
@@ -155,6 +156,7 @@ def simulate(
             order.copies,
             topology,
             link_health(topology, faults),
+            visits=visits_per_stage(order),
             placement=placement,
             fragmentation=fragmentation,
             seed=seed,

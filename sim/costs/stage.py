@@ -98,16 +98,14 @@ def stage_costs(
     stages = deal_stages(model, plan) * copies
     home = np.arange(len(stages)) % plan.pp if rank_of_stage is None else rank_of_stage
 
-    # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
-    if visits is None or plan.num_chunks == 1:
-        visits = scenario.num_microbatches
+    visits = gathering_visits(scenario, visits)
     blocks = [
         _with_zero_traffic(block_costs(work, compute, groups, fabric), params, gathered, scenario, fabric, visits)
         for (work, params), gathered in zip(
             (
                 (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
                 (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
-                (head_work(model, stack, cut), _head_params(scenario)),
+                (head_work(model, stack, cut), head_params(scenario)),
             ),
             gathered_widths(scenario),
             strict=True,
@@ -153,7 +151,15 @@ def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
     return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
 
 
-def _head_params(scenario: Scenario) -> float:
+def gathering_visits(scenario: Scenario, visits: float | None) -> float:
+    """How often in a step ZeRO gathers a stage's weights, or reduces its gradients, anew.
+
+    A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
+    """
+    return scenario.num_microbatches if visits is None or scenario.plan.num_chunks == 1 else visits
+
+
+def head_params(scenario: Scenario) -> float:
     """Parameters that the head adds to its stage: none for a tied projection beside its embedding."""
     model, tp = scenario.model, scenario.plan.tp
     alone = scenario.plan.num_stages == 1
