@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.assumptions import stated_assumptions, unshared
 from sim.breakdown import Breakdown, break_down
+from sim.contention import on_shared_links
 from sim.costs.block import cut_of
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Program, Timeline, build_program, run
@@ -171,7 +172,7 @@ class Estimate:
         }
 
 
-def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
+def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = False) -> Estimate:
     """Predict one training step.
 
     Parameters
@@ -181,6 +182,9 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     engine : str
         "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
         share a machine's cores).
+    contention : bool
+        Messages of all kinds share the cluster's links, at the rates that they have on average (`simulate` plays them
+        one by one).
 
     Returns
     -------
@@ -192,11 +196,14 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     ScheduleError
         The schedule does not exist or cannot take these sizes.
     SpecError
-        Unknown engine.
+        Unknown engine, or contention on a cluster without switches.
     """
     order, costs = priced_order(scenario)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
+    if contention:
+        costs = on_shared_links(scenario, order, costs, timeline.step_time)
+        timeline = run(program_of(scenario, order, costs), engine)
     return Estimate(
         scenario=scenario,
         engine=engine,
@@ -207,7 +214,10 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         memory=_memory(scenario, order),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=(*stated_assumptions(scenario, costs.notes, visits_per_stage(order)), *unshared(scenario, engine)),
+        assumptions=(
+            *stated_assumptions(scenario, costs.notes, visits_per_stage(order), contention=contention),
+            *unshared(scenario, engine),
+        ),
     )
 
 

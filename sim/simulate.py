@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.contention import contention_note
 from sim.costs.streams import build_traffic
 from sim.engines import dag, network
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
@@ -241,13 +242,11 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
     if slow:
         notes.append("a slow GPU stretches its kernels and its update, not collectives and host waits")
     if contention:
+        notes.append(contention_note(scenario))
         notes.append(
-            "links are shared by pipeline sends and gradient reductions; collectives within layers, weight gathers and "
-            "the tied embedding's reduction keep the times of the formulas"
-        )
-        notes.append(
-            "alone on its links a message takes what the formula says and fills them; reductions put a ring's bytes "
-            "on the links"
+            "collectives put a ring's bytes on the links, those within an action as one message of each kind at its "
+            "beginning; weights gathered after the update meet only each other; the tied embedding's reduction keeps "
+            "the formula's time"
         )
         if slow:
             notes.append("on shared links all replicas run at the pace of the slowest")

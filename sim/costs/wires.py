@@ -14,7 +14,7 @@ from sim.network.flows import FloatArray, IntArray
 from sim.network.patterns import members_by_domain, ring
 from sim.network.placement import hop_crosses_domains
 from sim.network.topology import Topology
-from sim.specs import Scenario
+from sim.specs import Profile, Scenario
 from sim.specs.profile import LinkParams
 
 
@@ -58,7 +58,7 @@ class Wires:
         self._scenario, self._topology, self._health, self._seed = scenario, topology, health, seed
         self._cut, (_, _, self._fabric) = cut_of(scenario), pricing(scenario)
         self._network = scenario.cluster.network
-        self._reached = reached_capacity(topology, self._fabric)
+        self._reached = reached_capacity(topology, scenario.profile, self._fabric)
         ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
         self._is_end = ends[topology.class_of_link]
 
@@ -130,12 +130,21 @@ class Wires:
         return Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace)
 
 
-def reached_capacity(topology: Topology, fabric: Fabric) -> FloatArray:
+def reached_capacity(topology: Topology, profile: Profile, fabric: Fabric) -> FloatArray:
     """The most that messages of any kind reach of every link.  [bytes/s]"""
-    best = {"nvlink": _best(fabric.nvlink)}
-    shares = np.array([best.get(links.name, _best(fabric.network)) for links in topology.classes])
+    network = best_of_network(profile, fabric)
+    shares = np.array([_best(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
     reached: FloatArray = topology.capacity * shares[topology.class_of_link]
     return reached
+
+
+def best_of_network(profile: Profile, fabric: Fabric) -> float:
+    """Share of the network's bandwidth that messages reach at best.
+
+    The profile's where the cluster's own efficiency, measured on a fabric in use, is less: what that lacks are flows
+    that meet.
+    """
+    return max(_best(profile.network), _best(fabric.network))
 
 
 def _best(link: LinkParams) -> float:

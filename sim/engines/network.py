@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from sim.costs.stage import StageCosts
 from sim.costs.streams import Traffic
 from sim.engines.program import Program
 from sim.engines.steady import play_folded
@@ -55,24 +56,10 @@ def run(program: Program, traffic: Traffic) -> Shared:
     Raises
     ------
     ScheduleError
-        An asynchronous schedule, one that runs two models, or pairs of actions with sends that block.
+        As `check_order`.
     """
     order = program.order
-    if (order.kind == U).any():
-        raise ScheduleError(
-            f"schedule {order.schedule!r} updates within its order, and its reductions are priced with the updates; "
-            "contention is simulated for schedules with a flush, such as 1f1b"
-        )
-    if order.copies > 1:
-        raise ScheduleError(
-            f"schedule {order.schedule!r} sums gradients of two models on two ranks, which is not laid out as flows; "
-            "leave contention out"
-        )
-    if order.pair_needs is not None and program.costs.p2p_blocks:
-        raise ScheduleError(
-            f"schedule {order.schedule!r} pairs forwards with backwards and stack sends block: contention is simulated "
-            "for pairs where sends run beside compute; set stack.overlap_p2p=true"
-        )
+    check_order(order, program.costs)
     room: list[_Room] = []
 
     def play(program: Program) -> tuple[Array, Array]:
@@ -86,6 +73,31 @@ def run(program: Program, traffic: Traffic) -> Shared:
     costs = replace(program.costs, reduce=took, reduce_share=share, gather=_gathers(program, traffic))
     timeline = finish_step(replace(program, costs=costs), "network", start, end, period_s=period)
     return Shared(timeline, tuple(last.wire.messages), last.wire.meetings, last.events)
+
+
+def check_order(order: Order, costs: StageCosts) -> None:
+    """Refuse orders whose traffic is not laid out as flows.
+
+    Raises
+    ------
+    ScheduleError
+        An asynchronous schedule, one that runs two models, or pairs of actions with sends that block.
+    """
+    if (order.kind == U).any():
+        raise ScheduleError(
+            f"schedule {order.schedule!r} updates within its order, and its reductions are priced with the updates; "
+            "contention is simulated for schedules with a flush, such as 1f1b"
+        )
+    if order.copies > 1:
+        raise ScheduleError(
+            f"schedule {order.schedule!r} sums gradients of two models on two ranks, which is not laid out as flows; "
+            "leave contention out"
+        )
+    if order.pair_needs is not None and costs.p2p_blocks:
+        raise ScheduleError(
+            f"schedule {order.schedule!r} pairs forwards with backwards and stack sends block: contention is simulated "
+            "for pairs where sends run beside compute; set stack.overlap_p2p=true"
+        )
 
 
 def _gathers(program: Program, traffic: Traffic) -> Array:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from sim.costs.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from sim.costs.streams import Traffic
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, W
+from sim.work.operations import Number
 
 ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_GRAD]}
 """Of an Exchange, what belongs to each kind of action."""
@@ -25,8 +28,12 @@ class Collective(NamedTuple):
 
     def late(self, took: float) -> float:
         """How much longer the action is because this took longer than alone, slack in its budget used up first."""
-        slack = max(0.0, min(took, self.budget) - self.seconds)
-        return took - self.seconds - self.hidden_share * slack
+        return took - self.seconds - self.hidden_share * float(slack(took, self.seconds, self.budget))
+
+
+def slack(took: Number, alone: Number, budget: Number) -> Number:
+    """Of what a collective takes longer than alone, what the compute that may hide it still has room for.  [s]"""
+    return np.maximum(np.minimum(took, budget) - alone, 0.0)
 
 
 def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool]) -> list[tuple[Collective, ...]]:
