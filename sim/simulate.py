@@ -11,6 +11,7 @@ import numpy as np
 from sim.contention import contention_note
 from sim.costs.streams import build_traffic
 from sim.engines import dag, network
+from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
 from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
 from sim.engines.program import Program
@@ -36,6 +37,7 @@ class Simulation:
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
+    history : how links are used over the first seed's step, and where its messages' time goes; None unless asked for.
     assumptions : what the reader should know.
     """
 
@@ -47,6 +49,7 @@ class Simulation:
     meetings: int | None
     levels: tuple[dict[str, Any], ...]
     busiest: tuple[dict[str, Any], ...]
+    history: LinkHistory | None
     assumptions: tuple[str, ...]
 
     @property
@@ -76,6 +79,7 @@ class Simulation:
             "messages_that_met": self.meetings,
             "network_levels": list(self.levels),
             "busiest_links": list(self.busiest),
+            "messages": [] if self.history is None else list(self.history.kinds),
             "assumptions": list(self.assumptions),
         }
 
@@ -90,6 +94,7 @@ def simulate(
     slow_links: Sequence[str] = (),
     links_down: Sequence[str] = (),
     contention: bool = False,
+    links: bool = False,
     unfold: bool = False,
     placement: str = MEGATRON_ORDER,
     fragmentation: float = 0.0,
@@ -108,7 +113,9 @@ def simulate(
     slow_links, links_down : sequence of str
         "0.5@node12.nic3" and "node12.nic3"; names as in `sim.network.faults`. They imply contention.
     contention : bool
-        Sends and gradient reductions share the machine's links.
+        All that ranks send each other shares the machine's links.
+    links : bool
+        Follow the links through the step; implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own, and the step waits for all; else one stands for those alike.
     placement, fragmentation : str, float
@@ -123,7 +130,7 @@ def simulate(
     """
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
-    contention = contention or bool(faults)
+    contention = contention or links or bool(faults)
     factors = slow_gpus(
         scenario, stragglers, gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
     )
@@ -134,7 +141,7 @@ def simulate(
     if not unfold:
         factors = slowest_replicas(factors)
     drawn = bool(jitter) or len(factors) > 1
-    order, costs = priced_order(scenario, fold=not drawn)
+    order, costs = priced_order(scenario, fold=not (drawn or links))
     program = program_of(scenario, order, costs)
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
@@ -143,6 +150,7 @@ def simulate(
     meetings: int | None = None
     levels: list[dict[str, Any]] = []
     busiest: list[dict[str, Any]] = []
+    history: LinkHistory | None = None
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -165,6 +173,9 @@ def simulate(
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
         times = [each.timeline.step_time for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
+        if links:
+            followed = all_messages(runs[0].messages, runs[0].timeline, traffic)
+            history = link_history(followed, traffic, times[0])
         levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
@@ -179,6 +190,7 @@ def simulate(
         meetings,
         tuple(levels),
         tuple(busiest),
+        history,
         tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold)),
     )
 

@@ -178,6 +178,8 @@ def test_the_command():
     assert shown.returncode == 0
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):
         assert part in shown.stdout
+    followed = flopcast("simulate", MAIN, *few, "--links")
+    assert "Where messages' time goes" in followed.stdout
     bad = flopcast("simulate", MAIN, "--straggler", "1.2@rank64")
     assert bad.returncode == 2
     assert "0 to 63" in bad.stderr

@@ -18,22 +18,22 @@ SLACK = 1e-9
 
 
 class Message(NamedTuple):
-    """A message that arrived: when it was handed over, began and arrived, and how long it takes alone. [s]"""
+    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]"""
 
     stream: int
     queued_s: float
     begin_s: float
     end_s: float
-    alone_s: float
+    full_s: float
 
 
 class _Move:
     """A message at the head of its stream's queue: seconds' worth that are left, since when, at which rate."""
 
-    __slots__ = ("arrived", "begin", "left", "met", "queued", "rate", "since", "version", "whole")
+    __slots__ = ("arrived", "begin", "full", "left", "met", "queued", "rate", "since", "version")
 
-    def __init__(self, seconds: float, arrived: simpy.Event, queued: float, now: float) -> None:
-        self.left = self.whole = seconds
+    def __init__(self, full: float, alone: float, arrived: simpy.Event, queued: float, now: float) -> None:
+        self.full, self.left = full, full / alone
         self.arrived, self.queued, self.begin, self.since = arrived, queued, now, now
         self.rate, self.version, self.met = 1.0, 0, False
 
@@ -84,7 +84,7 @@ class Wire:
         """Start the first message in a stream's queue."""
         seconds, arrived, queued = self._queue[stream][0]
         now, links = self._environment.now, self._links[stream]
-        move = self._moves[stream] = _Move(seconds / float(self.alone[stream]), arrived, queued, now)
+        move = self._moves[stream] = _Move(seconds, float(self.alone[stream]), arrived, queued, now)
         self._active[stream] = True
         if len(links):
             self._asked[links] += self._parts[stream]
@@ -106,7 +106,7 @@ class Wire:
         assert move is not None
         move.version = -1
         self._moves[stream], self._active[stream] = None, False
-        self.messages.append(Message(stream, move.queued, move.begin, now, move.whole))
+        self.messages.append(Message(stream, move.queued, move.begin, now, move.full))
         self._queue[stream].popleft()
         if len(links):
             self._on_link[links] -= 1
@@ -174,9 +174,7 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
     stream = np.repeat(np.arange(len(streams)), [len(each.link) for each in streams])
     link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in streams)])
     load = np.concatenate([np.zeros(0), *(each.occupies for each in streams)]) / health[link]
-    slowest = np.array([1.0 / each.pace for each in streams])
-    np.maximum.at(slowest, stream, load)
-    alone = 1.0 / slowest
+    alone = alone_rates(streams, health)
     load = load * alone[stream]
     busy = np.bincount(link, load, minlength=len(health))[link] > 1 + SLACK
     order = np.lexsort((stream[busy], link[busy]))
@@ -192,6 +190,13 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
             row[who] = loads
             rows.append(row)
     return alone, np.array(rows).reshape(-1, len(streams))
+
+
+def alone_rates(streams: Sequence[Stream], health: FloatArray) -> FloatArray:
+    """Rates of streams with the machine to themselves, in units of full speed."""
+    return np.array(
+        [1.0 / max(1.0 / each.pace, float((each.occupies / health[each.link]).max(initial=0.0))) for each in streams]
+    )
 
 
 def _greatest(rows: FloatArray) -> FloatArray:
