@@ -47,12 +47,14 @@ class NetworkRow:
     shared_s: float
 
 
-def network_rows(trees: Sequence[str] = TREES, cases: Sequence[str] = tuple(CASES)) -> Iterator[NetworkRow]:
-    """Every case on every tree, one after the other."""
+def network_rows(
+    trees: Sequence[str] = TREES, cases: Sequence[str] = tuple(CASES), changes: Sequence[str] = ()
+) -> Iterator[NetworkRow]:
+    """Every case on every tree, one after the other; `changes` are overrides of the 1T run in all of them."""
     for tree in trees:
         for case in cases:
             overrides, rails, where = CASES[case]
-            scenario = _on(load_scenario(_SCENARIO, overrides), tree, rails)
+            scenario = _on(load_scenario(_SCENARIO, [*changes, *overrides]), tree, rails)
             answer = simulate(scenario, contention=True, **where)
             yield NetworkRow(tree, case, answer.noiseless_s, answer.mean_s)
 

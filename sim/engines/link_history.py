@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.costs.streams import Traffic
 from sim.engines.timeline import Timeline
-from sim.engines.wire import Message, alone_rates, shared_links
+from sim.engines.wire import Message, alone_rates, runs, shared_links
 from sim.engines.within import collectives
 from sim.network.faults import link_name
 
@@ -120,9 +120,8 @@ def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Ar
     activity = np.zeros((len(traffic.streams), len(edges) - 1))
     table = np.array(messages, dtype=float).reshape(-1, 5)
     table = table[np.argsort(table[:, 0], kind="stable")]
-    for rows in np.split(table, np.flatnonzero(np.diff(table[:, 0])) + 1):
-        if not len(rows):
-            continue
+    for here in runs(table[:, 0]):
+        rows = table[here]
         stream = int(rows[0, 0])
         begin, end, full = rows[:, 2], rows[:, 3], rows[:, 4]
         moved = np.clip((edges[:, np.newaxis] - begin) / np.maximum(end - begin, 1e-300), 0.0, 1.0)
@@ -136,17 +135,15 @@ def _alike_links(traffic: Traffic) -> list[_Alike]:
     nbytes = np.concatenate([np.zeros(0), *(each.link_bytes for each in traffic.streams)])
     order = np.lexsort((stream, link))
     stream, link, nbytes = stream[order], link[order], nbytes[order]
-    cuts = np.flatnonzero(np.diff(link)) + 1
     kind = traffic.topology.class_of_link
-    found: dict[tuple[int, bytes, bytes], list[int]] = {}
-    parts = zip(np.split(link, cuts), np.split(stream, cuts), np.split(nbytes, cuts), strict=True)
-    kept: dict[tuple[int, bytes, bytes], tuple[Array, Array]] = {}
-    for links, who, size in parts:
-        if len(links):
-            key = int(kind[links[0]]), who.tobytes(), np.round(size, 3).tobytes()
-            found.setdefault(key, []).append(int(links[0]))
-            kept.setdefault(key, (who, size))
-    return [_Alike(links[0], len(links), *kept[key]) for key, links in found.items()]
+    found: dict[tuple[int, bytes, bytes], list[slice]] = {}
+    for here in runs(link):
+        key = int(kind[link[here.start]]), stream[here].tobytes(), np.round(nbytes[here], 3).tobytes()
+        found.setdefault(key, []).append(here)
+    return [
+        _Alike(int(link[first.start]), 1 + len(others), stream[first], nbytes[first])
+        for first, *others in found.values()
+    ]
 
 
 def _label(traffic: Traffic, group: _Alike) -> str:

@@ -102,6 +102,8 @@ def check_order(order: Order, costs: StageCosts) -> None:
 
 def _gathers(program: Program, traffic: Traffic) -> Array:
     """Seconds of the ranks' weight gathers, all begun at once. [s]"""
+    if (traffic.gather < 0).all():
+        return program.costs.gather
     environment, took = simpy.Environment(), program.costs.gather.copy()
     wire = Wire(environment, traffic)
     arrivals = {

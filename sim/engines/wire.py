@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -179,10 +180,9 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
     busy = np.bincount(link, load, minlength=len(health))[link] > 1 + SLACK
     order = np.lexsort((stream[busy], link[busy]))
     stream, link, load = stream[busy][order], link[busy][order], np.round(load[busy][order], 12)
-    cuts = np.flatnonzero(np.diff(link)) + 1
     by_streams: dict[bytes, tuple[IntArray, list[FloatArray]]] = {}
-    for who, loads in zip(np.split(stream, cuts), np.split(load, cuts), strict=True):
-        by_streams.setdefault(who.tobytes(), (who, []))[1].append(loads)
+    for here in runs(link):
+        by_streams.setdefault(stream[here].tobytes(), (stream[here], []))[1].append(load[here])
     rows = []
     for who, alike in by_streams.values():
         for loads in _greatest(np.array(alike)):
@@ -190,6 +190,12 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
             row[who] = loads
             rows.append(row)
     return alone, np.array(rows).reshape(-1, len(streams))
+
+
+def runs(numbers: IntArray) -> list[slice]:
+    """Where equal numbers stand side by side."""
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return [slice(first, last) for first, last in itertools.pairwise(bounds) if last > first]
 
 
 def alone_rates(streams: Sequence[Stream], health: FloatArray) -> FloatArray:

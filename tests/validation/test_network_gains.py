@@ -4,20 +4,22 @@ import pytest
 
 from validation.network_gains import layered_rows, network_rows
 
+SMALLER = ["plan.pp=16", "plan.dp=12", "training.global_batch_size=384"]  # of the 1T run, to be quick
+
 
 def test_on_a_full_tree_only_scatter_gather_shows():
-    rows = {row.case: row for row in network_rows(["full, adaptive"])}
+    rows = {row.case: row for row in network_rows(["full, adaptive"], changes=SMALLER)}
     own = rows["as it is"].shared_s
-    assert rows["no scatter/gather"].shared_s > 1.03 * own
+    assert rows["no scatter/gather"].shared_s > 1.01 * own
     for case in ("no rails", "pipeline ranks closer than replicas", "nodes anywhere in the machine"):
         assert rows[case].shared_s == pytest.approx(own, rel=1e-6)
 
 
 @pytest.mark.parametrize("tree", ["full, ecmp", "1:8, adaptive"])
 def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_more_than_formulas_say(tree):
-    own, without, no_rails = network_rows([tree], ["as it is", "no scatter/gather", "no rails"])
+    own, without, no_rails = network_rows([tree], ["as it is", "no scatter/gather", "no rails"], SMALLER)
     assert without.shared_s - own.shared_s > without.formula_s - own.formula_s
-    assert no_rails.shared_s > 1.005 * own.shared_s
+    assert no_rails.shared_s > 1.003 * own.shared_s
     assert no_rails.formula_s == own.formula_s
 
 
