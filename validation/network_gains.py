@@ -54,12 +54,12 @@ def network_rows(
     for tree in trees:
         for case in cases:
             overrides, rails, where = CASES[case]
-            scenario = _on(load_scenario(_SCENARIO, [*changes, *overrides]), tree, rails)
+            scenario = on_tree(load_scenario(_SCENARIO, [*changes, *overrides]), tree, rails)
             answer = simulate(scenario, contention=True, **where)
             yield NetworkRow(tree, case, answer.noiseless_s, answer.mean_s)
 
 
-def _on(scenario: Scenario, tree: str, rails: bool) -> Scenario:
+def on_tree(scenario: Scenario, tree: str, rails: bool) -> Scenario:
     """The scenario on another tree of switches of 40 ports."""
     full = tree.startswith("full")
     network = scenario.cluster.network
