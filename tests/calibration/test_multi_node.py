@@ -30,7 +30,8 @@ def test_published_all_reduces_across_nodes(measurements):
     scores = [score(network, read_points(measurements / "collectives.csv", network)) for network in NETWORKS]
     assert sum(len(each.fitted) for each in scores) == 134
     sizes = np.abs(np.concatenate([each.sizes for each in scores]))
-    assert np.median(sizes) < 0.10  # 15 % asked for
+    assert np.median(sizes) < 0.08  # the README says 7 %; 15 % asked for
+    assert np.quantile(sizes, 0.9) < 0.35
     medians = {each.network.name: float(np.median(np.abs(each.sizes))) for each in scores}
     poor = {name for name, median in medians.items() if median > 0.15}
     # Two rows of two algorithms, and three of a network that was shared with others.
