@@ -62,13 +62,14 @@ def estimate(
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
+    contention: Annotated[bool, typer.Option("--contention", help="Messages share the cluster's links.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
     from sim import estimate as run
     from sim import load_scenario
 
-    answer = run(load_scenario(scenario, overrides or (), profile), engine)
+    answer = run(load_scenario(scenario, overrides or (), profile), engine, contention=contention)
     if as_json:
         _print_json(answer.to_dict())
     else:

@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.assumptions import stated_assumptions, unshared
 from sim.breakdown import CAUSES, Breakdown, break_down
+from sim.contention import on_shared_links
 from sim.costs.block import cut_of
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Program, Timeline, build_program, run
@@ -181,7 +182,7 @@ class Estimate(Shown):
         return frame.rename_axis("cause")
 
 
-def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
+def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = False) -> Estimate:
     """Predict one training step.
 
     Parameters
@@ -191,6 +192,9 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     engine : str
         "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
         share a machine's cores).
+    contention : bool
+        Messages of all kinds share the cluster's links, at the rates that they have on average (`simulate` plays them
+        one by one).
 
     Returns
     -------
@@ -202,11 +206,14 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     ScheduleError
         The schedule does not exist or cannot take these sizes.
     SpecError
-        Unknown engine.
+        Unknown engine, or contention on a cluster without switches.
     """
     order, costs = priced_order(scenario)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
+    if contention:
+        costs = on_shared_links(scenario, order, costs, timeline.step_time)
+        timeline = run(program_of(scenario, order, costs), engine)
     return Estimate(
         scenario=scenario,
         engine=engine,
@@ -217,7 +224,10 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         memory=_memory(scenario, order),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=(*stated_assumptions(scenario, costs.notes, visits_per_stage(order)), *unshared(scenario, engine)),
+        assumptions=(
+            *stated_assumptions(scenario, costs.notes, visits_per_stage(order), contention=contention),
+            *unshared(scenario, engine),
+        ),
     )
 
 

@@ -106,7 +106,7 @@ def stage_costs(
             (
                 (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
                 (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
-                (head_work(model, stack, cut), _head_params(scenario)),
+                (head_work(model, stack, cut), head_params(scenario)),
             ),
             gathered_widths(scenario),
             strict=True,
@@ -152,7 +152,7 @@ def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
     return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
 
 
-def _head_params(scenario: Scenario) -> float:
+def head_params(scenario: Scenario) -> float:
     """Parameters that the head adds to its stage: none for a tied projection beside its embedding."""
     model, tp = scenario.model, scenario.plan.tp
     alone = scenario.plan.num_stages == 1

@@ -94,6 +94,8 @@ class LinkParams(Spec):
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """The same when many groups use the network at once, each with its own rings: their flows meet on links that a
     single job-wide ring would share out evenly. Default: efficiency."""
+    in_switch_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the link's bandwidth at which its switches add what all-reduces send (NVLS). Default: they do not."""
     p2p_efficiency: float = Field(gt=0, le=1)
     """Point-to-point bandwidth as a share of the link's."""
     hidden_share: float = Field(gt=0, le=1)
