@@ -14,8 +14,10 @@ from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, Scena
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
 from sim.commands.search import search
+from sim.commands.shortest import shortest
 from sim.commands.simulate import simulate
 from sim.commands.topology import topology
+from sim.commands.train import train
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
 app = typer.Typer(
@@ -157,6 +159,8 @@ add_commands(app)  # schedule, timeline, compare-schedules
 app.command()(topology)
 app.command()(search)
 app.command()(simulate)
+app.command()(train)
+app.command()(shortest)
 
 
 def _add_commands() -> None:
