@@ -78,12 +78,14 @@ class LayeredTable:
     bound_s: Array
     memory_bytes: Array
     plans: int
+    offloaded_layers: int
 
     def scenario_at(self, place: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         rows, given = self.rows, self.scenario
         fields_of_plan = ("tp", "pp", "dp", "num_chunks", "microbatch_size")
         numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in fields_of_plan}
+        numbers["offloaded_layers"] = self.offloaded_layers
         numbers |= dict(zip(CHOICES, self.choices[int(self.choice[place])], strict=True))
         one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
         plan = ParallelPlan(**numbers, schedule="modular" if one_layer else "breadth_first")
@@ -173,6 +175,7 @@ def layered_table(
     recomputes: Sequence[str] = ("none", "selective", "full"),
     sequence_parallel: Sequence[bool] = (False, True),
     zero_stages: Sequence[int] = (0, 1, 2, 3),
+    offloaded_layers: int = 0,
 ) -> LayeredTable:
     """Bound and memory-check every layered plan.
 
@@ -187,6 +190,8 @@ def layered_table(
         the layers.
     recomputes, sequence_parallel, zero_stages : sequences
         Choices to try.
+    offloaded_layers : int
+        Layers of the model whose activations wait in host memory.
 
     Notes
     -----
@@ -210,14 +215,17 @@ def layered_table(
             continue
         group = Group(data.size[where], data.per_domain[where], data.shares_network[where], data.spans[where])  # type: ignore[index]
         here = seconds[recompute, sp][:, :, where]
-        part = _Part(scenario, everything.take(where), group, here, recompute, sp, zero)
+        part = _Part(scenario, everything.take(where), group, here, recompute, sp, zero, offloaded_layers)
         needed = part.memory_bytes()
         looked_at += len(where)
         fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
         parts.append((part.rows.take(fits), np.full(len(fits), number), part.bound_s()[fits], needed[fits]))
+    if not parts:
+        none = np.empty(0)
+        return LayeredTable(scenario, choices, everything.take(none.astype(int)), none, none, none, 0, offloaded_layers)
     rows = Rows(*(np.concatenate([getattr(part[0], field.name) for part in parts]) for field in fields(Rows)))
     choice, bound, needed = (np.concatenate([part[index] for part in parts]) for index in (1, 2, 3))
-    return LayeredTable(scenario, choices, rows, choice, bound, needed, looked_at)
+    return LayeredTable(scenario, choices, rows, choice, bound, needed, looked_at, offloaded_layers)
 
 
 def _rows(
@@ -283,13 +291,14 @@ class _Part:
         recompute: str,
         sequence_parallel: bool,
         zero_stage: int,
+        offloaded_layers: int,
     ) -> None:
         self.scenario, self.rows, self.data, self.seconds = scenario, rows, data, seconds
         self.cut = _cut(scenario, rows.tp, rows.microbatch_size, recompute, sequence_parallel)
         ones = np.ones(len(rows), dtype=np.int64)
         plan = PlanTable(
             rows.tp, ones, rows.pp, rows.dp, rows.num_chunks, rows.dp, rows.pp * rows.num_chunks,
-            recompute, sequence_parallel, zero_stage, False, False,
+            recompute, sequence_parallel, zero_stage, False, False, offloaded_layers,
         )  # fmt: skip
         table = ScenarioTable(scenario.model, scenario.cluster, plan, scenario.training, scenario.stack)
         self.table = cast("Scenario", table)
@@ -347,7 +356,8 @@ class _Part:
         scenario, rows = self.scenario, self.rows
         model, stack = scenario.model, scenario.stack
         layer, embedding, head = (
-            stage_activation_bytes(kind, model, stack, self.cut) for kind in (LAYER, EMBEDDING, HEAD)
+            stage_activation_bytes(kind, model, stack, self.cut, self.table.plan.offloaded_layers)
+            for kind in (LAYER, EMBEDDING, HEAD)
         )
         m, alone = rows.num_microbatches, rows.pp == 1
         held = self.layers * rows.num_chunks
