@@ -158,7 +158,7 @@ def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[Entry]
     left.invert_yaxis()
     left.set(xscale="log", xlabel="days, without failures")
     left.set_xlim(1, left.get_xlim()[1] * 8)
-    left.set_title("amber: standard order, blue: layered; strokes: formula, GPUs at peak", fontsize=9)
+    left.set_title("red: standard order, blue: layered; strokes: by formula, GPUs at peak", fontsize=9)
     shown = [entry for entry in entries if entry.answer is not None and entry.strategy.count("+") == 2]
     causes = {
         "compute": ("flop_at_peak", "matmul_inefficiency", "attention_overhead", "memory_bound", "host_wait"),
@@ -169,7 +169,7 @@ def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[Entry]
         "optimizer": ("optimizer",),
     }
     colours = ("#009E73", "#8FD0B5", "#CC79A7", "#56B4E9", "#E69F00", "#3B3B3B")
-    labels = [entry.method + (", ZeRO 3" if entry.partitioned else "") for entry in shown]
+    labels = [ORDERS[entry.method] + ("\nZeRO 3" if entry.partitioned else "") for entry in shown]
     bottom = np.zeros(len(shown))
     for (name, parts), colour in zip(causes.items(), colours, strict=True):
         values = np.array([
@@ -201,9 +201,9 @@ def sizes_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
         params = np.array([row["params"] for row in rows])
         days = np.array([row[method]["days"] for row in rows])
         here = np.isfinite(days)
-        panel.plot(params[here], days[here], "o-", color=colour, label=f"{method}, searched plans")
+        panel.plot(params[here], days[here], "o-", color=colour, label=f"{ORDERS[method]} order, best plans")
         formula = np.array([row[method]["formula_days"] for row in rows])
-        panel.plot(params[here], formula[here], ":", color=colour, label=f"{method}, by formula, GPUs at peak")
+        panel.plot(params[here], formula[here], ":", color=colour, label=f"{ORDERS[method]}, by formula, GPUs at peak")
     for row in rows:
         panel.annotate(
             f"X_{row['x']}", (row["params"], row["improved"]["days"]), xytext=(4, -12), textcoords="offset points",

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from sim.costs.block import block_costs, pricing
-from sim.costs.stage import gathered_widths, rank_once_a_step, send_seconds, zero_traffic
+from sim.costs.stage import gathered_widths, rank_once_a_step, send_seconds, tied_reduction, zero_traffic
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
 from sim.network.placement import Group, data_group
@@ -321,11 +321,15 @@ class _Part:
         stack, plan = scenario.stack, table.plan
         _, compute, fabric = pricing(scenario)
         m, v, pp = rows.num_microbatches, rows.num_chunks, rows.pp
-        (layer_f, _, head_f), (layer_b, embedding_b, head_b) = self.seconds
+        there_and_back = self.seconds
         if plan.zero_stage >= 2:
-            width = gathered_widths(scenario)[0]
-            more = zero_traffic(layer_f, layer_b, self.params[0], table, self.data, fabric, 1.0, m, width)
-            layer_f, layer_b = layer_f + more[0], layer_b + more[1]
+            widths = gathered_widths(scenario)
+            kinds = zip(*there_and_back, self.params, widths, strict=True)
+            more = [
+                zero_traffic(f, b, params, table, self.data, fabric, 1.0, m, width) for f, b, params, width in kinds
+            ]
+            there_and_back = there_and_back + np.array(more).transpose(1, 0, 2)
+        (layer_f, embedding_f, head_f), (layer_b, embedding_b, head_b) = there_and_back
         forward, backward = self.layers * layer_f + stack.forward_setup_s, self.layers * layer_b
         domain = scenario.cluster.nvlink_domain_gpus
         near, far = send_seconds(table, self.cut, _tensor_group(scenario, rows.tp), fabric)
@@ -334,21 +338,26 @@ class _Part:
         sending = 0.0 if stack.overlap_p2p else m * send
         round_f = np.maximum(m * forward + sending, pp * (forward + send))
         round_b = np.maximum(m * backward + sending, pp * (backward + send))
-        there = (v - 1) * round_f + fill + m * (forward + head_f)
+        begin = np.maximum(m * (forward + embedding_f) + sending, round_f)
+        there = begin + (v - 2) * round_f + fill + m * (forward + head_f)
         first = np.maximum(m * (backward + head_b) + sending, round_b)
         back = first + (v - 2) * round_b + drain + m * (backward + embedding_b)
 
-        held = self.params[0] * self.layers * v
-        reduce, _, gather, update = rank_once_a_step(
-            held, self.params[0], table, self.data, self.data, compute, fabric, 1.0
+        # The first rank's backward is the last to end, and the embedding's gradients are complete only then.
+        held = self.params[0] * self.layers * v + self.params[1] + self.params[2] * (pp == 1)
+        reduce, tail, gather, update = rank_once_a_step(
+            held, self.params[1], table, self.data, self.data, compute, fabric, 1.0
         )
         hidden = fabric.hidden_share(self.data, held * GRADIENT_WIDTH[stack.gradient_precision], reduce)
         if stack.overlap_grad_reduce:
-            reduce = reduce - hidden * np.minimum(reduce, back)
+            reduce = reduce - hidden * np.minimum(reduce - tail, back)
         if stack.overlap_param_gather:
-            window = (v - 1) * m * forward + forward
+            window = (v - 1) * m * forward + m * embedding_f + forward + head_f * (pp == 1)
             gather = gather - hidden * np.minimum(gather, window)
-        bound: Array = there + back + reduce + gather + update + stack.step_setup_s
+        tied: Any = 0.0
+        if scenario.model.tied_embeddings:
+            tied = tied_reduction(table, rows.tp, rows.tp * rows.dp, rows.num_gpus, fabric) * (pp > 1)
+        bound: Array = there + back + reduce + tied + gather + update + stack.step_setup_s
         return bound
 
     def memory_bytes(self) -> Array:
@@ -365,8 +374,6 @@ class _Part:
         totals = []
         for with_embedding, with_head in kinds:
             params = held * self.params[0] + with_embedding * self.params[1] + with_head * self.params[2]
-            if model.tied_embeddings:  # a tied projection beside its embedding adds next to nothing
-                params = params - np.asarray(with_embedding) * with_head * self.params[1]
             peak = m * (held * layer + with_embedding * embedding + with_head * head)
             totals.append(memory_of(self.table, self.cut, params, peak, m * with_head).total)
         fullest: Array = np.stack([np.broadcast_to(total, len(rows)) for total in totals]).max(axis=0)
