@@ -55,9 +55,9 @@ def training_figure(training: Training) -> Any:
     tokens = np.geomspace(run.tokens / 1000, run.tokens, 200)
     loss = power_sum_loss(answer.params, tokens, BESIROGLU)
     share = tokens / run.tokens
-    right.fill_betweenx(loss, share * low, share * high, color="#0072B2", alpha=0.15, lw=0, label="90 %")
     right.plot(share * run.days, loss, color="#0072B2", lw=1.8)
-    right.plot(run.days, loss[-1], "o", color="#0072B2")
+    around = [[run.days - low], [high - run.days]]
+    right.errorbar(run.days, loss[-1], xerr=around, fmt="o", color="#0072B2", capsize=3, label="90 % interval")
     right.annotate(
         f"{significant(run.days)} days, loss {loss[-1]:.2f}", (run.days, loss[-1]), xytext=(-6, 8),
         textcoords="offset points", ha="right", fontsize=9,
@@ -94,12 +94,11 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     for point, where in ((frontier.fastest, "shortest"), (frontier.cheapest, "cheapest")):
         run = point.run
         text = f"{where}\n{significant(run.days)} days"
-        left.annotate(
-            text, (run.num_gpus, run.days), xytext=(0, 12), textcoords="offset points", ha="center", fontsize=8
-        )
+        side, gap = ("right", -8) if where == "shortest" else ("left", 8)
+        left.annotate(text, (run.num_gpus, run.days), xytext=(gap, 10), textcoords="offset points", ha=side, fontsize=8)
         right.annotate(
-            f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(6, 6), textcoords="offset points",
-            fontsize=8,
+            f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(-gap, -gap - 8 if gap > 0 else 6),
+            textcoords="offset points", ha="left" if where == "shortest" else "right", fontsize=8,
         )  # fmt: skip
     left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="days, failures included")
     right.set(xscale="log", xlabel="days, failures included", ylabel="cost", ylim=(0, None))
@@ -134,6 +133,7 @@ def _plain(panel: Any) -> None:
 
     axes = [panel.xaxis] + ([panel.yaxis] if panel.get_yscale() == "log" else [])
     for axis in axes:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(lambda value, _: significant(value) if value < 1000 else show_short(value))
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 1e3 else (1.0, 3.0)))
+        axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
         axis.set_minor_formatter(NullFormatter())

@@ -46,6 +46,8 @@ LEAST_BATCH = 0.97
 """Of the critical batch, the smallest that is tried: batches that many degrees divide lie apart."""
 BATCHES = (5, 24)
 """Of them, how many baseline and improved order try: those with most divisors."""
+FEWEST = 16
+"""The baseline is searched from a sixteenth of the GPUs that the batch feeds to all of them."""
 CONFIRMED = 3
 """Of the baseline's best plans by the closed form, how many the exact engine runs for each batch."""
 
@@ -170,32 +172,23 @@ def compare_strategies(
     batches = range(max(1, round(LEAST_BATCH * critical)), critical + 1)
     divisible = sorted(batches, key=lambda batch: (-len(divisors(batch)), -batch))
     some, more = (divisible[:count] for count in BATCHES)
-    work = len(some) + len(strategies)
-    baseline: dict[str, Estimate] = {}
-    reasons: list[str] = []
-    for number, batch in enumerate(some):
-        given = scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=ParallelPlan())
-        try:
-            found = _baseline(given, strategies, partitioned)
-        except InfeasiblePlan as error:
-            reasons.append(str(error))
-            found = {}
-        for strategy, answer in found.items():
-            if strategy not in baseline or _days(answer) < _days(baseline[strategy]):
-                baseline[strategy] = answer
-        if progress is not None:
-            progress(number + 1, work)
     entries = []
     for number, strategy in enumerate(strategies):
-        standard = baseline.get(strategy)
+        given = (
+            scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=ParallelPlan())
+            for batch in some
+        )
+        answers = [answer for each in given if (answer := _baseline(each, strategy, partitioned)) is not None]
+        standard = min(answers, key=_days, default=None)
         if standard is None and not STRATEGIES[strategy][1]:
             standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
-        refused = "" if standard is not None else next(iter(reasons), "no plan of the strategy fits")
-        entries.append(Entry(strategy, "baseline", partitioned, standard, refused))
         layered = _layered(scenario, strategy, more, partitioned)
-        entries.append(Entry(strategy, "improved", partitioned, layered, "" if layered else "no layered plan fits"))
+        entries += [
+            Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"),
+            Entry(strategy, "improved", partitioned, layered, "" if layered else "no layered plan fits"),
+        ]
         if progress is not None:
-            progress(len(some) + number + 1, work)
+            progress(number + 1, len(strategies))
     return tuple(entries)
 
 
@@ -204,32 +197,32 @@ def _days(answer: Estimate) -> float:
     return answer.training_time_s / 86400.0
 
 
-def _baseline(scenario: Scenario, strategies: Sequence[str], partitioned: bool) -> dict[str, Estimate]:
-    """The best contiguous plans of a batch."""
+def _baseline(scenario: Scenario, strategy: str, partitioned: bool) -> Estimate | None:
+    """The best contiguous plan of a batch."""
+    tensor, pipeline = STRATEGIES[strategy]
     batch, domain = scenario.training.global_batch_size, scenario.cluster.nvlink_domain_gpus
-    space = build_space(scenario, (1, scenario.cluster.num_gpus), recomputes=("full",))
+    most = batch * domain if tensor else batch
+    try:
+        space = build_space(scenario, (max(1, most // FEWEST), most), recomputes=("full",))
+    except InfeasiblePlan:
+        return None
     wanted = [
         each for each in space.categories if not each.sequence_parallel and (each.zero_stage == 3 or not partitioned)
     ]
-    space = replace(space, categories=tuple(wanted))
-    best: dict[str, list[tuple[float, int, int]]] = {strategy: [] for strategy in strategies}
-    for category, rows, seconds, needed in price_all(space):
-        columns = space.columns.take(rows)
-        fits = (needed <= scenario.cluster.gpu.memory_bytes) & (columns.tp <= domain)
-        fits &= (columns.dp * columns.pp <= batch) & (columns.schedule != SCHEDULES.index("interleaved"))
-        for strategy, (tensor, pipeline) in ((name, STRATEGIES[name]) for name in strategies):
-            here = np.flatnonzero(fits & ((columns.tp > 1) == tensor) & ((columns.pp > 1) == pipeline))
-            here = here[np.argsort(seconds[here], kind="stable")][:CONFIRMED]
-            best[strategy] += [(float(seconds[place]), int(rows[place]), category) for place in here]
-    found: dict[str, Estimate] = {}
-    for strategy, priced in best.items():
-        answers = [
-            estimate(space.scenario_of(row, space.categories[category]))
-            for _, row, category in sorted(priced)[:CONFIRMED]
-        ]
-        if answers:
-            found[strategy] = min(answers, key=lambda answer: answer.step_time_s)
-    return found
+    columns = space.columns
+    rows = (columns.tp <= domain) & (columns.dp * columns.pp <= batch)
+    rows &= ((columns.tp > 1) == tensor) & ((columns.pp > 1) == pipeline)
+    rows &= columns.schedule != SCHEDULES.index("interleaved")
+    space = replace(space, categories=tuple(wanted), columns=columns.take(np.flatnonzero(rows)))
+    best: list[tuple[float, int, int]] = []
+    for category, here, seconds, needed in price_all(space):
+        fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes)
+        fits = fits[np.argsort(seconds[fits], kind="stable")][:CONFIRMED]
+        best += [(float(seconds[place]), int(here[place]), category) for place in fits]
+    answers = [
+        estimate(space.scenario_of(row, space.categories[category])) for _, row, category in sorted(best)[:CONFIRMED]
+    ]
+    return min(answers, key=lambda answer: answer.step_time_s, default=None)
 
 
 def _layered(

@@ -147,9 +147,9 @@ class Frontier:
 
 
 def default_batches(goal: Goal, sequence_length: int) -> tuple[int, ...]:
-    """Powers of two from an eighth of the critical batch to eight times it.  [sequences]"""
+    """Powers of two from a thirty-second of the critical batch to eight times it.  [sequences]"""
     middle = goal.critical_batch / sequence_length
-    least, most = max(1.0, middle / 8), max(8.0, middle * 8)
+    least, most = max(1.0, middle / 32), max(8.0, middle * 8)
     return tuple(2**power for power in range(40) if least <= 2**power <= most)
 
 

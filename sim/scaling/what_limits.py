@@ -46,7 +46,9 @@ def losses_of(
         "latency": 1.0 - estimate(without_latency(scenario)).step_time_s / step,
         "failures": 1.0 - run.goodput.useful,
     }
-    return dict(sorted(((cause, max(share, 0.0)) for cause, share in saved.items()), key=lambda item: -item[1]))
+    return dict(
+        sorted(((cause, max(round(share, 9), 0.0)) for cause, share in saved.items()), key=lambda item: -item[1])
+    )
 
 
 def limit_of(losses: Mapping[str, float], use_of_more: float) -> str:
