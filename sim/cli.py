@@ -17,8 +17,10 @@ from sim.commands.report import report
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
 from sim.commands.search import search
+from sim.commands.shortest import shortest
 from sim.commands.simulate import simulate
 from sim.commands.topology import topology
+from sim.commands.train import train
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
 app = typer.Typer(
@@ -170,6 +172,8 @@ app.command()(topology)
 app.command()(search)
 app.command()(simulate)
 app.command()(report)
+app.command()(train)
+app.command()(shortest)
 
 
 def _add_commands() -> None:

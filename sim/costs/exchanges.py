@@ -14,7 +14,8 @@ import numpy as np
 from sim.costs.block import block_costs, model_groups, pricing
 from sim.costs.collectives import COLLECTIVES, Fabric, all_gather, reduce_scatter
 from sim.costs.compute import ComputeModel
-from sim.costs.stage import gathered_widths, head_params
+from sim.costs.stage import head_params
+from sim.costs.zero import gathered_widths
 from sim.network.placement import Group, data_group
 from sim.specs import Scenario
 from sim.work.layers import embedding_work, head_work, layer_work
