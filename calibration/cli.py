@@ -42,6 +42,7 @@ def run(
     from calibration.bench.machine import describe
     from calibration.bench.ranks import torchrun_job
     from calibration.bench.run import pick_device, run_suite
+    from calibration.node import measured_cluster
     from sim import load_scenario
 
     # Whatever can be wrong with the request is found before anything is measured.
@@ -54,7 +55,7 @@ def run(
         _profile(base)
     chosen = pick_device(device)
     if leads:
-        _cluster(node, describe(chosen))
+        measured_cluster(describe(chosen), node)
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None
     with _progress(leads) as report:
@@ -199,13 +200,16 @@ def show(
     out.print(table)
     if png is not None:
         from calibration.measurement import read_journal
+        from calibration.node import measured_cluster
         from calibration.report import draw_profile
 
         raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
         if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)
-        draw_profile(record, _cluster(node, measured.machine), measured, png)
+        # Logs do not say which GPU they timed; the profile does.
+        named = {"device": record.gpu} if measured.machine.get("device") == "not stated" else measured.machine
+        draw_profile(record, measured_cluster(named, node), measured, png)
         out.print(f"drawn: {png}")
 
 
@@ -292,39 +296,17 @@ def _profile(name: str) -> Any:
     return Profile.read(data, f"profile {name}")
 
 
-def _cluster(node: str | None, machine: dict[str, Any]) -> Any:
-    """The measured machine as a cluster of one node."""
-    from sim.specs import ClusterSpec, load_preset, preset_names
-    from sim.specs.loading import resolve
-
-    if node is None:
-        device = str(machine.get("device", ""))
-        if machine.get("device_kind") == "cpu":
-            node = "cpu-host"
-        else:
-            families = {
-                name: load_preset("gpus", load_preset("nodes", name)["gpu"])["name"] for name in preset_names("nodes")
-            }
-            fitting = [name for name, gpu in families.items() if gpu in device or gpu.replace("-SXM4", "") in device]
-            if not fitting:
-                raise SpecError(
-                    f"no node preset has a GPU called {device!r}; name the node that was measured (--node dgx-a100-80gb): "
-                    f"{', '.join(preset_names('nodes'))}"
-                )
-            node = fitting[0]
-    return ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), "node")
-
-
 def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: int) -> None:
     """Fit, write, and say what came of it."""
     from contextlib import nullcontext
 
     from calibration.build import calibrate
+    from calibration.node import measured_cluster
     from calibration.write import write_profile
 
     console = _console()
     with console.status("fitting") if console.is_terminal else nullcontext():
-        result = calibrate(out.stem, data, _cluster(node, data.machine), _profile(base), draws)
+        result = calibrate(out.stem, data, measured_cluster(data.machine, node), _profile(base), draws)
     write_profile(result, out, raw)
     print_ = console.print
     poor = result.profile.poor_fits

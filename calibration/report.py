@@ -7,42 +7,86 @@ from typing import Any
 
 import numpy as np
 
+from calibration.build import Calibration
 from calibration.fit.kernels import NUMBER_BYTES
 from calibration.fit.solve import columns
 from calibration.measurement import MeasurementSet
 from calibration.points import collective_points, gemm_points, memory_points
+from sim.canvas import new_figure
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time
+from sim.errors import ProfileError
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MEASURED, _FITTED, _LIMIT = "#000000", "#0072B2", "#999999"
+FARTHEST = 60.0
+"""Residuals beyond this are drawn at the edge. [%]"""
 
 
 def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, path: Path) -> None:
-    """Write a figure of three panels: multiplies, memory-bound kernels, all-reduces.
+    """Write the figure of `profile_figure` as .png or .svg."""
+    profile_figure(profile, cluster, data, width_in=16.0).savefig(path, dpi=110)
+
+
+def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, *, width_in: float = 13.5) -> Any:
+    """Measured points against the fitted curves, of what was measured: multiplies, memory-bound kernels, all-reduces.
 
     Parameters
     ----------
-    path : Path
-        .png or .svg.
+    width_in : float
+        Of a figure of three panels. [inches]
+
+    Raises
+    ------
+    ProfileError
+        None of the three was measured.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 3, figsize=(16, 4), layout="constrained")
-    _gemm_panel(panels[0], profile, cluster, data)
-    _memory_panel(panels[1], profile, cluster, data)
-    _all_reduce_panel(panels[2], profile, cluster, data)
-    for panel in panels:
+    chosen = [
+        draw
+        for draw, points in (
+            (_gemm_panel, gemm_points(data)[0]),
+            (_memory_panel, memory_points(data)),
+            (_all_reduce_panel, collective_points(data, "all_reduce", cluster)),
+        )
+        if points
+    ]
+    if not chosen:
+        raise ProfileError("no multiplies, memory-bound kernels or all-reduces were measured; there is nothing to draw")
+    figure = new_figure(width_in * len(chosen) / 3, 4.0)
+    for panel, draw in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+        draw(panel, profile, cluster, data)
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.suptitle(f"{profile.name}: {data.machine.get('device', profile.gpu)}, {data.machine.get('date', '')}")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.suptitle(
+        f"{profile.name}: {data.machine.get('device', profile.gpu)}, {data.machine.get('date', '')}".rstrip(", ")
+    )
+    return figure
+
+
+def residual_figure(calibration: Calibration, *, width_in: float = 9.0) -> Any:
+    """How far every fit is from each of its own measurements, a dot a measurement; the band is ±10 %."""
+    figure = new_figure(width_in, 0.9 + 0.42 * len(calibration.fits))
+    axes = figure.subplots()
+    axes.axvspan(-10, 10, color="#EFEFEF", zorder=0)
+    axes.axvline(0, color=_LIMIT, linewidth=1, zorder=1)
+    widest = 0.0
+    for place, fit in enumerate(calibration.fits.values()):
+        percent = 100 * np.expm1(fit.residuals)
+        off = 0.28 * np.sin(np.arange(len(percent)) * 2.4)  # apart, so that dots do not hide each other
+        axes.plot(np.clip(percent, -FARTHEST, FARTHEST), place + off, "o", ms=3.5, alpha=0.6, color=_FITTED, mew=0)
+        axes.plot([np.median(percent)] * 2, [place - 0.36, place + 0.36], color="#D55E00", linewidth=2)
+        widest = max(widest, float(np.abs(percent).max(initial=0.0)))
+    axes.set_yticks(range(len(calibration.fits)), [f"{part} ({calibration.counts[part]})" for part in calibration.fits])
+    axes.invert_yaxis()
+    reach = min(FARTHEST, max(15.0, 1.1 * widest))
+    axes.set_xlim(-reach, reach)
+    beyond = f"; dots at the edge are beyond ±{FARTHEST:.0f} %" if widest > FARTHEST else ""
+    axes.set_xlabel(f"fitted time over measured time, less one [%]{beyond}")
+    axes.set_title("a dot a measurement; red: the median", fontsize=9, loc="left", color="#444444")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _gemm_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
@@ -89,6 +133,7 @@ def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Meas
         panel.loglog(nbytes[mine], nbytes[mine] / time[mine] / 1e9, "o", ms=4, mfc="none", color=colour, label=sort)
         panel.loglog(grid, grid / fitted / 1e9, color=colour, lw=1)
     panel.axhline(bandwidth / 1e9, color=_LIMIT, ls="--", lw=1, label="memory bandwidth")
+    _plain_ticks(panel.yaxis)
     panel.set_xlabel("bytes moved")
     panel.set_ylabel("GB/s")
     panel.set_title("memory-bound kernels (lines: fitted)", fontsize=10)
@@ -104,6 +149,7 @@ def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: 
         grid = np.geomspace(nbytes.min(), nbytes.max(), 100)
         panel.loglog(nbytes, factor * nbytes / time, "o", ms=4, mfc="none", color=colour, label=f"{ranks} ranks")
         panel.loglog(grid, factor * grid / all_reduce(grid, Group(ranks, ranks), fabric), color=colour, lw=1)
+    _plain_ticks(panel.yaxis)
     panel.set_xlabel("bytes of the buffer")
     panel.set_ylabel("bus bandwidth [GB/s]")
     panel.set_title("all-reduce (lines: fitted)", fontsize=10)

@@ -28,4 +28,4 @@ def test_committed_outputs_are_there_and_small(path):
     outputs = [output for cell in code_cells(path) for output in cell["outputs"]]
     assert outputs
     assert not any(output["output_type"] == "error" for output in outputs)
-    assert path.stat().st_size < 1_000_000
+    assert path.stat().st_size < 300_000

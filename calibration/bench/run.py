@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +48,7 @@ def run_suite(
     quick: bool = False,
     ranks: int | None = None,
     scenario: Scenario | None = None,
+    within_s: float = math.inf,
     report: Report = lambda what, done, total: None,
 ) -> MeasurementSet | None:
     """Measure this machine; whatever `path` holds already is kept and not measured again.
@@ -66,6 +69,8 @@ def run_suite(
         Under torchrun its ranks are taken instead.
     scenario : Scenario, optional
         Also measure the multiplies of this scenario.
+    within_s : float
+        Begin no kernel's measurement after so long: the small ones of every kind come first. [s]
     report : function
         Called as things are measured.
 
@@ -81,6 +86,9 @@ def run_suite(
         return None
     journal = Journal(path, describe(device))
     cases = kernel_cases(device, quick, scenario)
+    if math.isfinite(within_s):
+        cases = small_first(cases)
+    end = time.monotonic() + within_s
     tasks = _rank_tasks(device, quick, ranks)
     num_ranks = max((int(shape["num_ranks"]) for _, shape in tasks), default=1)
     with joined(job, device):
@@ -89,10 +97,21 @@ def run_suite(
             tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
             progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
             for case in cases_left:
+                if time.monotonic() > end:
+                    break
                 _measure(case, device, journal)
                 progress.step(case.kind)
             run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
     return MeasurementSet(read_journal(path).machine, tuple(journal.done.values()))
+
+
+def small_first(cases: list[Case]) -> list[Case]:
+    """The cases of every kind from small to large, the kinds in turn, so that any beginning has some of each."""
+    sized: dict[str, list[Case]] = {}
+    for case in sorted(cases, key=lambda case: math.prod(x for x in case.shape.values() if isinstance(x, int) and x)):
+        sized.setdefault(case.kind, []).append(case)
+    shares = [((at + 1) / len(alike), case) for alike in sized.values() for at, case in enumerate(alike)]
+    return [case for _, case in sorted(shares, key=lambda pair: pair[0])]
 
 
 @dataclass(slots=True)

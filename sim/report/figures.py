@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sim.canvas import check_width as check_width
+from sim.canvas import new_figure as new_figure
 from sim.errors import SpecError
 from sim.report.scene import Scene
 from sim.report.window import Window, choose_window
@@ -19,40 +20,6 @@ PLACES_PER_INCH = 24.0
 """Forwards side by side in an inch of axis that can still be told apart."""
 FAR = 1.4
 """Times the median step: schedules that take longer are cut off in a comparison, and say so."""
-NARROWEST, WIDEST = 4.0, 60.0
-"""Inches."""
-SCREEN_DPI = 90
-"""Of a figure shown in a notebook."""
-
-
-def new_figure(width_in: float, height_in: float) -> Any:
-    """An empty figure that belongs to nobody: a notebook shows it, `save` writes it, no window is opened.
-
-    Raises
-    ------
-    SpecError
-        A width out of range.
-    """
-    check_width(width_in)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(width_in, height_in), layout="constrained")
-    FigureCanvasAgg(figure)
-
-    def as_png() -> bytes:
-        picture = BytesIO()
-        figure.savefig(picture, format="png", dpi=SCREEN_DPI)
-        return picture.getvalue()
-
-    figure._repr_png_ = as_png  # Jupyter shows it by itself, whether or not pyplot is there
-    return figure
-
-
-def check_width(width_in: float) -> None:
-    """Raise where a figure would be too narrow or too wide to draw."""
-    if not NARROWEST <= width_in <= WIDEST:
-        raise SpecError(f"a figure {width_in:g} inches wide cannot be drawn; choose {NARROWEST:g} to {WIDEST:g}")
 
 
 def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None:

@@ -209,14 +209,15 @@ def _baseline(scenario: Scenario, strategy: str, partitioned: bool) -> Estimate 
     wanted = [
         each for each in space.categories if not each.sequence_parallel and (each.zero_stage == 3 or not partitioned)
     ]
-    columns = space.columns
-    rows = (columns.tp <= domain) & (columns.dp * columns.pp <= batch)
-    rows &= ((columns.tp > 1) == tensor) & ((columns.pp > 1) == pipeline)
-    rows &= columns.schedule != SCHEDULES.index("interleaved")
-    space = replace(space, categories=tuple(wanted), columns=columns.take(np.flatnonzero(rows)))
+    tp, _, pp, dp = space.layouts.T
+    kept = (tp <= domain) & (dp * pp <= batch) & ((tp > 1) == tensor) & ((pp > 1) == pipeline)
+    if not kept.any():
+        return None
+    space = replace(space, categories=tuple(wanted), layouts=space.layouts[kept])
+    contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
     best: list[tuple[float, int, int]] = []
     for category, here, seconds, needed in price_all(space):
-        fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes)
+        fits = np.flatnonzero((needed <= scenario.cluster.gpu.memory_bytes) & contiguous[here])
         fits = fits[np.argsort(seconds[fits], kind="stable")][:CONFIRMED]
         best += [(float(seconds[place]), int(here[place]), category) for place in fits]
     answers = [

@@ -14,15 +14,17 @@ from typing import Any, cast
 import numpy as np
 
 from sim.costs.block import block_costs, pricing
-from sim.costs.stage import gathered_widths, rank_once_a_step, send_seconds, tied_reduction, zero_traffic
+from sim.costs.stage import rank_once_a_step, send_seconds, tied_reduction
+from sim.costs.zero import gathered_widths, sharded_block, zero_traffic
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
 from sim.network.placement import Group, data_group
-from sim.search.space import PlanTable, ScenarioTable, divisors, tensor_degrees
+from sim.search.columns import table as table_of
+from sim.search.space import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
 from sim.work.layers import Cut, embedding_work, head_work, layer_work
-from sim.work.memory import memory_of, stage_activation_bytes
+from sim.work.memory import cut_memory, memory_of, stage_activation_bytes
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import Stage, stage_params
 
@@ -296,12 +298,19 @@ class _Part:
         self.scenario, self.rows, self.data, self.seconds = scenario, rows, data, seconds
         self.cut = _cut(scenario, rows.tp, rows.microbatch_size, recompute, sequence_parallel)
         ones = np.ones(len(rows), dtype=np.int64)
-        plan = PlanTable(
-            rows.tp, ones, rows.pp, rows.dp, rows.num_chunks, rows.dp, rows.pp * rows.num_chunks,
-            recompute, sequence_parallel, zero_stage, False, False, offloaded_layers,
-        )  # fmt: skip
-        table = ScenarioTable(scenario.model, scenario.cluster, plan, scenario.training, scenario.stack)
-        self.table = cast("Scenario", table)
+        self.table = table_of(
+            scenario.replace(plan=scenario.plan.replace(embedding_as_layer=False, head_as_layer=False)),
+            tp=rows.tp,
+            cp=ones,
+            pp=rows.pp,
+            dp=rows.dp,
+            num_chunks=rows.num_chunks,
+            microbatch_size=rows.microbatch_size,
+            recompute=recompute,
+            sequence_parallel=sequence_parallel,
+            zero_stage=zero_stage,
+            offloaded_layers=offloaded_layers,
+        )
         self.layers = scenario.model.num_layers / (rows.pp * rows.num_chunks)  # of a chunk
         self.params = [self._by_tp(lambda tp, kind=kind: stage_params(kind, scenario.model, tp)) for kind in  # type: ignore[misc]
                        (LAYER, EMBEDDING, HEAD)]  # fmt: skip
@@ -326,7 +335,8 @@ class _Part:
             widths = gathered_widths(scenario)
             kinds = zip(*there_and_back, self.params, widths, strict=True)
             more = [
-                zero_traffic(f, b, params, table, self.data, fabric, 1.0, m, width) for f, b, params, width in kinds
+                zero_traffic(f, b, sharded_block(params, width, table, self.data, fabric), table, fabric, 1.0, m)
+                for f, b, params, width in kinds
             ]
             there_and_back = there_and_back + np.array(more).transpose(1, 0, 2)
         (layer_f, embedding_f, head_f), (layer_b, embedding_b, head_b) = there_and_back
@@ -372,9 +382,10 @@ class _Part:
         held = self.layers * rows.num_chunks
         kinds = [(1.0, 1.0 * alone), (0.0, 0.0), (1.0 * alone, 1.0)]  # (embedding, head) of first, middle and last rank
         totals = []
+        of_cut = cut_memory(self.table, self.cut)
         for with_embedding, with_head in kinds:
             params = held * self.params[0] + with_embedding * self.params[1] + with_head * self.params[2]
             peak = m * (held * layer + with_embedding * embedding + with_head * head)
-            totals.append(memory_of(self.table, self.cut, params, peak, m * with_head).total)
+            totals.append(memory_of(self.table, of_cut, params, peak, m * with_head).total)
         fullest: Array = np.stack([np.broadcast_to(total, len(rows)) for total in totals]).max(axis=0)
         return fullest

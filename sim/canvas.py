@@ -1,0 +1,47 @@
+"""An empty figure that shows itself in a notebook: what every drawing begins with."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+from sim.errors import SpecError
+
+NARROWEST, WIDEST = 4.0, 60.0
+"""Inches."""
+SCREEN_DPI = 90
+"""Of a figure shown in a notebook."""
+
+
+def new_figure(width_in: float, height_in: float) -> Any:
+    """An empty figure that belongs to nobody: a notebook shows it, `save` writes it, no window is opened.
+
+    Raises
+    ------
+    SpecError
+        A width out of range.
+    """
+    check_width(width_in)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+
+    def as_png() -> bytes:
+        from PIL import Image
+
+        picture, small = BytesIO(), BytesIO()
+        figure.savefig(picture, format="png", dpi=SCREEN_DPI)
+        # Few colours are used: with a palette of them a notebook's figures take a quarter of the space.
+        Image.open(picture).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(small, "png", optimize=True)
+        return small.getvalue()
+
+    figure._repr_png_ = as_png  # Jupyter shows it by itself, whether or not pyplot is there
+    return figure
+
+
+def check_width(width_in: float) -> None:
+    """Raise where a figure would be too narrow or too wide to draw."""
+    if not NARROWEST <= width_in <= WIDEST:
+        raise SpecError(f"a figure {width_in:g} inches wide cannot be drawn; choose {NARROWEST:g} to {WIDEST:g}")

@@ -1,0 +1,164 @@
+"""What schedules buy, drawn: bubble against micro-batches, activations against bubble, where each one's step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.estimate import Estimate
+from sim.report.figures import new_figure
+from sim.report.schedules import COMMUNICATION, Comparison, Row
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
+MARKERS = "osD^vPX*"
+WORK, WAIT, MOVE = "work", "waiting for other ranks", "communication in the way"
+FAR_APART = 8.0
+"""Times the least activations: beyond that the axis is logarithmic."""
+PART_COLOURS = {WORK: "#009E73", WAIT: "#D55E00", MOVE: "#0072B2"}
+
+
+def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.0) -> Any:
+    """Share of the step that the average GPU waits for other ranks, over the micro-batches of a step.
+
+    Parameters
+    ----------
+    comparisons : mapping
+        Micro-batches -> the same schedules compared at so many.
+    width_in : float
+        [inches]
+
+    Raises
+    ------
+    SpecError
+        Nothing to draw, or a width out of range.
+    """
+    if not comparisons:
+        raise SpecError("no comparison to draw; give at least one number of micro-batches")
+    figure = new_figure(width_in, 4.0)
+    axes = figure.subplots()
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for count, comparison in sorted(comparisons.items()):
+        for row in comparison.rows:
+            lines.setdefault(row.name, []).append((count, 100 * row.answer.bubble_fraction))
+    by_height = sorted(lines, key=lambda name: -lines[name][0][1])
+    for index, name in enumerate(by_height):
+        counts, shares = np.array(lines[name]).T
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+        axes.plot(counts, shares, label=name, linewidth=1.4, markersize=5, **style)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(comparisons), sorted(comparisons))
+    axes.minorticks_off()
+    axes.set_ylim(0, None)
+    axes.set_xlabel("micro-batches a step")
+    axes.set_ylabel("waiting for other ranks [% of the step]")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
+    """Activations against bubble, a point a schedule; ringed where weights are kept in several versions or copies.
+
+    Raises
+    ------
+    SpecError
+        A width out of range.
+    """
+    figure = new_figure(width_in, 4.8)
+    axes = figure.subplots()
+    groups: dict[tuple[float, float], list[str]] = {}
+    for row in comparison.rows:
+        at = (round(row.peak_activations_bytes / 1e9, 2), round(100 * row.answer.bubble_fraction, 1))
+        several = row.weight_versions * row.weight_copies
+        groups.setdefault(at, []).append(row.name if several == 1 else f"{row.name} (weights {several}×)")
+        axes.plot(*at, "o", color=COLOURS[0], markersize=6)
+        if several > 1:
+            axes.plot(*at, "o", color=COLOURS[3], mfc="none", markersize=11)
+    highest = max(y for _, y in groups)
+    least, most = min(x for x, _ in groups), max(x for x, _ in groups)
+    axes.set_xlim(0, 1.18 * most)
+    if least > 0 and most > FAR_APART * least:
+        axes.set_xscale("log")
+        axes.set_xlim(0.8 * least, 1.7 * most)
+    axes.set_ylim(0, 1.1 * highest if highest else 1.0)
+    _name_points(axes, groups, width_in)
+    axes.set_xlabel("activations kept on the fullest rank [GB]")
+    axes.set_ylabel("waiting for other ranks [% of the step]")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: float = 1.6) -> Any:
+    """Where each schedule's step goes: work, waiting, communication in the way; the fastest on top.
+
+    Parameters
+    ----------
+    longest : float
+        Bars of more than so many times the fastest step are cut off, and say so.
+
+    Raises
+    ------
+    SpecError
+        A width out of range.
+    """
+    rows = comparison.rows
+    figure = new_figure(width_in, 0.9 + 0.27 * len(rows))
+    axes = figure.subplots()
+    end = longest * rows[0].answer.step_time_s
+    for place, row in enumerate(rows):
+        start = 0.0
+        for part, seconds in parts(row.answer).items():
+            colour = PART_COLOURS[part]
+            axes.barh(place, min(seconds, end - start), left=start, color=colour, label="" if place else part)
+            start = min(end, start + seconds)
+        axes.text(start + 0.01 * end, place, _verdict(row, rows[0], end), va="center", fontsize=8.5)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.22 * end)
+    axes.set_xlabel("step time of the average GPU [s]")
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def parts(answer: Estimate) -> dict[str, float]:
+    """Seconds of a step in three parts: work, waiting for other ranks, communication that lengthens it. [s]"""
+    seconds = answer.breakdown.seconds
+    wait = seconds["pipeline_bubble"] + seconds["stage_imbalance"]
+    move = sum(seconds[cause] for cause in COMMUNICATION)
+    return {WORK: answer.step_time_s - wait - move, MOVE: move, WAIT: wait}
+
+
+def _verdict(row: Row, first: Row, end: float) -> str:
+    step = row.answer.step_time_s
+    slower = "" if row is first else f" (+{step / first.answer.step_time_s - 1:.0%})"
+    full = "" if row.answer.fits else ", does not fit"
+    return f"{'→ ' if step > end else ''}{step:.1f} s{slower}{full}"
+
+
+def _name_points(axes: Any, groups: Mapping[tuple[float, float], list[str]], width_in: float) -> None:
+    """Names beside points, those of one point together, each where it covers no other name and no point."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = {at: tuple(to_axes.transform(at)) for at in groups}
+    letter, line = 0.085 / width_in, 0.042
+    taken = [(x - 0.008, x + 0.008, y - 0.018, y + 0.018) for x, y in places.values()]
+    for at, names in sorted(groups.items(), key=lambda item: -places[item[0]][1]):
+        text, (x, y) = ", ".join(names), places[at]
+        wide = letter * len(text)
+        spots = [(side, step * line) for step in (0, 1, -1, 1.5, -1.5, 2, -2, 3, -3) for side in (0.014, -0.014 - wide)]
+        boxes = [(x + dx, x + dx + wide, y + dy - line / 2, y + dy + line / 2) for dx, dy in spots]
+        free = [box for box in boxes if box[0] >= 0 and not any(_overlap(box, other) for other in taken)]
+        box = (free or boxes)[0]
+        taken.append(box)
+        middle = (box[2] + box[3]) / 2
+        axes.text(box[0], middle, text, transform=axes.transAxes, fontsize=8.5, va="center")
+        if abs(middle - y) > line:
+            near = box[0] if box[0] > x else box[1]
+            axes.plot([x, near], [y, middle], transform=axes.transAxes, color="#999999", linewidth=0.6)
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]

@@ -1,0 +1,75 @@
+"""A calibration drawn: only what was measured, and a dot for every measurement; and one that has little time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibration
+from calibration.bench.kernels import kernel_cases
+from calibration.bench.run import run_suite, small_first
+from calibration.build import calibrate
+from calibration.measurement import MeasurementSet
+from calibration.node import measured_cluster
+from calibration.readers import read_nccl_tests, read_table
+from calibration.report import profile_figure, residual_figure
+from sim import Profile, ProfileError, SpecError
+from sim.specs import load_preset
+
+DATA = Path(calibration.__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def dgx():
+    items = (*read_nccl_tests(DATA / "dgx-a100-all-reduce.txt"), *read_table(DATA / "dgx-a100-gemm.csv"))
+    data = MeasurementSet({"device": "A100-SXM4-80GB"}, items)
+    node = measured_cluster(data.machine, "dgx-a100-80gb")
+    base = Profile.read(load_preset("profiles", "a100"), "profile a100")
+    return calibrate("dgx", data, node, base, draws=1), node, data
+
+
+def test_a_log_and_a_table_make_a_profile_near_the_shipped_one(dgx):
+    result, _, data = dgx
+    assert len(data.measurements) == 22
+    shipped = Profile.read(load_preset("profiles", "a100"), "profile a100")
+    assert result.profile.gemm.max_efficiency == pytest.approx(shipped.gemm.max_efficiency, abs=0.03)
+    # 8 GB on 8 GPUs: 234.6 of 300 GB/s of bus bandwidth (stas00/ml-engineering).
+    assert result.profile.nvlink.efficiency == pytest.approx(234.6 / 300, abs=0.05)
+
+
+def test_panels_are_of_what_was_measured(dgx):
+    result, node, data = dgx
+    figure = profile_figure(result.profile, node, data)
+    assert [panel.get_title() for panel in figure.axes] == ["matrix multiplies", "all-reduce (lines: fitted)"]
+    with pytest.raises(ProfileError, match="nothing to draw"):
+        profile_figure(result.profile, node, MeasurementSet({}, ()))
+
+
+def test_a_dot_for_every_measurement(dgx):
+    figure = residual_figure(dgx[0])
+    dots = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [len(each) for each in dots] == [8, 14]
+    assert dots[1] == pytest.approx(100 * np.expm1(dgx[0].fits["nvlink"].residuals))
+
+
+def test_an_unknown_device_asks_for_its_node():
+    assert measured_cluster({"device": "NVIDIA A100-SXM4-80GB"}).node.gpu.name == "A100-SXM4-80GB"
+    with pytest.raises(SpecError, match="name the node that was measured"):
+        measured_cluster({"device": "Gaudi 3"})
+
+
+def test_small_kernels_of_every_kind_come_first():
+    cases = kernel_cases("cpu", quick=True)
+    ordered = small_first(cases)
+    assert sorted(map(id, ordered)) == sorted(map(id, cases))
+    gemms = [case.shape["m"] * case.shape["n"] * case.shape["k"] for case in ordered if case.kind == "gemm"]
+    assert gemms == sorted(gemms)
+    assert {case.kind for case in ordered[: len(ordered) // 2]} >= {"gemm", "bmm", "attention", "memory", "launch"}
+
+
+def test_a_suite_without_time_measures_nothing_and_can_go_on(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "mine.jsonl"
+    assert run_suite(path, "cpu", quick=True, ranks=1, within_s=0.0).measurements == ()
+    some = run_suite(path, "cpu", quick=True, ranks=1, within_s=0.3).measurements
+    assert 0 < len(some) < 80

@@ -1,0 +1,89 @@
+"""Every command and snippet of README.md and docs/ is run here, and what they show as output is what comes out."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import calibration
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DATA = Path(calibration.__file__).parent / "data"
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {
+    "calibrate run": "minutes of measuring; tests/calibration and notebooks/04_calibrate.ipynb run its suite",
+    "calibrate from-runs": "many fits; tests/calibration/test_from_runs.py",
+    "validate": "tests/validation",
+    "scaling": "tests/scaling/test_scaling_commands.py runs the README's",
+}
+"""Verbs that tests of their own run: here only their options are looked for."""
+LIGHTER = {"--seeds 20": "--seeds 2", "--png schedules.png": "--png schedules.png --schedules 1f1b,zb_v"}
+"""Words of a command, and those that ask for less of the same."""
+
+
+def blocks(page, language):
+    return [found[3] for found in FENCE.finditer(page.read_text(encoding="utf-8")) if found[1] == language]
+
+
+def commands(page):
+    """Lines of bash blocks that call flopcast, without what follows a #."""
+    lines = [line.strip() for block in blocks(page, "bash") for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("flopcast ")]
+
+
+@pytest.fixture(scope="module")
+def app():
+    from calibration.cli import app as calibrate
+    from sim.cli import app
+    from validation.cli import app as validate
+
+    app.add_typer(calibrate, name="calibrate")
+    app.add_typer(validate, name="validate")
+    return app
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder as a reader has it: the repository's, with the files that the pages speak of."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("scenarios", "docs", "notebooks", "README.md"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "all_reduce.log").symlink_to(DATA / "dgx-a100-all-reduce.txt")
+    (folder / "gemm.csv").symlink_to(DATA / "dgx-a100-gemm.csv")
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_run(page, app, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, text in files(page).items():
+        (workplace / name).write_text(text, encoding="utf-8")
+    run = CliRunner()
+    for words in commands(page):
+        line = " ".join(words)
+        heavy = next((verb for verb in ELSEWHERE if line == verb or line.startswith(f"{verb} ")), None)
+        if not heavy:
+            for text, less in LIGHTER.items():
+                line = line.replace(text, less)
+            result = run.invoke(app, line.split(" ") if line != " ".join(words) else words)
+            assert result.exception is None, f"flopcast {line}: {result.exception}"
+        else:
+            options = [word.partition("=")[0] for word in words if word.startswith("--")]
+            missing = [option for option in options if option not in helps(run, app, words)]
+            assert not missing, f"flopcast {line}: no option {missing[0]}"
+
+
+def helps(run, app, words):
+    """The help texts of a verb and of what is below it."""
+    verbs = [word for word in words[:3] if re.fullmatch(r"[a-z][a-z-]*", word)]
+    return "".join(run.invoke(app, [*verbs[:depth], "--help"], env={"COLUMNS": "300"}).output for depth in (1, 2, 3))
+
+
+def files(page):
+    """Blocks that say which file they are: ```yaml title=mine.yaml."""
+    found = FENCE.finditer(page.read_text(encoding="utf-8"))
+    return {block[2].partition("title=")[2].strip(): block[3] for block in found if "title=" in block[2]}
