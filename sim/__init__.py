@@ -6,10 +6,13 @@
 True
 """
 
+from collections.abc import Mapping
+
 from sim.engines import ENGINES
 from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.schedules import build_order, schedule, schedule_names
+from sim.shown import View, provide
 from sim.simulate import Simulation, simulate
 from sim.specs import (
     ClusterSpec,
@@ -27,6 +30,16 @@ from sim.specs import (
 )
 
 __version__ = "0.1.0"
+
+
+def _views() -> Mapping[str, View]:
+    """How answers show themselves; loaded when the first one is looked at."""
+    from sim.report.html.notebook import VIEWS
+
+    return VIEWS
+
+
+provide(_views)
 
 __all__ = [
     "ENGINES",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.contention import contention_note
 from sim.specs import Scenario
 from sim.units import show
 
@@ -17,7 +18,9 @@ def unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
     )
 
 
-def stated_assumptions(scenario: Scenario, notes: frozenset[str], visits: float) -> tuple[str, ...]:
+def stated_assumptions(
+    scenario: Scenario, notes: frozenset[str], visits: float, *, contention: bool = False
+) -> tuple[str, ...]:
     """Everything the reader should know was not given or not measured.
 
     Parameters
@@ -26,6 +29,8 @@ def stated_assumptions(scenario: Scenario, notes: frozenset[str], visits: float)
         What pricing had to extrapolate.
     visits : float
         How often in a step the schedule turns to a stage.
+    contention : bool
+        Links are shared.
     """
     stack, profile = scenario.stack, scenario.profile
     stated = [
@@ -74,7 +79,11 @@ def stated_assumptions(scenario: Scenario, notes: frozenset[str], visits: float)
         stated.append(f"fp8 multiplies are taken to reach bf16's share of peak; casts {casts} (stack {stack.name!r})")
     if scenario.training.tokens is not None:
         stated.append("training time counts no failures, checkpoints or evaluation")
-    stated.append(
-        "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
-    )
+    if contention:
+        stated.append(contention_note(scenario))
+        stated.append("how often messages meet is their average over the step; simulate --contention plays them")
+    else:
+        stated.append(
+            "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
+        )
     return tuple(stated)

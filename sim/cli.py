@@ -10,19 +10,23 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands import completion as complete
+from sim.commands.bring import bring
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.report import report
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
 from sim.commands.search import search
+from sim.commands.shortest import shortest
 from sim.commands.simulate import simulate
 from sim.commands.topology import topology
+from sim.commands.train import train
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
 app = typer.Typer(
     name="flopcast",
     help="Predict how fast a large language model trains on a GPU cluster, and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 presets = typer.Typer(
@@ -60,13 +64,14 @@ def estimate(
     overrides: Overrides = None,
     engine: Engine = "dag",
     profile: ProfileOption = None,
+    contention: Annotated[bool, typer.Option("--contention", help="Messages share the cluster's links.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
     from sim import estimate as run
     from sim import load_scenario
 
-    answer = run(load_scenario(scenario, overrides or (), profile), engine)
+    answer = run(load_scenario(scenario, overrides or (), profile), engine, contention=contention)
     if as_json:
         _print_json(answer.to_dict())
     else:
@@ -104,7 +109,10 @@ def compare(
 @presets.command("list")
 def list_presets(
     kind: Annotated[
-        str | None, typer.Argument(help="gpus, nodes, clusters, models, stacks, profiles or schedules.")
+        str | None,
+        typer.Argument(
+            help="gpus, nodes, clusters, models, stacks, profiles or schedules.", autocompletion=complete.kinds
+        ),
     ] = None,
 ) -> None:
     """Names of the shipped presets."""
@@ -124,7 +132,12 @@ def list_presets(
 
 @presets.command("show")
 def show_preset(
-    name: Annotated[str, typer.Argument(help="A preset's name, or kind/name where two kinds share it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset
+        ),
+    ],
 ) -> None:
     """A preset's values, and the source of each."""
     from rich.table import Table
@@ -154,9 +167,13 @@ def show_preset(
 add_commands(app)  # schedule, timeline, compare-schedules
 
 
+app.command("import")(bring)
 app.command()(topology)
 app.command()(search)
 app.command()(simulate)
+app.command()(report)
+app.command()(train)
+app.command()(shortest)
 
 
 def _add_commands() -> None:
@@ -174,7 +191,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without × or █ gets a question mark, not a traceback
     _add_commands()
     try:
-        app()
+        app(prog_name="flopcast")
     except InfeasiblePlan as error:
         code = _complain(error, 3)
     except FlopcastError as error:

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from sim.assumptions import stated_assumptions, unshared
-from sim.breakdown import Breakdown, break_down
+from sim.breakdown import CAUSES, Breakdown, break_down
+from sim.contention import on_shared_links
 from sim.costs.block import cut_of
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Program, Timeline, build_program, run
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
+from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.units import show
@@ -25,7 +27,7 @@ from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Shown):
     """How fast a scenario trains, and why.
 
     step_time_s : one optimizer step. [s]
@@ -170,8 +172,17 @@ class Estimate:
             "assumptions": list(self.assumptions),
         }
 
+    def to_frame(self) -> Any:
+        """The step by cause as a pandas table: seconds, share, and what the cause means."""
+        import pandas as pd
 
-def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
+        shares = self.breakdown.shares()
+        rows = {cause: (seconds, shares[cause], CAUSES[cause]) for cause, seconds in self.breakdown.seconds.items()}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["seconds", "share", "meaning"])
+        return frame.rename_axis("cause")
+
+
+def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = False) -> Estimate:
     """Predict one training step.
 
     Parameters
@@ -181,6 +192,9 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     engine : str
         "dag" (exact longest path), "closed_form" (formula), "des" (discrete events) or "shared" (processes that
         share a machine's cores).
+    contention : bool
+        Messages of all kinds share the cluster's links, at the rates that they have on average (`simulate` plays them
+        one by one).
 
     Returns
     -------
@@ -192,11 +206,14 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
     ScheduleError
         The schedule does not exist or cannot take these sizes.
     SpecError
-        Unknown engine.
+        Unknown engine, or contention on a cluster without switches.
     """
     order, costs = priced_order(scenario)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
+    if contention:
+        costs = on_shared_links(scenario, order, costs, timeline.step_time)
+        timeline = run(program_of(scenario, order, costs), engine)
     return Estimate(
         scenario=scenario,
         engine=engine,
@@ -207,7 +224,10 @@ def estimate(scenario: Scenario, engine: str = "dag") -> Estimate:
         memory=_memory(scenario, order),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=(*stated_assumptions(scenario, costs.notes, visits_per_stage(order)), *unshared(scenario, engine)),
+        assumptions=(
+            *stated_assumptions(scenario, costs.notes, visits_per_stage(order), contention=contention),
+            *unshared(scenario, engine),
+        ),
     )
 
 

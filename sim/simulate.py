@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from sim.contention import contention_note
 from sim.costs.streams import build_traffic
 from sim.engines import dag, network
+from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
 from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
 from sim.engines.program import Program
@@ -18,6 +20,7 @@ from sim.estimate import estimate, priced_order, program_of
 from sim.network.faults import link_health
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
+from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 
@@ -34,6 +37,7 @@ class Simulation:
     meetings : messages that met others on a link too narrow for all (of the first seed); None: links were not shared.
     levels, busiest : use of the network by level, and the busiest links, of the first seed; empty where links were not
         shared.
+    history : how links are used over the first seed's step, and where its messages' time goes; None unless asked for.
     assumptions : what the reader should know.
     """
 
@@ -45,6 +49,7 @@ class Simulation:
     meetings: int | None
     levels: tuple[dict[str, Any], ...]
     busiest: tuple[dict[str, Any], ...]
+    history: LinkHistory | None
     assumptions: tuple[str, ...]
 
     @property
@@ -74,6 +79,7 @@ class Simulation:
             "messages_that_met": self.meetings,
             "network_levels": list(self.levels),
             "busiest_links": list(self.busiest),
+            "messages": [] if self.history is None else list(self.history.kinds),
             "assumptions": list(self.assumptions),
         }
 
@@ -88,6 +94,7 @@ def simulate(
     slow_links: Sequence[str] = (),
     links_down: Sequence[str] = (),
     contention: bool = False,
+    links: bool = False,
     unfold: bool = False,
     placement: str = MEGATRON_ORDER,
     fragmentation: float = 0.0,
@@ -106,7 +113,9 @@ def simulate(
     slow_links, links_down : sequence of str
         "0.5@node12.nic3" and "node12.nic3"; names as in `sim.network.faults`. They imply contention.
     contention : bool
-        Sends and gradient reductions share the machine's links.
+        All that ranks send each other shares the machine's links.
+    links : bool
+        Follow the links through the step; implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own, and the step waits for all; else one stands for those alike.
     placement, fragmentation : str, float
@@ -121,7 +130,7 @@ def simulate(
     """
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
-    contention = contention or bool(faults)
+    contention = contention or links or bool(faults)
     factors = slow_gpus(
         scenario, stragglers, gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
     )
@@ -132,7 +141,7 @@ def simulate(
     if not unfold:
         factors = slowest_replicas(factors)
     drawn = bool(jitter) or len(factors) > 1
-    order, costs = priced_order(scenario, fold=not drawn)
+    order, costs = priced_order(scenario, fold=not (drawn or links))
     program = program_of(scenario, order, costs)
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
@@ -141,6 +150,7 @@ def simulate(
     meetings: int | None = None
     levels: list[dict[str, Any]] = []
     busiest: list[dict[str, Any]] = []
+    history: LinkHistory | None = None
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -155,6 +165,7 @@ def simulate(
             order.copies,
             topology,
             link_health(topology, faults),
+            visits=visits_per_stage(order),
             placement=placement,
             fragmentation=fragmentation,
             seed=seed,
@@ -162,6 +173,9 @@ def simulate(
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
         times = [each.timeline.step_time for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
+        if links:
+            followed = all_messages(runs[0].messages, runs[0].timeline, traffic)
+            history = link_history(followed, traffic, times[0])
         levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
@@ -176,6 +190,7 @@ def simulate(
         meetings,
         tuple(levels),
         tuple(busiest),
+        history,
         tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold)),
     )
 
@@ -239,13 +254,11 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
     if slow:
         notes.append("a slow GPU stretches its kernels and its update, not collectives and host waits")
     if contention:
+        notes.append(contention_note(scenario))
         notes.append(
-            "links are shared by pipeline sends and gradient reductions; collectives within layers, weight gathers and "
-            "the tied embedding's reduction keep the times of the formulas"
-        )
-        notes.append(
-            "alone on its links a message takes what the formula says and fills them; reductions put a ring's bytes "
-            "on the links"
+            "collectives put a ring's bytes on the links, those within an action as one message of each kind at its "
+            "beginning; weights gathered after the update meet only each other; the tied embedding's reduction keeps "
+            "the formula's time"
         )
         if slow:
             notes.append("on shared links all replicas run at the pace of the slowest")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.specs import Scenario
 from sim.specs.yaml12 import load_yaml
@@ -47,9 +47,28 @@ def interval_factors(scenario: Scenario, off_range: bool = False) -> tuple[float
     off_range : bool
         Something was extrapolated beyond what the profile was fitted on.
     """
-    kinds = _table()["kinds"]
-    width = next(
-        (float(kinds[kind]["width"]) for kind in kind_of(scenario) if kind in kinds), float(_table()["unknown"])
-    )
-    width *= OFF_RANGE if off_range else 1.0
+    width = record_of(scenario).width * (OFF_RANGE if off_range else 1.0)
     return exp(-width), exp(width)
+
+
+class Record(NamedTuple):
+    """Published runs that an interval comes from.
+
+    kind : what they share: GPU, stack, sharding, precision; empty where no run is of any such kind.
+    width : half-width of the interval, as a logarithm.
+    """
+
+    kind: str
+    width: float
+    families: int
+    runs: int
+
+
+def record_of(scenario: Scenario) -> Record:
+    """The most particular kind of published runs that this scenario is of."""
+    kinds = _table()["kinds"]
+    for kind in kind_of(scenario):
+        if kind in kinds:
+            found = kinds[kind]
+            return Record(kind, float(found["width"]), int(found["families"]), int(found["runs"]))
+    return Record("", float(_table()["unknown"]), 0, 0)

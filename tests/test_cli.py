@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sim import load_scenario
+
 ROOT = Path(__file__).parent.parent
 MAIN = "scenarios/gpt-1t-3072-a100.yaml"
 KEYS = {
@@ -95,12 +97,68 @@ def test_engines(engine):
         (("topology", "selen"), 2, "did you mean 'selene'?"),
         (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
         (("estimate", "README.md"), 2, "README.md"),
+        (("estimate", "scenarios"), 2, "is a folder"),
+        (("import", "README.md"), 2, "of no kind that can be imported"),
+        (("import", "tests/specs/foreign/gpt3_175b.sh", "--gpus", "1000"), 2, "nearest: --gpus 1,024"),
+        (("import", "tests/specs/foreign/gpt3_175b.sh", "-o", "nowhere/a.yaml"), 2, "there is no folder"),
     ],
 )
 def test_mistakes_have_an_exit_code_and_a_message(arguments, code, says):
     result = flopcast(*arguments)
     assert result.returncode == code
     assert says in result.stderr
+
+
+def test_a_foreign_file_becomes_an_answer_through_a_pipe():
+    scenario = flopcast("import", "tests/specs/foreign/gpt3_175b_slurm.sh", "--cluster", "selene").stdout
+    answer = json.loads(flopcast("estimate", "-", "--json", input=scenario).stdout)
+    assert (answer["scenario"], answer["num_gpus"]) == ("gpt3_175b_slurm", 1024)
+
+
+def test_import_writes_a_scenario_and_says_what_it_did(tmp_path):
+    file = tmp_path / "mine.yaml"
+    result = flopcast(
+        "import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", str(file), "--json"
+    )
+    account = json.loads(result.stdout)
+    assert account.keys() == {"kind", "scenario", "read", "defaulted", "ignored"}
+    assert load_scenario(file).plan.num_gpus == 16
+
+
+def test_the_readme_shows_an_import(tmp_path):
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "max_position_embeddings": 8192, "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "sim.cli", "import", "config.json", "--gpus", "64", "-o", "mine.yaml"]
+    environment = {"COLUMNS": "80", "PATH": "", "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    shown = (ROOT / "README.md").read_text().partition("```text\nconfig.json:")[2].partition("```")[0]
+    assert [line.rstrip() for line in printed.rstrip().splitlines()] == f"config.json:{shown}".rstrip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("flopcast estimate scenarios/gpt3-175b-1", ["scenarios/gpt3-175b-1024-a100.yaml"]),
+        ("flopcast estimate scenarios/kor", ["scenarios/korthikanti-2022/"]),
+        ("flopcast presets show sel", ["selene"]),
+        ("flopcast estimate x --profile b2", ["b200"]),
+        ("flopcast estimate x -s plan.mi", ["plan.microbatch_size=", "plan.microbatch_group="]),
+        ("flopcast import x --cluster superpod-h", ["superpod-h100", "superpod-h200"]),
+    ],
+)
+def test_the_shell_completes(typed, offered):
+    words = {
+        "_FLOPCAST_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+        "PATH": "",
+    }
+    assert flopcast(env=words).stdout.split() == offered
 
 
 def test_not_fitting_names_what_would_help():

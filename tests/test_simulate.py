@@ -66,7 +66,10 @@ def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):
     sound = simulate(small, contention=True).mean_s
     slow = [simulate(small, slow_links=[f"{share}@node3"]).mean_s for share in (0.5, 0.1, 0.02)]
     assert sound < slow[0] < slow[1] < slow[2]
-    assert simulate(small, links_down=["node3.nic0"]).mean_s > sound
+    # By the profile a send fills 43 of the 96 % of a card that are ever reached: the others have room for one or two.
+    lost = [simulate(small, links_down=[f"node3.nic{card}" for card in range(few)]).mean_s for few in (1, 5)]
+    assert sound == pytest.approx(lost[0], rel=1e-9)
+    assert lost[1] > sound
     assert simulate(small, slow_links=["1@node3"]).mean_s == pytest.approx(sound, rel=1e-12)
 
 
@@ -175,6 +178,8 @@ def test_the_command():
     assert shown.returncode == 0
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):
         assert part in shown.stdout
+    followed = flopcast("simulate", MAIN, *few, "--links")
+    assert "Where messages' time goes" in followed.stdout
     bad = flopcast("simulate", MAIN, "--straggler", "1.2@rank64")
     assert bad.returncode == 2
     assert "0 to 63" in bad.stderr

@@ -22,6 +22,9 @@ def validate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write rows and groups here.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
     every: Annotated[bool, typer.Option("--every", help="List every run, not only groups.")] = False,
+    sweeps: Annotated[
+        bool, typer.Option("--sweeps", help="List every sweep of layouts: what we pick, what was the fastest.")
+    ] = False,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
     ] = False,
@@ -34,7 +37,7 @@ def validate(
     _drawable(figure)
     found: dict[str, Any] = {}
     if runs is not None:
-        found |= _runs(runs, profile, figure, every, update_intervals)
+        found |= _runs(runs, profile, figure, every, sweeps, update_intervals)
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
     if runs is None and memory is None:
@@ -111,7 +114,9 @@ def _console() -> Any:
     return Console(highlight=False, markup=False)  # a cell of a table may hold [brackets]
 
 
-def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, update: bool) -> dict[str, Any]:
+def _runs(
+    path: Path, profile: str | None, figure: Path | None, every: bool, sweeps: bool, update: bool
+) -> dict[str, Any]:
     from rich.progress import Progress
 
     from validation.runs.report import draw, group_table, to_json, worst
@@ -127,6 +132,11 @@ def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, upd
         write_intervals(scored)
         out.print(f"intervals written; the other families' intervals cover {left_out_coverage(scored):.1%} of runs")
     groups = groups_of(scored)
+    listed = {}
+    if sweeps:
+        from validation.runs.sweep_report import print_sweeps
+
+        listed = {"sweeps": print_sweeps(out, scored)}
     if every:
         for item in scored:
             what = item.skipped or f"{item.run.measured:.5g} {item.run.unit}, predicted {item.predicted:.5g}"
@@ -150,7 +160,7 @@ def _runs(path: Path, profile: str | None, figure: Path | None, every: bool, upd
     elif figure is not None:
         draw(scored, figure)
         out.print(f"drawn: {figure}")
-    return to_json(scored, groups)
+    return to_json(scored, groups) | listed
 
 
 def _print_reasons(out: Any, skipped: list[str | None], most: int = 15) -> None:

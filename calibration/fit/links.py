@@ -11,7 +11,7 @@ from calibration.fit.solve import Fit, Prior, columns, fit_to
 from sim.costs.collectives import COLLECTIVES, Fabric, send
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
-from sim.specs import ClusterSpec
+from sim.specs import ClusterSpec, NodeSpec, Profile
 from sim.specs.profile import LinkParams
 
 LINK_PRIOR: Prior = {
@@ -29,6 +29,18 @@ LOOPBACK_PRIOR: Prior = {
     "half_volume_bytes": (1e5, 1e5, 1e3, 5e8),
     "exponent": (0.8, 0.3, 0.2, 1.0),
 }
+#: Between nodes. A step of a ring waits for a chunk of the buffer, beside the message's own latency.
+NETWORK_PRIOR: Prior = {
+    "efficiency": (0.7, 0.3, 0.02, 1.0),
+    "hop_latency_s": (2e-5, 5e-5, 1e-6, 1e-2),
+    "half_volume_bytes": (1e6, 5e6, 1e3, 5e8),
+    "exponent": (0.8, 0.3, 0.2, 1.0),
+}
+#: Reductions in NVLink's switches (NVLS), their ramp.
+IN_SWITCH_PRIOR: Prior = {
+    "in_switch_efficiency": (0.55, 0.2, 0.02, 1.0),
+    "in_switch_half_volume_bytes": (5e7, 2e8, 1e3, 5e9),
+}
 P2P_PRIOR: Prior = {"p2p_efficiency": (0.8, 0.2, 0.02, 1.0), "latency_s": (2e-5, 2e-5, 1e-6, 5e-3)}
 HIDDEN_PRIOR: Prior = {"hidden_share": (0.6, 0.3, 0.01, 1.0)}
 COPY_PRIOR: Prior = {
@@ -43,6 +55,21 @@ class AllReducePoint:
     """One measured all-reduce over `num_ranks` GPUs of one NVLink domain. [bytes, s]"""
 
     num_ranks: int
+    nbytes: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPoint:
+    """One measured all-reduce over NVLink domains with `per_domain` GPUs each.
+
+    network_bytes_per_s : per GPU and direction. [bytes/s]
+    nbytes, time_s : [bytes, s]
+    """
+
+    num_ranks: int
+    per_domain: int
+    network_bytes_per_s: float
     nbytes: float
     time_s: float
 
@@ -86,6 +113,34 @@ def fit_all_reduce(
         return np.asarray(COLLECTIVES[operation](nbytes, Group(ranks, ranks), fabric))
 
     return fit_to(predict, time, prior)
+
+
+def fit_network(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, *, in_switch: bool) -> Fit:
+    """The network's LinkParams from measured all-reduces between nodes; NVLink is the profile's.
+
+    in_switch : NVLink's switches add: how fast, and how their bandwidth grows with size, is fitted too.
+    """
+    ranks, per_domain, rate, nbytes, time = columns(
+        points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
+    )
+    group, nvlink_rate = Group(ranks, per_domain), node.nvlink_bandwidth_bytes_per_s
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        nvlink = profile.nvlink
+        if in_switch:
+            ramp = {"half_volume_bytes": params["in_switch_half_volume_bytes"], "exponent": 1.0}
+            nvlink = nvlink.model_copy(update={"in_switch_efficiency": params["in_switch_efficiency"], **ramp})
+        network = profile.network.model_copy(
+            update={name: params[name] for name in NETWORK_PRIOR} | {"shared_efficiency": None}
+        )
+        return np.asarray(COLLECTIVES["all_reduce"](nbytes, group, Fabric(nvlink, network, nvlink_rate, rate)))
+
+    # Which algorithm is the fastest changes with the values, and with it what decides: there are several valleys.
+    starts = [
+        {"efficiency": efficiency, "half_volume_bytes": half}
+        for efficiency, half in ((0.15, 1e6), (0.5, 5e7), (0.9, 1e6))
+    ]
+    return fit_to(predict, time, NETWORK_PRIOR | IN_SWITCH_PRIOR if in_switch else NETWORK_PRIOR, starts=starts)
 
 
 def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:

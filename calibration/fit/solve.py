@@ -42,6 +42,7 @@ def fit_to(
     measured: np.ndarray,
     prior: Prior,
     noise: float = 0.05,
+    starts: Sequence[dict[str, float]] = ({},),
 ) -> Fit:
     """Find the parameters whose predicted times are nearest to the measured ones.
 
@@ -54,6 +55,9 @@ def fit_to(
     prior : Prior
     noise : float
         Relative noise of a measurement, which sets how much a point weighs against the prior.
+    starts : sequence of mappings
+        Where to look from, besides the prior values for what they leave out; the nearest of all that is found counts.
+        Several where parameters decide nothing unless they are far from the prior.
     """
     names = list(prior)
     centre, width, low, high = (np.array([prior[name][i] for name in names]) for i in range(4))
@@ -67,7 +71,17 @@ def fit_to(
         r = misfit(x) / noise
         return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), pull])
 
-    result = least_squares(objective, centre / width, bounds=(low / width, high / width), diff_step=1e-3)
+    bounds = (low / width, high / width)
+    results = [
+        least_squares(
+            objective,
+            np.array([start.get(name, value) for name, value in zip(names, centre, strict=True)]) / width,
+            bounds=bounds,
+            diff_step=1e-3,
+        )
+        for start in starts
+    ]
+    result = min(results, key=lambda found: float(found.cost))
     params = dict(zip(names, (result.x * width).tolist(), strict=True))
     return Fit(params, misfit(result.x), lambda given: np.log(predict(given) / measured))
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands import completion as complete
 from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
 from sim.errors import ScheduleError, SpecError
 
@@ -26,7 +27,12 @@ def add_commands(app: typer.Typer) -> None:
 
 def schedule(
     name: Annotated[
-        str, typer.Argument(help="A schedule such as 1f1b, or a text file with a grid.", show_default=False)
+        str,
+        typer.Argument(
+            help="A schedule such as 1f1b, or a text file with a grid.",
+            show_default=False,
+            autocompletion=complete.schedules,
+        ),
     ],
     ranks: Annotated[int | None, typer.Option(help="Pipeline ranks; 4 if not given.", show_default=False)] = None,
     microbatches: Annotated[int | None, typer.Option(help="Micro-batches; 8 if not given.", show_default=False)] = None,

@@ -1,4 +1,4 @@
-"""`flopcast search`: the best plan out of every plan there is, and why not another."""
+"""`flopcast search`: the best plan out of every plan there is, why not another, and the best as the machine changes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands.search_words import read_degrees, read_fields, read_range, write_scenario
 from sim.errors import SpecError
 
 
@@ -34,139 +35,186 @@ def search(
     overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False,
     others: Annotated[bool, typer.Option("--others", help="Also try other schedules on the best two plans.")] = False,
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Also the plans that none beats in time, memory and GPUs at once.")
+        bool, typer.Option("--pareto", help="Also the plans that none beats in time, memory, GPUs and cost at once.")
     ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Also what each tp, pp, micro-batch and so on costs, and why.")
+    ] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Also what Megatron's rules of thumb would choose, and what that costs.")
+    ] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUES",
+            help="Instead: the best plan as a number of the scenario changes (a..b, a..b:N or a,b,c with units); "
+            "twice for a map.",
+        ),
+    ] = None,
+    fields: Annotated[bool, typer.Option("--fields", help="Instead: the numbers that --sweep may go over.")] = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw --sweep, --sensitivity or --pareto here (.png, .svg).")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many plans to show.")] = 10,
     why: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4.")
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
     ] = None,
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that price; as many as pay if not given.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Folder for the table of all plans, in Parquet; an interrupted search goes on.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
-    from sim.search import other_schedules, why_not
     from sim.search import search as run
     from sim.specs import load_scenario
     from sim.units import parse
 
-    named = _named((*(why or ()), *(more_fields or ())))
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
-    if output is not None and not output.parent.is_dir():
-        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    changes = [*(overrides or ())]
-    given = load_scenario(scenario, changes, profile)
+    asked = {"--pareto": pareto, "--sensitivity": sensitivity, "--rules": rules, "--others": others, "--why": bool(why),
+             "-o": output is not None}  # fmt: skip
+    _check_words(asked, bool(sweep), figure, output)
+    own, named = read_fields((*(why or ()), *(more_fields or ())))
+    given = original = load_scenario(scenario, overrides or (), profile)
+    if fields:
+        _print_fields(original, as_json)
+        return
     if batch is not None:
+        if own:
+            raise SpecError("--why own speaks of the scenario's own batch; leave --batch out")
         given = given.replace(
             training=given.training.replace(global_batch_size=batch),
             plan=given.plan.replace(dp=1, microbatch_size=1),
         )
-        gpus = gpus or str(load_scenario(scenario, changes, profile).plan.num_gpus)
-    with _progress() as progress:
-        result = run(
-            given,
-            gpus=None if gpus is None else _range(gpus),
-            max_gpus=max_gpus,
-            memory_limit_bytes=None if memory_limit is None else parse(memory_limit, "bytes"),
-            objective=objective,
-            top=top,
-            context=None if cp is None else _degrees(cp),
-            overlaps=overlaps,
-            progress=progress,
-        )
-    reason = why_not(result, named) if named else None
-    alternatives = other_schedules(result) if others else []
-    if output is not None:
-        _write(output, result.best[0].scenario)
-    if as_json:
-        data = result.to_dict()
-        if reason is not None:
-            data["why"] = {
-                "fields": named,
-                "ruled_out": reason.ruled_out,
-                "rank": reason.rank,
-                "step_time_s": None if reason.answer is None else reason.answer.step_time_s,
-                "losses_s": reason.losses,
-            }
-        if others:
-            data["other_schedules"] = [
-                {"plan": each.scenario.plan.model_dump(mode="json"), "step_time_s": each.step_time_s}
-                for each in alternatives
-            ]
-        if pareto:
-            data["pareto"] = [_point(result, place) for place in result.pareto().tolist()]
-        typer.echo(json.dumps(data, indent=2, allow_nan=False))
+        gpus = gpus or str(original.plan.num_gpus)
+    options: dict[str, Any] = {
+        "gpus": None if gpus is None else read_range(gpus),
+        "max_gpus": max_gpus,
+        "memory_limit_bytes": None if memory_limit is None else parse(memory_limit, "bytes"),
+        "objective": objective,
+        "overlaps": overlaps,
+    }
+    if cp is not None:
+        options["context"] = read_degrees(cp)
+    if sweep:
+        _sweep(given, sweep, options, figure, as_json)
         return
-    from sim.report.search import others_view, pareto_view, search_view, why_view
+    with _progress("plans priced") as progress:
+        result = run(given, top=top, progress=progress, jobs=jobs, save=save, **options)
+    answers = _answers(result, None if batch is not None else original, own, named, asked)
+    if output is not None:
+        write_scenario(output, result.best[0].scenario)
+    if figure is not None:
+        _draw(result, answers, figure)
+    if as_json:
+        from sim.commands.search_json import as_data
+
+        typer.echo(json.dumps(as_data(result, named, answers), indent=2, allow_nan=False))
+        return
+    from sim.report.search_answers import print_answers
     from sim.report.text import console
 
     out = console()
-    out.print(search_view(result))
-    if reason is not None:
-        out.print("", why_view(result, named, reason))
-    if others:
-        out.print("", others_view(result, alternatives))
-    if pareto:
-        out.print("", pareto_view(result))
+    print_answers(out, result, named, answers)
     if output is not None:
         out.print(f"\nThe best plan is in {output}")
+    if figure is not None:
+        out.print(f"\nDrawn: {figure}")
 
 
-def _point(result: Any, place: int) -> dict[str, Any]:
-    """A priced plan as plain data."""
-    return {
-        "plan": result.scenario_at(place).plan.model_dump(mode="json"),
-        "num_gpus": int(result.space.columns.num_gpus[result.row[place]]),
-        "priced_step_time_s": float(result.step_time_s[place]),
-        "memory_bytes": float(result.memory_bytes[place]),
-    }
+def _check_words(asked: dict[str, bool], sweep: bool, figure: Path | None, output: Path | None) -> None:
+    """Refuse what cannot be answered together, or written, before any work is done."""
+    if output is not None and not output.parent.is_dir():
+        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
+    beside = [word for word, on in asked.items() if on]
+    if sweep and beside:
+        raise SpecError(f"--sweep asks another question than {' and '.join(beside)}; ask them one after the other")
+    if figure is not None:
+        from sim.report.figures import check_paths
+
+        drawn = [word for word in ("--pareto", "--sensitivity") if asked[word]] + ["--sweep"] * sweep
+        if len(drawn) != 1:
+            found = " and ".join(drawn) if drawn else "none of them"
+            raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {found}")
+        check_paths([figure])
 
 
-def _range(text: str) -> tuple[int, int]:
-    """Fewest and most of `64..4096`, or twice the one number."""
-    first, dots, last = text.partition("..")
-    try:
-        return int(first), int(last if dots else first)
-    except ValueError:
-        raise SpecError(f"--gpus {text!r} must be a number or a range such as 64..4096") from None
+def _answers(result: Any, original: Any, own: bool, named: dict[str, Any], asked: dict[str, bool]) -> dict[str, Any]:
+    """What was asked beside the best plans, by name."""
+    from sim.search import megatron_rules, other_schedules, standing_of, why_not
+    from sim.search import sensitivity as cost_of_values
+    from sim.search.why import check_fields
+
+    found: dict[str, Any] = {}
+    if original is not None:
+        check_fields(named)
+        changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
+        found["own"] = standing_of(result, changed, steps=own)
+        found["own_asked"] = own
+    if asked["--why"] and not own:
+        found["why"] = why_not(result, named)
+    if asked["--others"]:
+        found["others"] = other_schedules(result)
+    if asked["--pareto"]:
+        found["pareto"] = True
+    if asked["--sensitivity"]:
+        with _progress("values looked at") as progress:
+            found["sensitivity"] = cost_of_values(result, progress=progress)
+    if asked["--rules"]:
+        found["rules"] = megatron_rules(result)
+    return found
 
 
-def _degrees(text: str) -> tuple[int, ...]:
-    try:
-        degrees = tuple(sorted({int(each) for each in text.split(",")}))
-    except ValueError:
-        degrees = (0,)
-    if degrees[0] < 1:
-        raise SpecError(f"--cp {text!r} must be numbers of one or more with commas between, such as 1,2,4")
-    return degrees
+def _sweep(scenario: Any, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
+    from sim.search import sweep
+
+    with _progress("points searched") as progress:
+        swept = sweep(scenario, words, progress=progress, **options)
+    if figure is not None:
+        from sim.report.figures import save
+
+        save(swept.plot(), [figure])
+    if as_json:
+        typer.echo(json.dumps({"sweep": swept.to_dict()}, indent=2, allow_nan=False))
+        return
+    from sim.report.sweep import sweep_view
+    from sim.report.text import console
+
+    out = console()
+    out.print(sweep_view(swept))
+    if figure is not None:
+        out.print(f"\nDrawn: {figure}")
 
 
-def _named(fields: tuple[str, ...]) -> dict[str, Any]:
-    """The plan's fields that --why names."""
-    from sim.specs.yaml12 import parse_yaml
+def _draw(result: Any, answers: dict[str, Any], figure: Path) -> None:
+    from sim.report.figures import save
+    from sim.report.search_figures import draw_pareto, draw_sensitivity
 
-    named = {}
-    for field in (each for text in fields for each in text.split()):
-        path, equals, value = field.partition("=")
-        if not equals or not value:
-            raise SpecError(f"--why {field!r} must look like plan.tp=4")
-        named[path.removeprefix("plan.")] = parse_yaml(value, f"--why {field!r}")
-    return named
+    drawn = draw_sensitivity(result, answers["sensitivity"]) if "sensitivity" in answers else draw_pareto(result)
+    save(drawn, [figure])
 
 
-def _write(path: Path, scenario: Any) -> None:
-    """A scenario file that stands alone: every preset written out, so that it says the same tomorrow."""
-    import yaml
+def _print_fields(scenario: Any, as_json: bool) -> None:
+    from sim.search.axes import sweepable
 
-    data = scenario.model_dump(mode="json", exclude={"assumed"}, exclude_none=True)
-    data["description"] = f"Best plan of a search. {data['description']}".strip()
-    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+    fields = sweepable(scenario)
+    if as_json:
+        rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]
+        typer.echo(json.dumps({"fields": rows}, indent=2, allow_nan=False))
+        return
+    from sim.report.sweep import fields_view
+    from sim.report.text import console
+
+    console().print(fields_view(fields))
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, once a search has taken a second."""
+def _progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal, once the work has taken a second."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -180,7 +228,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     def advance(done: int, size: int) -> None:
         if not task and time.perf_counter() - begun > 1.0:
             bar.start()
-            task.append(bar.add_task("plans priced", total=size))
+            task.append(bar.add_task(what, total=size))
         if task:
             bar.update(task[0], completed=done)
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sim.engines.link_history import LinkHistory
     from sim.simulate import Simulation
 
 
@@ -33,6 +36,12 @@ def simulate(
     ] = None,
     fail_node: Annotated[int | None, typer.Option(help="A node that fails: what becomes of the step.")] = None,
     contention: Annotated[bool, typer.Option("--contention", help="Messages share the machine's links.")] = False,
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links", help="Follow every link through the step: where messages' time goes; drawn with --png."
+        ),
+    ] = False,
     unfold: Annotated[bool, typer.Option("--unfold", help="Every data-parallel replica has noise of its own.")] = False,
     placement: Annotated[
         str, typer.Option(help="Order of the parallel dimensions over the GPUs, closest first.")
@@ -45,6 +54,7 @@ def simulate(
 ) -> None:
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost."""
     from sim import load_scenario
+    from sim.report.links import draw_links
     from sim.report.simulation import check_path, draw_simulation
     from sim.simulate import failed_node
     from sim.simulate import simulate as run
@@ -67,12 +77,13 @@ def simulate(
         slow_links=slow_link or (),
         links_down=link_down or (),
         contention=contention,
+        links=links,
         unfold=unfold,
         placement=placement,
         fragmentation=fragmentation,
     )
     if figure is not None:
-        draw_simulation(answer, figure)
+        (draw_links if links else draw_simulation)(answer, figure)
     if as_json:
         typer.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
@@ -120,6 +131,26 @@ def _show(answer: Simulation) -> None:
         out.print("Busiest links")
         for row in answer.busiest:
             out.print(f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}")
+    if answer.history is not None:
+        out.print("\nWhere messages' time goes  (seconds of a step, on the average rank)")
+        out.print(_messages(answer.history))
     out.print()
     for note in answer.assumptions:
         out.print(f"  · {note}", style="dim")
+
+
+def _messages(history: LinkHistory) -> Table:
+    """Kinds of messages and causes of their time that there are."""
+    from rich.table import Table
+
+    from sim.units import show
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    causes = [c for c in history.kinds[0]["seconds"] if any(row["seconds"][c] > 1e-9 for row in history.kinds)]
+    table.add_column("kind", no_wrap=True)
+    for heading in ("messages", "bytes", *causes):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in history.kinds:
+        seconds = (f"{row['seconds'][cause]:.3f}" if row["seconds"][cause] > 1e-9 else "" for cause in causes)
+        table.add_row(row["kind"], f"{row['messages']:,}", show(row["bytes"], "B"), *seconds)
+    return table

@@ -15,6 +15,7 @@ from sim.specs import GpuSpec, Profile, Scenario
 from sim.work.layers import Cut, layer_work
 from sim.work.operations import BlockWork, Cause, Collective, Number, Phase
 
+Array = np.ndarray
 Groups = dict[str, Group]
 """Group of every kind of collective inside a layer: tp, cp."""
 
@@ -43,7 +44,7 @@ _PART_OF = {
 
 @dataclass(frozen=True, slots=True)
 class BlockCosts:
-    """Seconds of one block (layer, embedding or head), as in StageCosts; floats or arrays over micro-batches. [s]"""
+    """Seconds of one block (layer, embedding or head), as in StageCosts; floats, or arrays over cuts. [s]"""
 
     forward: dict[Part, Number]
     backward: dict[Part, Number]
@@ -115,46 +116,64 @@ def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: 
 
     A collective that may overlap hides behind the block's gradient multiplies, and lengthens the backward only by what
     is left over and what it takes from the kernels beside it: never by more than doing one after the other. Broadcasts
-    over micro-batch sizes; the groups are one size each.
+    over the numbers of the cut and over groups.
     """
+    return costs_by_recompute((work,), compute, groups, fabric)[0]
+
+
+def costs_by_recompute(
+    works: Sequence[BlockWork], compute: ComputeModel, groups: Groups, fabric: Fabric
+) -> list[BlockCosts]:
+    """As `block_costs`, of one block under several ways to recompute; what they share is priced once.
+
+    Parameters
+    ----------
+    works : sequence of BlockWork
+        As `sim.work.layers.layer_works` gives them: they differ in what they run again only.
+    """
+    work = works[0]
     forward = _phase(work.forward, compute, groups, fabric)
-    again = dict(forward) if work.recompute is work.forward else _phase(work.recompute, compute, groups, fabric)
     input_grad = _phase(work.input_grad, compute, groups, fabric)
     weight_grad = _phase(work.weight_grad, compute, groups, fabric)
-    backward: dict[Part, Number] = {}
+    gradients: dict[Part, Number] = {}
     for part in (input_grad, weight_grad):
         for name, seconds in part.items():
-            backward[name] = backward.get(name, 0.0) + seconds
+            gradients[name] = gradients.get(name, 0.0) + seconds
     beside = _collective_time(work.input_grad, groups["tp"], fabric, overlapped=True)
     nbytes = sum(item.nbytes for item in _of_tensor(work.input_grad, overlapped=True))
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
     exposed = fabric.exposed(groups["tp"], nbytes, beside, budget)
-    backward[Part.TENSOR_PARALLEL] = backward.get(Part.TENSOR_PARALLEL, 0.0) + exposed
-    silent = [name for name, group in groups.items() if np.max(group.size) == 1]
-    host = compute.host_time((work.input_grad, work.weight_grad), silent, backward=True)
-    launches = (
-        compute.host_time((work.forward,), silent),
-        compute.host_time((work.recompute,), silent),
-        host,
-    )
-    waited = _wait_for_host((forward, again, backward), launches, "tp" in silent)[-1]
-    backward[Part.RECOMPUTE] = sum(again.values())
-    weight_share = compute.host_time((work.weight_grad,), silent, backward=True) / np.maximum(host, 1e-30)
+    gradients[Part.TENSOR_PARALLEL] = gradients.get(Part.TENSOR_PARALLEL, 0.0) + exposed
+    talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
+    of_forward = compute.host_time((work.forward,), talk)
+    of_gradients = compute.host_time((work.input_grad, work.weight_grad), talk, backward=True)
+    weight_share = compute.host_time((work.weight_grad,), talk, backward=True) / np.maximum(of_gradients, 1e-30)
     at_peak: dict[Part, Number] = {}
     for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
         name = _PART_OF[operation.cause]
         at_peak[name] = at_peak.get(name, 0.0) + operation.flop / compute.peak(operation)
-    return BlockCosts(forward, backward, at_peak, sum(weight_grad.values()) + weight_share * waited)
+    answers = []
+    for each in works:
+        assert each.forward is work.forward
+        whole = each.recompute is work.forward
+        first, second = dict(forward), dict(gradients)
+        again = dict(forward) if whole else _phase(each.recompute, compute, groups, fabric)
+        launches = (of_forward, of_forward if whole else compute.host_time((each.recompute,), talk), of_gradients)
+        waited = _wait_for_host((first, again, second), launches, ~talk["tp"])[-1]
+        second[Part.RECOMPUTE] = sum(again.values())
+        answers.append(BlockCosts(first, second, at_peak, sum(weight_grad.values()) + weight_share * waited))
+    return answers
 
 
-def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Number], ahead: bool) -> list[Number]:
+def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Number], ahead: Array) -> list[Number]:
     """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
 
     Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
     Tensor-parallel ranks wait at every collective for the slowest of their hosts, and gain nothing.
     """
     gaps = [np.maximum(0.0, host - sum(parts.values())) for parts, host in zip(passes, launches, strict=True)]
-    lead = np.maximum(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes)) if ahead else sum(gaps)
+    in_hand = np.maximum(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes))
+    lead = np.where(ahead, in_hand, sum(gaps))
     waits = [gap * lead / np.maximum(sum(gaps), 1e-30) for gap in gaps]
     for parts, waited in zip(passes, waits, strict=True):
         if np.any(waited):
@@ -191,7 +210,7 @@ def _context_time(phase: Phase, attention: Number, group: Group, fabric: Fabric)
     seconds = sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen)
     nbytes = sum(item.nbytes for item in chosen)
     beside = any(item.overlapped for item in chosen)
-    return fabric.exposed(group, nbytes, seconds, attention * float(1.0 - 1.0 / group.size) if beside else 0.0)
+    return fabric.exposed(group, nbytes, seconds, attention * (1.0 - 1.0 / group.size) if beside else 0.0)
 
 
 def layer_costs(scenario: Scenario) -> BlockCosts:

@@ -130,17 +130,20 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of NCCL's double binary tree: a chain inside a domain, a tree between domains, up and down.  [s]
 
     Latency grows with log₂ N instead of n; each half of the buffer uses its own tree, so the bandwidth stays near the
-    ring's [1]_.
+    ring's [1]_. Between two domains the buffer crosses once, where a ring's would 2 (n−1)/n times [2]_.
 
     .. [1] Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
        NVIDIA/nccl:src/graph/tuning.cc for the latency and bandwidth terms.
+    .. [2] NVIDIA/nccl issue 812: two nodes of DGX A100, a tree's bus bandwidth above that of the cards.
     """
     n, domains = group.size, group.num_domains
     volume = 2 * (n - 1) / n * nbytes
+    # Of two domains each has only one neighbour: half of the buffer climbs, and of the other half the sum comes back.
+    crossing = np.where(np.asarray(domains) == 2, nbytes, volume)
     inside = fabric.inside_domain(group)
     outside = fabric.between_domains(group)
     many = (
-        np.maximum(_transfer(volume, inside, fabric.nvlink), _transfer(volume, outside, fabric.network))
+        np.maximum(_transfer(volume, inside, fabric.nvlink), _transfer(crossing, outside, fabric.network))
         / _TREE_BANDWIDTH
     )
     levels = np.ceil(np.log2(np.maximum(domains, 1)))
@@ -159,11 +162,33 @@ def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Num
     return np.where(group.num_domains > 1, inside + between, np.inf)
 
 
+def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time of an all-reduce that NVLink's switches add up (NVLS), with rings between domains.  [s]
+
+    Of g members each sends its buffer to be added and its part of the sum to be handed out, (g+1)/g of the buffer.
+    Between N domains every member's part goes round a ring of its own. The buffer passes both in pieces, one behind
+    the other, so that the slower of the two sets the pace. Infinite where the profile knows of no such switches.
+    """
+    if fabric.nvlink.in_switch_efficiency is None:
+        return np.full(np.broadcast(nbytes, group.size).shape, np.inf)
+    members, domains = group.per_domain, group.num_domains
+    reached = fabric.nvlink.in_switch_efficiency * fabric.nvlink_bytes_per_s
+    inside = _transfer(nbytes * (members + 1) / members, reached, fabric.nvlink)
+    rings = _transfer(2 * (domains - 1) / domains * nbytes, fabric.between_domains(group), fabric.network)
+    latency = fabric.nvlink.base_latency_s + 2 * fabric.nvlink.hop_latency_s
+    between = fabric.network.base_latency_s + 2 * (domains - 1) * fabric.network.hop_latency_s
+    seconds = latency + np.where(domains > 1, np.maximum(inside, rings) + between, inside)
+    return np.where(members > 1, seconds, np.inf)
+
+
 def all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of an all-reduce by the fastest algorithm, as NCCL's tuner chooses.  [s]"""
     within = ring_all_reduce(nbytes, group, fabric)
     between = np.minimum(tree_all_reduce(nbytes, group, fabric), hierarchical_all_reduce(nbytes, group, fabric))
-    return np.where(group.num_domains > 1, np.minimum(within, between), within)
+    fastest = np.where(group.num_domains > 1, np.minimum(within, between), within)
+    if fabric.nvlink.in_switch_efficiency is None:
+        return fastest
+    return np.where(group.size > 1, np.minimum(fastest, in_switch_all_reduce(nbytes, group, fabric)), fastest)
 
 
 def all_gather(nbytes: Number, group: Group, fabric: Fabric) -> Number:

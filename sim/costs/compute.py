@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,16 +74,16 @@ class ComputeModel:
             by_cause[operation.cause] = by_cause.get(operation.cause, 0.0) + self.operation_time(operation)
         return by_cause
 
-    def host_time(self, phases: Sequence[Phase], silent: Sequence[str] = (), backward: bool = False) -> Number:
+    def host_time(self, phases: Sequence[Phase], talk: Mapping[str, Number], backward: bool = False) -> Number:
         """Time the host needs to launch the kernels and collectives of phases.  [s]
 
-        Groups named in `silent` have one member and launch nothing.
+        `talk` says of every group whether it has more than one member; one of one launches nothing.
 
         They are launched ahead of the GPU, so the host costs nothing until it is slower than all of them together;
         then the GPU waits for it.
         """
         kernels = sum(operation.kernels for phase in phases for operation in phase.operations)
-        collectives = sum(item.group not in silent for phase in phases for item in phase.collectives)
+        collectives = sum(talk[item.group] * 1 for phase in phases for item in phase.collectives)
         launch = self.backward_launch_s if backward else self.kernel_launch_s
         return launch * kernels + self.collective_launch_s * collectives
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs.block import BlockCosts, Part, block_costs, model_groups, pricing
+from sim.costs.block import Part, block_costs, model_groups, pricing
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, send
 from sim.costs.compute import ComputeModel
+from sim.costs.zero import gathered_widths, with_zero_traffic, zero_visits
 from sim.network.placement import Group, data_group, hop_crosses_domains, tensor_group
 from sim.specs import Scenario
 from sim.work.layers import Cut, embedding_work, head_work, layer_work
@@ -98,16 +99,14 @@ def stage_costs(
     stages = deal_stages(model, plan) * copies
     home = np.arange(len(stages)) % plan.pp if rank_of_stage is None else rank_of_stage
 
-    # A rank with one chunk cannot keep all of its layers gathered: it visits them anew for every micro-batch.
-    if visits is None or plan.num_chunks == 1:
-        visits = scenario.num_microbatches
+    visits = zero_visits(plan.num_chunks, scenario.num_microbatches, visits)
     blocks = [
-        _with_zero_traffic(block_costs(work, compute, groups, fabric), params, gathered, scenario, fabric, visits)
+        with_zero_traffic(block_costs(work, compute, groups, fabric), params, gathered, scenario, fabric, visits)
         for (work, params), gathered in zip(
             (
                 (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
                 (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
-                (head_work(model, stack, cut), _head_params(scenario)),
+                (head_work(model, stack, cut), head_params(scenario)),
             ),
             gathered_widths(scenario),
             strict=True,
@@ -153,76 +152,12 @@ def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
     return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
 
 
-def _head_params(scenario: Scenario) -> float:
+def head_params(scenario: Scenario) -> float:
     """Parameters that the head adds to its stage: none for a tied projection beside its embedding."""
     model, tp = scenario.model, scenario.plan.tp
     alone = scenario.plan.num_stages == 1
     with_head = stage_params(Stage(0, 0, alone, True), model, tp)
     return with_head - stage_params(Stage(0, 0, alone, False), model, tp)
-
-
-def _with_zero_traffic(
-    block: BlockCosts, params: float, gathered_width: float, scenario: Scenario, fabric: Fabric, visits: float
-) -> BlockCosts:
-    """Add what ZeRO moves at a visit: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
-
-    Weights are gathered in numbers of `gathered_width` bytes.
-
-    A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
-    """
-    plan = scenario.plan
-    if plan.zero_stage < 2 or plan.num_replicas == 1:
-        return block
-    group = data_group(plan, scenario.cluster)
-    sums = (block.forward_s, block.backward_s)
-    extra = zero_traffic(*sums, params, scenario, group, fabric, visits, scenario.num_microbatches, gathered_width)
-    forward, backward = (
-        {**table, Part.DATA_PARALLEL: seconds}
-        for table, seconds in zip((block.forward, block.backward), extra, strict=True)
-    )
-    return BlockCosts(forward, backward, block.at_peak, block.weight_grad)
-
-
-def gathered_widths(scenario: Scenario) -> tuple[int, int, int]:
-    """In numbers of how many bytes ZeRO gathers the weights of a layer, the embedding and the head."""
-    width = scenario.training.activation_bytes
-    eight = scenario.training.precision == "fp8" and scenario.stack.fp8_gathers
-    return (1 if eight else width), width, width
-
-
-def zero_traffic(
-    forward_s: Number,
-    backward_s: Number,
-    params: Number,
-    scenario: Scenario,
-    group: Group,
-    fabric: Fabric,
-    visits: Number,
-    num_microbatches: Number,
-    gathered_width: float,
-) -> tuple[Number, Number]:
-    """What ZeRO stages 2 and 3 add to forward and backward of a block of so many parameters.  [s]
-
-    Takes arrays, but for what the scenario says of ZeRO and overlap. Weights are gathered in numbers of
-    `gathered_width` bytes.
-    """
-    plan, stack = scenario.plan, scenario.stack
-    share = visits / num_microbatches
-    weights = params * gathered_width
-    grads = params * GRADIENT_WIDTH[stack.gradient_precision]
-    pieces = stack.gathers_per_layer
-    gather = pieces * all_gather(weights / pieces, group, fabric) * (plan.zero_stage == 3)
-    # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
-    scatter = reduce_scatter(grads, group, fabric)
-    scatter = scatter * ((np.asarray(visits) > 1) | (plan.zero_stage == 3))
-
-    def exposed(gathering: Number, scattering: Number, compute: Number) -> Number:
-        hidden = gathering * stack.overlap_param_gather + scattering * stack.overlap_grad_reduce
-        moved = (weights * (gathering > 0) + grads * (scattering > 0)) * share
-        return gathering + scattering - hidden + fabric.exposed(group, moved, hidden, compute)
-
-    gather, scatter = gather * share, scatter * share
-    return exposed(gather, 0.0, forward_s), exposed(gather, scatter, backward_s)
 
 
 def sent_bytes(scenario: Scenario, cut: Cut) -> float:
@@ -245,7 +180,7 @@ def _sends(scenario: Scenario, cut: Cut, fabric: Fabric, home: Array, per_copy: 
         pair = (int(home[stage]), int(home[stage + 1]))
         if pair[0] != pair[1] and (stage + 1) % per_copy:
             if pair not in crosses:
-                crosses[pair] = hop_crosses_domains(*pair, plan, scenario.cluster)
+                crosses[pair] = bool(hop_crosses_domains(*pair, plan, scenario.cluster))
             forward[stage] = backward[stage + 1] = seconds[crosses[pair]]
     return forward, backward
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.costs.block import cut_of
+from sim.costs.zero import zero_visits
 from sim.specs import Scenario
 from sim.work.layers import embedding_work, head_work, layer_work
 from sim.work.operations import BlockWork
@@ -93,8 +94,7 @@ def _between_replicas(scenario: Scenario, copies: int, visits: float, updates: f
     params = sum(stage_params(stage, scenario.model, plan.tp) for stage in stages) / plan.pp
     size = plan.num_replicas
     gradients, weights = params * GRADIENT_WIDTH[stack.gradient_precision], params * width
-    # A rank with one chunk cannot keep its layers gathered: it visits them anew for every micro-batch.
-    visits = visits if plan.num_chunks > 1 else float(scenario.num_microbatches)
+    visits = float(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
     reductions = visits if plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1) else updates
     collective = "reduce_scatter" if plan.zero_stage else "all_reduce"
     # Copies of the model sum their gradients too.

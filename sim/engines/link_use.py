@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.costs.streams import Traffic
+from sim.engines.within import ROWS
 from sim.network.faults import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
@@ -15,16 +16,29 @@ Array = np.ndarray
 
 
 def link_bytes(order: Order, traffic: Traffic) -> Array:
-    """Bytes of a whole step on every link: its sends, and its gradient reductions.  [bytes]"""
-    times = np.zeros(len(traffic.streams))
-    for table, kinds in ((traffic.forward, (F,)), (traffic.backward, (B, I))):
-        sends = np.isin(order.kind, kinds) & (table[order.stage] >= 0)
-        np.add.at(times, table[order.stage[sends]], order.weight[sends])
-    times[traffic.reduce[traffic.reduce >= 0]] = 1.0
+    """Bytes of a whole step on every link.  [bytes]"""
+    times = message_counts(order, traffic)
     carried = np.zeros(len(traffic.health))
     for stream, often in zip(traffic.streams, times.tolist(), strict=True):
         np.add.at(carried, stream.link, often * stream.link_bytes)
     return carried
+
+
+def message_counts(order: Order, traffic: Traffic) -> Array:
+    """Of every stream, how often in a step it moves what one of its messages does."""
+    times = np.zeros(len(traffic.streams))
+    for table, kinds in ((traffic.forward, (F,)), (traffic.backward, (B, I))):
+        sends = np.isin(order.kind, kinds) & (table[order.stage] >= 0)
+        np.add.at(times, table[order.stage[sends]], order.weight[sends])
+    for table in (traffic.reduce, traffic.gather):
+        times[table[table >= 0]] = 1.0
+    for inside in traffic.inside:
+        sizes = np.array([each.nbytes for each in traffic.streams])[inside.stream]
+        for kind, rows in ROWS.items():
+            often = np.bincount(order.stage, (order.kind == kind) * order.weight, minlength=order.num_stages)
+            moved = inside.exchange.nbytes[rows].sum(axis=0) * often
+            np.add.at(times, inside.stream[order.rank_of_stage], moved / sizes[order.rank_of_stage])
+    return times
 
 
 def use_by_level(carried: Array, traffic: Traffic, step_time_s: float) -> list[dict[str, Any]]:

@@ -1,7 +1,10 @@
-"""The event-driven engine with a network: sends and gradient reductions are flows that share the machine's links.
+"""The event-driven engine with a network: whatever ranks send each other shares the machine's links.
 
 As in `des` each rank is a process that waits for what it needs, works, and tells the others. What it tells them travels
-over the *wire*, which knows how fast every flow under way is and wakes the processes whose flows have arrived.
+over the *wire*, which knows how fast every message under way is and wakes the processes whose messages have arrived.
+
+Collectives within an action are one message each kind: those that compute waits for at its beginning, one after the
+other, those beside compute from its beginning on. Kinds that can meet nothing keep the times of the formulas.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from typing import Any
 import numpy as np
 import simpy
 
+from sim.costs.stage import StageCosts
 from sim.costs.streams import Traffic
 from sim.engines.program import Program
 from sim.engines.steady import play_folded
 from sim.engines.timeline import Timeline, finish_step
-from sim.engines.wire import Wire
+from sim.engines.wire import Message, Wire
+from sim.engines.within import collectives
 from sim.errors import ScheduleError
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U
@@ -30,13 +35,14 @@ Process = Generator[Any, Any, None]
 class Shared:
     """A step whose traffic shared the network.
 
-    timeline : with reductions as long as they took.
-    moves, meetings : flows that were under way, and those of them that met others on a link too narrow for all.
+    timeline : with reductions and gathers as long as they took.
+    messages : all that were simulated, as they arrived.
+    meetings : how many of them met others on a link too narrow for all.
     events : what the simulation worked through.
     """
 
     timeline: Timeline
-    moves: int
+    messages: tuple[Message, ...]
     meetings: int
     events: int
 
@@ -44,29 +50,16 @@ class Shared:
 def run(program: Program, traffic: Traffic) -> Shared:
     """Simulate a step on a machine whose links are shared.
 
-    Of a stream one message is under way at a time, as on one queue of a communicator; the others wait.
+    Of a stream one message is under way at a time, as on one queue of a communicator; the others wait. Weights that
+    ranks gather after the update meet each other, but not what else is under way then.
 
     Raises
     ------
     ScheduleError
-        An asynchronous schedule, one that runs two models, or pairs of actions with sends that block.
+        As `check_order`.
     """
     order = program.order
-    if (order.kind == U).any():
-        raise ScheduleError(
-            f"schedule {order.schedule!r} updates within its order, and its reductions are priced with the updates; "
-            "contention is simulated for schedules with a flush, such as 1f1b"
-        )
-    if order.copies > 1:
-        raise ScheduleError(
-            f"schedule {order.schedule!r} sums gradients of two models on two ranks, which is not laid out as flows; "
-            "leave contention out"
-        )
-    if order.pair_needs is not None and program.costs.p2p_blocks:
-        raise ScheduleError(
-            f"schedule {order.schedule!r} pairs forwards with backwards and stack sends block: contention is simulated "
-            "for pairs where sends run beside compute; set stack.overlap_p2p=true"
-        )
+    check_order(order, program.costs)
     room: list[_Room] = []
 
     def play(program: Program) -> tuple[Array, Array]:
@@ -77,9 +70,49 @@ def run(program: Program, traffic: Traffic) -> Shared:
     last = room[0]
     took = np.bincount(order.rank_of_stage, last.reduced, minlength=order.num_ranks)
     share = np.divide(last.reduced, took[order.rank_of_stage], out=np.zeros(order.num_stages), where=last.reduced > 0)
-    costs = replace(program.costs, reduce=took, reduce_share=share)
+    costs = replace(program.costs, reduce=took, reduce_share=share, gather=_gathers(program, traffic))
     timeline = finish_step(replace(program, costs=costs), "network", start, end, period_s=period)
-    return Shared(timeline, last.wire.moves, last.wire.meetings, last.events)
+    return Shared(timeline, tuple(last.wire.messages), last.wire.meetings, last.events)
+
+
+def check_order(order: Order, costs: StageCosts) -> None:
+    """Refuse orders whose traffic is not laid out as flows.
+
+    Raises
+    ------
+    ScheduleError
+        An asynchronous schedule, one that runs two models, or pairs of actions with sends that block.
+    """
+    if (order.kind == U).any():
+        raise ScheduleError(
+            f"schedule {order.schedule!r} updates within its order, and its reductions are priced with the updates; "
+            "contention is simulated for schedules with a flush, such as 1f1b"
+        )
+    if order.copies > 1:
+        raise ScheduleError(
+            f"schedule {order.schedule!r} sums gradients of two models on two ranks, which is not laid out as flows; "
+            "leave contention out"
+        )
+    if order.pair_needs is not None and costs.p2p_blocks:
+        raise ScheduleError(
+            f"schedule {order.schedule!r} pairs forwards with backwards and stack sends block: contention is simulated "
+            "for pairs where sends run beside compute; set stack.overlap_p2p=true"
+        )
+
+
+def _gathers(program: Program, traffic: Traffic) -> Array:
+    """Seconds of the ranks' weight gathers, all begun at once. [s]"""
+    if (traffic.gather < 0).all():
+        return program.costs.gather
+    environment, took = simpy.Environment(), program.costs.gather.copy()
+    wire = Wire(environment, traffic)
+    arrivals = {
+        rank: wire.move(int(traffic.gather[rank]), float(took[rank])) for rank in np.flatnonzero(traffic.gather >= 0)
+    }
+    environment.run()
+    for rank, arrival in arrivals.items():
+        took[rank] = arrival.value
+    return took
 
 
 class _Room:
@@ -99,6 +132,7 @@ class _Room:
         self.occupy, self.compute = program.occupy.tolist(), program.compute.tolist()
         # From an action's start until its message may leave; without one, until its result is there.
         self.leaves = np.maximum(program.release - alone[self.stream], 0.0).tolist()
+        self.inside = collectives(order, traffic, self.wire.can_meet)
         self.last = _last_gradients(order)
         self.begun = {task: self.environment.event() for task in self.last}
         self.ended = {task: self.environment.event() for task in self.last}
@@ -128,25 +162,52 @@ class _Room:
             self.events += 2
             if task in self.begun:
                 self.begun[task].succeed()
+            done = 0.0  # of the action's seconds
+            if self.inside[task]:
+                yield from self._exchange(task)
+                done = self.compute[task]
             if task in self.arrived or (blocks and self.stream[task] >= 0):
-                sent = environment.process(self._send(task))
-                yield sent if blocks and self.stream[task] >= 0 else environment.timeout(self.occupy[task])
+                sent = environment.process(self._send(task, done))
+                yield (
+                    sent
+                    if blocks and self.stream[task] >= 0
+                    else environment.timeout(max(self.occupy[task] - done, 0.0))
+                )
             else:
-                yield environment.timeout(self.occupy[task])
+                yield environment.timeout(max(self.occupy[task] - done, 0.0))
             self.end[task] = environment.now
             if task in self.ended:
                 self.ended[task].succeed()
         if not self.program.hide_grad_reduce and self.traffic.reduce[number] >= 0:
             yield from self._reduce_after(number)
 
-    def _send(self, task: int) -> Process:
+    def _exchange(self, task: int) -> Process:
+        """Compute with the collectives within it, which take longer where they meet others."""
+        environment, inside = self.environment, self.inside[task]
+        begin, rest = environment.now, self.compute[task]
+        beside = [(each, self.wire.move(each.stream, each.seconds)) for each in inside if each.beside]
+        for each in inside:
+            if not each.beside:
+                self.events += 1
+                rest -= each.seconds
+                yield self.wire.move(each.stream, each.seconds)
+        yield environment.timeout(max(rest, 0.0))
+        end = environment.now
+        for each, arrival in beside:
+            self.events += 1
+            arrived_s = yield arrival
+            end += each.late(arrived_s - begin)
+        yield environment.timeout(max(end - environment.now, 0.0))
+
+    def _send(self, task: int, done: float) -> Process:
         """Deliver what an action gives: latency, the way over the wire, and what the receivers do with it."""
         environment, number = self.environment, self.stream[task]
+        leaves = max(self.leaves[task] - done, 0.0)
         if number < 0:
-            yield environment.timeout(self.leaves[task])
+            yield environment.timeout(leaves)
         else:
             stream = self.traffic.streams[number]
-            yield environment.timeout(self.leaves[task] + stream.before_s)
+            yield environment.timeout(leaves + stream.before_s)
             yield self.wire.move(number, stream.transfer_s)
             if stream.after_s:
                 yield environment.timeout(stream.after_s)

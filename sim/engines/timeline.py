@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sim.engines.program import Program
-from sim.schedules.actions import F, U
+from sim.errors import SpecError
+from sim.schedules.actions import F, Kind, U
 from sim.schedules.registry import is_staggered
+from sim.shown import Shown
 from sim.work.operations import Number
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Shown):
     """One training step.
 
     start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]
@@ -40,6 +43,23 @@ class Timeline:
         """Weight updates in a step: one, but for asynchronous schedules that update after every micro-batch."""
         order = self.program.order
         return max(1.0, float(order.weight[order.kind == U].sum()) / order.num_ranks)
+
+    def to_frame(self) -> Any:
+        """Every action that was played as a pandas table: rank, kind, stage, micro-batch, start and end. [s]
+
+        Raises
+        ------
+        SpecError
+            The engine gives totals only.
+        """
+        if self.start is None or self.end is None:
+            raise SpecError(f"engine {self.engine} gives totals, not a time for every action; use dag, des or shared")
+        import pandas as pd
+
+        order = self.program.order
+        kinds = np.array([kind.value for kind in Kind])[order.kind]
+        columns = {"rank": order.rank, "kind": kinds, "stage": order.stage, "microbatch": order.microbatch}
+        return pd.DataFrame({**columns, "start_s": self.start, "end_s": self.end})
 
 
 def finish_step(

@@ -1,163 +1,208 @@
-"""The wire: flows under way in a simulation of events, how fast each is, and who waits for it."""
+"""The wire: messages under way in a simulation of events, how fast each is, and who waits for it."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import simpy
 
-from sim.costs.streams import Stream, Traffic
-from sim.network.contention import SLACK
-from sim.network.flow_network import FlowNetwork
-from sim.network.flows import FloatArray, Flows, IntArray
+from sim.costs.streams import Traffic
+from sim.costs.wires import Stream
+from sim.network.flows import FloatArray, Flows, IntArray, fill
+
+SLACK = 1e-9
+"""Relative difference that rounding may make between a link's capacity and what is asked of it."""
+
+
+class Message(NamedTuple):
+    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]"""
+
+    stream: int
+    queued_s: float
+    begin_s: float
+    end_s: float
+    full_s: float
+
+
+class _Move:
+    """A message at the head of its stream's queue: seconds' worth that are left, since when, at which rate."""
+
+    __slots__ = ("arrived", "begin", "full", "left", "met", "queued", "rate", "since", "version")
+
+    def __init__(self, full: float, alone: float, arrived: simpy.Event, queued: float, now: float) -> None:
+        self.full, self.left = full, full / alone
+        self.arrived, self.queued, self.begin, self.since = arrived, queued, now, now
+        self.rate, self.version, self.met = 1.0, 0, False
 
 
 class Wire:
-    """Flows under way, and who waits for them.
+    """Messages under way, and who waits for them.
 
-    A flow that leaves every link enough for the others runs at full speed, and its end is known when it begins. Only
-    flows that meet on a link which cannot carry them all go into the `FlowNetwork`, from then on until they are done.
+    Of a stream one message is under way at a time. It moves at the rate that it has alone, but for those whose links
+    are asked for more than they carry: these share them max-min fairly, by what each is entitled to. Sets of streams
+    that meet come back step after step of a schedule, so their rates are kept.
     """
 
     def __init__(self, environment: simpy.Environment, traffic: Traffic) -> None:
-        capacity, self._flows = shared_links(traffic.streams, traffic.health)
         self._environment = environment
-        self._network = FlowNetwork(capacity)
-        self._room = (capacity * (1 + SLACK)).tolist()
-        self._loads = [list(zip(f.link.tolist(), f.load.tolist(), strict=True)) for f in self._flows]
-        self._asked = [0.0] * len(capacity)
-        self._on_link: list[dict[int, None]] = [{} for _ in capacity]
-        self._queue: list[deque[tuple[float, simpy.Event]]] = [deque() for _ in traffic.streams]
-        self._alone: dict[int, tuple[float, simpy.Event]] = {}  # stream -> its flow's end, at full speed
-        self._meeting: dict[int, int] = {}  # number in the network -> stream
-        self._wake_at = np.inf
-        self.moves = self.meetings = 0
+        self.alone, self._loads = shared_links(traffic.streams, traffic.health)
+        self._uses = self._loads > 0
+        self._links: list[IntArray] = [np.flatnonzero(column) for column in self._uses.T]
+        self._parts = [self._loads[links, stream] for stream, links in enumerate(self._links)]
+        self._share = np.array([each.entitled for each in traffic.streams]) / self.alone
+        self._asked = np.zeros(len(self._loads))
+        self._on_link = np.zeros(len(self._loads), dtype=np.int64)
+        self._active = np.zeros(len(traffic.streams), dtype=bool)
+        self._slowed: tuple[int, ...] = ()
+        self._rates: dict[bytes, tuple[tuple[int, ...], list[float]]] = {}
+        self._queue: list[deque[tuple[float, simpy.Event, float]]] = [deque() for _ in traffic.streams]
+        self._moves: list[_Move | None] = [None] * len(traffic.streams)
+        self.messages: list[Message] = []
+        self.meetings = 0
 
     @property
     def is_busy(self) -> bool:
         """Whether anything is under way."""
         return any(self._queue)
 
+    def can_meet(self, stream: int) -> bool:
+        """Whether anything may ever change how long a stream's messages take."""
+        return bool(len(self._links[stream])) or self.alone[stream] < 1.0
+
     def move(self, stream: int, seconds: float) -> simpy.Event:
         """An event for the time when so many seconds' worth at full speed will have been moved."""
         arrived = self._environment.event()
-        self._queue[stream].append((seconds, arrived))
+        self._queue[stream].append((seconds, arrived, self._environment.now))
         if len(self._queue[stream]) == 1:
-            self._catch_up()
             self._begin(stream)
-            self._plan()
         return arrived
 
     def _begin(self, stream: int) -> None:
         """Start the first message in a stream's queue."""
-        now, (seconds, arrived) = self._environment.now, self._queue[stream][0]
-        self.moves += 1
-        self._alone[stream] = now + seconds, arrived
-        crowd: dict[int, None] = {}
-        for link, load in self._loads[stream]:
-            self._on_link[link][stream] = None
-            self._asked[link] += load
-            if self._asked[link] > self._room[link]:
-                crowd.update(self._on_link[link])
-        if crowd and self._network.now < now:
-            self._network.advance(now)  # nothing is under way there, or it would be in the present already
-        for each in crowd:
-            if each in self._alone:
-                left = max(0.0, self._alone.pop(each)[0] - now)
-                self._meeting[int(self._network.add(self._flows[each], left)[0])] = each
-                self.meetings += 1
-        if stream in self._alone:
-            done = self._environment.timeout(seconds)
-            done.callbacks.append(lambda _: self._alone_until_now(stream, arrived))
+        seconds, arrived, queued = self._queue[stream][0]
+        now, links = self._environment.now, self._links[stream]
+        move = self._moves[stream] = _Move(seconds, float(self.alone[stream]), arrived, queued, now)
+        self._active[stream] = True
+        if len(links):
+            self._asked[links] += self._parts[stream]
+            self._on_link[links] += 1
+            self._share_out()
+        if move.version == 0:
+            self._await(stream, move)
 
-    def _alone_until_now(self, stream: int, arrived: simpy.Event) -> None:
-        if stream in self._alone and self._alone[stream][1] is arrived:  # it has met nobody
-            del self._alone[stream]
-            self._catch_up()
-            self._finish(stream)
-            self._plan()
+    def _await(self, stream: int, move: _Move) -> None:
+        """Look at a message again when it should have arrived, unless its rate changes before."""
+        move.version += 1
+        version = move.version
+        due = self._environment.timeout(move.left / move.rate)
+        due.callbacks.append(lambda _: self._finish(stream) if move.version == version else None)
 
     def _finish(self, stream: int) -> None:
-        """Tell those who wait for a stream's first message, and start its next."""
-        for link, load in self._loads[stream]:
-            del self._on_link[link][stream]
-            self._asked[link] = self._asked[link] - load if self._on_link[link] else 0.0
-        self._queue[stream].popleft()[1].succeed()
+        """Tell those who wait for a stream's message, and start its next."""
+        move, now, links = self._moves[stream], self._environment.now, self._links[stream]
+        assert move is not None
+        move.version = -1
+        self._moves[stream], self._active[stream] = None, False
+        self.messages.append(Message(stream, move.queued, move.begin, now, move.full))
+        self._queue[stream].popleft()
+        if len(links):
+            self._on_link[links] -= 1
+            self._asked[links] -= self._parts[stream]
+            self._asked[links[self._on_link[links] == 0]] = 0.0  # what rounding has added up to
+            if not self._queue[stream]:
+                self._share_out()
         if self._queue[stream]:
             self._begin(stream)
+        move.arrived.succeed(now)
 
-    def _catch_up(self) -> None:
-        """Bring the flows that meet to the present, and finish those that are done."""
-        if not self._meeting:
+    def _share_out(self) -> None:
+        """New rates for all that meet on links which cannot carry them, and for those that no longer do."""
+        narrow = self._asked > 1.0 + SLACK
+        if not narrow.any():
+            meeting: tuple[int, ...] = ()
+            rates: list[float] = []
+        else:
+            who = self._uses[narrow].any(axis=0) & self._active
+            key = who.tobytes()
+            if key not in self._rates:
+                self._rates[key] = self._fair(np.flatnonzero(who))
+            meeting, rates = self._rates[key]
+        for stream in self._slowed:
+            if stream not in meeting:
+                self._set_rate(stream, 1.0)
+        for stream, rate in zip(meeting, rates, strict=True):
+            self._set_rate(stream, rate)
+        self._slowed = meeting
+
+    def _set_rate(self, stream: int, rate: float) -> None:
+        move = self._moves[stream]
+        if move is None or move.rate == rate:
             return
-        now, ended = self._environment.now, []
-        while self._network.next_completion() <= now * (1 + 1e-15):
-            ended += self._network.advance(self._network.next_completion()).tolist()
-        self._network.advance(max(now, self._network.now))
-        for stream in [self._meeting.pop(number) for number in ended]:  # numbers are given out again from here on
-            self._finish(stream)
+        now = self._environment.now
+        move.left = max(0.0, move.left - (now - move.since) * move.rate)
+        move.since, move.rate = now, rate
+        if not move.met:
+            move.met = True
+            self.meetings += 1
+        self._await(stream, move)
 
-    def _plan(self) -> None:
-        """Wake up when the next of the flows that meet will be done."""
-        self._wake_at = planned = self._network.next_completion() if self._meeting else np.inf
-        if np.isfinite(planned):
-            wake = self._environment.timeout(max(0.0, planned - self._environment.now))
-            wake.callbacks.append(lambda _: self._wake(planned))
-
-    def _wake(self, planned: float) -> None:
-        if planned == self._wake_at:  # otherwise a flow has come or gone since, and another wake-up is due
-            self._catch_up()
-            self._plan()
+    def _fair(self, streams: IntArray) -> tuple[tuple[int, ...], list[float]]:
+        """Max-min fair rates of streams that are under way together, in units of the rate of each alone."""
+        loads = self._loads[:, streams]
+        loads = np.concatenate([loads[loads.sum(axis=1) > 1.0], np.eye(len(streams))])
+        flow, link = np.nonzero(loads.T)
+        rates = fill(Flows(len(streams), flow, link, loads[link, flow], self._share[streams]), np.ones(len(loads)))
+        return tuple(streams.tolist()), np.where(rates > 1.0 - SLACK, 1.0, rates).tolist()
 
 
-def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatArray, tuple[Flows, ...]]:
-    """The links on which streams can meet, without those that never decide.
+def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How fast streams are alone, and the links on which they can meet, without those that never decide.
 
-    A stream has at most one flow under way. A link that carries all its streams at full speed together holds nobody
-    back; nor does one of which another asks as much of every stream, so that many links alike are one. What remains of
-    a stream gets a link of its own besides, so that it is never faster than alone.
+    A stream has at most one message under way. A link that carries all its streams at the rate each has alone holds
+    nobody back; nor does one of which another asks as much of every stream, so that many links alike are one.
 
     Returns
     -------
-    capacity : array
-        1 for each link that remains.
-    flows : tuple of Flows
-        One a stream, its bytes counted in seconds at full speed; without links where nothing can hold it back.
+    alone : array over streams
+        Rate with the machine to itself, in units of full speed; below 1 where its own flows meet or a card is sick.
+    loads : array (links, streams)
+        Share of each link that remains which each stream takes at that rate.
     """
     stream = np.repeat(np.arange(len(streams)), [len(each.link) for each in streams])
     link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in streams)])
     load = np.concatenate([np.zeros(0), *(each.occupies for each in streams)]) / health[link]
+    alone = alone_rates(streams, health)
+    load = load * alone[stream]
     busy = np.bincount(link, load, minlength=len(health))[link] > 1 + SLACK
     order = np.lexsort((stream[busy], link[busy]))
     stream, link, load = stream[busy][order], link[busy][order], np.round(load[busy][order], 12)
-    cuts = np.flatnonzero(np.diff(link)) + 1
     by_streams: dict[bytes, tuple[IntArray, list[FloatArray]]] = {}
-    for who, loads in zip(np.split(stream, cuts), np.split(load, cuts), strict=True):
-        by_streams.setdefault(who.tobytes(), (who, []))[1].append(loads)
-    entries: list[list[tuple[int, float]]] = [[] for _ in streams]
-    count = 0
-    for who, rows in by_streams.values():
-        for loads in _greatest(np.array(rows)):
-            for number, part in zip(who.tolist(), loads.tolist(), strict=True):
-                entries[number].append((count, part))
-            count += len(who) > 0
-    for each in entries:
-        if each:
-            each.append((count, 1.0))
-            count += 1
-    flows = tuple(
-        Flows(
-            1,
-            np.zeros(len(each), dtype=int),
-            np.array([number for number, _ in each], dtype=int),
-            np.array([part for _, part in each], dtype=float),
-            np.array([streams[number].entitled]),
-        )
-        for number, each in enumerate(entries)
+    for here in runs(link):
+        by_streams.setdefault(stream[here].tobytes(), (stream[here], []))[1].append(load[here])
+    rows = []
+    for who, alike in by_streams.values():
+        for loads in _greatest(np.array(alike)):
+            row = np.zeros(len(streams))
+            row[who] = loads
+            rows.append(row)
+    return alone, np.array(rows).reshape(-1, len(streams))
+
+
+def runs(numbers: IntArray) -> list[slice]:
+    """Where equal numbers stand side by side."""
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return [slice(first, last) for first, last in itertools.pairwise(bounds) if last > first]
+
+
+def alone_rates(streams: Sequence[Stream], health: FloatArray) -> FloatArray:
+    """Rates of streams with the machine to themselves, in units of full speed."""
+    return np.array(
+        [1.0 / max(1.0 / each.pace, float((each.occupies / health[each.link]).max(initial=0.0))) for each in streams]
     )
-    return np.ones(count), flows
 
 
 def _greatest(rows: FloatArray) -> FloatArray:

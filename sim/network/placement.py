@@ -50,14 +50,18 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
     The groups start at every one of `stride` GPUs of each of `num_groups` blocks of `block` GPUs; their members are
     `stride` apart. A group that is not aligned with the domains straddles them, and the slowest sets the pace.
     """
+    if stride >= domain_gpus:
+        return 1, size
     # Where a group starts within a domain decides; that repeats after lcm(block, domain).
     blocks = min(num_groups, domain_gpus // math.gcd(block, domain_gpus))
     starts = (np.arange(blocks)[:, np.newaxis] * block + np.arange(stride)).ravel() % domain_gpus
-    layouts = []
-    for start in np.unique(starts):
-        _, members = np.unique((start + stride * np.arange(size)) // domain_gpus, return_counts=True)
-        layouts.append((int(members.min()), len(members)))
-    return min(members for members, _ in layouts), max(spanned for _, spanned in layouts)
+    starts = np.flatnonzero(np.bincount(starts))
+    domain = (starts[:, np.newaxis] + stride * np.arange(size)) // domain_gpus
+    # Domains only grow along a group: a run of equal ones is a domain's share of it.
+    begins = np.ones(domain.shape, bool)
+    begins[:, 1:] = domain[:, 1:] != domain[:, :-1]
+    members = np.diff(np.flatnonzero(begins), append=domain.size)
+    return int(members.min()), int(begins.sum(axis=1).max())
 
 
 def tensor_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
@@ -80,9 +84,12 @@ def context_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     return Group(plan.cp, members, shares_network=plan.tp > 1, spans=spans)
 
 
-def hop_crosses_domains(sender: int, receiver: int, plan: ParallelPlan, cluster: ClusterSpec) -> bool:
-    """Whether any send from one pipeline rank to another leaves its NVLink domain."""
-    width = plan.tp * plan.num_replicas
-    here = sender * width + np.arange(width)
-    there = receiver * width + np.arange(width)
-    return bool((here // cluster.nvlink_domain_gpus != there // cluster.nvlink_domain_gpus).any())
+def hop_crosses_domains(sender: Number, receiver: Number, plan: ParallelPlan, cluster: ClusterSpec) -> Number:
+    """Whether any send from one pipeline rank to another leaves its NVLink domain. Takes arrays of ranks."""
+    width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
+    sender, receiver = np.asarray(sender), np.asarray(receiver)
+    if width >= domain:  # twins are at least a domain apart
+        return sender != receiver
+    twin = np.arange(width)
+    here, there = (rank[..., np.newaxis] * width + twin for rank in (sender, receiver))
+    return (here // domain != there // domain).any(axis=-1)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.search import SearchResult, Why
+from sim.search import SearchResult
+from sim.search.steps import seconds_apart
 from sim.specs import ParallelPlan
 from sim.units import show, show_time
 
-_HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
+HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
 """Of columns whose names are wider than what stands in them."""
-_COLUMNS = {
+COLUMNS = {
     "tp": "tp",
     "cp": "cp",
     "pp": "pp",
@@ -29,85 +32,73 @@ _COLUMNS = {
 }
 
 
-def search_view(result: SearchResult) -> Group:
-    """What was searched, then the best plans; what they share stands above the table."""
+WIDE = 112
+"""Columns of a terminal that also has room for what each plan loses to the first."""
+
+
+def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
+    """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     notes = Padding("\n".join(f"• {note}" for note in result.assumptions), (0, 0, 0, 2), expand=False)
-    return Group(_heading(result), "", *_best(result), "", Text("Assumptions", style="bold"), notes)
+    said: list[RenderableType] = [] if own is None else ["", own]
+    return Group(_heading(result), "", *_best(result, width), *said, "", Text("Assumptions", style="bold"), notes)
 
 
 def _heading(result: SearchResult) -> Text:
     scenario = result.space.scenario
     title = Text(scenario.name, style="bold")
+    now = result.plans_priced - result.plans_restored
+    saved = f"{result.plans_restored:,} read from {result.folder}, " if result.plans_restored else ""
     title.append(f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n", style="not bold")
     title.append(
-        f"{result.plans_priced:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
-        f"({result.plans_per_s:,.0f} a second), {result.plans_feasible:,} fit in "
+        f"{now:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
+        f"({result.plans_per_s:,.0f} a second), {saved}{result.plans_feasible:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} a GPU",
         style="dim",
     )
     if not result.finished:
         title.append(
             f"\ninterrupted: only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at; better "
-            "ones may be among the rest",
+            f"ones may be among the rest{'; the same command goes on' if result.folder else ''}",
             style="bold red",
         )
     return title
 
 
-def _best(result: SearchResult) -> tuple[Text | Padding, Table]:
+def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
     plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
-    differ = [name for name in _COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
+    differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
     sizes = {each.answer.num_gpus for each in result.best}
-    shared = [f"{_COLUMNS[name]} {_cell(plans[0][name])}" for name in _COLUMNS if name not in differ]
+    shared = [f"{COLUMNS[name]} {cell(plans[0][name])}" for name in COLUMNS if name not in differ]
     shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", style="dim")
-    for name in (["GPUs"] if len(sizes) > 1 else []) + [_HEADINGS.get(name, _COLUMNS[name]) for name in differ]:
+    for name in (["GPUs"] if len(sizes) > 1 else []) + [HEADINGS.get(name, COLUMNS[name]) for name in differ]:
         table.add_column(name, justify="right", no_wrap=True)
     for heading in ("step\ntime", "to\nbest", "MFU", "memory", "formula\noff"):
         table.add_column(heading, justify="right", no_wrap=True)
-    first = result.best[0].worth(result.objective)
+    if width >= WIDE:
+        table.add_column("time against the first, mostly")
+    first, fastest = result.best[0].worth(result.objective), result.best[0].answer
     for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
         answer = each.answer
         table.add_row(
             str(number),
             *([f"{answer.num_gpus:,}"] if len(sizes) > 1 else []),
-            *(_cell(plan[name]) for name in differ),
+            *(cell(plan[name]) for name in differ),
             show_time(answer.step_time_s),
             f"{each.worth(result.objective) / first - 1:+.1%}" if number > 1 else "",
             f"{answer.mfu:.1%}",
             show(answer.largest.total, "B"),
             f"{-each.difference / (1 + each.difference):+.1%}",
+            *([largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2)] if width >= WIDE else []),
         )
     line = Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")
     return line, table
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value of a plan's field in words."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def why_view(result: SearchResult, named: dict[str, object], why: Why) -> Group:
-    """What rules a plan out, or what it loses where against the best."""
-    asked = " ".join(f"plan.{name}={_cell(value)}" for name, value in named.items())
-    title = Text(f"Why not {asked}?", style="bold")
-    if why.answer is None:
-        return Group(title, f"Ruled out: {why.ruled_out}")
-    best = result.best[0].answer
-    lost = why.answer.step_time_s - best.step_time_s
-    place = "" if why.rank is None else f", {why.rank:,}. of {result.plans_feasible:,} plans that fit"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for cause, seconds in why.losses.items():
-        if abs(seconds) >= 0.001 * best.step_time_s:
-            sign = "+" if seconds > 0 else "-"
-            share = f"{seconds / best.step_time_s:+.1%}"
-            table.add_row(cause.replace("_", " "), f"{sign}{show_time(abs(seconds))}", share)
-    return Group(
-        title,
-        f"The best such plan ({plan_line(why.answer)}) takes {show_time(why.answer.step_time_s)}, "
-        f"{lost / best.step_time_s:+.1%} against the best{place}. Step time by cause, against the best:",
-        Padding(table, (0, 0, 0, 2), expand=False),
-    )
 
 
 def others_view(result: SearchResult, answers: list[Estimate]) -> Group:
@@ -143,10 +134,28 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     return Group(title, table)
 
 
+def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:
+    """The largest seconds by cause in words, either sign."""
+    ranked = sorted(causes.items(), key=lambda item: -abs(item[1]))[:most]
+    seen = [f"{cause.replace('_', ' ')} {signed(seconds)}" for cause, seconds in ranked if abs(seconds) >= least]
+    return ", ".join(seen)
+
+
+def signed(seconds: float) -> str:
+    """`+1.2 s` or `-300 ms`."""
+    return f"{'-' if seconds < 0 else '+'}{show_time(abs(seconds))}"
+
+
+def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
+    """Some fields of a plan with as few letters as a figure has room for."""
+    labels = {"microbatch_size": "mbs ", "num_chunks": "v ", "schedule": ""}
+    return ", ".join(f"{labels.get(name, COLUMNS[name] + ' ')}{cell(getattr(plan, name))}" for name in names)
+
+
 def plan_line(answer: Estimate) -> str:
     """A plan in one line."""
     return _line(answer.scenario.plan)
 
 
 def _line(plan: ParallelPlan) -> str:
-    return ", ".join(f"{label} {_cell(getattr(plan, name))}" for name, label in _COLUMNS.items())
+    return ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())

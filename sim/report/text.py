@@ -120,7 +120,7 @@ def _bars(answer: Estimate, width: int) -> Table:
     return table
 
 
-def _shown_ranks(uses: Sequence[MemoryUse]) -> list[int]:
+def shown_ranks(uses: Sequence[MemoryUse]) -> list[int]:
     """Ranks worth a row: all of a short pipeline; of a long one the ends, the fullest and their neighbours."""
     last = len(uses) - 1
     if last < 8:
@@ -135,7 +135,7 @@ def _memory(answer: Estimate, width: int) -> Table:
     if width < _MEMORY_WIDTH:
         table.add_column("largest part")
         table.add_column("total", justify="right", style="bold")
-        for rank in _shown_ranks(answer.memory):
+        for rank in shown_ranks(answer.memory):
             use = answer.memory[rank].to_dict()
             total = use.pop("total")
             part = max(use, key=lambda name: use[name])
@@ -143,7 +143,7 @@ def _memory(answer: Estimate, width: int) -> Table:
         return table
     for name in (*_MEMORY_COLUMNS.values(), "other", "total"):
         table.add_column(name, justify="right", style="bold" if name == "total" else "")
-    for rank in _shown_ranks(answer.memory):
+    for rank in shown_ranks(answer.memory):
         use = answer.memory[rank].to_dict()
         other = use["total"] - sum(use[name] for name in _MEMORY_COLUMNS)
         row = [f"{value / 1e9:.1f}" for value in (*(use[name] for name in _MEMORY_COLUMNS), other, use["total"])]

@@ -81,6 +81,20 @@ class Window:
         return self.place(all_of_them), all_of_them
 
 
+def played_window(start: Array, end: Array, folded: bool) -> Window:
+    """All that was played; where repetitions were left out, without the stretch in which nothing was. [s]"""
+    last = float(end.max())
+    if not folded:
+        return Window(((0.0, last),))
+    order = np.argsort(start, kind="stable")
+    done = np.maximum.accumulate(end[order])
+    gaps = start[order][1:] - done[:-1]
+    widest = int(np.argmax(gaps)) if len(gaps) else 0
+    if not len(gaps) or gaps[widest] <= 0.02 * last:
+        return Window(((0.0, last),))
+    return Window(((0.0, float(done[widest])), (float(start[order][widest + 1]), last)))
+
+
 def round_step(about: float) -> float:
     """1, 2 or 5 times a power of ten, at least `about`."""
     power = 10.0 ** np.floor(np.log10(max(about, 1e-300)))

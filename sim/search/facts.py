@@ -1,14 +1,21 @@
-"""What of each row does not depend on its category: where its groups lie, which sends leave an NVLink domain."""
+"""What of each row no category changes: where its groups lie, which sends leave an NVLink domain, what it shares.
+
+Rows that differ only in what a price does not depend on share it: all rows of a *cell* cut a layer the same way and
+have the same micro-batch, all rows of a *spot* hold the same parameters and sum them over the same GPUs.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
+from sim.costs.zero import zero_visits
 from sim.network.placement import Group, context_group, data_group, hop_crosses_domains, tensor_group
-from sim.search.space import Columns, Space
-from sim.specs import ClusterSpec, ParallelPlan
+from sim.search.columns import SCHEDULES, Columns, PlanTable
+from sim.search.space import Space
+from sim.specs import ClusterSpec
 
 Array = np.ndarray
 
@@ -26,10 +33,10 @@ class Crossings:
     first: Array
     last: Array
     wrap: Array
-    inner_far: Array
     near_near: Array
     mixed: Array
     far_far: Array
+    inner_far: Array
     near_rank: Array
     far_rank: Array
 
@@ -39,19 +46,44 @@ class Crossings:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Columns of a space, or of some of its rows, and what follows from them.
+class Cells:
+    """Every cut and micro-batch there is, and how its tensor- and context-parallel groups lie; arrays over cells."""
 
-    block : which (tp, cp, and how their groups lie) each row has, of `blocks`.
+    tp: Array
+    cp: Array
+    microbatch_size: Array
+    tensor: Group
+    context: Group
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Every layout twice: where ZeRO moves a stage's weights and gradients once a step, and where more often."""
+
+    tp: Array
+    pp: Array
+    cp: Array
+    dp: Array
+    data: Group
+    visits: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Rows without their schedule, which changes what they keep but not how long they take.
+
+    data : over which gradients are summed, over rows.
+    cell, spot : which of `cells` and of `spots` each row has.
     num_microbatches, visits : as in `sim.costs.stage.stage_costs`.
     """
 
     columns: Columns
     data: Group
-    tensor: Group
     crossings: Crossings
-    block: Array
-    blocks: tuple[tuple[int, int, Group, Group], ...]
+    cell: Array
+    cells: Cells
+    spot: Array
+    spots: Spots
     num_microbatches: Array
     visits: Array
 
@@ -59,67 +91,88 @@ class Facts:
         """Some of the rows."""
         return Facts(
             self.columns.take(rows),
-            _take(self.data, rows),
-            _take(self.tensor, rows),
+            take_group(self.data, rows),
             self.crossings.take(rows),
-            self.block[rows],
-            self.blocks,
+            self.cell[rows],
+            self.cells,
+            self.spot[rows],
+            self.spots,
             self.num_microbatches[rows],
             self.visits[rows],
         )
 
 
-def gather_facts(space: Space) -> Facts:
-    """Look up once a layout what the rows need."""
-    cluster, columns = space.scenario.cluster, space.columns
-    plans = [ParallelPlan(tp=tp, cp=cp, pp=pp, dp=dp) for tp, cp, pp, dp in space.layouts.tolist()]
-    tensor, context = ([place(plan, cluster) for plan in plans] for place in (tensor_group, context_group))
-    keys = [
-        (plan.tp, plan.cp, of_tensor.per_domain, of_tensor.spans, of_context.per_domain, of_context.spans)
-        for plan, of_tensor, of_context in zip(plans, tensor, context, strict=True)
-    ]
-    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-    found = {key: (plan.tp, plan.cp, t, c) for key, plan, t, c in zip(keys, plans, tensor, context, strict=True)}
-    shapes = [(plan.tp * plan.num_replicas, plan.pp) for plan in plans]
-    known = {shape: _crossings(*shape, cluster) for shape in set(shapes)}
-    crossings = np.array([known[shape] for shape in shapes]).T
-    flags = [column.astype(bool) for column in crossings]
-    numbers = {3, 7, 8}  # counts and ranks, not flags
-    each = [crossings[index] if index in numbers else flags[index] for index in range(len(flags))]
+def without_schedule(columns: Columns) -> tuple[Array, Array]:
+    """Rows of which no two differ in GPipe or 1F1B only, and for every row which of them stands for it."""
+    own = columns.schedule != SCHEDULES.index("gpipe")
+    return np.flatnonzero(own), np.cumsum(own) - own  # a GPipe row stands before its 1F1B row
+
+
+def gather_facts(space: Space, columns: Columns) -> Facts:
+    """Look up once a layout what these rows of a space need."""
+    cluster = space.scenario.cluster
+    plans: list[Any] = [PlanTable(False, False, *layout) for layout in space.layouts.tolist()]
+    tensor, context, data = (
+        _stack([place(plan, cluster) for plan in plans]) for place in (tensor_group, context_group, data_group)
+    )
+    # Ranks of a domain or more always send to another one, however wide they are.
+    widths = [(min(plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus), plan.pp) for plan in plans]
+    known = {width: _crossings(*width, cluster) for width in set(widths)}
+    links = np.array([known[width] for width in widths]).T
+    crossings = Crossings(*links[:6].astype(bool), *links[6:])
     layout = columns.layout
-    batch = space.scenario.training.global_batch_size
-    num_microbatches = batch // (columns.dp * columns.microbatch_size)
+    cell, cells = _cells(space, columns, tensor, context)
+    num_microbatches = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
+    # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
+    visits = zero_visits(columns.num_chunks, num_microbatches, num_microbatches // columns.pp)
+    twice = np.tile(np.arange(len(plans)), 2)
+    tp, cp, pp, dp = space.layouts[twice].T
+    spots = Spots(tp, pp, cp, dp, take_group(data, twice), np.repeat([1, 2], len(plans)))
     return Facts(
         columns,
-        _take(_stack([data_group(plan, cluster) for plan in plans]), layout),
-        _take(_stack(tensor), layout),
-        Crossings(*each).take(layout),
-        np.array([places[key] for key in keys])[layout],
-        tuple(found[key] for key in places),
+        take_group(data, layout),
+        crossings.take(layout),
+        cell,
+        cells,
+        layout + len(plans) * (visits > 1),
+        spots,
         num_microbatches,
-        # Interleaved, a rank turns to a chunk once a round of pp micro-batches; with one chunk once a micro-batch.
-        np.where(columns.num_chunks > 1, num_microbatches // columns.pp, num_microbatches),
+        visits,
     )
+
+
+def take_group(group: Group, rows: Array) -> Group:
+    """The groups of some of the rows."""
+    return Group(*(np.asarray(getattr(group, field.name))[rows] for field in fields(Group)))
 
 
 def _stack(groups: list[Group]) -> Group:
     """Groups as one whose numbers are arrays."""
-    names = ("size", "per_domain", "shares_network", "spans")
-    return Group(*(np.array([getattr(group, name) for group in groups]) for name in names))
+    return Group(*(np.array([getattr(group, field.name) for group in groups]) for field in fields(Group)))
 
 
-def _take(group: Group, rows: Array) -> Group:
-    return Group(group.size[rows], group.per_domain[rows], group.shares_network[rows], np.asarray(group.spans)[rows])
+def _cells(space: Space, columns: Columns, tensor: Group, context: Group) -> tuple[Array, Cells]:
+    """The cell of every row, and all cells."""
+    lies = [tensor.per_domain, tensor.spans, context.per_domain, context.spans]
+    cuts = np.stack([space.layouts[:, 0], space.layouts[:, 1], *lies], axis=1)
+    _, first, cut = np.unique(cuts, axis=0, return_index=True, return_inverse=True)
+    sizes, size = np.unique(columns.microbatch_size, return_inverse=True)
+    codes, cell = np.unique(cut.ravel()[columns.layout] * len(sizes) + size, return_inverse=True)
+    layout = first[codes // len(sizes)]
+    tp, cp = space.layouts[layout, :2].T
+    groups = take_group(tensor, layout), take_group(context, layout)
+    return cell, Cells(tp, cp, sizes[codes % len(sizes)].astype(float), *groups)
 
 
 def _crossings(width: int, pp: int, cluster: ClusterSpec) -> tuple[int, ...]:
     """The fields of Crossings for ranks of `width` GPUs each."""
     if pp == 1:
         return (0,) * 9
-    plan = ParallelPlan(dp=width, pp=pp)
-    far = np.array([hop_crosses_domains(rank, rank + 1, plan, cluster) for rank in range(pp - 1)])
-    wrap = hop_crosses_domains(pp - 1, 0, plan, cluster)
+    plan: Any = PlanTable(False, False, dp=width, pp=pp)
+    rank = np.arange(pp - 1)
+    far = np.asarray(hop_crosses_domains(rank, rank + 1, plan, cluster))
+    wrap = bool(hop_crosses_domains(pp - 1, 0, plan, cluster))
     before, after = far[:-1], far[1:]  # of the middle ranks
     near_rank, far_rank = (int(np.argmax(each)) + 1 if each.any() else 0 for each in (~before, before))
     pairs = ((~before & ~after).any(), (before != after).any(), (before & after).any())
-    return int(far[0]), int(far[-1]), int(wrap), int(far.sum()), *(int(pair) for pair in pairs), near_rank, far_rank
+    return int(far[0]), int(far[-1]), wrap, *(int(pair) for pair in pairs), int(far.sum()), near_rank, far_rank

@@ -1,200 +1,135 @@
-"""The space of plans: every combination of the axes that keeps the rules of the descriptions, as columns of numbers."""
+"""The space of plans: every combination of the axes that keeps the rules of the descriptions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from sim.errors import InfeasiblePlan
-from sim.specs import ClusterSpec, ModelSpec, ParallelPlan, Scenario, StackSpec, TrainingSpec
+from sim.search.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
+from sim.search.layouts import cuts_sequences, dealt_layers, divisors, find_layouts, shapes, tensor_degrees
+from sim.specs import ParallelPlan, Scenario
+
+__all__ = [
+    "OVERLAPS",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "Category",
+    "Columns",
+    "Space",
+    "base_plan",
+    "build_space",
+    "dealt_layers",
+    "divisors",
+    "tensor_degrees",
+]
 
 Array = np.ndarray
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
-"""Those the closed form describes; the column `schedule` holds places in this tuple."""
-RECOMPUTES = ("none", "selective", "full")
-OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
-"""What a stack may do beside compute, and a search may switch on and off."""
 
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The numbers of many plans, one row a plan.
-
-    layout : which of the space's layouts (tp, cp, pp, dp) each row has.
-    schedule : place in SCHEDULES.
-    """
-
-    tp: Array
-    cp: Array
-    pp: Array
-    dp: Array
-    num_chunks: Array
-    microbatch_size: Array
-    schedule: Array
-    layout: Array
-
-    def __len__(self) -> int:
-        return len(self.tp)
-
-    def take(self, rows: Array) -> Columns:
-        """Some of the rows."""
-        return Columns(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-    @property
-    def num_gpus(self) -> Array:
-        """GPUs of each plan."""
-        return cast("Array", self.tp * self.cp * self.pp * self.dp)
-
-    @property
-    def num_replicas(self) -> Array:
-        """GPUs that hold the same part of the model."""
-        return cast("Array", self.dp * self.cp)
-
-    @property
-    def num_stages(self) -> Array:
-        """Virtual stages of each plan."""
-        return cast("Array", self.pp * self.num_chunks)
-
-
-@dataclass(frozen=True, slots=True)
-class Category:
-    """What does not broadcast: the choices that many rows share."""
-
-    recompute: str
-    sequence_parallel: bool
-    zero_stage: int
-    overlaps: tuple[bool, ...]
-    """In the order of OVERLAPS."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTable:
-    """Many plans of a category, with the names that one ParallelPlan has, so that cost functions take it for one."""
-
-    tp: Array
-    cp: Array
-    pp: Array
-    dp: Array
-    num_chunks: Array
-    num_replicas: Array
-    num_stages: Array
-    recompute: str
-    sequence_parallel: bool
-    zero_stage: int
-    embedding_as_layer: bool
-    head_as_layer: bool
-    offloaded_layers: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioTable:
-    """A scenario whose plan is many plans."""
-
-    model: ModelSpec
-    cluster: ClusterSpec
-    plan: PlanTable
-    training: TrainingSpec
-    stack: StackSpec
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Space:
-    """All plans to be priced.
+    """All plans to be priced, or a part of them: rows of numbers, each in every category.
 
     layouts : array of (tp, cp, pp, dp).
-    columns : layout × micro-batch × schedule and chunks.
+    categories : choices that do not broadcast.
+    first_row : of this part in the whole.
     """
 
     scenario: Scenario
     layouts: Array
-    columns: Columns
     categories: tuple[Category, ...]
+    first_row: int = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To travel light: what follows from these is computed anew where it is needed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def _shapes(self) -> list[Array]:
+        """Of every layout."""
+        batch, dealt = self.scenario.training.global_batch_size, dealt_layers(self.scenario)
+        return [shapes(pp, batch // dp, dealt) for pp, dp in self.layouts[:, 2:].tolist()]
+
+    @cached_property
+    def starts(self) -> Array:
+        """Row at which each layout begins, counted in this part; and the number of rows."""
+        return np.concatenate([[0], np.cumsum([len(each) for each in self._shapes])])
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Layout × micro-batch × schedule and chunks, row by row."""
+        which = np.repeat(np.arange(len(self.layouts)), np.diff(self.starts))
+        microbatch_size, schedule, num_chunks = np.concatenate(self._shapes).T
+        tp, cp, pp, dp = self.layouts[which].T
+        return Columns(tp, cp, pp, dp, num_chunks, microbatch_size, schedule, which)
+
+    @cached_property
+    def _cuts(self) -> Array:
+        return cuts_sequences(self.layouts, self.scenario.training.sequence_length)
 
     def rows_of(self, sequence_parallel: bool) -> Array:
-        """Rows that may run with or without sequence parallelism."""
-        columns, length = self.columns, self.scenario.training.sequence_length
+        """Rows of this part that may run with or without sequence parallelism."""
         if not sequence_parallel:
-            return np.arange(len(columns))
-        cut = columns.tp * columns.cp
-        return np.flatnonzero((columns.tp > 1) & (length % columns.tp == 0) & ((columns.cp == 1) | (length % cut == 0)))
+            return np.arange(self.starts[-1])
+        return np.flatnonzero(np.repeat(self._cuts, np.diff(self.starts)))
 
-    @property
+    @cached_property
+    def plans_per_layout(self) -> Array:
+        """Rows of each layout over all categories."""
+        cutting = sum(category.sequence_parallel for category in self.categories)
+        each: Array = np.diff(self.starts) * (len(self.categories) - cutting + cutting * self._cuts)
+        return each
+
+    @cached_property
     def num_plans(self) -> int:
         """Rows over all categories."""
-        rows = {flag: len(self.rows_of(flag)) for flag in (False, True)}
-        return sum(rows[category.sequence_parallel] for category in self.categories)
+        return int(self.plans_per_layout.sum())
+
+    def gpus_of(self, rows: Array) -> Array:
+        """GPUs of some rows, counted in this part."""
+        sizes = self.layouts.prod(axis=1)
+        gpus: Array = sizes[np.searchsorted(self.starts, rows, side="right") - 1]
+        return gpus
+
+    def parts(self, most_plans: int) -> Iterator[Space]:
+        """The space in parts of neighbouring layouts, each of so many plans at most, or of one layout."""
+        before = np.concatenate([[0], np.cumsum(self.plans_per_layout)])
+        first = 0
+        while first < len(self.layouts):
+            last = max(first + 1, int(np.searchsorted(before, before[first] + most_plans, side="right")) - 1)
+            row = self.first_row + int(self.starts[first])
+            yield Space(self.scenario, self.layouts[first:last], self.categories, row)
+            first = last
 
     def scenario_of(self, row: int, category: Category) -> Scenario:
-        """One plan as a scenario that can be estimated."""
-        c = self.columns
-        numbers: dict[str, Any] = {
-            name: int(getattr(c, name)[row]) for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
-        }
+        """One plan as a scenario that can be estimated; rows are counted in this part."""
+        layout = int(np.searchsorted(self.starts, row, side="right")) - 1
+        size, schedule, chunks = self._shapes[layout][row - self.starts[layout]].tolist()
+        tp, cp, pp, dp = self.layouts[layout].tolist()
         plan = base_plan(self.scenario).replace(
-            **numbers,
-            schedule=SCHEDULES[c.schedule[row]],
+            tp=tp,
+            cp=cp,
+            pp=pp,
+            dp=dp,
+            num_chunks=chunks,
+            microbatch_size=size,
+            schedule=SCHEDULES[schedule],
             recompute=category.recompute,
             sequence_parallel=category.sequence_parallel,
             zero_stage=category.zero_stage,
         )
-        return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category))
-
-    def table(self, columns: Columns, category: Category, stack: StackSpec) -> Scenario:
-        """Rows of a category in the shape of a scenario."""
-        given = self.scenario
-        plan = PlanTable(
-            columns.tp,
-            columns.cp,
-            columns.pp,
-            columns.dp,
-            columns.num_chunks,
-            columns.num_replicas,
-            columns.num_stages,
-            category.recompute,
-            category.sequence_parallel,
-            category.zero_stage,
-            given.plan.embedding_as_layer,
-            given.plan.head_as_layer,
-        )
-        return cast("Scenario", ScenarioTable(given.model, given.cluster, plan, given.training, stack))
+        return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
     """What of the scenario's plan a search keeps: how embedding and head are counted when layers are dealt."""
     plan = scenario.plan
     return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
-
-
-def stack_of(stack: StackSpec, category: Category) -> StackSpec:
-    """The stack with the category's overlaps."""
-    flags = dict(zip(OVERLAPS, category.overlaps, strict=True))
-    return stack if all(getattr(stack, name) == on for name, on in flags.items()) else stack.replace(**flags)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, in order."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
-
-
-def tensor_degrees(scenario: Scenario) -> list[int]:
-    """Tensor-parallel degrees that cut the model's heads and matrices evenly."""
-    model = scenario.model
-    heads = model.num_kv_heads
-    return [
-        tp
-        for tp in divisors(model.num_heads)
-        if model.intermediate_size % tp == 0 and (heads % tp == 0 if heads > tp else tp % heads == 0)
-    ]
-
-
-def dealt_layers(scenario: Scenario) -> int:
-    """Layers that are dealt to stages, embedding and head counted where the plan says so."""
-    return scenario.model.num_layers + scenario.plan.embedding_as_layer + scenario.plan.head_as_layer
 
 
 def build_space(
@@ -221,52 +156,9 @@ def build_space(
     InfeasiblePlan
         No plan keeps the rules; the message says which one left nothing.
     """
-    batch, dealt = scenario.training.global_batch_size, dealt_layers(scenario)
-    most = min(gpus[1], scenario.cluster.num_gpus)
-    context = tuple(cp for cp in context if scenario.training.sequence_length % cp == 0)
-    axes = (tensor_degrees(scenario), context, divisors(dealt), divisors(batch))
-    layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
-    sizes = layouts.prod(axis=1)
-    layouts = layouts[(sizes >= gpus[0]) & (sizes <= most)]
-    if not len(layouts):
-        raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
-    parts = [_shapes_of(index, layout, batch, dealt) for index, layout in enumerate(layouts.tolist())]
-    which, microbatch_size, schedule, num_chunks = np.concatenate(parts).T
-    tp, cp, pp, dp = layouts[which].T
-    columns = Columns(tp, cp, pp, dp, num_chunks, microbatch_size, schedule, which)
-    stack = scenario.stack
-    own = tuple(getattr(stack, name) for name in OVERLAPS)
-    flags = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
+    layouts = find_layouts(scenario, gpus, context)
+    own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
+    flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
     choices = product((False, True), recomputes, flags, range(4))
     categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
-    return Space(scenario, layouts, columns, categories)
-
-
-def _shapes_of(index: int, layout: list[int], batch: int, dealt: int) -> Array:
-    """(layout, micro-batch, schedule, chunks) of every shape of one layout."""
-    _, _, pp, dp = layout
-    rows = []
-    for size in divisors(batch // dp):
-        rows += [(index, size, 0, 1), (index, size, 1, 1)]
-        if pp > 1 and (batch // dp // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
-            rows += [(index, size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1]
-    return np.array(rows, dtype=np.int64)
-
-
-def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: Any, sizes: Array) -> str:
-    """Why no tp · cp · pp · dp is in the range, and which sizes would be."""
-    batch, dealt, owned = scenario.training.global_batch_size, dealt_layers(scenario), scenario.cluster.num_gpus
-    wanted = f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
-    if gpus[0] > owned:
-        return (
-            f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "
-            "raise cluster.num_nodes or lower --gpus"
-        )
-    possible = np.unique(sizes[sizes <= owned])
-    below, above = possible[possible < gpus[0]], possible[possible > gpus[1]]
-    near = [f"{int(each):,}" for each in (*below[-1:], *above[:1])]
-    return (
-        f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, axes[0]))}), pp the {dealt} layers, "
-        f"dp the batch of {batch:,}, and no product of three such numbers lies there; "
-        f"nearest sizes that work: {' and '.join(near) or 'none'}"
-    )
+    return Space(scenario, layouts, categories)

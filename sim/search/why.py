@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from sim.errors import FlopcastError, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.search import SearchResult
+from sim.search.among import (
+    FIELDS,
+    best_among,
+    causes_apart,
+    confirmed_already,
+    fitting,
+    none_fits,
+    rank_among,
+    with_fields,
+)
+from sim.search.result import SearchResult
 from sim.search.space import SCHEDULES
-from sim.units import show
-
-NUMBERS = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
-CHOICES = ("recompute", "sequence_parallel", "zero_stage")
+from sim.search.steps import Step, steps_between
+from sim.search.unpriced import chunks_for, try_unpriced
+from sim.specs import ParallelPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +35,17 @@ class Why:
     answer : of the best plan with the named fields; None where there is none that can be run.
     rank : of that plan among those that fit; None where it does not fit or is not priced.
     losses : seconds by cause that it takes more than the best plan, largest first. [s]
+    steps : from that plan to the best, a technique at a time; none where it is faster than the best or
+        has another number of GPUs.
+    tried : of how many plans it is the best, where the search does not price such plans.
     """
 
     ruled_out: str | None
     answer: Estimate | None
     rank: int | None
     losses: dict[str, float]
+    steps: tuple[Step, ...] = ()
+    tried: int = 0
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -47,85 +59,44 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
 
     Raises
     ------
-    SpecError
-        A field that a search does not vary.
+    SpecError, ScheduleError
+        A field that a search does not vary, or a value that it cannot have.
     """
-    known = (*NUMBERS, "schedule", *CHOICES)
-    for name in named:
-        if name not in known:
-            raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, known)}")
-    match = _matching(result, named)
-    if not match.any():
+    check_fields(named)
+    which = with_fields(result, named)
+    if not which.any():
         return _unpriced(result, named)
-    fits = match & (result.memory_bytes <= result.memory_limit_bytes)
-    if not fits.any():
-        place = int(np.argmin(np.where(match, result.memory_bytes, np.inf)))
-        plan = result.scenario_at(place).plan
-        return Why(
-            f"none of the {np.count_nonzero(match):,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the "
-            f"leanest needs {show(float(result.memory_bytes[place]), 'B')} (recompute {plan.recompute}, ZeRO "
-            f"{plan.zero_stage}, dp {plan.dp}, micro-batch {plan.microbatch_size})",
-            None,
-            None,
-            {},
-        )
+    if not (which & fitting(result)).any():
+        return Why(none_fits(result, which), None, None, {})
     ranking = result.ranking()
-    rank = int(np.flatnonzero(fits[ranking])[0])
-    answer = estimate(result.scenario_at(int(ranking[rank])))
-    return Why(None, answer, rank + 1, losses(result.best[0].answer, answer))
+    found = best_among(result, which, confirmed_already(result), ranking)
+    assert found is not None, "some such plan fits"
+    place = result.place_of(found.scenario)
+    assert place is not None, "it was priced"
+    return _lost(result, found.answer, rank_among(result, place, ranking))
 
 
-def losses(best: Estimate, other: Estimate) -> dict[str, float]:
-    """Seconds by cause that the other takes more than the best, largest first. [s]"""
-    there, here = other.breakdown.seconds, best.breakdown.seconds
-    apart = {cause: there[cause] - here[cause] for cause in there}
-    return dict(sorted(apart.items(), key=lambda item: -item[1]))
+def check_fields(named: Mapping[str, Any]) -> None:
+    """Raise where a field is not one that a search varies, or cannot have its value whatever the others are."""
+    for name, value in named.items():
+        if name not in FIELDS:
+            raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, FIELDS)}")
+        ParallelPlan.read({"tp": 2, "pp": 2, name: value}, "plan")
+        if name == "schedule":
+            get_schedule(value)
 
 
-def _matching(result: SearchResult, named: Mapping[str, Any]) -> np.ndarray:
-    columns = result.space.columns
-    rows = np.ones(len(columns), bool)
-    for name in NUMBERS:
-        if name in named:
-            rows &= getattr(columns, name) == named[name]
-    if "schedule" in named:
-        which = named["schedule"]
-        rows &= columns.schedule == (SCHEDULES.index(which) if which in SCHEDULES else -1)
-    chosen = np.array(
-        [all(getattr(each, name) == named.get(name, getattr(each, name)) for name in CHOICES)
-         for each in result.space.categories]
-    )  # fmt: skip
-    match: np.ndarray = rows[result.row] & chosen[result.category]
-    return match
+def _lost(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
+    best = result.best[0].answer
+    slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
+    steps = steps_between(answer, best, result.memory_limit_bytes) if slower else ()
+    return Why(None, answer, rank, causes_apart(result, answer), steps)
 
 
 def _unpriced(result: SearchResult, named: Mapping[str, Any]) -> Why:
-    """A plan that was not priced: the rule it breaks, or what it does if it is only of another schedule."""
-    best = result.best[0]
-    plan = best.scenario.plan
-    wanted: dict[str, Any] = {**{name: getattr(plan, name) for name in (*NUMBERS, "sequence_parallel")}, **named}
-    if wanted["tp"] == 1 and "sequence_parallel" not in named:
-        wanted["sequence_parallel"] = False
-    if "num_chunks" not in named and "schedule" in named:
-        try:
-            wanted["num_chunks"] = _chunks(get_schedule(named["schedule"]).chunks, plan.num_chunks)
-        except FlopcastError as error:
-            return Why(str(error), None, None, {})
-    if "dp" not in named:
-        degree, size = wanted["tp"] * wanted["cp"] * wanted["pp"], plan.num_gpus
-        if size % degree:
-            return Why(f"tp · cp · pp = {degree} does not divide {size:,} GPUs", None, None, {})
-        wanted["dp"] = size // degree
-    try:
-        answer = estimate(best.scenario.replace(plan=plan.replace(**wanted))).require_fit()
-    except FlopcastError as error:
-        return Why(str(error), None, None, {})
-    return Why(None, answer, None, losses(best.answer, answer))
-
-
-def _chunks(taken: str | int, given: int) -> int:
-    """Chunks a rank for a schedule that takes so many."""
-    return taken if isinstance(taken, int) else 1 if taken == "one" else max(2, given)
+    """Fields that no priced plan has: the rule they break, or the best of a few plans that have them."""
+    answer, reason, tried = try_unpriced(result, named)
+    return Why(reason, None, None, {}) if answer is None else replace(_lost(result, answer, None), tried=tried)
 
 
 def other_schedules(result: SearchResult, few: int = 2) -> list[Estimate]:
@@ -139,7 +110,10 @@ def other_schedules(result: SearchResult, few: int = 2) -> list[Estimate]:
         for chosen in schedules():
             if chosen.name in SCHEDULES or chosen.asynchronous or plan.pp == 1:
                 continue
-            changes = {"schedule": chosen.name, "num_chunks": _chunks(chosen.chunks, plan.num_chunks)}
+            changes = {
+                "schedule": chosen.name,
+                "num_chunks": chunks_for(chosen.name, plan.num_chunks, candidate.scenario.model.num_layers // plan.pp),
+            }
             try:
                 answer = estimate(candidate.scenario.replace(plan=plan.replace(**changes)))
             except FlopcastError:

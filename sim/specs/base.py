@@ -19,6 +19,9 @@ from sim.units import EXAMPLES, NOUNS, parse
 
 # Longest first: `_bytes_per_s` must win over `_s`.
 _SUFFIXES = ("bytes_per_s", "flop_per_s", "bytes", "flop", "w", "s")
+_SMALLEST, _LARGEST, _LARGEST_COUNT = 1e-15, 1e30, 10**15
+"""Of quantities (zero apart) and of whole numbers: any "what if the network cost nothing" has room between them, and
+beyond them arithmetic ends in infinities."""
 
 
 @cache
@@ -39,12 +42,44 @@ def _quantity(value: Any, unit: str, key: str, bare_allowed: bool) -> Any:
         return {inner: _quantity(item, unit, f"{key}.{inner}", bare_allowed) for inner, item in value.items()}
     if isinstance(value, str):
         try:
-            return parse(value, unit)
+            return _in_range(parse(value, unit), unit, key, value)
         except SpecError as error:
             raise ValueError(f"{key}: {error}") from None
     if isinstance(value, (int, float)) and not isinstance(value, bool) and not bare_allowed:
-        raise ValueError(f"{key}: {value!r} has no unit; write {NOUNS[unit]} such as {EXAMPLES[unit]}")
-    return value
+        raise ValueError(f"{key}: {_shown(value)} has no unit; write {NOUNS[unit]} such as {EXAMPLES[unit]}")
+    return _in_range(value, unit, key, value)
+
+
+def _in_range(number: Any, unit: str, key: str, written: Any) -> Any:
+    """The number, if it is one that a machine could have; what is no number is left to the field's own rule."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number in (0, math.inf) or number != number:
+        return number
+    if _SMALLEST <= abs(number) <= _LARGEST:
+        return number
+    raise ValueError(
+        f"{key} = {_shown(written)} is outside what {NOUNS[unit]} can be: {_SMALLEST:g} to {_LARGEST:g} in SI units"
+    )
+
+
+def _check_size(key: str, value: Any, is_text: bool) -> None:
+    """Refuse numbers so large that arithmetic with them overflows."""
+    if isinstance(value, bool):
+        return
+    digits = isinstance(value, str) and not is_text and value.strip().lstrip("+-").isdigit()
+    if isinstance(value, int) or digits:
+        too_large = len(value.strip()) > 16 if isinstance(value, str) else abs(value) > _LARGEST_COUNT
+        if too_large:
+            raise ValueError(f"{key} = {_shown(value)} is larger than any count here, {_LARGEST_COUNT:.0e}")
+    elif isinstance(value, float) and _LARGEST < abs(value) < math.inf:
+        raise ValueError(f"{key} = {_shown(value)} is larger than any number here, {_LARGEST:.0e}")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message; of a vast number only how many digits it has."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of about {int(value.bit_length() * 0.30103)} digits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} letters)"
 
 
 class Spec(BaseModel):
@@ -69,6 +104,8 @@ class Spec(BaseModel):
                 rule = "write true or false" if wants_bool else f"{str(value).lower()} is not a value for it"
                 raise ValueError(f"{file_name(name)} = {value!r}: {rule}")
             unit = unit_of(name) if field is not None else None
+            if field is not None and unit is None:
+                _check_size(file_name(name), value, field.annotation is str)
             read[name] = _quantity(value, unit, str(key), bare_allowed=key == name) if unit else value
         return read
 
@@ -120,11 +157,11 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
     if kind == "missing":
         return f"{place} is required and missing; add it"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{place} must be a mapping of fields, not {value!r}"
+        return f"{place} must be a mapping of fields, not {_shown(value)}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if kind == "value_error":
         return f"{place}: {message}"
-    return f"{place} = {value!r}: {message}"
+    return f"{place} = {_shown(value)}: {message}"
 
 
 def divisor_near(number: int, wanted: int) -> int:

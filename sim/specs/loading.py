@@ -159,7 +159,7 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
     Parameters
     ----------
     path : path
-        A YAML file.
+        A YAML file, a pipe, or `-` for the standard input.
     overrides : sequence of str
         "field.path=value", as the command line's --set.
     profile : str, optional
@@ -171,16 +171,29 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
         The file is missing, is not YAML, or breaks a rule.
     """
     path = Path(path)
-    if not path.is_file():
+    if str(path) != "-" and not _is_there(path):
         raise SpecError(f"no scenario file {str(path)!r}{_nearby(path)}")
     data = load_yaml(path)
     if profile is not None and isinstance(data, dict):
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
-    return build_scenario(data, overrides, path.stem)
+    # A pipe such as /dev/fd/63 has no name worth showing.
+    return build_scenario(data, overrides, path.stem if path.is_file() else "scenario")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something can be read there: a file, or a pipe such as the shell's <(command)."""
+    try:
+        return path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL byte
+        return False
 
 
 def _nearby(path: Path) -> str:
     """A hint naming scenario files that look like the missing one."""
+    if len(str(path)) > 250 or "\0" in str(path):
+        return "; that is no name of a file"
+    if path.is_dir():
+        return "; it is a folder, give the name of a file in it"
     near = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
     files = {file.stem: file for file in (*Path("scenarios").rglob("*.yaml"), *near)}
     hint = nearest(path.stem, files)

@@ -37,10 +37,26 @@ class ModelSpec(Spec):
     max_sequence_length: PositiveInt = 2048
     """Rows of the learned position embedding; with rotary positions a limit only."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_bias: bool
+    """Norms have a bias beside their weight. Default: true for layernorm, false for rmsnorm."""
+    norms_per_layer: Literal[1, 2, 4] = 2
+    """2: before attention and before the MLP; 1: one that both read, which then run in parallel (Phi, Falcon-7B);
+    4: also after each of them (Gemma 2)."""
+    query_key_norm: Literal["none", "head", "all"] = "none"
+    """Norms of queries and keys: one weight a head's dimension, shared by the heads (Qwen3), or one a column of all
+    heads (OLMo 2)."""
+    embedding_norm: bool = False
+    """A norm after the embedding (BLOOM)."""
     bias: bool = True
     """Biases in the linear layers."""
     qkv_bias: bool
     """Bias in the query/key/value projection (Qwen has it without the others). Default: bias."""
+    attention_output_bias: bool
+    """Bias in the attention's output projection. Default: bias."""
+    mlp_bias: bool
+    """Biases in the MLP (GPT-J has them without the others). Default: bias."""
+    head_bias: bool = False
+    """Bias in the output projection to the vocabulary (Phi)."""
     tied_embeddings: bool = True
     """Input embedding and output projection share their weights."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -64,8 +80,11 @@ class ModelSpec(Spec):
                     f"or use {divisor_near(hidden, heads)} heads"
                 )
             data["head_dim"] = hidden // heads
-        if data.get("qkv_bias") is None:
-            data["qkv_bias"] = data.get("bias", True)
+        for name in ("qkv_bias", "attention_output_bias", "mlp_bias"):
+            if data.get(name) is None:
+                data[name] = data.get("bias", True)
+        if data.get("norm_bias") is None:
+            data["norm_bias"] = data.get("norm", "layernorm") == "layernorm"
         return data
 
     @model_validator(mode="after")
@@ -83,5 +102,8 @@ class ModelSpec(Spec):
             "intermediate_size": self.intermediate_size == 4 * self.hidden_size,
             "head_dim": self.head_dim * self.num_heads == self.hidden_size,
             "qkv_bias": self.qkv_bias == self.bias,
+            "attention_output_bias": self.attention_output_bias == self.bias,
+            "mlp_bias": self.mlp_bias == self.bias,
+            "norm_bias": self.norm_bias == (self.norm == "layernorm"),
         }
         return {name for name, derived in rules.items() if derived}

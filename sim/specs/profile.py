@@ -5,10 +5,11 @@ The functions that use these parameters are in `sim.costs`; the functions that f
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from sim.shown import Shown
 from sim.specs.base import Spec
 
 MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam"]
@@ -93,6 +94,8 @@ class LinkParams(Spec):
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """The same when many groups use the network at once, each with its own rings: their flows meet on links that a
     single job-wide ring would share out evenly. Default: efficiency."""
+    in_switch_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the link's bandwidth at which its switches add what all-reduces send (NVLS). Default: they do not."""
     p2p_efficiency: float = Field(gt=0, le=1)
     """Point-to-point bandwidth as a share of the link's."""
     hidden_share: float = Field(gt=0, le=1)
@@ -138,7 +141,7 @@ class Provenance(Spec):
     """File with the measurements, beside the profile's own."""
 
 
-class Profile(Spec):
+class Profile(Spec, Shown):
     """Everything calibrated about one GPU and its links."""
 
     name: str
@@ -160,3 +163,27 @@ class Profile(Spec):
     def poor_fits(self) -> dict[str, float]:
         """The fits whose own data they miss by too much; every estimate says so."""
         return {part: error for part, error in self.residuals.items() if error > POOR_FIT}
+
+    def values(self) -> list[tuple[str, str, Any]]:
+        """(name, part, value) of everything calibrated; values of single collectives or kernels have dotted names."""
+        rows: list[tuple[str, str, Any]] = []
+        for part in ("gemm", "attention", "memory", "nvlink", "network", "host"):
+            rows += _leaves(part, getattr(self, part).model_dump(mode="json", exclude_none=True))
+        return rows
+
+    def to_frame(self) -> Any:
+        """Everything calibrated as a pandas table: part, name, value in SI units."""
+        import pandas as pd
+
+        rows = [(part, name, value) for name, part, value in self.values()]
+        return pd.DataFrame(rows, columns=["part", "name", "value"])
+
+
+def _leaves(part: str, data: dict[str, Any], prefix: str = "") -> list[tuple[str, str, Any]]:
+    rows: list[tuple[str, str, Any]] = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            rows += _leaves(part, value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", part, value))
+    return rows

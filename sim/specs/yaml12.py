@@ -7,6 +7,7 @@ and the C parser where PyYAML was built with it.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ import yaml
 from sim.errors import SpecError
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+DEEPEST = 40
+"""Levels of nesting; descriptions have six."""
+MOST_VALUES = 200_000
+MOST_BYTES = 4_000_000
+"""Measured profiles, the largest descriptions, have a few hundred values in a few kilobytes."""
 
 
 class _Loader(_Base):  # type: ignore[misc]
@@ -52,6 +59,7 @@ def parse_yaml(text: str, where: str) -> Any:
         With the line and what is wrong there.
     """
     try:
+        _check_size(text)
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -60,17 +68,76 @@ def parse_yaml(text: str, where: str) -> Any:
         raise SpecError(f"{where}:{line}: {reason}; check the indentation, colons and quotes there") from None
     except yaml.YAMLError as error:
         raise SpecError(f"{where}: not readable as YAML: {error}") from None
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
+    except (SpecError, ValueError) as error:  # Python's own: an integer of thousands of digits
+        reason = " ".join(str(error).split())[:300]
+        raise SpecError(f"{where}: {reason}") from None
 
 
 def load_yaml(path: Path | str) -> Any:
-    """The data in a YAML file."""
-    path = Path(path)
+    """The data in a YAML file; `-` is the standard input."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a file, a pipe, or with `-` of the standard input.
+
+    Raises
+    ------
+    SpecError
+        There is no such file, it is a folder, it is larger than any description, or it is not text in UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not a text file in UTF-8; save the scenario as YAML text") from None
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except IsADirectoryError:
+        raise SpecError(f"{path} is a folder; give the name of a file in it") from None
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
-    return parse_yaml(text, str(path))
+    except ValueError:  # a NUL byte in the name
+        raise SpecError(f"{str(path)!r:.80} is not the name of a file") from None
+    if len(data) > MOST_BYTES:
+        raise SpecError(f"{path} is larger than {MOST_BYTES / 1e6:.0f} MB; no description of a training job is")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not a text file in UTF-8; save it as plain text") from None
+
+
+def _check_size(text: str) -> None:
+    """Refuse what would overflow the parser's stack, or grow without end as its aliases are followed.
+
+    Raises
+    ------
+    SpecError
+        Nested more than DEEPEST levels, or more than MOST_VALUES values with every alias written out.
+    """
+    open_at: list[tuple[str | None, int]] = []
+    size_of: dict[str, int] = {}
+    values = 0
+    for event in yaml.parse(text, Loader=_Base):
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_at):
+                raise SpecError(f"line {_line(event)}: *{event.anchor} stands inside what it names")
+            values += size_of.get(event.anchor or "", 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            if event.anchor is not None:
+                size_of[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_at.append((event.anchor, values))
+            values += 1
+            if len(open_at) > DEEPEST:
+                raise SpecError(f"line {_line(event)}: nested more than {DEEPEST} levels deep; no description is")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_at.pop()
+            if anchor is not None:
+                size_of[anchor] = values - before
+        if values > MOST_VALUES:
+            raise SpecError(f"more than {MOST_VALUES:,} values, aliases written out; no description has so many")
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark is not None else 0

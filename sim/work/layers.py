@@ -10,6 +10,7 @@ Elementwise kernels are counted by the bytes they read and write: `width` bytes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +66,11 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     BlockWork
         Forward, input gradient, weight gradient, and what `cut.recompute` runs again in the backward.
     """
+    return layer_works(model, stack, cut, (cut.recompute,))[0]
+
+
+def layer_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[BlockWork]:
+    """As `layer_work`, for several ways to recompute instead of the cut's own; they share all other phases."""
     core = _attention_core(model, stack, cut)
     attention = _projections_around(core, model, stack, cut)
     mlp = _mlp(model, stack, cut)
@@ -72,18 +78,10 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     accumulate = _gradient_accumulation(layer_params(model) / cut.tp, stack, cut.width)
     cast_f, cast_b = _casts(model, stack, cut)
     attention = BlockWork(cast_f + attention.forward, cast_b + attention.input_grad, attention.weight_grad)
-    again = {
-        "none": Phase(),
-        "selective": core.forward,
-        "per_op": _per_op(forward),
-        "full": forward,
-    }[cut.recompute]
-    return BlockWork(
-        forward=forward,
-        input_grad=mlp.input_grad + attention.input_grad,
-        weight_grad=mlp.weight_grad + attention.weight_grad + accumulate,
-        recompute=again,
-    )
+    input_grad = mlp.input_grad + attention.input_grad
+    weight_grad = mlp.weight_grad + attention.weight_grad + accumulate
+    again = {"none": Phase(), "selective": core.forward, "per_op": _per_op(forward), "full": forward}
+    return [BlockWork(forward, input_grad, weight_grad, again[each]) for each in recomputes]
 
 
 def _per_op(forward: Phase) -> Phase:
@@ -155,34 +153,43 @@ def _reduce_out(cut: Cut, hidden: int) -> tuple[tuple[Collective, ...], tuple[Co
     return (Collective("reduce output", "all_reduce", nbytes),), ()
 
 
-def _norm(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
-    """Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
+def _norm(elements: Number, stack: StackSpec, width: int, count: Number = 1) -> tuple[Operation, Operation]:
+    """`count` norms of so many elements each.
+
+    Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
 
     A kernel that does not keep its row reads x twice forward, and x and the gradient once more each backward
     (NVIDIA/apex:csrc/layer_norm_cuda_kernel.cu against contrib/csrc/layer_norm).
     """
-    elements = cut.norm_tokens * model.hidden_size
     if not stack.fused_norm:
         # RMSNorm step by step: cast to fp32 (w + 4), square (8), mean (4), scale (8), cast back (4 + w), weight (2 w);
         # autograd's backward runs each step's gradient, about twice the bytes.
-        step = (4 * cut.width + 28) * elements
-        return memory("norm", step, kernels=6, sort="norm"), memory("norm backward", 2 * step, kernels=12, sort="norm")
+        step = (4 * width + 28) * elements * count
+        return (
+            memory("norm", step, kernels=6 * count, sort="norm"),
+            memory("norm backward", 2 * step, kernels=12 * count, sort="norm"),
+        )
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (
-        memory("norm", forward * cut.width * elements, sort="norm"),
+        memory("norm", forward * width * elements * count, count, sort="norm"),
         # dx (3 tensors), the addition of the residual branch's gradient (3), the weights' gradient (2)
-        memory("norm backward", (8 + again) * cut.width * elements, kernels=3, sort="norm"),
+        memory("norm backward", (8 + again) * width * elements * count, kernels=3 * count, sort="norm"),
     )
 
 
-def _residual(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
+def _norms_of_block(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
+    """Norms of the attention block or of the MLP block: half of the layer's, one but for unusual models."""
+    return _norm(cut.norm_tokens * model.hidden_size, stack, cut.width, model.norms_per_layer / 2)
+
+
+def _residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool) -> tuple[Operation, Operation]:
     """Bias, dropout and residual addition, forward and backward."""
     elements = cut.norm_tokens * model.hidden_size
     w = cut.width
     if not model.dropout:
-        kernels = 2 if model.bias and not stack.fused_bias_activation else 1
+        kernels = 2 if bias and not stack.fused_bias_activation else 1
         return memory("residual", 3 * w * elements * kernels, kernels, sort="add"), memory(
-            "bias gradient", w * elements * model.bias
+            "bias gradient", w * elements * bias
         )
     if stack.fused_bias_activation:
         return (
@@ -280,8 +287,8 @@ def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     query = model.num_heads * model.head_dim / cut.tp
     key_value = key_value_width(model, cut.tp)
-    norm_f, norm_b = _norm(model, stack, cut)
-    res_f, res_b = _residual(model, stack, cut)
+    norm_f, norm_b = _norms_of_block(model, stack, cut)
+    res_f, res_b = _residual(model, stack, cut, model.attention_output_bias)
     qkv_f, qkv_i, qkv_w = _linear("query, key, value", tokens, query + key_value, h, stack, w)
     out_f, out_i, out_w = _linear("attention output", tokens, h, query, stack, w)
     # One pass over queries and keys; step by step: negate, join, two products and a sum.
@@ -290,15 +297,28 @@ def _projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut
     # The heads are laid out anew around the core: one read and one write of the context.
     permute = memory("head layout", 2 * w * tokens * query)
     rotations = (rotary,) if model.position == "rotary" else ()
+    qk_f, qk_b = _query_key_norms(tokens * (query + key_value / 2), model, stack, w)
     gather_f, gather_b = _gather_in(cut, h, stack)
     reduce_f, reduce_b = _reduce_out(cut, h)
     return BlockWork(
-        forward=Phase((norm_f, qkv_f, *rotations), gather_f) + core.forward + Phase((permute, out_f, res_f), reduce_f),
+        forward=Phase((norm_f, qkv_f, *qk_f, *rotations), gather_f)
+        + core.forward
+        + Phase((permute, out_f, res_f), reduce_f),
         input_grad=Phase((res_b, out_i, permute), reduce_b)
         + core.input_grad
-        + Phase((*rotations, qkv_i, norm_b), gather_b),
+        + Phase((*rotations, *qk_b, qkv_i, norm_b), gather_b),
         weight_grad=Phase((out_w, qkv_w)),
     )
+
+
+def _query_key_norms(
+    elements: Number, model: ModelSpec, stack: StackSpec, width: int
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Norms of queries and keys where there are any, a kernel each: forward, backward."""
+    if model.query_key_norm == "none":
+        return (), ()
+    forward, backward = _norm(elements / 2, stack, width, 2)
+    return (forward,), (backward,)
 
 
 def key_value_width(model: ModelSpec, tp: Number) -> Number:
@@ -313,16 +333,16 @@ def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     inner = model.intermediate_size / cut.tp
     inputs = 2 if model.gated_mlp else 1
-    norm_f, norm_b = _norm(model, stack, cut)
-    res_f, res_b = _residual(model, stack, cut)
+    norm_f, norm_b = _norms_of_block(model, stack, cut)
+    res_f, res_b = _residual(model, stack, cut, model.mlp_bias)
     up_f, up_i, up_w = _linear("MLP up", tokens, inputs * inner, h, stack, w)
     down_f, down_i, down_w = _linear("MLP down", tokens, h, inner, stack, w)
     unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
     act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused, sort="activation")
     # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
     # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
-    back = 2 * inputs + 1 + model.bias + (4 if unfused > 1 and model.gated_mlp else 0)
-    act_b = memory("activation backward", w * tokens * inner * back, unfused + model.bias, sort="activation")
+    back = 2 * inputs + 1 + model.mlp_bias + (4 if unfused > 1 and model.gated_mlp else 0)
+    act_b = memory("activation backward", w * tokens * inner * back, unfused + model.mlp_bias, sort="activation")
     gather_f, gather_b = _gather_in(cut, h, stack)
     reduce_f, reduce_b = _reduce_out(cut, h)
     return BlockWork(
@@ -348,6 +368,7 @@ def embedding_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     elements = cut.tokens * h
     lookups = 2 if model.position == "learned" else 1
     mask = (2 * w + 1) * cut.norm_tokens * h if model.dropout else 0.0
+    norms = _norm(cut.norm_tokens * h, stack, w) if model.embedding_norm else ()
     reduction = Collective(
         "reduce embedding", "reduce_scatter" if cut.sequence_parallel else "all_reduce", w * elements
     )
@@ -355,8 +376,8 @@ def embedding_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
         (Collective("gather embedding gradient", "all_gather", w * elements),) if cut.sequence_parallel else ()
     )
     return BlockWork(
-        forward=Phase((memory("embedding", 2 * w * elements * lookups + mask, lookups + 2),), (reduction,)),
-        input_grad=Phase((memory("embedding dropout backward", mask),), backward_gather),
+        forward=Phase((memory("embedding", 2 * w * elements * lookups + mask, lookups + 2), *norms[:1]), (reduction,)),
+        input_grad=Phase((memory("embedding dropout backward", mask), *norms[1:]), backward_gather),
         weight_grad=Phase((memory("embedding gradient", 3 * w * elements * lookups, 2 * lookups),))
         + _gradient_accumulation(model.vocab_size * h / cut.tp, stack, w),
     )
@@ -372,7 +393,7 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     vocabulary = model.vocab_size / cut.tp
     whole = not stack.vocab_parallel_loss
     logits = tokens * (model.vocab_size if whole else vocabulary)
-    norm_f, norm_b = _norm(model, stack, cut)
+    norm_f, norm_b = _norm(cut.norm_tokens * h, stack, w)
     logit_f, logit_i, logit_w = _linear("logits", tokens, vocabulary, h, stack, w, cause=Cause.LOGITS)
     if stack.fused_cross_entropy:
         # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.

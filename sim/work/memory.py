@@ -70,19 +70,22 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
         outputs = query + key_value + inputs * model.intermediate_size / cut.tp
         return w * cut.norm_tokens * h + w * tokens * (query + outputs) + attention_core_bytes(model, stack, cut)
     mask = 1 if model.dropout else 0
-    # Inputs of both norms and of the two column-parallel linears, both residual dropouts' masks; an unfused norm keeps
-    # its input and its normalised input in fp32, and the latter in 16 bits.
-    norms = 0 if stack.fused_norm else 2 * (4 + 4 + w)
+    # Inputs of the norms and of the two column-parallel linears (one, if both read the same), both residual dropouts'
+    # masks; an unfused norm keeps its input and its normalised input in fp32, and the latter in 16 bits.
+    count, linears = model.norms_per_layer, min(model.norms_per_layer, 2)
+    norms = 0 if stack.fused_norm else count * (4 + 4 + w)
     # Linears that multiply 8-bit numbers keep their inputs in 8 bits.
     kept = 1 if cut.fp8 else w
-    around = cut.norm_tokens * h * (2 * w + 2 * kept + norms + 2 * mask)
+    around = cut.norm_tokens * h * (count * w + linears * kept + norms + 2 * mask)
     if cut.sequence_parallel and not stack.regather_sequence:
-        around += 2 * kept * (tokens - cut.norm_tokens) * h
+        around += linears * kept * (tokens - cut.norm_tokens) * h
     # Query, key and value, rotated where positions are (a rotation's gradient needs its angles, not its input); the
     # context; the activation's input and output.
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
     inner = model.intermediate_size / cut.tp
     cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (query + inner))
+    if model.query_key_norm != "none":  # what they normalise, besides what comes out
+        cut_by_tp = cut_by_tp + tokens * w * (query + key_value / 2)
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
     return around + cut_by_tp + core
 
@@ -180,12 +183,39 @@ def rank_memory(
     """
     params = sum(stage_params(stage, scenario.model, scenario.plan.tp) for stage in held)
     has_head = any(stage.has_head for stage in held)
-    return memory_of(scenario, cut, params, peak_activations, peak_logits * has_head, weight_versions)
+    of_cut = cut_memory(scenario, cut)
+    return memory_of(scenario, of_cut, params, peak_activations, peak_logits * has_head, weight_versions)
+
+
+@dataclass(frozen=True, slots=True)
+class CutMemory:
+    """What of a GPU's memory follows from the cut alone, of one micro-batch; floats or arrays. [bytes]
+
+    working : the largest thing alive for a moment besides what is kept.
+    logits, held_logits : all of them, and those still held while the layers' backward runs.
+    boundary : activations that one rank sends to the next.
+    """
+
+    working: Number
+    logits: Number
+    held_logits: Number
+    boundary: Number
+
+
+def cut_memory(scenario: Scenario, cut: Cut) -> CutMemory:
+    """Sizes of a cut. Takes arrays in the numbers of the cut and of the plan."""
+    model, stack = scenario.model, scenario.stack
+    return CutMemory(
+        _working_bytes(scenario, cut),
+        logits_bytes(model, stack, cut),
+        held_logits_bytes(model, stack, cut),
+        cut.width * cut.norm_tokens * model.hidden_size,
+    )
 
 
 def memory_of(
     scenario: Scenario,
-    cut: Cut,
+    of_cut: CutMemory,
     params: Number,
     peak_activations: Number,
     peak_logits: Number = 0,
@@ -193,21 +223,19 @@ def memory_of(
 ) -> MemoryUse:
     """Peak memory of one GPU that holds so many parameters; as `rank_memory`.
 
-    Takes arrays, in the cut and in the plan's numbers, but for its recompute, ZeRO stage and sequence parallelism.
+    Takes arrays, in the plan's numbers too, but for its ZeRO stage.
     """
-    model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
+    plan, stack, training = scenario.plan, scenario.stack, scenario.training
     fp32_shards = stack.fp32_shards and plan.zero_stage == 3
     shard = [1.0 / plan.num_replicas if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
     grad_width = 4 if fp32_shards else GRADIENT_WIDTH[stack.gradient_precision]
-    working = _working_bytes(scenario, cut)
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
-    working = np.maximum(working, copies - peak_activations)
-    logits = peak_logits * logits_bytes(model, stack, cut)
+    working = np.maximum(of_cut.working, copies - peak_activations)
+    logits = peak_logits * of_cut.logits
     # The fp32 part of the logits is gone before a layer's backward begins.
-    freed = logits - held_logits_bytes(model, stack, cut) * (np.asarray(peak_logits) > 0)
+    freed = logits - of_cut.held_logits * (np.asarray(peak_logits) > 0)
     working = np.maximum(working - freed, 0.0)
-    boundary = cut.width * cut.norm_tokens * model.hidden_size
     return MemoryUse(
         weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2] * weight_versions,
         gradients=params * grad_width * shard[1],
@@ -215,7 +243,7 @@ def memory_of(
         activations=peak_activations,
         logits=logits,
         working=working + _gathered_bytes(scenario, params),
-        buffers=2.0 * boundary * (plan.pp > 1),
+        buffers=2.0 * of_cut.boundary * (plan.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (peak_activations + logits + working),
     )

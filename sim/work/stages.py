@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import ModelSpec, ParallelPlan
-from sim.work.params import embedding_params, layer_params, norm_params
+from sim.work.params import embedding_params, layer_params, norm_params, query_key_norm_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,22 @@ def stage_params(stage: Stage, model: ModelSpec, tp: int) -> float:
     output projection on another stage than the embedding is a second copy.
     """
     norms = norm_params(model)
-    row_biases = 2 * model.hidden_size if model.bias else 0
+    row_biases = model.hidden_size * (model.attention_output_bias + model.mlp_bias)
+    whole = model.norms_per_layer * norms + row_biases
+    if model.query_key_norm == "head":  # one weight for all heads
+        whole += query_key_norm_params(model)
     # Each GPU holds at least one key/value head.
     head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
     extra_heads = max(0, tp - model.num_kv_heads) * 2 * head_weights
-    replicated: float = stage.num_layers * (2 * norms + row_biases)
-    cut: float = stage.num_layers * (layer_params(model) - 2 * norms - row_biases + extra_heads)
+    replicated: float = stage.num_layers * whole
+    cut: float = stage.num_layers * (layer_params(model) - whole + extra_heads)
     table = model.vocab_size * model.hidden_size
     if stage.has_embedding:
         cut += table
         replicated += embedding_params(model) - table
     if stage.has_head:
         replicated += norms
+        cut += model.vocab_size * model.head_bias
         if not (model.tied_embeddings and stage.has_embedding):
             cut += table
     return cut / tp + replicated

@@ -9,7 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import orders
 
-from sim.costs.streams import Stream, Traffic
+from sim.costs.exchanges import Exchange
+from sim.costs.streams import Inside, Traffic
+from sim.costs.wires import Stream
 from sim.engines import build_program, network, run
 from sim.engines.wire import Wire, shared_links
 from sim.errors import ScheduleError
@@ -45,7 +47,8 @@ def traffic_of(order, costs, link_of_stream, num_links=1, health=1.0):
         reduce[rank] = len(streams)
         streams.append(stream(costs.reduce[rank], link_of_stream(len(streams))))
     full = np.full(num_links if link_of_stream(1) == [0] else len(streams) + 1, float(health))
-    return Traffic(None, full, tuple(streams), tables["forward"], tables["backward"], reduce)
+    gather = np.full(order.num_ranks, -1)
+    return Traffic(None, full, tuple(streams), tables["forward"], tables["backward"], reduce, gather)
 
 
 def taken(order, blocks):
@@ -91,7 +94,7 @@ def test_a_fold_hides_no_contention(random_costs):
 
 def wire(streams, health):
     environment = simpy.Environment()
-    return environment, Wire(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((3, 0))))
+    return environment, Wire(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((4, 0))))
 
 
 def ends_of(streams, health, starts):
@@ -158,10 +161,19 @@ def test_the_wire_is_the_flow_simulation(rng, count, links):
 
 def test_links_that_never_decide_are_left_out():
     streams = [stream(1.0, [0, 1, 2, 3], [1.0, 1.0, 0.5, 0.3]), stream(1.0, [0, 1, 2, 3], [1.0, 1.0, 0.6, 0.3])]
-    capacity, flows = shared_links(streams, np.ones(4))
-    # Links 0 and 1 are alike, 2 asks less than they do, 3 carries both; and one each of their own.
-    assert len(capacity) == 3
-    assert [flow.load.tolist() for flow in flows] == [[1.0, 1.0], [1.0, 1.0]]
+    alone, loads = shared_links(streams, np.ones(4))
+    # Links 0 and 1 are alike, 2 asks less than they do, 3 carries both.
+    assert alone.tolist() == [1.0, 1.0]
+    assert loads.tolist() == [[1.0, 1.0]]
+
+
+def test_a_stream_whose_own_flows_meet_is_slow_alone_and_asks_no_more_than_that():
+    alone, loads = shared_links([stream(1.0, [0, 1], [2.0, 0.5]), stream(1.0, [1], 0.9)], np.ones(2))
+    assert alone.tolist() == [0.5, 1.0]
+    assert loads.tolist() == [[0.25, 0.9]]
+    # Two fill a link that a third of the same kind is fitted to fill to a half: the fit's loss is not counted again.
+    np.testing.assert_allclose(ends_of([stream(2.0, [0], 0.5)] * 2, [1.0], [0.0, 0.0]), [2.0, 2.0])
+    np.testing.assert_allclose(ends_of([stream(2.0, [0], 0.5)] * 4, [1.0], [0.0] * 4), [4.0] * 4)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +185,44 @@ def test_schedules_without_a_step_of_flows_are_refused(name, chunks, says, rando
     costs = random_costs(np.random.default_rng(0), order)
     with pytest.raises(ScheduleError, match=says):
         network.run(build_program(order, costs), traffic_of(order, costs, lambda number: [number]))
+
+
+def within(order, seconds, budget, beside, streams):
+    """Collectives in every action, on a link that all ranks share."""
+    table = np.zeros((3, order.num_stages))
+    table[:2] = seconds
+    exchange = Exchange("tp", beside, table, 1.0 * table, np.full((3, order.num_stages), float(budget)), 0.9)
+    return Inside(exchange, np.arange(streams - order.num_ranks, streams))
+
+
+@pytest.mark.parametrize(("beside", "budget"), [(False, 0.0), (True, 0.1), (True, 0.6)])
+def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(beside, budget, random_costs):
+    order = build_order("1f1b", 4, 1, 6)
+    costs = random_costs(np.random.default_rng(1), order, sends=False)
+    program = build_program(order, replace(costs, reduce=np.zeros(4)))
+    plain = run(program)
+    for links, same in ((range(4), True), ([0] * 4, False)):
+        # 0.8 of a link each, so that any two meet; on links of their own the slower rate alone makes them flows.
+        streams = tuple(stream(0.2, [link], 0.8) for link in links)
+        inside = (within(order, 0.2, budget, beside, 4),)
+        none = np.full(4, -1)
+        traffic = Traffic(None, np.ones(4), streams, none, none, none, none, inside)
+        shared = network.run(program, traffic).timeline
+        if same:
+            assert shared.step_time == pytest.approx(plain.step_time, rel=1e-12)
+        elif budget < 0.6:
+            assert shared.step_time > plain.step_time * 1.001
+        else:  # what meets takes at most 0.2 · 4 · 0.8, of which the budget hides nine tenths
+            assert plain.step_time <= shared.step_time < plain.step_time * 1.02
+
+
+def test_weights_are_gathered_by_all_ranks_at_once(random_costs):
+    order = build_order("1f1b", 3, 1, 4)
+    costs = random_costs(np.random.default_rng(2), order, sends=False)
+    costs = replace(costs, reduce=np.zeros(3), gather=np.array([1.0, 1.0, 2.0]), tied_embedding=0.0)
+    program, none = build_program(order, costs), np.full(3, -1)
+    traffic = Traffic(None, np.ones(1), tuple(stream(s, [0]) for s in (1.0, 1.0, 2.0)), none, none, none, np.arange(3))
+    shared, plain = network.run(program, traffic).timeline, run(program)
+    # Thirds of the link until 3, then all of it: the third is done at 4.
+    np.testing.assert_allclose(shared.exposed_gather, [3.0, 3.0, 4.0])
+    assert shared.step_time > plain.step_time

@@ -89,6 +89,15 @@ def test_the_double_tree_moves_twice_the_buffer(machine, domains, per_domain):
     assert (time - latency) / (formula - latency) == pytest.approx(0.92 * n / (n - 1))
 
 
+@pytest.mark.parametrize("per_domain", [1, 4])  # of eight cards NVLink's chains are the slower
+def test_between_two_domains_the_double_tree_moves_the_buffer_once(machine, per_domain):
+    latency = BASE_NET + 2 * (per_domain - 1) * HOP_NV + 2 * HOP_NET
+    time = pattern_time(tree_all_reduce(placed(2, per_domain), S), machine("superpod-a100"), LATENCIES)
+    formula = formulas.tree_all_reduce(S, Group(2 * per_domain, per_domain), FABRIC)
+    assert time == pytest.approx(latency + S / (NIC * per_domain), rel=1e-6)
+    assert formula - latency == pytest.approx((time - latency) / 0.92, rel=1e-6)
+
+
 @pytest.mark.parametrize("domains", [2, 3, 4, 7, 12, 31])
 def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
     (phase,) = tree_all_reduce(placed(domains, 1), S)

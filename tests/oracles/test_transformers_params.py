@@ -7,6 +7,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 
 from sim.specs import ModelSpec, load_preset, preset_names
+from sim.specs.importers import import_text
+from sim.specs.importers.architectures import ARCHITECTURES
 from sim.work.params import total_params
 
 torch = pytest.importorskip("torch")
@@ -68,3 +70,72 @@ def test_preset_is_that_model(name):
 
 def test_llama_presets_are_compared():
     assert {name for name in preset_names("models") if name.startswith("llama")} <= MODELS.keys()
+
+
+# Model type, or one and what is unusual about it -> keys of the library's own configuration beside its defaults.
+FOREIGN = {
+    "llama": {"num_key_value_heads": 8},
+    "llama with biases": {"num_key_value_heads": 8, "attention_bias": True, "mlp_bias": True},
+    "mistral": {},
+    "mistral with narrow heads": {"hidden_size": 5120, "head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "qwen2": {},
+    "qwen3": {"hidden_size": 2560, "num_key_value_heads": 8},
+    "gemma": {},
+    "gemma2": {},
+    "gemma3_text": {},
+    "phi3": {},
+    "granite": {},
+    "smollm3": {},
+    "olmo2": {},
+    "stablelm": {},
+    "stablelm of 12 billion": {"qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": True, "num_key_value_heads": 8},
+    "cohere": {},
+    "cohere with norms of queries and keys": {"use_qk_norm": True, "num_key_value_heads": 8},
+    "starcoder2": {},
+    "nemotron": {"num_key_value_heads": 8},
+    "gpt2": {},
+    "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
+    "gpt_neox": {},
+    "gpt_neox without biases": {"attention_bias": False},
+    "gptj": {"vocab_size": 50400},
+    "gpt_bigcode": {},
+    "gpt_bigcode with all heads": {"multi_query": False},
+    "opt": {},
+    "opt without biases": {"enable_bias": False},
+    "phi": {},
+    "falcon": {},
+    "falcon of 40 billion": {"hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True},
+    "falcon of 11 billion": {
+        "hidden_size": 4096, "num_attention_heads": 32, "num_kv_heads": 8, "new_decoder_architecture": True,
+        "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 16384,
+    },
+    "falcon-rw": {"hidden_size": 2048, "num_attention_heads": 32, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
+    "bloom": {"hidden_size": 1024, "n_head": 16},
+    "mpt": {},
+}  # fmt: skip
+LAYERS = 2
+"""Enough to tell a layer from the rest, and quick to build."""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_imported_config_counts_as_transformers_does(name):
+    kind = name.partition(" ")[0].removesuffix("-rw")
+    shape = dict(FOREIGN[name])
+    if "num_layers" not in shape:
+        shape["num_hidden_layers"] = LAYERS
+    try:
+        config = transformers.AutoConfig.for_model(kind, **shape)
+    except ValueError:
+        pytest.skip(f"this release of transformers does not know {kind}")
+    with torch.device("meta"):
+        theirs = transformers.AutoModelForCausalLM.from_config(config)
+    count = sum(p.numel() for p in theirs.parameters())
+    # As a file says it, with what differs from the defaults only, and with everything.
+    for text in (config.to_json_string(use_diff=True), config.to_json_string(use_diff=False)):
+        model = ModelSpec.read(import_text(text, "config.json").data["model"], "model")
+        assert total_params(model) == count
+
+
+def test_every_architecture_is_compared():
+    assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == ARCHITECTURES.keys()

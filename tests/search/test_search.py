@@ -11,7 +11,7 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.search import other_schedules, search, why_not
-from sim.specs import load_scenario
+from sim.specs import ParallelPlan, load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
@@ -65,10 +65,31 @@ def test_sizes_objectives_and_limits():
 
 def test_an_empty_set_says_what_emptied_it():
     scenario = load_scenario(SMALL)
-    with pytest.raises(InfeasiblePlan, match=r"memory rules them all out; the leanest needs"):
+    with pytest.raises(
+        InfeasiblePlan, match=r"leanest needs .*, --memory-limit is 5\.00 GB.*raise --memory-limit to 65 GB, or"
+    ):
         search(scenario, memory_limit_bytes=5e9)
+    huge = load_scenario(SCENARIOS / "megatron-2021" / "1008b.yaml")
+    with pytest.raises(
+        InfeasiblePlan, match=r"leanest needs .*, the memory of one A100.* is 85\.9 GB.*\); use more GPUs"
+    ):
+        search(huge, gpus=(64, 64))
+    with pytest.raises(SpecError, match=r"--max-gpus 32 leaves no plan of 64 GPUs or more; raise it or lower --gpus"):
+        search(huge, gpus=(64, 128), max_gpus=32)
+    with pytest.raises(SpecError, match=r"at least 64 and at most 8; give --gpus 64\.\.4096, smaller first"):
+        search(huge, gpus=(64, 8))
+    with pytest.raises(InfeasiblePlan, match=r"context-parallel degree 3 or 7: it must divide the sequence of 2,048"):
+        search(scenario, context=(3, 7))
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 28 GPUs.*cp be 4, pp the 48 layers, dp the batch of 4"):
+        search(scenario, gpus=(28, 28), context=(4,))
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs.*nearest sizes that work: 4$"):
+        search(scenario, gpus=(2, 2), context=(4,))
     with pytest.raises(InfeasiblePlan, match=r"no plan on 7 GPUs: tp must divide the heads.*nearest sizes"):
         search(scenario, gpus=(7, 7))
+    batch = scenario.replace(training=scenario.training.replace(global_batch_size=5), plan=ParallelPlan())
+    with pytest.raises(InfeasiblePlan, match=r"dp the batch of 5, .* or a batch that is a multiple of 2 \(--batch\)"):
+        search(batch, gpus=(2048, 2048))
+    assert search(batch.replace(training=batch.training.replace(global_batch_size=2)), gpus=(2048, 2048)).best
     with pytest.raises(InfeasiblePlan, match=r"cluster 'selene' has 4,480"):
         search(load_scenario(MAIN), gpus=(100_000, 200_000))
 
@@ -97,7 +118,7 @@ def test_interrupted_it_says_how_far_it_came():
         if done > size / 2:
             raise KeyboardInterrupt
 
-    part = search(load_scenario(SMALL), top=1, progress=stop)
+    part = search(load_scenario(SMALL), top=1, progress=stop, plans_per_unit=200)
     assert not part.finished
     assert part.space.num_plans / 2 < part.plans_priced < part.space.num_plans
 

@@ -41,6 +41,14 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("plan.tp.x=3", r"plan.tp is the value 8 and has no fields"),
         ("plan.tp=[1", r"override 'plan.tp=\[1'"),
         ("plan.dp=1e400", r"should be a finite number"),
+        ("plan.dp=" + "1" * 400, r"dp = a number of about 399 digits is larger than any count here"),
+        ("plan.dp='" + "1" * 400 + "'", r"402 letters\) is larger than any count here"),
+        ("cluster.node.gpu.num_sms=" + "1" * 400, r"is larger than any count here"),
+        ("cluster.inter_node_bandwidth=1e-300 B/s", r"'1e-300 B/s' is outside what a bandwidth can be"),
+        ("cluster.node.gpu.memory_bandwidth_bytes_per_s=1e300", r"1e\+300 is outside what a bandwidth can be"),
+        ("cluster.node.gpu.peak_flop_per_s={fp16: 1e-300}", r"1e-300 is outside what a compute rate can be"),
+        ("stack.kernel_launch=1e300 s", r"is outside what a time can be"),
+        ("profile.gemm.k_overhead=1e300", r"is larger than any number here"),
     ],
 )
 def test_override(override, says):
@@ -67,7 +75,16 @@ def test_all_mistakes_are_named_at_once():
         ("a: 1\na: 2", r"line 2: the key 'a' is given twice"),
         ("\ta: 1", r"line 1, column 1"),
         ("a: !!python/object/apply:os.system ['true']", r"could not determine a constructor"),
-        ("a: &x [*x]\nb: *y", r"undefined alias"),
+        ("b: *y", r"undefined alias"),
+        ("a: &x [*x]", r"\*x stands inside what it names"),
+        ("[" * 100_000 + "]" * 100_000, r"nested more than 40 levels"),
+        ("\n".join(" " * n + f"b{n}:" for n in range(60)), r"nested more than 40 levels"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "\n".join(f"{n}: &{n} [{', '.join(['*' + p] * 10)}]" for p, n in zip("abcdef", "bcdefg", strict=True)),
+            "more than 200,000 values",
+        ),
+        ("a: " + "1" * 5000, r"digits"),
     ],
 )
 def test_broken_yaml(text, says):

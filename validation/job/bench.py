@@ -180,7 +180,7 @@ def _tiny_times(shape: Shape, tp: int, device: str, patience_s: float) -> dict[s
 
     def step() -> dict[str, float]:
         samples: dict[str, list[float]] = {"F": [], "B": [], "step": [], "update": [], "cpu": []}
-        for _ in range(12):
+        for _ in range(12 if patience_s else 5):
             events.clear()
             begin = time.perf_counter()
             clear(optimizers)

@@ -66,7 +66,7 @@ def calibrate_machine(
     if ranks > 1:
         report("collectives")
         kept = Journal(journal, describe(device))
-        tasks: list[Task] = [("collective", item) for item in _collectives(4 * 10**7)]
+        tasks: list[Task] = [("collective", item) for item in _collectives(4 * 10**7, 1 if patience_s else 3)]
         left = [task for task in tasks if Measurement(*task, 1.0).key not in kept.done]
         run_tasks(kept, device, left, ranks)
     report("host times")
@@ -128,10 +128,10 @@ def _without_kernels(measured: dict[str, float], shape: Shape, tp: int, machine:
     return {name: max(0.0, value - priced.get(name, 0.0)) for name, value in measured.items()}
 
 
-def _collectives(largest: float) -> list[Measured]:
-    """Collectives and sends of two processes, in the sizes of the job's activations and gradients."""
+def _collectives(largest: float, doublings: int) -> list[Measured]:
+    """Collectives and sends of two processes, in the sizes of the job's tensors, so many doublings apart."""
     operations = ("all_reduce", "all_gather", "reduce_scatter", "send")
-    sizes = [2**exponent for exponent in range(12, 27) if 2**exponent <= largest]
+    sizes = [2**exponent for exponent in range(12, 27, doublings) if 2**exponent <= largest]
     return [{"operation": name, "num_ranks": 2, "nbytes": size} for name in operations for size in sizes]
 
 

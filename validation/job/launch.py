@@ -1,4 +1,4 @@
-"""Start a job under torchrun and bring back what it wrote."""
+"""Start a job under torchrun, or its launcher, and bring back what it wrote."""
 
 from __future__ import annotations
 
@@ -57,8 +57,11 @@ def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> 
     with tempfile.TemporaryDirectory() as folder:
         ask, answer = Path(folder) / "job.json", Path(folder) / "out.json"
         ask.write_text(json.dumps(job), encoding="utf-8")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-        command += ["-m", module, str(ask), str(answer)]
+        if job.get("device", "cpu") == "cpu":
+            command = [sys.executable, "-m", "validation.job.ranks", module, str(num_ranks), str(ask), str(answer)]
+        else:  # CUDA wants interpreters of their own
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+            command += ["-m", module, str(ask), str(answer)]
         environment = {**os.environ, **_SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if job.get("device", "cpu") == "cpu":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")

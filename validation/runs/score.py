@@ -16,9 +16,7 @@ from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.params import total_params
-
-FEWEST = 3
-"""Layouts a sweep needs for a rank correlation."""
+from validation.runs.sweeps import sweeps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +247,9 @@ def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
     used = [item for item in items if item.error is not None]
     errors = np.array([item.error for item in used], dtype=float)
     size = np.abs(errors)
-    taus, regrets = _sweeps(used)
+    sweeps = sweeps_of(used)
+    taus = [each.tau for each in sweeps if each.tau is not None]
+    regrets = [each.regret for each in sweeps]
 
     def mean(values: Sequence[float | None] | np.ndarray) -> float:
         return float(np.mean([abs(value) for value in values])) if len(values) else float("nan")
@@ -276,24 +276,3 @@ def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
         constant_error=mean([item.constant_error for item in used]),
         six_nd_error=mean([item.six_nd_error for item in used]),
     )
-
-
-def _sweeps(items: Sequence[Scored]) -> tuple[list[float], list[float]]:
-    """Kendall's tau, and how much slower the layout we would pick is than the fastest measured, of every sweep."""
-    from scipy.stats import kendalltau
-
-    sweeps: dict[str, list[Scored]] = {}
-    for item in items:
-        sweeps.setdefault(item.run.sweep, []).append(item)
-    taus, regrets = [], []
-    for members in sweeps.values():
-        layouts = {item.run.choices[0].plan for item in members}
-        if len(layouts) < FEWEST:
-            continue
-        measured = np.array([item.run.step_time_s(item.run.choices[0]) for item in members])
-        predicted = np.array([item.step_time_s for item in members], dtype=float)
-        tau = float(kendalltau(measured, predicted).statistic)
-        if not np.isnan(tau):
-            taus.append(tau)
-        regrets.append(float(measured[predicted.argmin()] / measured.min() - 1.0))
-    return taus, regrets

@@ -4,7 +4,8 @@ import typer
 
 from sim.commands.scaling.laws import batch, fit, laws, model, optimal
 from sim.commands.scaling.runs import goodput, limits
+from sim.commands.scaling.strategies import strategies
 
 app = typer.Typer(help="Scaling laws side by side: loss, data, batch, walls, failures and cost.", no_args_is_help=True)
-for command in (optimal, model, batch, limits, goodput, fit, laws):
+for command in (optimal, model, batch, limits, strategies, goodput, fit, laws):
     app.command()(command)

@@ -61,13 +61,13 @@ def print_view(*parts: Any) -> None:
 def print_json(data: Any) -> None:
     import json
 
-    typer.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
+    typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
     """Numbers that JSON lacks as null."""
     if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return None if isinstance(data, float) and not isfinite(data) else data

@@ -1,0 +1,87 @@
+"""`flopcast import`: a configuration you already have becomes a scenario."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.commands import completion as complete
+from sim.errors import SpecError
+
+
+def bring(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="config.json, a Megatron-LM launch script, torchtitan's TOML or JSON, or DeepSpeed's JSON.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="YAML", help="Write the scenario here; else it is printed."),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="How many GPUs, where the file does not say.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="A cluster's name: flopcast presets list clusters.", autocompletion=complete.preset("clusters")
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="huggingface, megatron, torchtitan or deepspeed, if it cannot be told.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=complete.fields
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: kind, scenario, read, ...")] = False,
+) -> None:
+    """Turn a configuration you already have into a scenario. Nothing in it is executed, nothing is downloaded.
+
+    What was read, what was filled in because the file does not say, and what was left out and why stands in the
+    scenario as comments.
+
+    \b
+    flopcast import config.json --gpus 64 -o mine.yaml
+    flopcast import train_gpt3_175b.sh --cluster selene -o gpt3.yaml
+    flopcast import llama3_8b.toml | flopcast estimate -
+    """
+    from sim.specs.importers import Given, import_file
+
+    if output is not None and not output.absolute().parent.is_dir():
+        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
+    imported = import_file(file, Given(gpus, cluster, model), kind=kind, overrides=overrides or ())
+    ledger = imported.ledger
+    if output is not None:
+        try:
+            output.write_text(imported.to_yaml(), encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"cannot write {output}: {error.strerror or error}") from None
+    if as_json:
+        data = {
+            "kind": imported.kind,
+            "scenario": imported.data,
+            "read": [entry._asdict() for entry in ledger.read],
+            "defaulted": [entry._asdict() for entry in ledger.defaulted],
+            "ignored": [entry._asdict() for entry in ledger.ignored],
+        }
+        typer.echo(json.dumps(data, indent=2, allow_nan=False))
+    elif output is None:
+        typer.echo(imported.to_yaml(), nl=False)
+    else:
+        from sim.report.imported import imported_view
+        from sim.report.text import console
+
+        out = console()
+        out.print(imported_view(imported, out.width))
+        typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")

@@ -1,0 +1,82 @@
+"""What the shell offers when Tab is pressed: scenario files, names of presets, fields to set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def _matching(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def scenario_files(incomplete: str) -> list[str]:
+    """YAML files and folders that the path so far leads to."""
+    folder = Path(incomplete).expanduser() if incomplete.endswith("/") else Path(incomplete).expanduser().parent
+    shown = incomplete[: incomplete.rfind("/") + 1]
+    found = []
+    try:
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith("."):
+                continue
+            if path.is_dir():
+                found.append(f"{shown}{path.name}/")
+            elif path.suffix in (".yaml", ".yml"):
+                found.append(f"{shown}{path.name}")
+    except OSError:
+        return []
+    return _matching(found, incomplete)
+
+
+def preset(kind: str) -> Callable[[str], list[str]]:
+    """Names of presets of one kind."""
+
+    def names(incomplete: str) -> list[str]:
+        from sim.specs.presets import preset_names
+
+        return _matching(preset_names(kind), incomplete)
+
+    return names
+
+
+def any_preset(incomplete: str) -> list[str]:
+    """Names of presets of every kind."""
+    from sim.specs.presets import KINDS, preset_names
+
+    return _matching(sorted({name for kind in KINDS for name in preset_names(kind)}), incomplete)
+
+
+def kinds(incomplete: str) -> list[str]:
+    """Kinds of presets."""
+    from sim.specs.presets import KINDS
+
+    return _matching((*KINDS, "schedules"), incomplete)
+
+
+def engines(incomplete: str) -> list[str]:
+    """Names of engines."""
+    from sim.engines import ENGINES
+
+    return _matching(ENGINES, incomplete)
+
+
+def schedules(incomplete: str) -> list[str]:
+    """Names of schedules."""
+    from sim.schedules import schedule_names
+
+    return _matching(schedule_names(), incomplete)
+
+
+def fields(incomplete: str) -> list[str]:
+    """`section.field=` of everything a scenario's own records hold; whole sections by preset."""
+    from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec
+    from sim.specs.base import Spec, file_name
+
+    sections: dict[str, type[Spec]] = {
+        "model": ModelSpec,
+        "plan": ParallelPlan,
+        "training": TrainingSpec,
+        "stack": StackSpec,
+    }
+    dotted = [f"{name}.{file_name(field)}=" for name, record in sections.items() for field in record.model_fields]
+    return _matching([*dotted, "model=", "cluster=", "stack=", "profile="], incomplete)

@@ -1,0 +1,82 @@
+"""`flopcast scaling strategies`: Lamy-Poirier's table by search instead of by formula."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sim.commands.scaling.shared import Json, Png, Svg, print_json, print_view
+from sim.errors import SpecError
+
+THREE = "data + pipeline + tensor"
+
+
+def strategies(
+    x: Annotated[int, typer.Argument(help="Of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
+    bandwidth: Annotated[str, typer.Option(help="Of the network, a GPU and direction.")] = "200 Gbit/s",
+    ideal_network: Annotated[
+        bool, typer.Option("--ideal-network", help="It reaches that, and costs compute nothing.")
+    ] = False,
+    sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
+    as_json: Json = False,
+    png: Png = None,
+    svg: Svg = None,
+) -> None:
+    """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
+    from sim.commands.progress import progress_bar
+    from sim.report import strategies as report
+    from sim.report.figures import check_paths, save
+    from sim.scaling.lamy_poirier import family
+    from sim.scaling.strategies import alone, compare_strategies, formula_days, question
+
+    paths = [path for path in (png, svg) if path is not None]
+    check_paths(paths)
+    network = "ideal" if ideal_network else "as the A100 profile has it"
+    remarks = [
+        f"network {network}; GPUs and NVLink as calibrated; formula: GPUs at peak, all traffic hidden but tensor's",
+        "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",
+        "the paper's body was not read: its claims are held as ratios, its table is a reconstruction",
+    ]
+    if sizes is not None:
+        rows: list[dict[str, Any]] = []
+        wanted = _sizes(sizes)
+        with progress_bar("models searched") as progress:
+            for number, each in enumerate(wanted):
+                entries = compare_strategies(question(each, bandwidth, ideal_network), (THREE,))
+                shape = family(each)
+                row: dict[str, Any] = {"x": each, "params": shape.params}
+                row["batch"] = int(shape.critical_batch_sequences)
+                row |= {e.method: {**e.to_dict(), "formula_days": formula_days(e, shape)} for e in entries}
+                rows.append(row)
+                if progress is not None:
+                    progress(number + 1, len(wanted))
+        remarks.append("–: no plan fits in memory, in standard order without host memory")
+        if as_json:
+            print_json(rows)
+        else:
+            print_view(report.sizes_view(rows, remarks))
+        if paths:
+            save(report.sizes_figure(rows), paths)
+        return
+    shape, scenario = family(x), question(x, bandwidth, ideal_network)
+    with progress_bar("plans searched") as progress:
+        entries = compare_strategies(scenario, progress=progress)
+        entries += compare_strategies(scenario, (THREE,), partitioned=True)
+    single = alone(scenario)
+    if as_json:
+        print_json([{**entry.to_dict(), "formula_days": formula_days(entry, shape)} for entry in (single, *entries)])
+    else:
+        remarks += [
+            "* does not fit, and is timed all the same; † activations wait in host memory, copied beside compute"
+        ]
+        print_view(report.strategies_view(shape, scenario, single, entries, remarks))
+    if paths:
+        save(report.strategies_figure(shape, scenario, entries), paths)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        raise SpecError(f"--sizes {text!r} must be whole numbers with commas between, such as 32,64,160") from None

@@ -1,0 +1,151 @@
+"""`flopcast shortest`: how fast a model could be trained at all on a kind of cluster, and what decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.commands.options import AsJson, Png, Svg
+from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
+from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from sim.specs import Scenario
+
+
+def shortest(
+    model: Annotated[str, typer.Argument(help="A model preset, such as llama3-70b.", show_default=False)],
+    cluster: Annotated[str, typer.Option(help="A cluster preset; its nodes and network at any size.")],
+    tokens: Annotated[str | None, typer.Option(help="Tokens at a small batch; compute-optimal if not given.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of tokens.")] = None,
+    batch_law: Annotated[str, typer.Option(help="Critical batch: flopcast scaling laws.")] = "kaplan-2020",
+    critical_batch: Annotated[str | None, typer.Option(help="Itself, in tokens, instead of a law.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="Range such as 64..65536; all the cluster has if not given.")] = None,
+    batches: Annotated[str | None, typer.Option(help="Batches to try, in sequences: 512,1024.")] = None,
+    within: Annotated[str | None, typer.Option(help="Also the cheapest run that ends in time: '60 d'.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Also the shortest run for so much money: 50M.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
+    ] = None,
+    stack: Annotated[str, typer.Option(help="A software stack's preset.")] = "megatron-core",
+    profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
+    layered: Annotated[bool, typer.Option(help="Also breadth-first orders and modular pipelines.")] = True,
+    mtbf: Mtbf = None,
+    restart: Restart = "10 min",
+    spares: Spares = None,
+    write_bandwidth: WriteBandwidth = "2 TB/s",
+    price: Price = 2.0,
+    pue: Pue = 1.1,
+    as_json: AsJson = False,
+    png: Png = None,
+    svg: Svg = None,
+) -> None:
+    """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
+    from sim.commands.progress import progress_bar
+    from sim.report.figures import check_paths, save
+    from sim.scaling.goal import goal_of
+    from sim.scaling.ramp import parse_ramp
+    from sim.scaling.training_time import shortest as run
+    from sim.units import parse, parse_count
+    from sim.work.params import total_params
+
+    paths = [path for path in (png, svg) if path is not None]
+    check_paths(paths)
+    asked = _question(model, cluster, stack, profile, overrides or [])
+    sizes = (1, asked.cluster.num_gpus) if gpus is None else _range(gpus)
+    if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
+        nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
+        asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
+    goal = goal_of(
+        float(total_params(asked.model)),
+        tokens=None if tokens is None else parse_count(tokens, "tokens"),
+        loss=None if loss is None else parse_count(loss, "loss"),
+        batch_law=batch_law,
+        critical_batch=None if critical_batch is None else parse_count(critical_batch, "critical_batch"),
+    )
+    limit = None if within is None else parse(within, "s")
+    money = None if budget is None else parse_count(budget, "budget")
+    with progress_bar("batches priced and plans run") as progress:
+        frontier = run(
+            asked,
+            goal,
+            gpus=sizes,
+            batches=None if batches is None else _sizes(batches),
+            terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
+            ramp=None if ramp is None else parse_ramp(ramp),
+            layered=layered,
+            progress=progress,
+        )
+    chosen: dict[str, Any] = {}
+    if limit is not None:
+        chosen["within"] = frontier.cheapest_within(limit)
+    if money is not None:
+        chosen["budget"] = frontier.fastest_for(money)
+    if as_json:
+        import json
+
+        from sim.commands.scaling.shared import finite
+
+        data = {"scenario": asked.name, **frontier.to_dict()}
+        data |= {name: point.to_dict() for name, point in chosen.items()}
+        typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+    else:
+        from sim.report.text import console
+        from sim.report.training import frontier_view
+
+        console().print(frontier_view(asked, frontier, chosen))
+    if paths:
+        from sim.report.training_figures import frontier_figure
+
+        save(frontier_figure(asked, frontier), paths)
+
+
+def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:
+    """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
+    from pathlib import Path
+
+    from sim.specs import build_scenario
+    from sim.specs.presets import load_file_as_preset, load_preset
+
+    shape = load_preset("models", model)
+    data: dict[str, Any] = {
+        "name": f"{model} on {cluster}",
+        "model": model,
+        "cluster": cluster,
+        "stack": stack,
+        "plan": {},
+        "training": {
+            "global_batch_size": 1,
+            "sequence_length": min(int(shape.get("max_sequence_length", 2048)), 8192),
+            "precision": "bf16",
+        },
+    }
+    if profile is not None:
+        data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
+    peaks = build_scenario({**data, "training": {**data["training"], "precision": "fp32"}}, overrides).cluster.gpu
+    if "bf16" not in peaks.peak_flop_per_s:
+        data["training"]["precision"] = "fp16"
+    return build_scenario(data, overrides)
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, dots, last = text.partition("..")
+    try:
+        fewest, most = int(first), int(last if dots else first)
+    except ValueError:
+        raise SpecError(f"--gpus {text!r} must be a number or a range such as 64..4096") from None
+    if not 1 <= fewest <= most:
+        raise SpecError(f"--gpus {text!r} must go from one or more to no fewer")
+    return fewest, most
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(sorted({int(each) for each in text.split(",")}))
+    except ValueError:
+        sizes = (0,)
+    if sizes[0] < 1:
+        raise SpecError(f"--batches {text!r} must be numbers of sequences with commas between, such as 512,1024")
+    return sizes

@@ -1,0 +1,62 @@
+"""`flopcast train`: a whole run of a scenario, with failures, checkpoints, money and energy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.options import AsJson, Overrides, Png, ProfileOption, ScenarioFile, Svg
+from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
+
+
+def train(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    tokens: Annotated[str | None, typer.Option(help="Token budget, instead of the scenario's.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of a token budget.")] = None,
+    batch_law: Annotated[str, typer.Option(help="Critical batch, for --loss.")] = "kaplan-2020",
+    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data.")] = None,
+    mtbf: Mtbf = None,
+    restart: Restart = "10 min",
+    spares: Spares = None,
+    write_bandwidth: WriteBandwidth = "2 TB/s",
+    price: Price = 2.0,
+    pue: Pue = 1.1,
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+    png: Png = None,
+    svg: Svg = None,
+) -> None:
+    """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
+    from sim import load_scenario
+    from sim.report.figures import check_paths, save
+    from sim.scaling.ramp import parse_ramp
+    from sim.scaling.training import train as run
+    from sim.units import parse_count
+
+    paths = [path for path in (png, svg) if path is not None]
+    check_paths(paths)
+    asked = load_scenario(scenario, overrides or (), profile)
+    training = run(
+        asked,
+        tokens=None if tokens is None else parse_count(tokens, "tokens"),
+        loss=None if loss is None else parse_count(loss, "loss"),
+        batch_law=batch_law,
+        ramp=None if ramp is None else parse_ramp(ramp),
+        terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
+    )
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(training.to_dict(), indent=2, allow_nan=False))
+    else:
+        from sim.report.text import console
+        from sim.report.training import training_view
+
+        console().print(training_view(training))
+    if paths:
+        from sim.report.training_figures import training_figure
+
+        save(training_figure(training), paths)
+    training.answer.require_fit()

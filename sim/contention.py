@@ -1,0 +1,72 @@
+"""A scenario's messages laid out over its cluster, and what they cost where they share its links.
+
+Two things make messages slower than their cards: what a profile fitted to real machines, where groups of one kind met
+each other in real networks, and flows that meet in this program. A stream takes of a link only what the fitted rate is
+of the best rate there (`sim.costs.streams`), so that the lower of the two counts and never their product; there is no
+other way to a stream. Answers say so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.costs.block import pricing
+from sim.costs.stage import StageCosts
+from sim.costs.streams import Traffic, build_traffic
+from sim.costs.wires import best_of_network
+from sim.engines.contended import contended_costs, stretches
+from sim.engines.network import check_order
+from sim.network.topology import build_topology
+from sim.schedules import Order
+from sim.schedules.passes import visits_per_stage
+from sim.specs import Scenario
+
+_KEPT = 16
+_laid_out: dict[str, Traffic] = {}
+"""Streams of the last few scenarios: laying them out takes longer than all that is done with them here."""
+
+
+def on_shared_links(scenario: Scenario, order: Order, costs: StageCosts, step_time_s: float) -> StageCosts:
+    """The costs with every message as long as it is on average where links are shared.
+
+    Parameters
+    ----------
+    step_time_s : float
+        Of a step without contention. [s]
+
+    Raises
+    ------
+    SpecError
+        The cluster does not describe its switches.
+    ScheduleError
+        A schedule whose traffic is not laid out as flows.
+    """
+    check_order(order, costs)
+    traffic = laid_out(scenario, order, costs)
+    stretch = stretches(traffic, order, step_time_s, reduce_beside=scenario.stack.overlap_grad_reduce)
+    return contended_costs(costs, order.rank_of_stage, traffic, stretch)
+
+
+def laid_out(scenario: Scenario, order: Order, costs: StageCosts) -> Traffic:
+    """The streams of a scenario on its sound cluster."""
+    key = scenario.model_dump_json(exclude={"name", "description", "assumed"})
+    if key not in _laid_out:
+        topology = build_topology(scenario.cluster)
+        sound, visits = np.ones(topology.num_links), visits_per_stage(order)
+        found = build_traffic(scenario, costs, order.rank_of_stage, order.copies, topology, sound, visits=visits)
+        while len(_laid_out) >= _KEPT:
+            del _laid_out[next(iter(_laid_out))]
+        _laid_out[key] = found
+    return _laid_out[key]
+
+
+def contention_note(scenario: Scenario) -> str:
+    """Which of the fitted and the simulated loss an answer counts."""
+    _, _, fabric = pricing(scenario)
+    network, best = fabric.network, best_of_network(scenario.profile, fabric)
+    shared = network.shared_efficiency or network.efficiency
+    return (
+        "links are shared: a message moves at most at the rate fitted to real machines (sends "
+        f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}), a link carries up to "
+        f"the best that any reaches ({best:.0%}); the lower of the two counts, never their product"
+    )

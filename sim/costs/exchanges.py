@@ -1,0 +1,177 @@
+"""What actions move while they compute: collectives of tensor, context and data parallelism within layers.
+
+`sim.costs.block` says how much of them lengthens an action. Here is what lies behind it, for engines that let them meet
+other traffic: how long they take in full, how many bytes they move, and how much compute they may run beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.costs.block import block_costs, model_groups, pricing
+from sim.costs.collectives import COLLECTIVES, Fabric, all_gather, reduce_scatter
+from sim.costs.compute import ComputeModel
+from sim.costs.stage import head_params
+from sim.costs.zero import gathered_widths
+from sim.network.placement import Group, data_group
+from sim.specs import Scenario
+from sim.work.layers import embedding_work, head_work, layer_work
+from sim.work.operations import BlockWork, Cause, Collective, Phase
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.stages import Stage, stage_params
+
+Array = np.ndarray
+FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
+"""Rows of an Exchange; recomputation belongs to the input gradient, as does all that ZeRO moves in a backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Collectives of one kind of group in the actions of every stage. Arrays (3, stages).
+
+    group : tp, cp or dp (ZeRO's gathers and reductions).
+    beside : whether compute goes on meanwhile; else it waits.
+    seconds : with the machine to themselves. [s]
+    nbytes : that each member sends. [bytes]
+    budget : compute that may hide them. [s]
+    hidden_share : of their time within the budget, what is really hidden.
+    """
+
+    group: str
+    beside: bool
+    seconds: Array
+    nbytes: Array
+    budget: Array
+    hidden_share: float
+
+
+@dataclass(slots=True)
+class _Row:
+    """The same of one block and row, added up."""
+
+    seconds: float = 0.0
+    nbytes: float = 0.0
+    budget: float = 0.0
+
+
+_Table = dict[tuple[str, bool], list[_Row]]
+
+
+def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float) -> tuple[Exchange, ...]:
+    """Everything that the stages' actions move within layers.
+
+    Parameters
+    ----------
+    stages : tuple of Stage
+        Of all copies of the model.
+    visits : float
+        As in `sim.costs.stage.stage_costs`.
+    """
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    cut, compute, fabric = pricing(scenario)
+    groups = model_groups(scenario)
+    groups["dp"] = data_group(plan, scenario.cluster)
+    blocks = (
+        (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
+        (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
+        (head_work(model, stack, cut), head_params(scenario)),
+    )
+    tables = []
+    for (work, params), width in zip(blocks, gathered_widths(scenario), strict=True):
+        table: _Table = {}
+        _within(table, work, compute, groups, fabric)
+        if plan.zero_stage >= 2 and plan.num_replicas > 1:
+            costs = block_costs(work, compute, groups, fabric)
+            budgets = float(costs.forward_s), float(costs.backward_s)
+            _zero(table, params, width, budgets, scenario, groups["dp"], fabric, visits)
+        tables.append(table)
+    counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
+    found = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        rows = [table.get(key) or _rows() for table in tables]
+        seconds, nbytes, budget = (
+            np.array([[getattr(row, name) for row in block] for block in rows]).T @ counts.T
+            for name in ("seconds", "nbytes", "budget")
+        )
+        share = fabric.hidden_share(groups[key[0]], nbytes.max(), seconds.max())
+        found.append(Exchange(*key, seconds, nbytes, budget, float(share)))
+    return tuple(found)
+
+
+def _rows() -> list[_Row]:
+    return [_Row() for _ in range(3)]
+
+
+def _add(table: _Table, key: tuple[str, bool], row: int, seconds: float, nbytes: float, budget: float = 0.0) -> None:
+    if seconds > 0:
+        here = table.setdefault(key, _rows())[row]
+        here.seconds += seconds
+        here.nbytes += nbytes
+        here.budget += budget
+
+
+def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> None:
+    """Tensor- and context-parallel collectives of a block, as `sim.costs.block.block_costs` exposes them."""
+    phases = (
+        (FORWARD, work.forward),
+        (INPUT_GRAD, work.recompute),
+        (INPUT_GRAD, work.input_grad),
+        (WEIGHT_GRAD, work.weight_grad),
+    )
+    for row, phase in phases:
+        waits = [item for item in phase.collectives if item.group == "tp" and not item.overlapped]
+        _add(table, ("tp", False), row, *_moved(waits, groups["tp"], fabric))
+        context = [item for item in phase.collectives if item.group == "cp"]
+        beside = any(item.overlapped for item in context)
+        budget = 0.0
+        if beside:
+            budget = float(compute.phase_time(phase).get(Cause.ATTENTION, 0.0)) * (1.0 - 1.0 / groups["cp"].size)
+        _add(table, ("cp", beside), row, *_moved(context, groups["cp"], fabric), budget)
+    hidden = [item for item in work.input_grad.collectives if item.group == "tp" and item.overlapped]
+    if hidden:
+        beside_it = _compute_s(work.weight_grad, compute) + _compute_s(work.input_grad, compute, Cause.MATMUL)
+        _add(table, ("tp", True), INPUT_GRAD, *_moved(hidden, groups["tp"], fabric), beside_it)
+
+
+def _compute_s(phase: Phase, compute: ComputeModel, only: Cause | None = None) -> float:
+    return float(sum(s for cause, s in compute.phase_time(phase).items() if only in (None, cause)))
+
+
+def _moved(items: Iterable[Collective], group: Group, fabric: Fabric) -> tuple[float, float]:
+    """(seconds, bytes that each member sends) of collectives one after the other."""
+    seconds = nbytes = 0.0
+    for item in items:
+        seconds += float(COLLECTIVES[item.kind](item.nbytes, group, fabric))
+        passes = 2.0 if item.kind == "all_reduce" else 1.0
+        nbytes += float(passes * item.nbytes * (group.size - 1) / group.size)
+    return seconds, nbytes
+
+
+def _zero(
+    table: _Table,
+    params: float,
+    width: int,
+    budgets: tuple[float, float],
+    scenario: Scenario,
+    group: Group,
+    fabric: Fabric,
+    visits: float,
+) -> None:
+    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.costs.stage.zero_traffic` prices them."""
+    plan, stack = scenario.plan, scenario.stack
+    share, ring = visits / scenario.num_microbatches, (group.size - 1) / group.size
+    weights, grads = params * width, params * GRADIENT_WIDTH[stack.gradient_precision]
+    if plan.zero_stage == 3:
+        pieces = stack.gathers_per_layer
+        seconds = float(pieces * all_gather(weights / pieces, group, fabric)) * share
+        for row, budget in zip((FORWARD, INPUT_GRAD), budgets, strict=True):
+            _add(table, ("dp", stack.overlap_param_gather), row, seconds, weights * ring * share, budget)
+    if plan.zero_stage == 3 or visits > 1:
+        seconds = float(reduce_scatter(grads, group, fabric)) * share
+        # Where the gather runs beside the same backward its budget is the gather's, and is there already.
+        beside_gather = plan.zero_stage == 3 and stack.overlap_param_gather == stack.overlap_grad_reduce
+        budget = 0.0 if beside_gather else budgets[1]
+        _add(table, ("dp", stack.overlap_grad_reduce), INPUT_GRAD, seconds, grads * ring * share, budget)

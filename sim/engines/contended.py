@@ -1,0 +1,112 @@
+"""Seconds with links shared, without playing events: how much slower the average message is for meeting others.
+
+For engines that know no links. A message meets each other stream for the share of the step that the other is under way,
+its *duty*; what both would take of a link beyond all of it slows them. Those that run at one time, the gradient
+reductions of all ranks and the weight gathers of all ranks, meet for certain. `sim.engines.network` plays the same
+streams message by message; this is its first order, and knows nothing of who waits for whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sim.costs.block import Part
+from sim.costs.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Exchange
+from sim.costs.stage import StageCosts
+from sim.costs.streams import Traffic
+from sim.engines.link_use import message_counts
+from sim.engines.wire import shared_links
+from sim.engines.within import slack
+from sim.schedules import Order
+
+Array = np.ndarray
+_PARTS = {"tp": Part.TENSOR_PARALLEL, "cp": Part.CONTEXT_PARALLEL, "dp": Part.DATA_PARALLEL}
+
+
+def stretches(traffic: Traffic, order: Order, step_time_s: float, *, reduce_beside: bool) -> Array:
+    """Of every stream, how many times as long as at full speed its messages are on their links.
+
+    Parameters
+    ----------
+    step_time_s : float
+        Of the step that the messages are spread over. [s]
+    reduce_beside : bool
+        Gradients are reduced beside the backward, where they meet other traffic than each other.
+    """
+    streams = traffic.streams
+    alone, loads = shared_links(streams, traffic.health)
+    busy = message_counts(order, traffic) * np.array([each.transfer_s for each in streams]) / alone
+    duty = np.minimum(busy / step_time_s, 1.0)
+    kinds = np.array([each.kind for each in streams])
+    worst = np.ones(len(streams))
+    for row in loads:
+        here = np.flatnonzero(row)
+        load = row[here]
+        meets = _meeting(kinds[here], duty[here], reduce_beside)
+        average = load + meets @ load
+        pairs = 1.0 + (meets * np.maximum(load[:, np.newaxis] + load - 1.0, 0.0)).sum(axis=1)
+        worst[here] = np.maximum(worst[here], np.maximum(average, pairs))
+    stretched: Array = worst / alone
+    return stretched
+
+
+def _meeting(kinds: Array, duty: Array, reduce_beside: bool) -> Array:
+    """How much of the time that the stream of a row is under way that of a column is too."""
+    meets = np.broadcast_to(duty, (len(duty), len(duty))).copy()
+    for kind, alone in (("gradients", not reduce_beside), ("weights", True)):
+        these = kinds == kind
+        if alone:
+            meets[these] = 0.0
+            meets[:, these] = 0.0
+        meets[np.ix_(these, these)] = 1.0
+    np.fill_diagonal(meets, 0.0)
+    return meets
+
+
+def contended_costs(costs: StageCosts, rank_of_stage: Array, traffic: Traffic, stretch: Array) -> StageCosts:
+    """The costs with every message as long as meeting others makes it.
+
+    Parameters
+    ----------
+    rank_of_stage : array
+        As of the order.
+    stretch : array over streams
+        As of `stretches`.
+    """
+    stretch = np.append(stretch, 1.0)  # of no stream
+
+    def sends(seconds: Array, table: Array) -> Array:
+        transfer = np.array([each.transfer_s for each in traffic.streams] + [0.0])
+        return np.asarray(seconds + transfer[table] * (stretch[table] - 1.0))
+
+    def once(seconds: Array, table: Array) -> Array:
+        return np.asarray(seconds * stretch[table])
+
+    forward, backward, weight = dict(costs.forward), dict(costs.backward), costs.weight_grad
+    for inside in traffic.inside:
+        late = _late(inside.exchange, stretch[inside.stream[rank_of_stage]])
+        part = _PARTS[inside.exchange.group]
+        forward[part] = forward.get(part, 0.0) + late[FORWARD]
+        backward[part] = backward.get(part, 0.0) + late[INPUT_GRAD] + late[WEIGHT_GRAD]
+        weight = weight + late[WEIGHT_GRAD]
+    return replace(
+        costs,
+        forward=forward,
+        backward=backward,
+        weight_grad=weight,
+        send_forward=sends(costs.send_forward, traffic.forward),
+        send_backward=sends(costs.send_backward, traffic.backward),
+        reduce=once(costs.reduce, traffic.reduce),
+        reduce_tail=once(costs.reduce_tail, traffic.reduce),
+        gather=once(costs.gather, traffic.gather),
+    )
+
+
+def _late(exchange: Exchange, stretch: Array) -> Array:
+    """How much longer the actions of every stage are, by row.  [s]"""
+    late = exchange.seconds * (stretch - 1.0)
+    if exchange.beside:
+        late = late - exchange.hidden_share * slack(exchange.seconds * stretch, exchange.seconds, exchange.budget)
+    return np.asarray(late)

@@ -1,0 +1,182 @@
+"""How far links are used over a step, and where the time of messages goes, from messages that were played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.costs.streams import Traffic
+from sim.engines.timeline import Timeline
+from sim.engines.wire import Message, alone_rates, runs, shared_links
+from sim.engines.within import collectives
+from sim.network.faults import link_name
+
+Array = np.ndarray
+BINS = 400
+CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
+"""Of a message's time: before the links, on them at full speed, slower for flows of its own and of others that meet,
+waiting behind messages of its stream, and what receivers do with it."""
+KINDS = {
+    "forward": "sends forward",
+    "backward": "sends backward",
+    "gradients": "gradient reduction",
+    "weights": "weight gather",
+    "tensor": "tensor parallel",
+    "context": "context parallel",
+    "sharded": "ZeRO within layers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHistory:
+    """Use of links over a step.
+
+    edges_s : the bins of time. [s]
+    levels : of every level of links, the use of the average link that is used at all, and of the busiest, by bin.
+    links : the busiest links of every level, of those alike one with the number of the others, and their use by bin.
+    kinds : of every kind of message, seconds a step of the average stream by cause, as in CAUSES, messages and bytes.
+    """
+
+    edges_s: Array
+    levels: dict[str, tuple[Array, Array]]
+    links: dict[str, Array]
+    kinds: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Links that carry the same bytes of the same streams: the first of them, how many, and those bytes."""
+
+    link: int
+    count: int
+    streams: Array
+    nbytes: Array
+
+
+def link_history(
+    messages: Sequence[Message], traffic: Traffic, step_time_s: float, *, bins: int = BINS, most: int = 6
+) -> LinkHistory:
+    """Follow the links through a step.
+
+    Parameters
+    ----------
+    messages : sequence of Message
+        Of the whole step; what leads beyond its end is left out.
+    bins : int
+        Of time.
+    most : int
+        Busiest links of each level to name.
+    """
+    edges = np.linspace(0.0, step_time_s, bins + 1)
+    activity = _activity(messages, traffic, edges)
+    groups = _alike_links(traffic)
+    left = traffic.topology.capacity * traffic.health
+    use = np.array([g.nbytes @ activity[g.streams] / (left[g.link] * np.diff(edges)) for g in groups])
+    counts = np.array([g.count for g in groups])
+    names = [traffic.topology.classes[int(traffic.topology.class_of_link[g.link])] for g in groups]
+    levels = {}
+    for name in dict.fromkeys(links.name.removesuffix(" trunk") for links in traffic.topology.classes):
+        here = np.array([links.name.removesuffix(" trunk") == name for links in names], dtype=bool)
+        if here.any():
+            levels[name] = (np.average(use[here], axis=0, weights=counts[here]), use[here].max(axis=0))
+    labels = np.array([links.name.removesuffix(" trunk") for links in names])
+    ranked = np.argsort(-np.round(use.mean(axis=1), 12), kind="stable") if groups else np.zeros(0, dtype=int)
+    busiest = [place for name in levels for place in ranked[labels[ranked] == name][:most].tolist()]
+    links = {_label(traffic, groups[place]): use[place] for place in busiest}
+    return LinkHistory(edges, levels, links, _kinds(messages, traffic))
+
+
+def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traffic) -> list[Message]:
+    """Those that were played, those within actions that can meet nobody, and the weights gathered after the update.
+
+    Where weights are gathered beside the next step's forward, they stand at the beginning of this one.
+    """
+    program, order = timeline.program, timeline.program.order
+    _, loads = shared_links(traffic.streams, traffic.health)
+    free = ~(loads > 0).any(axis=0) & (alone_rates(traffic.streams, traffic.health) == 1.0)
+    found = list(messages)
+    assert timeline.start is not None
+    for within, begin in zip(
+        collectives(order, traffic, lambda stream: bool(free[stream])), timeline.start, strict=True
+    ):
+        now = float(begin)
+        for each in within:
+            found.append(Message(each.stream, now, now, now + each.seconds, each.seconds))
+            now += 0.0 if each.beside else each.seconds
+    took = program.costs.gather
+    begin = 0.0 if program.hide_gather else timeline.step_time - program.costs.step_setup - float(took.max(initial=0.0))
+    for rank in np.flatnonzero(traffic.gather >= 0).tolist():
+        stream = int(traffic.gather[rank])
+        end, full = begin + float(took[rank]), traffic.streams[stream].transfer_s
+        found.append(Message(stream, begin, begin, end, full))
+    return found
+
+
+def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Array:
+    """Of every stream, how many of its messages are moved in each bin."""
+    activity = np.zeros((len(traffic.streams), len(edges) - 1))
+    table = np.array(messages, dtype=float).reshape(-1, 5)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    for here in runs(table[:, 0]):
+        rows = table[here]
+        stream = int(rows[0, 0])
+        begin, end, full = rows[:, 2], rows[:, 3], rows[:, 4]
+        moved = np.clip((edges[:, np.newaxis] - begin) / np.maximum(end - begin, 1e-300), 0.0, 1.0)
+        activity[stream] = np.diff(moved @ (full / traffic.streams[stream].transfer_s))
+    return activity
+
+
+def _alike_links(traffic: Traffic) -> list[_Alike]:
+    stream = np.repeat(np.arange(len(traffic.streams)), [len(each.link) for each in traffic.streams])
+    link = np.concatenate([np.zeros(0, dtype=int), *(each.link for each in traffic.streams)])
+    nbytes = np.concatenate([np.zeros(0), *(each.link_bytes for each in traffic.streams)])
+    order = np.lexsort((stream, link))
+    stream, link, nbytes = stream[order], link[order], nbytes[order]
+    kind = traffic.topology.class_of_link
+    found: dict[tuple[int, bytes, bytes], list[slice]] = {}
+    for here in runs(link):
+        key = int(kind[link[here.start]]), stream[here].tobytes(), np.round(nbytes[here], 3).tobytes()
+        found.setdefault(key, []).append(here)
+    return [
+        _Alike(int(link[first.start]), 1 + len(others), stream[first], nbytes[first])
+        for first, *others in found.values()
+    ]
+
+
+def _label(traffic: Traffic, group: _Alike) -> str:
+    name = link_name(traffic.topology, group.link)
+    return f"{name} (+{group.count - 1:,} alike)" if group.count > 1 else name
+
+
+def _kinds(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:
+    """Where messages' time goes, kind by kind."""
+    rows = []
+    table = np.array(messages, dtype=float).reshape(-1, 5)
+    who = table[:, 0].astype(int)
+    kinds = np.array([each.kind for each in traffic.streams])
+    fixed = np.array([[each.before_s, each.after_s] for each in traffic.streams]).reshape(-1, 2)
+    rates = alone_rates(traffic.streams, traffic.health)
+    speed = np.array([each.nbytes / each.transfer_s for each in traffic.streams])
+    for kind, label in KINDS.items():
+        here = kinds[who] == kind
+        streams = int((kinds == kind).sum())
+        if not here.any():
+            continue
+        which = who[here]
+        _, queued, begin, end, full = table[here].T
+        alone = full / rates[which]
+        latency, behind = fixed[which].T
+        parts = (latency, full, alone - full, np.maximum(end - begin - alone, 0.0), begin - queued, behind)
+        rows.append(
+            {
+                "kind": label,
+                "streams": streams,
+                "messages": int(here.sum()),
+                "bytes": float((speed[which] * full).sum() / streams),
+                "seconds": {cause: float(part.sum() / streams) for cause, part in zip(CAUSES, parts, strict=True)},
+            }
+        )
+    return tuple(rows)

@@ -1,0 +1,51 @@
+"""Collectives within actions, for an engine in which they may take longer than alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.costs.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from sim.costs.streams import Traffic
+from sim.schedules import Order
+from sim.schedules.actions import B, F, I, W
+from sim.work.operations import Number
+
+ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_GRAD]}
+"""Of an Exchange, what belongs to each kind of action."""
+
+
+class Collective(NamedTuple):
+    """What one kind of group moves within an action. [s]"""
+
+    stream: int
+    beside: bool
+    seconds: float
+    budget: float
+    hidden_share: float
+
+    def late(self, took: float) -> float:
+        """How much longer the action is because this took longer than alone, slack in its budget used up first."""
+        return took - self.seconds - self.hidden_share * float(slack(took, self.seconds, self.budget))
+
+
+def slack(took: Number, alone: Number, budget: Number) -> Number:
+    """Of what a collective takes longer than alone, what the compute that may hide it still has room for.  [s]"""
+    return np.maximum(np.minimum(took, budget) - alone, 0.0)
+
+
+def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool]) -> list[tuple[Collective, ...]]:
+    """Of every action, the collectives within it that could meet other traffic."""
+    found: dict[tuple[int, int], tuple[Collective, ...]] = {}
+    for kind, which in ROWS.items():
+        for stage, rank in enumerate(order.rank_of_stage.tolist()):
+            each = []
+            for inside in traffic.inside:
+                exchange, stream = inside.exchange, int(inside.stream[rank])
+                seconds, budget = (float(table[which, stage].sum()) for table in (exchange.seconds, exchange.budget))
+                if seconds > 0 and can_meet(stream):
+                    each.append(Collective(stream, exchange.beside, seconds, budget, exchange.hidden_share))
+            found[kind, stage] = tuple(each)
+    return [found.get(key, ()) for key in zip(order.kind.tolist(), order.stage.tolist(), strict=True)]

@@ -1,0 +1,92 @@
+"""How answers show themselves in Jupyter: a small page each, readable on light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sim.engines import Timeline
+from sim.estimate import Estimate
+from sim.report.answers import (
+    estimate_figure,
+    profile_figure,
+    search_figure,
+    timeline_figure,
+    timeline_title,
+)
+from sim.report.html.lanes import draw_played
+from sim.report.html.parts import falls_of, headline, memory_rows, plan_table, title_lines
+from sim.report.html.render import render
+from sim.search import SearchResult
+from sim.shown import View
+from sim.specs import Profile
+from sim.units import show, show_time
+
+
+def estimate_html(answer: Estimate) -> str:
+    """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
+    question, plan = title_lines(answer)
+    return render(
+        "estimate.html",
+        name=answer.scenario.name,
+        question=question,
+        plan=plan,
+        facts=headline(answer),
+        peak=show(answer.peak_flop_per_s, "FLOP/s"),
+        falls=falls_of(answer),
+        memory=memory_rows(answer),
+        available=answer.memory_available_bytes,
+        assumptions=answer.assumptions,
+    )
+
+
+def timeline_html(timeline: Timeline) -> str:
+    """The lanes of the ranks, as far as the engine played them."""
+    drawing = None if timeline.start is None else draw_played(timeline)
+    return render("timeline.html", title=timeline_title(timeline), drawing=drawing, engine=timeline.engine)
+
+
+def search_html(result: SearchResult) -> str:
+    """The best plans."""
+    limit = show(result.memory_limit_bytes, "B")
+    note = (
+        f"{result.plans_priced:,} plans priced and memory-checked in {show_time(result.elapsed_s)}; "
+        f"{result.plans_feasible:,} fit in {limit} a GPU; best by {result.objective.replace('_', ' ')}"
+    )
+    if not result.finished:
+        note += f". Interrupted: {result.space.num_plans - result.plans_priced:,} plans were not looked at"
+    return render(
+        "search.html",
+        name=result.space.scenario.name,
+        model=result.space.scenario.model.name,
+        note=note,
+        plans=plan_table(result),
+        assumptions=result.assumptions,
+    )
+
+
+def profile_html(profile: Profile) -> str:
+    """Values by part, and where they come from."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, part, value in profile.values():
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        groups.setdefault(part, []).append((name, shown))
+    origin = profile.provenance
+    facts = [("How", origin.method), ("Fitted on", "; ".join(origin.fitted_on))]
+    facts += [("Not measured", "; ".join(origin.not_measured)), ("Date", origin.date)]
+    return render(
+        "profile.html",
+        name=profile.name,
+        gpu=profile.gpu,
+        groups=groups,
+        facts=[(label, value) for label, value in facts if value],
+        residuals=[(part, f"{error:.1%}", part in profile.poor_fits) for part, error in profile.residuals.items()],
+    )
+
+
+VIEWS: Mapping[str, View] = {
+    "Estimate": View(estimate_html, estimate_figure),
+    "Timeline": View(timeline_html, timeline_figure),
+    "SearchResult": View(search_html, search_figure),
+    "Profile": View(profile_html, profile_figure),
+}
+"""By name of the type."""

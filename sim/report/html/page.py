@@ -1,0 +1,149 @@
+"""The report to hand on: one file that needs nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.errors import FlopcastError, InfeasiblePlan
+from sim.estimate import Estimate
+from sim.report.html.lanes import Drawing, draw_timeline
+from sim.report.html.parts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_table, title_lines
+from sim.report.html.render import render
+from sim.report.scene import show_step
+from sim.search import SearchResult
+from sim.specs.writing import scenario_yaml
+from sim.uncertainty import record_of
+from sim.units import show, show_time
+
+MOST_ACTIONS = 2_000_000
+"""Of a step that is drawn; a longer one is said to be too long."""
+
+
+def report_page(answer: Estimate, search: SearchResult | None = None, why_no_plans: str = "") -> str:
+    """A page of HTML with the answer and all that it rests on.
+
+    Parameters
+    ----------
+    search : SearchResult, optional
+        Of the same scenario, for the plans that would do better.
+    why_no_plans : str
+        What the page says instead of them.
+    """
+    from sim import __version__
+
+    scenario = answer.scenario
+    question, plan = title_lines(answer)
+    drawing, note = _timeline(answer)
+    remedy = ""
+    try:
+        answer.require_fit()
+    except InfeasiblePlan as error:
+        remedy = str(error)
+    rows = falls_of(answer)
+    used = {row.group for row in rows}
+    text = scenario_yaml(scenario)
+    return render(
+        "report.html",
+        name=scenario.name,
+        description=scenario.description,
+        question=question,
+        plan=plan,
+        facts=headline(answer),
+        remedy=remedy,
+        peak=show(answer.peak_flop_per_s, "FLOP/s"),
+        masked=answer.mfu > 1.005 * answer.breakdown.shares()["flop_at_peak"],
+        falls=rows,
+        groups=[(kind, LABELS[kind]) for kind in dict.fromkeys(GROUPS.values()) if kind in used],
+        memory=memory_rows(answer),
+        available=answer.memory_available_bytes,
+        drawing=drawing,
+        timeline_note=note,
+        plans=None if search is None else plan_table(search),
+        plan_gpus=f"{answer.num_gpus:,}",
+        plans_note=why_no_plans if search is None else _search_note(answer, search),
+        assumptions=answer.assumptions,
+        trust=_trust(answer),
+        provenance=_provenance(answer),
+        residuals=_residuals(answer),
+        version=__version__,
+        engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
+        engine_name=answer.engine,
+        profile=scenario.profile.name,
+        stack=scenario.stack.name,
+        yaml=text,
+        yaml_lines=text.count("\n"),
+    )
+
+
+def _timeline(answer: Estimate) -> tuple[Drawing | None, str]:
+    """The drawing, and the sentence above it."""
+    if answer.timeline.start is None:
+        return None, f"Engine {answer.engine} gives totals, not a time for every action."
+    plan = answer.scenario.plan
+    if plan.num_stages * answer.num_microbatches > MOST_ACTIONS:
+        return None, "The step has too many actions to be drawn one by one."
+    try:
+        drawing = draw_timeline(show_step(answer.scenario, answer.engine, answer))
+    except FlopcastError as error:
+        return None, str(error)
+    rows = len(drawing.ranks)
+    lanes = f"{rows} of {plan.pp} pipeline ranks" if plan.pp > rows else "every pipeline rank"
+    verb = "do" if plan.pp > rows else "does"
+    part = "the beginning and the end of the step; what lies between repeats" if drawing.breaks else "the whole step"
+    return drawing, f"What {lanes} of one replica {verb}: {part}."
+
+
+def _search_note(answer: Estimate, search: SearchResult) -> str:
+    best = search.best[0].answer
+    gain = answer.step_time_s / best.step_time_s - 1
+    verdict = (
+        f"The best takes {show_time(best.step_time_s)}, where this plan takes "
+        if gain > 0.005
+        else "None is faster than this plan's "
+    )
+    return (
+        f"{search.plans_priced:,} plans were priced and memory-checked by the closed form, {search.plans_feasible:,} "
+        f"fit; the best {search.confirmed} were run on the exact engine. {verdict}{show_time(answer.step_time_s)}."
+    )
+
+
+def _trust(answer: Estimate) -> str:
+    """The validation record behind the interval, in a sentence."""
+    record = record_of(answer.scenario)
+    low, high = answer.step_time_interval_s
+    interval = f"The 90 % interval of the step time, {show_time(low)} to {show_time(high)},"
+    if not record.runs:
+        return f"{interval} is a guess: no published run of this kind was predicted."
+    runs = "run" if record.runs == 1 else "runs"
+    families = "family" if record.families == 1 else "families"
+    wider = " It is half as wide again because something was extrapolated." if _extrapolated(answer) else ""
+    return (
+        f"{interval} comes from how far predictions missed {record.runs:,} published {runs} of {record.families} "
+        f"{families} of the kind “{record.kind}”, each predicted without its own family in the fits.{wider}"
+    )
+
+
+def _extrapolated(answer: Estimate) -> bool:
+    return any("extrapolated" in note for note in answer.assumptions)
+
+
+def _provenance(answer: Estimate) -> list[tuple[str, str]]:
+    origin = answer.scenario.profile.provenance
+    rows = [
+        ("Profile", f"{answer.scenario.profile.name}, made for {answer.scenario.profile.gpu}"),
+        ("How", origin.method),
+        ("Fitted on", "; ".join(origin.fitted_on)),
+        ("Not measured", "; ".join(origin.not_measured)),
+        ("Date", origin.date),
+    ]
+    return [(label, value) for label, value in rows if value]
+
+
+def _residuals(answer: Estimate) -> list[tuple[str, str, str]]:
+    profile = answer.scenario.profile
+    parts: dict[str, Any] = dict.fromkeys((*profile.residuals, *profile.unseen))
+
+    def share(table: dict[str, float], part: str) -> str:
+        return f"{table[part]:.1%}" if part in table else ""
+
+    return [(part, share(profile.residuals, part), share(profile.unseen, part)) for part in parts]

@@ -1,0 +1,188 @@
+"""Figures of a search: the Pareto front of its plans, and what each value of each axis costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.report.figures import new_figure
+from sim.report.search import cell
+from sim.report.sensitivity import NAMES
+from sim.search import SearchResult, ValueCost
+from sim.search.among import column, fitting
+from sim.units import show_short
+
+WIDTH = 9.0
+"""Inches."""
+CAUSE_COLOURS = {
+    "recompute": "#CC79A7",
+    "tensor_parallel_comm": "#0072B2",
+    "pipeline_bubble": "#E69F00",
+    "data_parallel_comm": "#56B4E9",
+    "matmul_inefficiency": "#009E73",
+    "pipeline_comm": "#D55E00",
+    "stage_imbalance": "#F0E442",
+    "memory_bound": "#8C564B",
+    "host_wait": "#332288",
+}
+OTHER_CAUSE, NOTHING = "#999999", "#D55E00"
+TALLEST = 1.0
+"""Losses beyond this share are cut off, and say how large they are."""
+CLOUD = 20_000
+"""Plans drawn behind a front."""
+NAMED = 5
+"""Plans of a front that are named."""
+
+
+def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
+    """Plans that none beats in step time, memory, GPUs and cost; with several numbers of GPUs also what they cost."""
+    front = result.pareto()
+    gpus = column(result, "num_gpus")
+    sizes = np.unique(gpus[front])
+    figure = new_figure(width_in if len(sizes) > 1 else 0.8 * width_in, 4.8)
+    panels = figure.subplots(1, 2 if len(sizes) > 1 else 1, squeeze=False)[0]
+    seconds, nbytes = result.step_time_s, result.memory_bytes / 1e9
+    fits = np.flatnonzero(fitting(result))
+    fits = fits[:: max(1, len(fits) // CLOUD)]
+    left = panels[0]
+    shown = fits[seconds[fits] < 4 * seconds[front].max()]
+    left.plot(nbytes[shown], seconds[shown], ".", color="0.85", ms=2, zorder=0, rasterized=True, label="plans that fit")
+    from matplotlib import colormaps
+
+    shades = [colormaps["viridis"](share) for share in np.linspace(0, 0.9, len(sizes))]
+    for size, shade in zip(sizes.tolist(), shades, strict=True):
+        own = front[gpus[front] == size]
+        own = own[np.argsort(nbytes[own])]
+        left.step(nbytes[own], seconds[own], "o-", where="post", color=shade, lw=1.2, ms=4, label=f"{size:,} GPUs")
+    left.axvline(result.memory_limit_bytes / 1e9, color="0.3", lw=1, ls="--")
+    left.text(result.memory_limit_bytes / 1e9, 0.98, "memory of a GPU", transform=left.get_xaxis_transform(),
+              rotation=90, fontsize=8, ha="right", va="top")  # fmt: skip
+    left.set_ylim(0.9 * seconds[front].min(), 1.5 * seconds[front].max())
+    left.set(yscale="log", xlabel="memory of the fullest GPU [GB]", ylabel="step time [s], closed form")
+    _plain(left.yaxis)
+    if len(sizes) == 1:
+        _name_plans(left, result, front, nbytes, seconds)
+        _cost_axis(left, result, int(sizes[0]))
+        left.legend(frameon=False, fontsize=8)
+    else:
+        _costs(panels[1], result, front, sizes, shades)
+    figure.suptitle(f"{result.space.scenario.name}: plans that none beats in time, memory, GPUs and cost",
+                    x=0.01, ha="left", fontsize=11)  # fmt: skip
+    return figure
+
+
+def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarray, shades: Sequence[Any]) -> None:
+    """The fastest plan of each size: what the run takes and costs."""
+    gpus, seconds = column(result, "num_gpus"), result.step_time_s
+    steps, time_unit, cost_unit = _run(result)
+    times = np.array([seconds[front[gpus[front] == size]].min() * steps for size in sizes])
+    costs = times * sizes
+    unbeaten = np.array([not ((times <= t) & (costs <= c) & (times + costs < t + c)).any()
+                         for t, c in zip(times, costs, strict=True)])  # fmt: skip
+    order = np.flatnonzero(unbeaten)[np.argsort(times[unbeaten])]
+    panel.step(
+        times[order], costs[order], where="post", color="0.6", lw=1, zorder=0, label="none is faster and cheaper"
+    )
+    for size, time, cost, shade, best in zip(sizes.tolist(), times, costs, shades, unbeaten, strict=True):
+        panel.plot(time, cost, "o", color=shade, mfc=shade if best else "none", ms=6)
+        panel.annotate(f"{size:,}", (time, cost), xytext=(4, 4), textcoords="offset points", fontsize=7.5)
+    panel.legend(frameon=False, fontsize=8)
+    panel.set(xscale="log", yscale="log", xlabel=f"fastest plan: {time_unit}", ylabel=f"cost [{cost_unit}]")
+    panel.set_title("fastest plan of each number of GPUs\n(hollow: another is faster and cheaper)", fontsize=9)
+    for axis in (panel.xaxis, panel.yaxis):
+        _plain(axis)
+
+
+def _cost_axis(panel: Any, result: SearchResult, gpus: int) -> None:
+    """Cost beside time, which it follows where the number of GPUs is given."""
+    steps, _, cost_unit = _run(result)
+    factor = steps * gpus
+    beside = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
+    beside.set_ylabel(f"cost [{cost_unit}]")
+    _plain(beside.yaxis)
+
+
+def _run(result: SearchResult) -> tuple[float, str, str]:
+    """(what a step time is multiplied by, unit of time, unit of cost): of the whole run where its tokens are known."""
+    training = result.space.scenario.training
+    if training.tokens is None:
+        return 1.0, "step time [s]", "GPU-seconds a step"
+    return training.tokens / training.tokens_per_step / 86400, "time of the run [days]", "GPU-days of the run"
+
+
+def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.ndarray, seconds: np.ndarray) -> None:
+    """A few plans of the front, evenly along it."""
+    own = front[np.argsort(nbytes[front])]
+    for number in np.unique(np.linspace(0, len(own) - 1, min(NAMED, len(own))).round().astype(int)).tolist():
+        place = int(own[number])
+        plan = result.scenario_at(place).plan
+        layout = f"tp {plan.tp} pp {plan.pp} mbs {plan.microbatch_size} v {plan.num_chunks}"
+        text = f"{layout}\n{plan.recompute}, ZeRO {plan.zero_stage}"
+        side = "right" if number > 0.8 * len(own) else "left"
+        panel.annotate(text, (nbytes[place], seconds[place]), xytext=(5 if side == "left" else 0, 5), ha=side,
+                       textcoords="offset points", fontsize=7)  # fmt: skip
+
+
+def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in: float = 1.2 * WIDTH) -> Any:
+    """A panel an axis: the loss of the best plan with each value, coloured by what most of it is."""
+    axes = list(dict.fromkeys(each.axis for each in costs))
+    columns = min(3, len(axes))
+    rows = -(-len(axes) // columns)
+    figure = new_figure(width_in, 0.6 + 2.1 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    used: dict[str, str] = {}
+    for panel, axis in zip(panels, axes, strict=False):
+        _bars(panel, [each for each in costs if each.axis == axis], used)
+        panel.set_title(NAMES[axis], fontsize=10)
+    for panel in panels[len(axes) :]:
+        panel.axis("off")
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=cause.replace("_", " ")) for cause, colour in used.items()]
+    best = result.best[0].scenario.plan
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8, title="most of it",
+                  title_fontsize=9)  # fmt: skip
+    figure.suptitle(
+        f"{result.space.scenario.name}: what each value costs against the best plan (tp {best.tp}, pp {best.pp}, "
+        f"micro-batch {best.microbatch_size}); ×: none fits",
+        x=0.01, ha="left", fontsize=11,
+    )  # fmt: skip
+    return figure
+
+
+def _bars(panel: Any, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
+    losses = [each.loss for each in rows if each.loss is not None]
+    top = min(TALLEST, max([0.05, *losses]))
+    for place, each in enumerate(rows):
+        if each.loss is None:
+            panel.plot(place, 0, "x", color=NOTHING, ms=7, mew=2, clip_on=False)
+            continue
+        cause = max(each.causes, key=lambda name: each.causes[name]) if each.loss > 0 else ""
+        colour = CAUSE_COLOURS.get(cause, OTHER_CAUSE)
+        if cause:
+            used[cause if cause in CAUSE_COLOURS else "another"] = colour
+        panel.bar(place, 100 * min(each.loss, top), color=colour, width=0.75)
+        label = "best" if each.is_best else f"{100 * each.loss:+.{0 if abs(each.loss) > 0.1 else 1}f}"
+        weight = "bold" if each.is_best else "normal"
+        size = 7 if len(rows) < 9 else 5.5
+        height = 100 * max(min(each.loss, top), 0)
+        panel.text(place, height, label, ha="center", va="bottom", fontsize=size, weight=weight)
+    panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7,
+                     rotation=0 if len(rows) < 9 else 60)  # fmt: skip
+    panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), 115 * top)
+    panel.set_ylabel("loss [%]", fontsize=8)
+    panel.tick_params(axis="y", labelsize=7)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _plain(axis: Any) -> None:
+    """A logarithmic axis with numbers as people write them, and not too many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    subs = (1, 2, 5) if high > 8 * low else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: show_short(value) if value >= 1e4 else f"{value:,.4g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,129 @@
+"""Where a plan stands in a search, in a terminal: its rank, what it loses where, and the way to the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sim.estimate import Estimate
+from sim.report.search import COLUMNS, cell, largest, plan_line, signed
+from sim.search import SearchResult, Standing, Step, Why
+from sim.search.among import loss_of
+from sim.units import show_time
+
+SEEN = 0.001
+"""Share of the best step time below which a difference is not shown."""
+
+
+def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Group:
+    """What rules a plan out, or what it loses where against the best."""
+    asked = " ".join(f"plan.{name}={cell(value)}" for name, value in named.items())
+    title = Text(f"Why not {asked}?", style="bold")
+    if why.answer is None:
+        return Group(title, Text(f"Ruled out: {why.ruled_out}"))
+    place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
+    if why.tried:
+        place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
+    return Group(
+        title,
+        f"The best such plan ({plan_line(why.answer)}) takes {show_time(why.answer.step_time_s)}, "
+        f"{lost(result, why.answer)} against the best{place}.",
+        *_explained(result, why.answer, why.losses, why.steps),
+    )
+
+
+def standing_view(result: SearchResult, standing: Standing, title: str) -> Group:
+    """The rank of one plan among all and among those of its techniques, and what better ones save."""
+    lines: list[RenderableType] = [Text(title, style="bold")]
+    answer = standing.answer
+    lines.append(
+        f"{plan_line(answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against the best"
+        + (f"; not ranked: {standing.ruled_out}" if standing.ruled_out else "")
+    )
+    for each in standing.among:
+        best = each.best.answer
+        change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
+        rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
+        said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
+        own = best.scenario.plan == answer.scenario.plan
+        lines.append(f"  {rank}{each.of:,} {each.kind}; best of them {'itself' if own else said}")
+    return Group(*lines, *_explained(result, answer, standing.losses, standing.steps))
+
+
+def own_line(result: SearchResult, standing: Standing) -> Text:
+    """The scenario's own plan in a line or two."""
+    answer = standing.answer
+    line = Text("The scenario's own plan: ", style="bold")
+    if standing.ruled_out:
+        return line.append(standing.ruled_out, style="not bold")
+    ranks = [f"{ordinal(each.rank)} of {each.of:,} {each.kind}" for each in standing.among[:2] if each.rank]
+    line.append(
+        f"{show_time(answer.step_time_s)}, {lost(result, answer)}; {', '.join(ranks)} (--why own says why)",
+        style="not bold",
+    )
+    return line
+
+
+def _explained(
+    result: SearchResult, answer: Estimate, losses: Mapping[str, float], steps: Sequence[Step]
+) -> list[RenderableType]:
+    """Step time by cause against the best, and the way there."""
+    best = result.best[0].answer
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for cause, seconds in losses.items():
+        if abs(seconds) >= SEEN * best.step_time_s:
+            table.add_row(cause.replace("_", " "), signed(seconds), f"{seconds / best.step_time_s:+.1%}")
+    what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
+    parts: list[RenderableType] = [f"{what}, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
+    if steps:
+        parts += [
+            "From it to the best, a technique at a time, or those together that only then fit or save; each saves "
+            "what it does after those above it:",
+            Padding(_way(answer, best, steps), (0, 0, 0, 2), expand=False),
+        ]
+    return parts
+
+
+def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("changed", "saves", "then", "of that"):
+        table.add_column(heading, justify="right" if heading in ("saves", "then") else "left")
+    table.add_row("", "", show_time(start.step_time_s), "")
+    for step in steps:
+        changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
+        table.add_row(
+            changes,
+            signed(step.saved_s).removeprefix("+"),
+            show_time(step.answer.step_time_s),
+            largest(step.causes, SEEN * best.step_time_s),
+        )
+    return table
+
+
+def differences(one: Estimate, other: Estimate) -> str:
+    """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`."""
+    old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
+    found = [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
+    return ", ".join(found) or "the same plan"
+
+
+def label(name: str) -> str:
+    """What a field of a plan or stack is called in tables."""
+    return COLUMNS.get(name, name.replace("_", " "))
+
+
+def lost(result: SearchResult, answer: Estimate) -> str:
+    """What an answer loses against the best, by the objective."""
+    return f"{loss_of(result, answer):+.1%}" + (
+        "" if result.objective == "step_time" else f" by {result.objective.replace('_', ' ')}"
+    )
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `22nd`, `713th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"

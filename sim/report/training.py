@@ -1,0 +1,127 @@
+"""Whole runs in a terminal: one scenario's, and the frontier of the shortest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sim.report.text import heading
+from sim.scaling.run import TrainingRun
+from sim.scaling.training import Training
+from sim.scaling.training_time import Frontier, Point
+from sim.specs import ParallelPlan, Scenario
+from sim.units import show, show_count, show_short, show_time, significant
+
+JOULES_PER_GWH = 3.6e12
+
+
+def training_view(training: Training) -> Group:
+    """Days, goodput, money and energy of a run, each with its 90 % interval."""
+    run, low, high = training.run, training.low, training.high
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim", overflow="fold")
+    table.add_row("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens")
+    table.add_row("Work", show_time(run.useful_s), _between(show_time(low.useful_s), show_time(high.useful_s)))
+    lost = {
+        "checkpoints": run.goodput.checkpoints,
+        "lost work": run.goodput.lost_work,
+        "restarts": run.goodput.restarts,
+        "waiting for nodes": run.goodput.waiting,
+    }
+    parts = ", ".join(f"{name} {share:.1%}" for name, share in lost.items() if share >= 5e-4)
+    table.add_row("Goodput", f"{run.goodput.useful:.1%}", parts)
+    table.add_row(
+        "Wall clock", Text(show_time(run.wall_s), style="bold green"),
+        _between(show_time(low.wall_s), show_time(high.wall_s)),
+    )  # fmt: skip
+    table.add_row(
+        "GPU-hours", show_short(run.gpu_hours), _between(show_short(low.gpu_hours), show_short(high.gpu_hours))
+    )
+    table.add_row("Cost", show_short(run.cost), _between(show_short(low.cost), show_short(high.cost)))
+    table.add_row("Energy", _energy(run), _between(_energy(low), _energy(high)))
+    pause = show_time(training.run.checkpoints.blocking_s)
+    table.add_row("Checkpoints", f"{show_time(run.checkpoints.interval_s)}", f"apart, {pause} each")
+    notes = Padding("\n".join(f"• {note}" for note in training.assumptions), (0, 0, 0, 2), expand=False)
+    return Group(heading(training.answer), "", Padding(table, (0, 0, 0, 2)), "", Text("Assumptions", "bold"), notes)
+
+
+def _between(low: str, high: str) -> str:
+    return f"90 %: {low} to {high}"
+
+
+def _energy(run: TrainingRun) -> str:
+    return show(run.energy_j / 3.6e3, "Wh")
+
+
+def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, Point]) -> Group:
+    """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
+    goal = frontier.goal
+    title = Text(scenario.name, style="bold")
+    title.append(
+        f"  {show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch\n"
+        f"critical batch {show_short(goal.critical_batch)} tokens: never fewer than {goal.least_steps:,.0f} steps\n",
+        style="not bold",
+    )
+    title.append(
+        f"{frontier.plans:,} plans of {len(frontier.batches)} batches priced, {frontier.confirmed} run exactly, in "
+        f"{show_time(frontier.elapsed_s)}",
+        style="dim",
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    headings = ("GPUs", "batch", "days", "cost", "GWh", "MFU", "limit", "loses", "plan")
+    for name in headings:
+        table.add_column(name, justify="left" if name in ("limit", "loses", "plan") else "right", no_wrap=True)
+    for point in frontier.points:
+        table.add_row(*_row(point))
+    fastest, cheapest = frontier.fastest, frontier.cheapest
+    lines = [
+        Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)),
+        Text.assemble(("Cheapest  ", "bold"), _sentence(cheapest)),
+    ]
+    words = {"within": "In time   ", "budget": "In budget "}
+    lines += [Text.assemble((words[name], "bold"), _sentence(point)) for name, point in chosen.items()]
+    notes = Padding("\n".join(f"• {note}" for note in frontier.assumptions), (0, 0, 0, 2), expand=False)
+    legend = Text(
+        "loses: share of the time that would be saved if the largest cause were gone. plan: tp·pp·dp, micro-batch, "
+        "schedule and chunks",
+        style="dim",
+    )
+    return Group(title, "", table, legend, "", *lines, "", Text("Assumptions", style="bold"), notes)
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    run = point.run
+    cause, share = next(iter(point.losses.items()))
+    return (
+        f"{run.num_gpus:,}",
+        show_short(point.batch_tokens),
+        significant(run.days),
+        show_short(run.cost),
+        significant(run.energy_j / JOULES_PER_GWH),
+        f"{point.answer.mfu:.0%}",
+        point.limit,
+        f"{cause} {share:.0%}",
+        plan_words(point.answer.scenario.plan),
+    )
+
+
+def plan_words(plan: ParallelPlan) -> str:
+    """A plan in a few characters: 8·16·24 1 1f1b."""
+    chunks = f"×{plan.num_chunks}" if plan.num_chunks > 1 else ""
+    return f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size} {plan.schedule}{chunks}"
+
+
+def _sentence(point: Point) -> str:
+    run = point.run
+    low, high = point.days_interval
+    return (
+        f"{significant(run.days)} days (90 %: {significant(low)} to {significant(high)}) on {run.num_gpus:,} GPUs, "
+        f"batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} steps, {show_short(run.cost)}, limited by "
+        f"{point.limit}"
+    )

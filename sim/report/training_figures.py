@@ -1,0 +1,139 @@
+"""Figures of whole runs. Every function returns a figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.breakdown import CAUSES
+from sim.report.figures import new_figure
+from sim.scaling.loss_laws import power_sum_loss
+from sim.scaling.published import BESIROGLU
+from sim.scaling.training import Training
+from sim.scaling.training_time import Frontier
+from sim.specs import Scenario
+from sim.units import show_count, show_short, significant
+
+JOULES_PER_GWH = 3.6e12
+LIMIT_COLOURS = {
+    "GPUs": "#009E73",
+    "batch": "#0072B2",
+    "bubble": "#56B4E9",
+    "network": "#CC79A7",
+    "latency": "#E69F00",
+    "memory": "#D55E00",
+    "failures": "#3B3B3B",
+}
+_LOST = {
+    "checkpoints": "writing checkpoints",
+    "lost_work": "work lost in failures",
+    "restarts": "restarts",
+    "waiting": "waiting for nodes",
+}
+
+
+def training_figure(training: Training) -> Any:
+    """Where the days of a run go, and how the loss falls on the way."""
+    answer, run = training.answer, training.run
+    figure = new_figure(11, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    shares = answer.breakdown.shares()
+    days = {cause.replace("_", " "): shares[cause] * run.useful_s / 86400 for cause in CAUSES}
+    days |= {label: getattr(run.goodput, name) * run.days for name, label in _LOST.items()}
+    days = {name: value for name, value in days.items() if value >= 0.001 * run.days}
+    names, ends = list(days), np.cumsum(list(days.values()))
+    lost = set(_LOST.values())
+    colours = ["#009E73" if name == "flop at peak" else "#3B3B3B" if name in lost else "#E69F00" for name in names]
+    left.barh(names, list(days.values()), left=ends - list(days.values()), color=colours)
+    for row, (end, value) in enumerate(zip(ends, days.values(), strict=True)):
+        left.annotate(f" {significant(value, 2)}", (end, row), va="center", fontsize=8)
+    left.invert_yaxis()
+    left.set(xlabel="days", xlim=(0, run.days * 1.1))
+    left.set_title("where the days go: arithmetic, what slows it, failures", fontsize=10)
+    low, high = training.low.days, training.high.days
+    tokens = np.geomspace(run.tokens / 1000, run.tokens, 200)
+    loss = power_sum_loss(answer.params, tokens, BESIROGLU)
+    share = tokens / run.tokens
+    right.plot(share * run.days, loss, color="#0072B2", lw=1.8)
+    around = [[run.days - low], [high - run.days]]
+    right.errorbar(run.days, loss[-1], xerr=around, fmt="o", color="#0072B2", capsize=3, label="90 % interval")
+    right.annotate(
+        f"{significant(run.days)} days, loss {loss[-1]:.2f}", (run.days, loss[-1]), xytext=(-6, 8),
+        textcoords="offset points", ha="right", fontsize=9,
+    )  # fmt: skip
+    right.set(xlabel="days", ylabel="loss by Besiroglu 2024 [nats/token]", xlim=(0, None), ylim=(None, loss[20]))
+    right.set_title("what they buy", fontsize=10)
+    right.legend(frameon=False, fontsize=8)
+    for panel in (left, right):
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="x", alpha=0.25, lw=0.6)
+    title = f"{answer.scenario.name}: {show_count(run.tokens)} tokens on {run.num_gpus:,} GPUs"
+    figure.suptitle(f"{title}, goodput {run.goodput.useful:.1%}", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
+    """Days against GPUs, and money and energy against days; every point coloured by what limits it."""
+    figure = new_figure(11, 4.6)
+    left, right = figure.subplots(1, 2)
+    gpus = np.array([point.run.num_gpus for point in frontier.points], dtype=float)
+    days = np.array([point.run.days for point in frontier.points])
+    cost = np.array([point.run.cost for point in frontier.points])
+    low, high = np.array([point.days_interval for point in frontier.points]).T
+    left.fill_between(gpus, low, high, color="#0072B2", alpha=0.12, lw=0, label="90 %")
+    left.plot(gpus, days, color="0.6", lw=1.2, zorder=1)
+    ideal = days[0] * gpus[0] / gpus
+    left.plot(gpus, ideal, color="0.6", lw=1, ls=":", label="as good as the smallest")
+    right.plot(days, cost, color="0.6", lw=1.2, zorder=1)
+    for limit, colour in LIMIT_COLOURS.items():
+        here = np.array([point.limit == limit for point in frontier.points])
+        if here.any():
+            left.scatter(gpus[here], days[here], color=colour, label=f"limited by {limit}", zorder=2)
+            right.scatter(days[here], cost[here], color=colour, zorder=2)
+    for point, where in ((frontier.fastest, "shortest"), (frontier.cheapest, "cheapest")):
+        run = point.run
+        text = f"{where}\n{significant(run.days)} days"
+        side, gap = ("right", -8) if where == "shortest" else ("left", 8)
+        left.annotate(text, (run.num_gpus, run.days), xytext=(gap, 10), textcoords="offset points", ha=side, fontsize=8)
+        right.annotate(
+            f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(-gap, -gap - 8 if gap > 0 else 6),
+            textcoords="offset points", ha="left" if where == "shortest" else "right", fontsize=8,
+        )  # fmt: skip
+    left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="days, failures included")
+    right.set(xscale="log", xlabel="days, failures included", ylabel="cost", ylim=(0, None))
+    joules = frontier.fastest.run.energy_j / frontier.fastest.run.cost
+    energy = right.secondary_yaxis(
+        "right",
+        functions=(lambda money: money * joules / JOULES_PER_GWH, lambda gwh: gwh * JOULES_PER_GWH / joules),
+    )
+    energy.set_ylabel("energy [GWh]")
+    right.yaxis.set_major_formatter(lambda value, _: show_short(value) if value else "0")
+    for panel in (left, right):
+        panel.spines[["top"]].set_visible(False)
+        panel.grid(alpha=0.25, lw=0.6)
+        _plain(panel)
+    left.legend(frameon=False, fontsize=8)
+    left.set_title("the fastest run of every size", fontsize=10)
+    right.set_title("what time costs", fontsize=10)
+    goal = frontier.goal
+    figure.suptitle(
+        f"{scenario.name}: {show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens, critical batch "
+        f"{show_short(goal.critical_batch)}",
+        x=0.01,
+        ha="left",
+        fontsize=12,
+    )
+    return figure
+
+
+def _plain(panel: Any) -> None:
+    """Numbers as people write them on logarithmic axes."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes = [panel.xaxis] + ([panel.yaxis] if panel.get_yscale() == "log" else [])
+    for axis in axes:
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 1e3 else (1.0, 3.0)))
+        axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+        axis.set_minor_formatter(NullFormatter())

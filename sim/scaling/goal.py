@@ -1,0 +1,112 @@
+"""What a run has to reach, as data and steps at any batch: a loss or a token budget under a critical-batch law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.scaling.allocation import flop_for_params
+from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
+from sim.scaling.critical_batch import critical_batch_laws, get_critical_batch_law, mccandlish_batch
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
+from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
+from sim.units import show_short
+from sim.work.operations import Number
+
+DEFAULT_BATCH_LAW = "kaplan-2020"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A model trained to a loss, as what that takes.
+
+    min_tokens : data far below the critical batch. [tokens]
+    critical_batch : by McCandlish's definition: there twice the data and twice the least steps are needed. [tokens]
+    loss : at the end, by a loss law; nan where it was not asked for and no law gives it.
+    notes : what was assumed.
+    """
+
+    params: float
+    min_tokens: float
+    critical_batch: float
+    loss: float
+    notes: tuple[str, ...] = ()
+
+    def tokens(self, batch_tokens: Number) -> Number:
+        """Data that the goal takes at a batch of so many tokens.  [tokens]"""
+        return tokens_needed(self.min_tokens, batch_tokens, self.critical_batch)
+
+    def steps(self, batch_tokens: Number) -> Number:
+        """Optimizer steps that the goal takes at a batch of so many tokens."""
+        return steps_needed(self.min_tokens, batch_tokens, self.critical_batch)
+
+    @property
+    def least_steps(self) -> float:
+        """Optimizer steps that no batch, however large, goes below."""
+        return self.min_tokens / self.critical_batch
+
+
+def goal_of(
+    params: float,
+    *,
+    tokens: float | None = None,
+    loss: float | None = None,
+    batch_law: str = DEFAULT_BATCH_LAW,
+    critical_batch: float | None = None,
+    loss_law: LossLaw | None = None,
+) -> Goal:
+    """The goal of training `params` parameters on so many tokens, or to a loss.
+
+    Parameters
+    ----------
+    tokens : float, optional
+        Data at a batch far below the critical one. Default: what `loss` takes; without a loss, what is compute-optimal.
+    loss : float, optional
+        At the end. [nats/token]
+    batch_law : str
+        Of the critical batch, one that names a limit.
+    critical_batch : float, optional
+        Itself, by McCandlish's definition, instead of a law. [tokens]
+    loss_law : LossLaw, optional
+        That turns loss into data and data into loss.
+
+    Raises
+    ------
+    SpecError
+        Both tokens and loss, a loss that the model cannot reach, or an unknown law.
+    """
+    require_positive(params=params)
+    law = loss_law or get_law(DEFAULT_LAW)
+    if tokens is not None and loss is not None:
+        raise SpecError("give either tokens or a loss; the loss law says what the other is")
+    notes = []
+    if loss is not None:
+        tokens = tokens_for_loss(loss, params, form_of(law))
+        notes.append(f"{show_short(tokens)} tokens for a loss of {loss:g} by {law.name}")
+    elif tokens is None:
+        tokens = float(flop_for_params(params, law)) / FLOP_PER_PARAM_TOKEN / params
+        notes.append(f"{show_short(tokens)} tokens, compute-optimal by {law.name}")
+    require_positive(tokens=tokens)
+    if loss is None:
+        loss = float("nan") if law.form is None else float(power_sum_loss(params, tokens, law.form))
+    if critical_batch is None:
+        facts = {"params": params, "tokens": tokens, "loss": loss, "flop": FLOP_PER_PARAM_TOKEN * params * tokens}
+        critical_batch = float(mccandlish_batch(batch_law, **facts))
+        checked = get_critical_batch_law(batch_law).checked
+        others = _other_laws(batch_law, facts)
+        notes.append(f"critical batch by {batch_law} ({checked}); other laws: {others}")
+    require_positive(critical_batch=critical_batch)
+    notes.append("data at batch B: (1 + B/critical) times the least (McCandlish et al. 2018)")
+    return Goal(params, tokens, critical_batch, loss, tuple(notes))
+
+
+def _other_laws(name: str, facts: dict[str, float]) -> str:
+    """What the laws that name a limit say that was not chosen."""
+    found = {
+        law.name: float(mccandlish_batch(law.name, **facts))
+        for law in critical_batch_laws().values()
+        if law.data_overhead is not None and law.name != name and np.isfinite([facts[need] for need in law.needs]).all()
+    }
+    return ", ".join(f"{show_short(batch)} ({other})" for other, batch in found.items())

@@ -1,0 +1,157 @@
+"""Step times of every plan of several batches, by number of GPUs: what a shortest run is looked up in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import InfeasiblePlan
+from sim.estimate import Estimate, estimate
+from sim.search import SearchResult, search
+from sim.search.layered import LayeredTable, best_of, layered_table
+from sim.specs import ParallelPlan, Scenario
+
+Array = np.ndarray
+
+CONFIRMED = 3
+"""Of one size, how many of the closed form's best plans the exact engine runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest plan on every number of GPUs.
+
+    num_gpus : increasing.
+    place : of the plan in its table.
+    """
+
+    num_gpus: Array
+    seconds: Array
+    place: Array
+
+    def at(self, num_gpus: int) -> float:
+        """Step time on exactly so many; infinite where there is no plan.  [s]"""
+        index = int(np.searchsorted(self.num_gpus, num_gpus))
+        found = index < len(self.num_gpus) and self.num_gpus[index] == num_gpus
+        return float(self.seconds[index]) if found else float("inf")
+
+
+def best_of_sizes(num_gpus: Array, seconds: Array, places: Array) -> Best:
+    """Of plans on any numbers of GPUs, the fastest of each number."""
+    order = np.lexsort((seconds, num_gpus))
+    sizes, first = np.unique(num_gpus[order], return_index=True)
+    chosen = order[first]
+    return Best(sizes, seconds[chosen], places[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPrices:
+    """One batch.
+
+    fitting, any_memory : of schedules with a closed form, that fit in memory, and of all.
+    layered : by their bounds.
+    """
+
+    result: SearchResult | None
+    table: LayeredTable | None
+    fitting: Best
+    any_memory: Best
+    layered: Best
+
+    def at(self, num_gpus: int) -> float:
+        """Step time of the fastest plan on so many GPUs.  [s]"""
+        return min(self.fitting.at(num_gpus), self.layered.at(num_gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """All batches, by sequences."""
+
+    of_batch: dict[int, BatchPrices]
+    plans: int
+
+    def fastest(self, batch: int) -> Iterator[tuple[int, float]]:
+        """(number of GPUs, step time of its fastest plan) of a batch."""
+        if batch in self.of_batch:
+            prices = self.of_batch[batch]
+            for size in np.union1d(prices.fitting.num_gpus, prices.layered.num_gpus).tolist():
+                yield size, prices.at(size)
+
+    def at_most(self, batch: int, num_gpus: int) -> float:
+        """Step time of the fastest plan on so many GPUs or fewer; infinite where there is none.  [s]"""
+        return min((seconds for size, seconds in self.fastest(batch) if size <= num_gpus), default=float("inf"))
+
+
+_NONE = Best(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
+
+
+def price_batches(
+    scenario: Scenario,
+    batches: Sequence[int],
+    gpus: tuple[int, int],
+    layered: bool,
+    progress: Callable[[int], object],
+) -> Prices:
+    """Price every plan of every batch on a range of sizes.
+
+    Raises
+    ------
+    InfeasiblePlan
+        There is none for any batch; the message is that of the largest.
+    """
+    found: dict[int, BatchPrices] = {}
+    plans, refusal = 0, InfeasiblePlan("there is no batch to price")
+    for number, batch in enumerate(batches):
+        training = scenario.training.replace(global_batch_size=batch)
+        given = scenario.replace(training=training, plan=ParallelPlan())
+        result, table, fitting, whatever, bounded = None, None, _NONE, _NONE, _NONE
+        try:
+            result = search(given, gpus=gpus, top=1, confirm=1)
+        except InfeasiblePlan as error:
+            refusal = error
+        else:
+            sizes = result.space.columns.num_gpus[result.row]
+            fits = np.flatnonzero(result.memory_bytes <= result.memory_limit_bytes)
+            fitting = best_of_sizes(sizes[fits], result.step_time_s[fits], fits)
+            whatever = best_of_sizes(sizes, result.step_time_s, np.arange(len(sizes)))
+            plans += result.plans_priced
+        if layered:
+            table = layered_table(given, gpus=gpus)
+            plans += table.plans
+            bounded = best_of_sizes(table.rows.num_gpus, table.bound_s, np.arange(len(table.rows)))
+        if len(fitting.num_gpus) or len(bounded.num_gpus):
+            found[batch] = BatchPrices(result, table, fitting, whatever, bounded)
+        progress(number + 1)
+    if not found:
+        raise refusal
+    return Prices(found, plans)
+
+
+def confirm(prices: Prices, num_gpus: int, batch: int) -> tuple[Estimate | None, int]:
+    """The fastest plan of a batch on so many GPUs by the exact engine, None if none fits; and how many plans it ran.
+
+    Layered plans are run while their bound is below the best time found.
+    """
+    priced = prices.of_batch[batch]
+    best: Estimate | None = None
+    run = 0
+    if priced.result is not None and np.isfinite(priced.fitting.at(num_gpus)):
+        result = priced.result
+        here = result.space.columns.num_gpus[result.row] == num_gpus
+        here = np.flatnonzero(here & (result.memory_bytes <= result.memory_limit_bytes))
+        for place in here[np.argsort(result.step_time_s[here], kind="stable")][:CONFIRMED].tolist():
+            answer = estimate(result.scenario_at(place))
+            run += 1
+            if answer.fits and (best is None or answer.step_time_s < best.step_time_s):
+                best = answer
+    if priced.table is not None:
+        table = priced.table
+        limit = np.inf if best is None else best.step_time_s
+        bound = np.where((table.rows.num_gpus == num_gpus) & (table.bound_s < limit), table.bound_s, np.inf)
+        found, more = best_of(table, bound, lambda _: 1.0)
+        run += more
+        if found and found[0].step_time_s < limit:
+            best = found[0]
+    return best, run

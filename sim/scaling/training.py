@@ -1,0 +1,119 @@
+"""A scenario's whole run: days with failures and checkpoints, GPU-hours, money and energy, with their intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from sim.errors import FlopcastError, SpecError
+from sim.estimate import Estimate, estimate
+from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of
+from sim.scaling.ramp import Ramp, ramped
+from sim.scaling.run import Terms, TrainingRun, training_run
+from sim.specs import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run, and the runs at both ends of the step time's 90 % interval."""
+
+    answer: Estimate
+    run: TrainingRun
+    low: TrainingRun
+    high: TrainingRun
+    assumptions: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        ends = (self.low.to_dict(), self.high.to_dict())
+        return {
+            "scenario": self.answer.scenario.name,
+            **self.run.to_dict(),
+            "intervals": {
+                name: [end[name] for end in ends]
+                for name in ("step_time_s", "useful_days", "days", "gpu_hours", "cost", "energy_j")
+            },
+            "goodput_parts": {
+                name: getattr(self.run.goodput, name)
+                for name in ("useful", "checkpoints", "lost_work", "restarts", "waiting")
+            },
+            "checkpoint_interval_s": self.run.checkpoints.interval_s,
+            "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
+            "fits": self.answer.fits,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def train(
+    scenario: Scenario,
+    *,
+    tokens: float | None = None,
+    loss: float | None = None,
+    batch_law: str = DEFAULT_BATCH_LAW,
+    ramp: Ramp | None = None,
+    terms: Terms | None = None,
+) -> Training:
+    """What the scenario's run takes.
+
+    Parameters
+    ----------
+    tokens : float, optional
+        Of the whole run. Default: the scenario's.
+    loss : float, optional
+        To reach instead; data by a loss law, and more of it the nearer the batch is to the critical one.
+    batch_law : str
+        Of the critical batch, for a loss.
+    ramp : Ramp, optional
+        The batch grows on the way; the plan keeps its GPUs and runs fewer micro-batches.
+    terms : Terms, optional
+        Failures, storage, prices.
+
+    Raises
+    ------
+    SpecError
+        Neither tokens nor a loss, a loss the model cannot reach, or a ramp that the plan cannot run.
+    """
+    terms = terms or Terms()
+    answer = estimate(scenario)
+    training = scenario.training
+    notes: list[str] = []
+    if loss is not None:
+        goal = goal_of(float(answer.params), tokens=tokens, loss=loss, batch_law=batch_law)
+        tokens = float(goal.tokens(training.tokens_per_step))
+        notes += goal.notes
+    tokens = training.tokens if tokens is None else tokens
+    if tokens is None:
+        raise SpecError("how long is the run? Give --tokens or --loss, or set training.tokens in the scenario")
+    sequences = tokens / training.sequence_length
+    steps, average = tokens / training.tokens_per_step, answer.step_time_s
+    if ramp is not None:
+        steps, average = ramped(
+            ramp, training.global_batch_size, answer.num_gpus, answer.step_time_s, sequences, _Smaller(scenario)
+        )
+        notes.append(f"batch ramp {ramp}; it saves no data")
+    run, low, high = (
+        training_run(
+            float(answer.params), answer.num_gpus, scenario.cluster.gpu, average * factor, steps, tokens, terms
+        )
+        for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
+    )
+    stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
+    return Training(answer, run, low, high, (*notes, *terms.assumptions, *stated))
+
+
+@dataclass(frozen=True, slots=True)
+class _Smaller:
+    """Step times of a scenario's own plan at smaller batches."""
+
+    scenario: Scenario
+
+    def at_most(self, batch: int, num_gpus: int) -> float:
+        """Of the plan with as many micro-batches as the batch gives.  [s]"""
+        training = self.scenario.training.replace(global_batch_size=batch)
+        try:
+            seconds = estimate(self.scenario.replace(training=training)).step_time_s
+        except FlopcastError as error:
+            raise SpecError(f"the plan cannot run the ramp's batch of {batch:,} sequences: {error}") from None
+        assert isfinite(seconds)
+        return seconds

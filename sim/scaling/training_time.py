@@ -1,0 +1,298 @@
+"""How fast could it be trained at all? The shortest run over cluster size, batch and plan, and what limits it.
+
+Every plan of every batch is priced at once (`sim.search`), layered ones by a bound (`sim.search.layered`); a batch
+takes as many steps as the goal says of it; the sizes that no smaller cluster beats are run on the exact engine, with
+failures and checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import Estimate
+from sim.scaling.goal import Goal
+from sim.scaling.prices import Prices, confirm, price_batches
+from sim.scaling.ramp import Ramp, ramped
+from sim.scaling.run import Terms, TrainingRun, training_run
+from sim.scaling.what_limits import limit_of, losses_of
+from sim.specs import Scenario
+from sim.units import show_time
+
+Array = np.ndarray
+
+Progress = Callable[[int, int], None]
+MOST_POINTS = 14
+"""Sizes of a frontier that the exact engine runs."""
+NEAR_FASTEST = 4
+"""Of them, how many of the largest are next to each other, where the time is shortest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The fastest run on so many GPUs.
+
+    batch_tokens : [tokens]
+    losses : share of the time that would be saved if each cause were gone, largest first.
+    limit : what keeps the run from being faster: "GPUs" where more of them still help, else the largest loss.
+    """
+
+    answer: Estimate
+    batch_tokens: float
+    run: TrainingRun
+    losses: Mapping[str, float]
+    limit: str
+
+    @property
+    def days_interval(self) -> tuple[float, float]:
+        """90 % interval of the days, from that of the step time."""
+        low, high = self.answer.step_time_interval_s
+        return self.run.days * low / self.answer.step_time_s, self.run.days * high / self.answer.step_time_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            **self.run.to_dict(),
+            "days_interval": list(self.days_interval),
+            "batch_tokens": self.batch_tokens,
+            "plan": self.answer.scenario.plan.model_dump(mode="json"),
+            "mfu": self.answer.mfu,
+            "memory_bytes": float(self.answer.largest.total),
+            "limit": self.limit,
+            "losses": dict(self.losses),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Runs that none on fewer GPUs beats, by GPUs.
+
+    plans : that were priced, over all batches.
+    confirmed : that the exact engine ran.
+    """
+
+    goal: Goal
+    terms: Terms
+    points: tuple[Point, ...]
+    batches: tuple[int, ...]
+    plans: int
+    confirmed: int
+    elapsed_s: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def fastest(self) -> Point:
+        """The shortest run."""
+        return min(self.points, key=lambda point: point.run.wall_s)
+
+    @property
+    def cheapest(self) -> Point:
+        """The run of fewest GPU-hours, and so of least money and energy."""
+        return min(self.points, key=lambda point: point.run.gpu_hours)
+
+    def cheapest_within(self, wall_s: float) -> Point:
+        """The cheapest run that ends in time.
+
+        Raises
+        ------
+        SpecError
+            None does; says how long the shortest takes.
+        """
+        able = [point for point in self.points if point.run.wall_s <= wall_s]
+        if not able:
+            best = self.fastest.run
+            raise SpecError(
+                f"no run ends within {show_time(wall_s)}: the shortest takes {show_time(best.wall_s)} on "
+                f"{best.num_gpus:,} GPUs, and is limited by {self.fastest.limit}; allow that long, or ask for less"
+            )
+        return min(able, key=lambda point: point.run.gpu_hours)
+
+    def fastest_for(self, cost: float) -> Point:
+        """The shortest run that costs no more.
+
+        Raises
+        ------
+        SpecError
+            None does; says what the cheapest costs.
+        """
+        able = [point for point in self.points if point.run.cost <= cost]
+        if not able:
+            best = self.cheapest.run
+            raise SpecError(
+                f"{cost:,.0f} are too few: the cheapest run takes {best.cost:,.0f} ({best.gpu_hours:,.0f} GPU-hours, "
+                f"{show_time(best.wall_s)} on {best.num_gpus:,} GPUs)"
+            )
+        return min(able, key=lambda point: point.run.wall_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "params": self.goal.params,
+            "min_tokens": self.goal.min_tokens,
+            "critical_batch_tokens": self.goal.critical_batch,
+            "loss": self.goal.loss,
+            "plans_priced": self.plans,
+            "confirmed": self.confirmed,
+            "elapsed_s": self.elapsed_s,
+            "fastest": self.fastest.to_dict(),
+            "cheapest": self.cheapest.to_dict(),
+            "frontier": [point.to_dict() for point in self.points],
+            "assumptions": list(self.assumptions),
+        }
+
+
+def default_batches(goal: Goal, sequence_length: int) -> tuple[int, ...]:
+    """Powers of two from a thirty-second of the critical batch to eight times it.  [sequences]"""
+    middle = goal.critical_batch / sequence_length
+    least, most = max(1.0, middle / 32), max(8.0, middle * 8)
+    return tuple(2**power for power in range(40) if least <= 2**power <= most)
+
+
+def shortest(
+    scenario: Scenario,
+    goal: Goal,
+    *,
+    gpus: tuple[int, int],
+    batches: Sequence[int] | None = None,
+    terms: Terms | None = None,
+    ramp: Ramp | None = None,
+    layered: bool = True,
+    progress: Progress | None = None,
+) -> Frontier:
+    """The frontier of shortest runs over numbers of GPUs.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Model, cluster, training and stack are kept; plan and batch are searched.
+    goal : Goal
+        What the run has to reach.
+    gpus : (int, int)
+        Fewest and most.
+    batches : sequence of int, optional
+        In sequences. Default: `default_batches`.
+    terms : Terms, optional
+        Failures, storage, prices.
+    ramp : Ramp, optional
+        The batch grows on the way.
+    layered : bool
+        Also breadth-first orders and modular pipelines.
+    progress : callable, optional
+        Called with (work done, work in all).
+
+    Raises
+    ------
+    InfeasiblePlan
+        No plan of any batch keeps the rules and fits.
+    """
+    terms = terms or Terms()
+    begun = time.perf_counter()
+    length = scenario.training.sequence_length
+    wanted = tuple(batches) if batches is not None else default_batches(goal, length)
+    every = sorted({*wanted, *(size for batch in wanted for size in (ramp.batches_of(batch) if ramp else ()))})
+    work = len(every) + MOST_POINTS
+    prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
+    steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
+
+    def run_of(num_gpus: int, batch: int, seconds: float) -> TrainingRun:
+        """With the batch's ramp, where there is one."""
+        total, average, tokens = steps[batch], seconds, float(goal.tokens(batch * length))
+        if ramp is not None:
+            total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
+        return training_run(goal.params, num_gpus, scenario.cluster.gpu, average, total, tokens, terms)
+
+    rough = _rough_frontier(prices, steps, run_of)
+    points, confirmed = [], 0
+    for number, (num_gpus, batch) in enumerate(_thinned(rough)):
+        answer, tried = confirm(prices, num_gpus, batch)
+        confirmed += tried
+        if answer is None:  # only layered plans, whose memory was taken a little too small
+            continue
+        run = run_of(num_gpus, batch, answer.step_time_s)
+        losses = losses_of(answer, run, goal, prices, steps)
+        limit = limit_of(losses, _use_of_more(rough, num_gpus))
+        points.append(Point(answer, float(batch * length), run, losses, limit))
+        if progress is not None:
+            progress(len(every) + number + 1, work)
+    return Frontier(
+        goal,
+        terms,
+        _undominated(points),
+        wanted,
+        prices.plans,
+        confirmed,
+        time.perf_counter() - begun,
+        (*goal.notes, *terms.assumptions, *_assumptions(scenario, wanted, ramp, layered)),
+    )
+
+
+Rough = dict[int, tuple[int, float]]
+"""Number of GPUs -> (batch, wall-clock seconds), by GPUs; each faster than all before."""
+
+
+def _rough_frontier(
+    prices: Prices, steps: Mapping[int, float], run_of: Callable[[int, int, float], TrainingRun]
+) -> Rough:
+    """The best batch of every size that no smaller one beats, by priced step times."""
+    best: Rough = {}
+    for batch, count in steps.items():
+        for num_gpus, seconds in prices.fastest(batch):
+            if num_gpus not in best or count * seconds < best[num_gpus][1]:
+                best[num_gpus] = (batch, count * seconds)
+    front: Rough = {}
+    shortest_yet = np.inf
+    for num_gpus in sorted(best):
+        batch, useful = best[num_gpus]
+        if useful >= shortest_yet:  # failures and checkpoints only cost more on more GPUs
+            continue
+        try:
+            wall = run_of(num_gpus, batch, useful / steps[batch]).wall_s
+        except SpecError:  # so many GPUs that no work gets done between failures
+            continue
+        if wall < shortest_yet:
+            front[num_gpus], shortest_yet = (batch, wall), wall
+    if not front:
+        raise InfeasiblePlan("no run gets anywhere: failures come faster than checkpoints on every number of GPUs")
+    return front
+
+
+def _thinned(front: Rough) -> list[tuple[int, int]]:
+    """Some of the sizes, evenly over the logarithm, with the least, the cheapest and the fastest."""
+    sizes = np.array(list(front))
+    chosen = {*sizes[-NEAR_FASTEST:].tolist(), min(front, key=lambda size: size * front[size][1])}
+    even = np.geomspace(sizes[0], sizes[-1], MOST_POINTS - len(chosen))
+    chosen |= {int(sizes[np.argmin(np.abs(np.log(sizes / size)))]) for size in even}
+    return [(size, front[size][0]) for size in sorted(chosen)]
+
+
+def _use_of_more(front: Rough, num_gpus: int) -> float:
+    """How much of a doubling of the GPUs is a doubling of the speed, from 0 to 1; looking back from the largest."""
+    sizes, walls = np.array(list(front), dtype=float), np.array([wall for _, wall in front.values()])
+    above = np.exp(np.interp(np.log([num_gpus, 2.0 * num_gpus]), np.log(sizes), np.log(walls)))
+    return float(np.log2(above[0] / above[1]))
+
+
+def _undominated(points: Sequence[Point]) -> tuple[Point, ...]:
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda each: each.run.num_gpus):
+        if not kept or point.run.wall_s < kept[-1].run.wall_s:
+            kept.append(point)
+    return tuple(kept)
+
+
+def _assumptions(scenario: Scenario, batches: Sequence[int], ramp: Ramp | None, layered: bool) -> tuple[str, ...]:
+    stated = [
+        f"{len(batches)} batches of {batches[0]:,} to {batches[-1]:,} sequences of "
+        f"{scenario.training.sequence_length:,} tokens",
+        "gpipe, 1f1b, interleaved ranked by the closed form"
+        + (", layered schedules by a bound" if layered else "")
+        + "; the shown sizes run on the exact engine",
+    ]
+    if ramp is not None:
+        stated.append(f"batch ramp {ramp}; it saves no data")
+    return (*stated, *scenario.assumed)

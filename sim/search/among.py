@@ -1,0 +1,140 @@
+"""Some of a search's plans: those with given fields, the best of them, and what rules them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import SpecError, nearest
+from sim.estimate import Estimate, estimate
+from sim.search.search import Candidate, SearchResult
+from sim.search.space import SCHEDULES
+from sim.units import show
+
+Array = np.ndarray
+
+NUMBERS = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+CHOICES = ("recompute", "sequence_parallel", "zero_stage")
+FIELDS = (*NUMBERS, "schedule", *CHOICES)
+"""Fields of a plan that a search varies."""
+
+
+def column(result: SearchResult, name: str) -> Array:
+    """A field of every plan that was priced; a schedule is its place in SCHEDULES.
+
+    Raises
+    ------
+    SpecError
+        A field that a search does not vary.
+    """
+    if name == "num_gpus" or name == "schedule" or name in NUMBERS:
+        values: Array = getattr(result.space.columns, name)[result.row]
+        return values
+    _check(name)
+    choices: Array = np.array([getattr(each, name) for each in result.space.categories])
+    return choices[result.category]  # type: ignore[no-any-return]
+
+
+def with_fields(result: SearchResult, named: Mapping[str, Any]) -> Array:
+    """Which of the plans priced have these fields.
+
+    Raises
+    ------
+    SpecError
+        A field that a search does not vary.
+    """
+    match = np.ones(result.plans_priced, bool)
+    for name, value in named.items():
+        if name == "schedule":
+            value = SCHEDULES.index(value) if value in SCHEDULES else -1
+        match &= column(result, name) == value
+    return match
+
+
+def fitting(result: SearchResult) -> Array:
+    """Which of the plans priced fit in memory."""
+    fits: Array = result.memory_bytes <= result.memory_limit_bytes
+    return fits
+
+
+def confirmed(result: SearchResult, place: int) -> Candidate:
+    """The plan at a place of the columns, run on the exact engine."""
+    scenario = result.scenario_at(place)
+    priced, needed = float(result.step_time_s[place]), float(result.memory_bytes[place])
+    return Candidate(scenario, priced, needed, estimate(scenario))
+
+
+def best_among(
+    result: SearchResult, which: Array, known: dict[int, Candidate], ranking: Array, few: int = 3
+) -> Candidate | None:
+    """The best of some plans that fit: of the closed form's best few the exact engine's first; None: none fits.
+
+    Parameters
+    ----------
+    which : array of bool over the plans priced
+    known : dict
+        Plans that the exact engine has run, by place; those it runs here are added.
+    ranking : array
+        `result.ranking()`, which sorts all plans and so is asked once.
+    few : int
+        How many the exact engine runs.
+    """
+    places = ranking[which[ranking]][:few].tolist()
+    for place in places:
+        if place not in known:
+            known[place] = confirmed(result, place)
+    return min((known[place] for place in places), key=lambda each: each.worth(result.objective), default=None)
+
+
+def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
+    """The search's best plans by their place in the columns."""
+    places = {result.place_of(each.scenario): each for each in result.best}
+    return {place: each for place, each in places.items() if place is not None}
+
+
+def rank_among(result: SearchResult, place: int, chosen: Array) -> int:
+    """1 for the best of some plans, by the closed form; plans that are equal have one rank.
+
+    Parameters
+    ----------
+    chosen : array
+        Their places.
+    """
+    score = result.score()
+    return int(np.count_nonzero(score[chosen] < score[place])) + 1
+
+
+def loss_of(result: SearchResult, answer: Estimate) -> float:
+    """What an answer loses against the best, as a share, by the objective: time, cost or memory."""
+    best = result.best[0]
+    return replace(best, answer=answer).worth(result.objective) / best.worth(result.objective) - 1.0
+
+
+def causes_apart(result: SearchResult, answer: Estimate) -> dict[str, float]:
+    """Seconds by cause that an answer takes more than the best, largest first. [s]
+
+    Where the cost is what counts, seconds on as many GPUs as the best has.
+    """
+    best = result.best[0].answer
+    scale = answer.num_gpus / best.num_gpus if result.objective == "cost" else 1.0
+    there, here = answer.breakdown.seconds, best.breakdown.seconds
+    return dict(sorted(((cause, scale * there[cause] - here[cause]) for cause in there), key=lambda item: -item[1]))
+
+
+def none_fits(result: SearchResult, which: Array) -> str:
+    """That memory rules some plans out, and what the leanest of them needs."""
+    place = int(np.argmin(np.where(which, result.memory_bytes, np.inf)))
+    plan = result.scenario_at(place).plan
+    return (
+        f"none of the {np.count_nonzero(which):,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the "
+        f"leanest needs {show(float(result.memory_bytes[place]), 'B')} (recompute {plan.recompute}, ZeRO "
+        f"{plan.zero_stage}, dp {plan.dp}, micro-batch {plan.microbatch_size})"
+    )
+
+
+def _check(name: str) -> None:
+    if name not in FIELDS:
+        raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")

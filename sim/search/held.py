@@ -1,0 +1,141 @@
+"""What every rank of many plans holds, and what it does with it once a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.costs.collectives import Fabric
+from sim.costs.compute import ComputeModel
+from sim.costs.stage import rank_once_a_step, tied_reduction
+from sim.costs.zero import Sharded, gathered_widths, sharded_block
+from sim.search.columns import table
+from sim.search.facts import Spots, take_group
+from sim.search.layouts import dealt_layers
+from sim.specs import Scenario
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.stages import Stage, stage_params
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Parameters on one GPU, over spots.
+
+    blocks : of a layer, the embedding, the head (first axis).
+    ranks : of the first, a middle and the last rank.
+    first_of_rank : what each of them holds first: the gradients that are complete last.
+    """
+
+    blocks: Array
+    ranks: Array
+    first_of_rank: Array
+
+
+@dataclass(frozen=True, slots=True)
+class OnceAStep:
+    """Gradient reduction, its tail, weight gather and update of first, middle and last rank (first axis). [s]"""
+
+    reduce: Array
+    tail: Array
+    gather: Array
+    update: Array
+    hidden_share: Array
+
+    def take(self, rows: Array) -> OnceAStep:
+        """Of some rows instead of spots."""
+        reduce, tail, gather, update = (each[:, rows] for each in (self.reduce, self.tail, self.gather, self.update))
+        return OnceAStep(reduce, tail, gather, update, self.hidden_share[rows])
+
+
+def params_held(scenario: Scenario, spots: Spots) -> Held:
+    """Parameters of every spot."""
+    model, plan = scenario.model, scenario.plan
+    kinds = (Stage(0, 1, False, False), Stage(0, 0, True, False), Stage(0, 0, False, True), Stage(0, 0, True, True))
+    degrees, place = np.unique(spots.tp, return_inverse=True)
+    counts = np.array([[stage_params(kind, model, int(tp)) for tp in degrees] for kind in kinds])
+    layer, embedding, head, both = counts[:, place]
+    alone = spots.pp == 1
+    head = np.where(alone, both - embedding, head)  # a tied projection beside its embedding adds only the norm
+    layers = dealt_layers(scenario) / spots.pp
+    e, h = int(plan.embedding_as_layer), int(plan.head_as_layer)
+    single = (layers - e - h) * layer + embedding + head
+    ranks = ((layers - e) * layer + embedding, layers * layer, (layers - h) * layer + head)
+    firsts = (embedding, layer, np.where(alone, embedding, layer))
+    return Held(np.stack([layer, embedding, head]), np.where(alone, single, np.stack(ranks)), np.stack(firsts))
+
+
+def once_a_step(
+    scenario: Scenario, zero_stage: int, spots: Spots, held: Held, compute: ComputeModel, fabric: Fabric
+) -> OnceAStep:
+    """What every rank does once a step under a ZeRO stage, over spots."""
+    given = table(scenario, zero_stage=zero_stage)
+    parts = rank_once_a_step(
+        held.ranks, held.first_of_rank, given, spots.data, spots.data, compute, fabric, spots.visits
+    )
+    reduce, tail, gather, update = (np.array(np.broadcast_to(part, held.ranks.shape), dtype=float) for part in parts)
+    grads = _of_average(held.ranks, spots) * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+    share = fabric.hidden_share(spots.data, grads, _of_average(reduce, spots))
+    return OnceAStep(reduce, tail, gather, update, np.array(np.broadcast_to(share, len(spots.tp))))
+
+
+def _of_average(of_ranks: Array, spots: Spots) -> Array:
+    """Mean over the ranks, of what the first, a middle and the last one have."""
+    first, middle, last = of_ranks
+    mean: Array = np.where(spots.pp > 1, (first + (spots.pp - 2) * middle + last) / spots.pp, first)
+    return mean
+
+
+def sharded_blocks(scenario: Scenario, zero_stage: int, spots: Spots, held: Held, fabric: Fabric) -> list[Sharded]:
+    """A layer, the embedding and the head as ZeRO moves them at every visit, over spots."""
+    given = table(scenario, zero_stage=zero_stage)
+    return [
+        sharded_block(params, width, given, spots.data, fabric)
+        for params, width in zip(held.blocks, gathered_widths(given), strict=True)
+    ]
+
+
+class AtSpots:
+    """What spots hold, and its prices under every ZeRO stage, each computed once and looked up for rows."""
+
+    def __init__(self, scenario: Scenario, spots: Spots, compute: ComputeModel, fabric: Fabric) -> None:
+        self.scenario, self.spots, self.compute, self.fabric = scenario, spots, compute, fabric
+        self.held = params_held(scenario, spots)
+        self._once: dict[int, OnceAStep] = {}
+        self._sharded: dict[int, list[Sharded]] = {}
+        self._tied: Array | None = None
+
+    def once(self, zero_stage: int, rows: Array) -> OnceAStep:
+        """What the rows at these spots do once a step."""
+        if zero_stage not in self._once:
+            found = once_a_step(self.scenario, zero_stage, self.spots, self.held, self.compute, self.fabric)
+            # Nothing waits for a rank that is not there.
+            missing = np.stack([self.spots.pp < 1, self.spots.pp < 3, self.spots.pp < 2])
+            found.update[missing] = found.gather[missing] = 0.0
+            self._once[zero_stage] = found
+        return self._once[zero_stage].take(rows)
+
+    def sharded(self, zero_stage: int, rows: Array) -> list[Sharded]:
+        """Their layer, embedding and head as ZeRO moves them at every visit."""
+        if zero_stage not in self._sharded:
+            self._sharded[zero_stage] = sharded_blocks(self.scenario, zero_stage, self.spots, self.held, self.fabric)
+        return [
+            Sharded(
+                take_group(each.group, rows),
+                *(part[rows] for part in (each.weights, each.grads, each.gather, each.scatter)),
+            )
+            for each in self._sharded[zero_stage]
+        ]
+
+    def tied(self, rows: Array) -> Array:
+        """Their reduction of a tied embedding's gradient between first and last rank. [s]"""
+        spots = self.spots
+        if not self.scenario.model.tied_embeddings:
+            return np.zeros(len(rows))
+        if self._tied is None:
+            width = spots.tp * spots.dp * spots.cp
+            self._tied = tied_reduction(self.scenario, spots.tp, width, width * spots.pp, self.fabric) * (spots.pp > 1)
+        tied: Array = self._tied[rows]
+        return tied

@@ -1,0 +1,108 @@
+"""Which layouts (tp, cp, pp, dp) keep the rules of the descriptions, and how each can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+
+import numpy as np
+
+from sim.errors import InfeasiblePlan
+from sim.specs import Scenario
+
+Array = np.ndarray
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def tensor_degrees(scenario: Scenario) -> list[int]:
+    """Tensor-parallel degrees that cut the model's heads and matrices evenly."""
+    model = scenario.model
+    heads = model.num_kv_heads
+    return [
+        tp
+        for tp in divisors(model.num_heads)
+        if model.intermediate_size % tp == 0 and (heads % tp == 0 if heads > tp else tp % heads == 0)
+    ]
+
+
+def dealt_layers(scenario: Scenario) -> int:
+    """Layers that are dealt to stages, embedding and head counted where the plan says so."""
+    return scenario.model.num_layers + scenario.plan.embedding_as_layer + scenario.plan.head_as_layer
+
+
+def find_layouts(scenario: Scenario, gpus: tuple[int, int], context: tuple[int, ...]) -> Array:
+    """(tp, cp, pp, dp) of every layout between two numbers of GPUs.
+
+    Raises
+    ------
+    InfeasiblePlan
+        There is none; the message says which rule left nothing.
+    """
+    length = scenario.training.sequence_length
+    degrees = tuple(cp for cp in context if length % cp == 0)
+    if not degrees:
+        raise InfeasiblePlan(
+            f"no plan with context-parallel degree {' or '.join(map(str, context))}: it must divide the sequence of "
+            f"{length:,} tokens; degrees that do: {', '.join(map(str, divisors(length)[:8]))} …"
+        )
+    pipelines, replicas = divisors(dealt_layers(scenario)), divisors(scenario.training.global_batch_size)
+    axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
+    layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
+    sizes = layouts.prod(axis=1)
+    chosen: Array = layouts[(sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))]
+    if not len(chosen):
+        raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
+    return chosen
+
+
+@cache
+def shapes(pp: int, per_replica: int, dealt: int) -> Array:
+    """(micro-batch size, schedule, chunks) of every way to run `per_replica` sequences through `pp` ranks.
+
+    Each GPipe shape stands before the 1F1B shape of the same numbers.
+    """
+    rows = []
+    for size in divisors(per_replica):
+        rows += [(size, 0, 1), (size, 1, 1)]
+        if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
+            rows += [(size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1]
+    return np.array(rows, dtype=np.int64)
+
+
+def cuts_sequences(layouts: Array, length: int) -> Array:
+    """Which layouts may cut norms along the sequence of so many tokens."""
+    tp, cp = layouts[:, 0], layouts[:, 1]
+    whole: Array = (tp > 1) & (length % tp == 0) & ((cp == 1) | (length % (tp * cp) == 0))
+    return whole
+
+
+def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[int], ...], sizes: Array) -> str:
+    """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be."""
+    tensor, context, pipelines, _ = axes
+    batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
+    wanted = f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
+    if gpus[0] > owned:
+        return (
+            f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "
+            "raise cluster.num_nodes or lower --gpus"
+        )
+    possible = np.unique(sizes[sizes <= owned])
+    below, above = possible[possible < gpus[0]], possible[possible > gpus[1]]
+    near = [f"{int(each):,}" for each in (*below[-1:], *above[:1])]
+    cut = "" if context == (1,) else f"cp be {' or '.join(map(str, context))}, "
+    # Replicas that would fill the range, the fewest first: a batch must be a multiple of them.
+    models = np.prod(np.array(list(product(tensor, context, pipelines))), axis=1)
+    replicas = -(-gpus[0] // models)
+    replicas = replicas[replicas * models <= min(gpus[1], owned)]
+    other = f"; or a batch that is a multiple of {int(replicas.min()):,} (--batch)" if len(replicas) else ""
+    return (
+        f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp the "
+        f"{dealt_layers(scenario)} layers, dp the batch of {batch:,}, and no product of such numbers lies there; "
+        f"nearest sizes that work: {' and '.join(near) or 'none'}{other}"
+    )

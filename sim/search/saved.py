@@ -1,0 +1,158 @@
+"""The table of a search on disk: a folder of Parquet files, one a unit of work, beside a note of what was searched.
+
+A file gets its name only when it is whole, so a search that is killed leaves whole units, and goes on with the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.search.frame import arrow_table
+from sim.search.note import NOTE, check_note, describe
+from sim.search.priced import Priced, of_unit, pick
+from sim.search.space import Space
+from sim.search.units import price_unit
+
+Array = np.ndarray
+_SAME = 1e-9
+"""How far prices of the same plan may be apart, as a share."""
+_UNFINISHED = "_unfinished-"
+
+
+@dataclass
+class Saved:
+    """Kept on disk. [bytes of memory: those of one unit]
+
+    found : number of every unit that is there.
+    mark : of the search, in every file.
+    """
+
+    folder: Path
+    mark: str
+    found: set[int]
+
+    @property
+    def done(self) -> frozenset[int]:
+        """Numbers of the units that are there."""
+        return frozenset(self.found)
+
+    def add(self, number: int, part: Space, priced: Priced) -> None:
+        """Write those of a unit; the file gets its name when it is whole."""
+        import pyarrow.parquet as pq
+
+        table = arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
+        path = _file(self.folder, number)
+        unfinished = _unfinished(path)
+        numbers = [name for name in table.column_names if name not in ("step_time_s", "memory_bytes")]
+        pq.write_table(table, unfinished, use_dictionary=numbers, compression="zstd")
+        unfinished.replace(path)
+        self.found.add(number)
+
+    def blocks(self) -> Iterator[Priced]:
+        """All of them, a unit at a time, in order."""
+        return (self.read(number) for number in sorted(self.found))
+
+    def at(self, places: Array) -> Priced:
+        """Those at some places."""
+        return pick(self.blocks(), places)
+
+    def read(self, number: int) -> Priced:
+        """Those of a unit."""
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(_file(self.folder, number), columns=list(Priced.__slots__))
+        return Priced(*(table[name].to_numpy() for name in Priced.__slots__))
+
+
+def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
+    """A folder to save a search in: a new one, or that of the same search, with what it holds.
+
+    Raises
+    ------
+    SpecError
+        It holds something else, another search or a broken file; or pyarrow is missing.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise SpecError("--save needs pyarrow: pip install 'flopcast[search]'") from None
+    sizes = [part.num_plans for part in space.parts(plans_per_unit)]
+    note = describe(space, plans_per_unit, len(sizes))
+    mark = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"--save {folder} is a file; it is left as it is: name a folder for the Parquet files")
+    there = sorted(folder.iterdir()) if folder.exists() else []
+    for path in there:
+        if path.name.startswith(_UNFINISHED):  # by a search that was killed
+            path.unlink()
+    there = [path for path in there if not path.name.startswith(_UNFINISHED)]
+    if not there:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = _unfinished(folder / NOTE)
+        unfinished.write_text(json.dumps(note, indent=1), encoding="utf-8")
+        unfinished.replace(folder / NOTE)
+        return Saved(folder, mark, set())
+    check_note(folder, note)
+    found = set()
+    numbers = {_file(folder, number): number for number in range(len(sizes))}
+    for path in there:
+        if path.name == NOTE:
+            continue
+        if path not in numbers:
+            raise SpecError(f"--save {folder} holds {path.name}, which is no part of this search; name another folder")
+        _check_file(path, sizes[numbers[path]], mark)
+        found.add(numbers[path])
+    saved = Saved(folder, mark, found)
+    if found:
+        first = min(found)
+        _check_prices(saved, first, next(islice(space.parts(plans_per_unit), first, None)))
+    return saved
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05}.parquet"
+
+
+def _unfinished(path: Path) -> Path:
+    """What a file is called while it is written."""
+    return path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
+
+
+def _check_file(path: Path, num_plans: int, mark: str) -> None:
+    """Refuse a file that is not a whole part of this search."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(path)
+        problem = None
+        if (metadata.metadata or {}).get(b"flopcast") != mark.encode():
+            problem = "it is not of this search"
+        elif metadata.num_rows != num_plans:
+            problem = f"it holds {metadata.num_rows:,} plans of {num_plans:,}"
+    except (pa.ArrowException, OSError) as error:
+        problem = str(error).splitlines()[0]
+    if problem:
+        raise SpecError(f"{path} is not a whole part of this search ({problem}); delete it to have it priced anew")
+
+
+def _check_prices(saved: Saved, number: int, part: Space) -> None:
+    """Refuse to go on with prices of a cost model that has changed since."""
+    now, then = of_unit(part, *price_unit(part)), saved.read(number)
+    for name in ("step_time_s", "memory_bytes"):
+        ours, theirs = getattr(now, name), getattr(then, name)
+        apart = float(np.max(np.abs(theirs / ours - 1.0)))
+        if not apart <= _SAME:
+            raise SpecError(
+                f"{saved.folder} was priced by another version of flopcast: {name} is up to {apart:.2g} off; name "
+                "another folder to price all plans anew"
+            )

@@ -1,0 +1,103 @@
+"""What a foreign file does not say: cluster, number of GPUs, batch, sequences. Filled in openly, never in silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim.errors import SpecError
+from sim.specs.hardware import ClusterSpec
+from sim.specs.importers.ledger import Ledger
+from sim.specs.loading import resolve
+from sim.specs.model import ModelSpec
+
+CLUSTER = "superpod-h100"
+TOKENS_A_STEP = 4e6
+"""Of large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
+LONGEST = 4096
+"""Tokens a sequence where nothing is said; models are pre-trained on shorter ones than they can read."""
+STATE_BYTES = 18
+"""A parameter in mixed precision: weight, fp32 gradient, master weight and Adam's two moments. [bytes]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller says beside the file.
+
+    gpus : how many.
+    cluster : a preset's name.
+    model : a preset's name, or a path of a `config.json`.
+    """
+
+    gpus: int | None = None
+    cluster: str | None = None
+    model: str | None = None
+
+
+def cluster_of(given: Given, ledger: Ledger) -> tuple[str, ClusterSpec]:
+    """(name of the preset, the cluster).
+
+    Raises
+    ------
+    SpecError
+        No such preset.
+    """
+    name = given.cluster
+    if name is None:
+        name = ledger.assume("cluster", CLUSTER, "the file names none; --cluster NAME")
+    else:
+        ledger.took("cluster", name, "--cluster")
+    return name, ClusterSpec.read(resolve(name, "cluster"), "cluster")
+
+
+def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, ledger: Ledger) -> Any:
+    """The section `cluster`: the preset, enlarged where nobody chose it and the plan needs more GPUs."""
+    if gpus <= cluster.num_gpus or given.cluster is not None:
+        return name
+    nodes = -(-gpus // cluster.node.gpus_per_node)
+    ledger.assume("cluster.num_nodes", nodes, f"for {gpus:,} GPUs; the preset has {cluster.num_nodes:,} nodes")
+    return {"preset": name, "num_nodes": nodes}
+
+
+def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, unit: int = 1) -> int:
+    """The smallest multiple of a node and of `unit`, a power of two of them, whose memory the states fill by half."""
+    shape = ModelSpec.read(model, "model")
+    attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+    mlp = (3 if shape.gated_mlp else 2) * shape.intermediate_size
+    tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
+    matrices = shape.hidden_size * (shape.num_layers * (attention + mlp) + tables)
+    gpus = unit
+    while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
+        gpus *= 2
+    while gpus * cluster.gpu.memory_bytes < 2 * STATE_BYTES * matrices and gpus < 2**24:
+        gpus *= 2
+    return gpus
+
+
+def batch_of(replica: int, sequence: int, ledger: Ledger) -> int:
+    """A global batch of about TOKENS_A_STEP, a multiple of what the replicas take at once. [sequences]"""
+    batch = max(1, round(TOKENS_A_STEP / sequence / replica)) * replica
+    why = "about four million tokens a step"
+    return int(ledger.assume("training.global_batch_size", batch, why))
+
+
+def sequence_of(model: dict[str, Any], ledger: Ledger) -> int:
+    """A sequence length the model can take. [tokens]"""
+    longest = int(model.get("max_sequence_length", ModelSpec.model_fields["max_sequence_length"].default))
+    length = min(longest, LONGEST)
+    why = f"what the model reads, at most {LONGEST:,}"
+    return int(ledger.assume("training.sequence_length", length, why))
+
+
+def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:
+    """How many model replicas so many GPUs hold.
+
+    Raises
+    ------
+    SpecError
+        A number of GPUs that they do not divide.
+    """
+    if gpus % unit:
+        near = max(1, round(gpus / unit)) * unit
+        raise SpecError(f"{ledger.where}: {gpus:,} GPUs are no multiple of {what} = {unit:,}; nearest: --gpus {near:,}")
+    return gpus // unit

@@ -1,0 +1,93 @@
+"""Foreign files as text and data: nothing in them is executed, nothing is looked up, and their size is bounded."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SpecError
+from sim.specs.yaml12 import read_text
+
+DEEPEST = 40
+"""Levels of nesting. Configurations have four or five."""
+
+
+def text_of(path: Path) -> str:
+    """The text of a file.
+
+    Raises
+    ------
+    SpecError
+        There is none, it is a folder, too large, or not text.
+    """
+    text = read_text(path)
+    if "\0" in text:
+        raise SpecError(f"{path} is not a text file: it holds NUL bytes")
+    return text
+
+
+def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(items)
+    if len(data) != len(items):
+        twice = next(key for key, _ in items if [name for name, _ in items].count(key) > 1)
+        raise ValueError(f"the key {twice!r:.60} is given twice; keep one")
+    return data
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number that JSON knows")
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Data in JSON.
+
+    Raises
+    ------
+    SpecError
+        Broken, too deeply nested, or with a number of thousands of digits.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant)
+    except RecursionError:
+        raise _too_deep(where) from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{where}: line {error.lineno}, column {error.colno}: {error.msg}; it is not JSON") from None
+    except ValueError as error:
+        raise SpecError(f"{where}: {_one_line(error)}") from None
+    return _bounded(data, where)
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Data in TOML; raises as `parse_json`."""
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep(where) from None
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+        raise SpecError(f"{where}: {_one_line(error)}; it is not TOML") from None
+    return dict(_bounded(data, where))
+
+
+def _bounded(data: Any, where: str) -> Any:
+    """The data, if it is not nested too deeply."""
+    level, depth = _containers([data]), 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise _too_deep(where)
+        level = _containers([x for item in level for x in (item.values() if isinstance(item, dict) else item)])
+    return data
+
+
+def _containers(items: list[Any]) -> list[Any]:
+    return [item for item in items if isinstance(item, (dict, list))]
+
+
+def _too_deep(where: str) -> SpecError:
+    return SpecError(f"{where} is nested more than {DEEPEST} levels deep; no configuration is")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,90 @@
+"""In Jupyter answers show themselves: a page, a picture where one says it, a table where one does."""
+
+import pytest
+
+from sim import estimate, load_scenario
+from sim.errors import SpecError
+from sim.search import search
+from sim.shown import Shown
+from validation.report import validation_report
+
+SCENARIO = "gpt3-175b-1024-a100.yaml"
+
+
+@pytest.fixture(scope="module")
+def answer(scenarios):
+    return estimate(load_scenario(scenarios / SCENARIO))
+
+
+@pytest.fixture(scope="module")
+def shown(answer):
+    report = validation_report()
+    return {
+        "estimate": answer,
+        "timeline": answer.timeline,
+        "search": search(answer.scenario, confirm=3, top=3),
+        "profile": answer.scenario.profile,
+        "validation": report,
+    }
+
+
+@pytest.mark.parametrize("name", ["estimate", "timeline", "search", "profile", "validation"])
+def test_each_has_a_page_a_picture_and_a_table(shown, name):
+    one = shown[name]
+    page = one._repr_html_()
+    assert page.lstrip().startswith('<div class="fc">')
+    assert page.rstrip().endswith("</div>")
+    assert page.count("<div") == page.count("</div>")
+    assert "<script" not in page
+    assert one.plot()._repr_png_().startswith(b"\x89PNG")
+    assert len(one.to_frame()) > 3
+
+
+def test_numbers_are_those_of_the_answer(shown):
+    answer, found = shown["estimate"], shown["search"]
+    frame = answer.to_frame()
+    assert frame["seconds"].sum() == pytest.approx(answer.step_time_s)
+    assert frame["share"].sum() == pytest.approx(1.0)
+    assert "30.3 s" in answer._repr_html_()
+    plans = found.to_frame()
+    assert len(plans) == found.plans_priced
+    assert plans["fits"].sum() == found.plans_feasible
+    assert plans["step_time_s"].iloc[0] == found.step_time_s[found.ranking()[0]]
+    first = plans.iloc[0]
+    assert first["tp"] * first["cp"] * first["pp"] * first["dp"] == first["num_gpus"]
+    scenario = found.scenario_at(int(found.ranking()[0]))
+    assert (scenario.plan.schedule, scenario.plan.recompute) == (first["schedule"], first["recompute"])
+    assert shown["validation"].to_frame()["error"].abs().mean() == pytest.approx(shown["validation"].mean_error)
+
+
+def test_the_table_of_a_timeline_holds_its_actions(scenarios):
+    timeline = estimate(load_scenario(scenarios / SCENARIO, ["training.global_batch_size=128"])).timeline
+    frame = timeline.to_frame()
+    assert len(frame) == 16 * 16 * 2
+    assert set(frame["kind"]) == {"F", "B"}
+    assert (frame["end_s"] > frame["start_s"]).all()
+    assert frame[frame["rank"] == 3]["start_s"].is_monotonic_increasing
+
+
+def test_pictures_are_chosen_by_name(answer):
+    assert answer.plot(what="timeline")._repr_png_()
+    with pytest.raises(SpecError, match="no picture 'bars'"):
+        answer.plot(what="bars")
+
+
+def test_totals_have_no_table_of_actions(scenarios):
+    timeline = estimate(load_scenario(scenarios / SCENARIO), "closed_form").timeline
+    with pytest.raises(SpecError, match="gives totals"):
+        timeline.to_frame()
+    with pytest.raises(SpecError, match="gives totals"):
+        timeline.plot()
+    assert "gives totals" in timeline._repr_html_()
+
+
+def test_a_record_of_yours_is_shown_as_what_it_is(answer):
+    class Mine(type(answer.scenario.profile)):
+        pass
+
+    mine = Mine.model_validate(answer.scenario.profile.model_dump())
+    assert isinstance(mine, Shown)
+    assert "Profile a100" in mine._repr_html_()

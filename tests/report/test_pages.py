@@ -1,0 +1,262 @@
+"""Pages: self-contained, escaped, with the numbers of the answer in them; looked at by a real browser where there is one."""
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim import build_scenario, estimate, load_scenario
+from sim.commands.report import report
+from sim.errors import SpecError
+from sim.report.html.lanes import MOST_BARS, draw_played, draw_timeline
+from sim.report.html.page import report_page
+from sim.report.html.parts import falls_of, memory_rows
+from sim.report.scene import show_step
+from sim.search import search
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import parse_yaml
+
+ROOT = Path(__file__).parents[2]
+SCENARIO = ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml"
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return estimate(load_scenario(SCENARIO))
+
+
+@pytest.fixture(scope="module")
+def found(answer):
+    return search(answer.scenario, confirm=3, top=3)
+
+
+@pytest.fixture(scope="module")
+def page(answer, found):
+    return report_page(answer, found)
+
+
+class Tags(HTMLParser):
+    """Elements, attributes, and whether every element that was opened was closed."""
+
+    VOID = ("meta", "link", "br", "rect", "path", "img", "hr")
+
+    def __init__(self, text):
+        super().__init__()
+        self.seen, self.open, self.text = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def is_self_contained(text):
+    tags = Tags(text)
+    assert tags.open == []
+    assert not {tag for tag, _ in tags.seen} & {"script", "iframe", "object", "embed", "base", "form"}
+    for _, attributes in tags.seen:
+        assert not any(name.startswith("on") for name in attributes)
+        assert attributes.get("href", "data:").startswith(("data:", "#"))
+        assert "src" not in attributes
+    assert "@import" not in text
+    assert not re.search(r"url\(", text)
+    return " ".join(" ".join(tags.text).split())
+
+
+def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
+    text = is_self_contained(page)
+    for part in (
+        "30.3 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
+        "Assumptions", "published runs", "How to reproduce it", f"{found.plans_priced:,} plans were priced",
+    ):  # fmt: skip
+        assert part in text
+    assert all(" ".join(line.split()) in text for line in answer.assumptions)
+    assert "Content-Security-Policy" in page
+
+
+def test_the_scenario_in_the_report_is_the_one_that_was_asked(page, answer):
+    import html
+
+    shown = html.unescape(re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)[-1])
+    again = build_scenario(parse_yaml(shown, ""))
+    assert again.model_copy(update={"assumed": answer.scenario.assumed}) == answer.scenario
+    assert scenario_yaml(again) == shown
+
+
+def test_the_waterfall_leads_from_peak_to_what_is_left(answer):
+    rows = falls_of(answer)
+    shares = answer.breakdown.shares()
+    left = 1.0
+    for row in rows[:-1]:
+        assert row.begin + row.width == pytest.approx(left, abs=2e-3)  # causes too small for a row leave a hair
+        left = row.begin
+    assert rows[-1].width == pytest.approx(left, abs=2e-3) == pytest.approx(shares["flop_at_peak"])
+
+
+def test_memory_adds_up(answer):
+    for row in memory_rows(answer):
+        assert sum(row.parts.values()) == pytest.approx(row.total)
+
+
+def total_length(path):
+    return sum(float(length) for length in re.findall(r"h([0-9.]+)", path))
+
+
+def test_the_timeline_shows_every_second_of_a_short_step():
+    scenario = load_scenario(
+        SCENARIO, ["training.global_batch_size=256", "plan.pp=4", "plan.dp=8", "plan.schedule=1f1b"]
+    )
+    scene = show_step(scenario)
+    drawing = draw_timeline(scene)
+    assert drawing.breaks == ()
+    order = scene.program.order
+    scale = drawing.width / scene.horizon
+    for name, kind in (("forward", 0), ("backward", 1)):
+        (layer,) = [layer for layer in drawing.layers if layer.name == name]
+        here = order.kind == kind
+        assert total_length(layer.path) == pytest.approx(
+            (scene.compute_end - scene.start)[here].sum() * scale, rel=0.01
+        )
+
+
+def test_a_long_pipeline_keeps_its_ends_and_stays_small():
+    scenario = load_scenario(
+        ROOT / "scenarios" / "gpt-1t-3072-a100.yaml", ["plan.num_chunks=2", "plan.schedule=interleaved"]
+    )
+    drawing = draw_timeline(show_step(scenario))
+    ranks = [rank for rank, _ in drawing.ranks]
+    assert (ranks[0], ranks[-1], drawing.all_ranks) == (0, 63, 64)
+    assert len(drawing.breaks) == 1
+    bars = sum(layer.path.count("M") for layer in drawing.layers)
+    assert bars < 1.1 * MOST_BARS
+
+
+def test_what_an_engine_left_out_is_marked_not_idle(answer):
+    played = draw_played(answer.timeline)
+    assert len(played.breaks) == 1
+    assert "left out" in played.breaks[0][2]
+    assert draw_played(estimate(load_scenario(SCENARIO, ["training.global_batch_size=128"])).timeline).breaks == ()
+
+
+EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
+
+
+def test_names_cannot_leave_their_place(answer):
+    scenario = answer.scenario
+    named = scenario.replace(
+        name=EVIL,
+        description=EVIL,
+        model=scenario.model.replace(name=EVIL),
+        cluster=scenario.cluster.replace(name=EVIL),
+        stack=scenario.stack.replace(name=EVIL),
+        profile=scenario.profile.replace(name=EVIL),
+    )
+    evil = estimate(named)
+    for text in (
+        report_page(evil),
+        evil._repr_html_(),
+        named.profile._repr_html_(),
+        search(named, confirm=1, top=1)._repr_html_(),
+    ):
+        is_self_contained(text)
+        assert "&lt;script&gt;" in text
+
+
+def test_a_plan_that_does_not_fit_says_what_would_help():
+    answer = estimate(load_scenario(SCENARIO, ["plan.pp=4", "plan.dp=2"]))
+    text = is_self_contained(report_page(answer))
+    assert "does not fit" in text
+    assert "What would help" in text
+
+
+@pytest.mark.parametrize("engine", ["closed_form", "des"])
+def test_every_engine_has_a_report(engine):
+    scenario = load_scenario(SCENARIO, ["training.global_batch_size=128"])
+    text = is_self_contained(report_page(estimate(scenario, engine), why_no_plans="none fits"))
+    assert f"--engine {engine}" in text
+    assert ("gives totals" in text) == (engine == "closed_form")
+    assert "none fits" in text
+
+
+def test_the_command_writes_a_report(tmp_path):
+    file = tmp_path / "report.html"
+    command = [sys.executable, "-m", "sim.cli", "report", str(SCENARIO), "--no-search", "-o", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(file) in done.stdout
+    assert "Other plans" not in is_self_contained(file.read_text())
+    for wrong, says in (("report.txt", "must end in .html"), ("nowhere/report.html", "there is no folder")):
+        with pytest.raises(SpecError, match=says):
+            report(SCENARIO, tmp_path / wrong)
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OWN = re.compile(r"^https?://[\w.-]*\.(google|googleapis|gstatic|chromium)\.(com|org)[:/]")
+"""What the browser asks of its maker by itself."""
+REACHES_OUT = "<img src='http://example.invalid/pixel.png'><script>console.error('oh no')</script>"
+
+
+def looked_at(folder):
+    """(lines of the console, addresses that were asked for, requests to the server) when a browser opens the page."""
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            asked.append(self.path)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    log = folder / "net.json"
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'user'}", "--enable-logging=stderr",
+        f"--log-net-log={log}", "--dump-dom", f"{address}/page.html",
+    ]  # fmt: skip
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        server.shutdown()
+    assert "</html>" in shown.stdout
+    urls = {str((event.get("params") or {}).get("url", "")) for event in json.loads(log.read_text())["events"]}
+    abroad = {url for url in urls if url.startswith("http") and not url.startswith(address) and not OWN.match(url)}
+    return [line for line in shown.stderr.splitlines() if "CONSOLE" in line], abroad, asked
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium to look with")
+@pytest.mark.parametrize("content", ["report", "control"])
+def test_a_browser_finds_no_error_and_asks_for_nothing(content, page, tmp_path):
+    (tmp_path / "page.html").write_text(page if content == "report" else f"<html><body>{REACHES_OUT}</body></html>")
+    console, abroad, asked = looked_at(tmp_path)
+    if content == "report":
+        assert (console, abroad, asked) == ([], set(), ["/page.html"])
+    else:  # a page that does both is found out
+        assert any("oh no" in line for line in console)
+        assert any("example.invalid" in url for url in abroad)
+
+
+def test_lanes_are_the_ranks_own(answer):
+    drawing = draw_played(answer.timeline)
+    tops = np.array([top for _, top in drawing.ranks])
+    assert (np.diff(tops) > 0).all()
+    assert drawing.height == pytest.approx(tops[-1] + drawing.row)

@@ -1,0 +1,193 @@
+"""The shortest run: the frontier holds what it says, limits are found by taking causes away, the impossible says so."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import estimate
+from sim.scaling.goal import goal_of
+from sim.scaling.ramp import parse_ramp
+from sim.scaling.run import Terms
+from sim.scaling.training_time import default_batches, shortest
+from sim.scaling.what_limits import limit_of, with_endless_links, without_latency
+from sim.search import search
+from sim.specs import ParallelPlan, build_scenario
+
+GPUS, BATCHES = (8, 128), (64, 256)
+
+
+def question(cluster="selene", **changes):
+    return build_scenario(
+        {
+            "model": "gpt-7.5b",
+            "cluster": cluster,
+            "plan": {},
+            "training": {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"},
+            **changes,
+        }
+    )
+
+
+GOAL = goal_of(7.5e9, tokens=20e9, critical_batch=512 * 1024.0)
+
+
+@pytest.fixture(scope="module")
+def frontier():
+    return shortest(question(), GOAL, gpus=GPUS, batches=BATCHES)
+
+
+def test_the_frontier_trades_time_for_gpus(frontier):
+    gpus = [point.run.num_gpus for point in frontier.points]
+    walls = [point.run.wall_s for point in frontier.points]
+    assert gpus == sorted(set(gpus))
+    assert walls == sorted(walls, reverse=True)
+    assert frontier.fastest is frontier.points[-1]
+    assert frontier.cheapest.run.cost == min(point.run.cost for point in frontier.points)
+    assert len(gpus) > 5
+
+
+def test_a_point_is_its_parts(frontier):
+    for point in frontier.points[::3]:
+        batch = point.answer.scenario.training.global_batch_size
+        assert batch in BATCHES
+        assert point.answer.fits
+        assert point.answer.num_gpus == point.run.num_gpus
+        assert point.run.steps == pytest.approx(GOAL.steps(batch * 2048))
+        assert point.run.useful_s == pytest.approx(GOAL.steps(batch * 2048) * point.answer.step_time_s)
+        assert point.run.wall_s > point.run.useful_s
+        assert point.run.step_time_s == estimate(point.answer.scenario).step_time_s
+        low, high = point.days_interval
+        assert low < point.run.days < high
+
+
+def test_no_batch_or_plan_of_the_search_is_faster(frontier):
+    point = frontier.points[len(frontier.points) // 2]
+    for batch in BATCHES:
+        training = question().training.replace(global_batch_size=batch)
+        given = question().replace(training=training, plan=ParallelPlan())
+        best = search(given, gpus=(point.run.num_gpus,) * 2, top=1, confirm=3).best[0].answer
+        assert GOAL.steps(batch * 2048) * best.step_time_s >= point.run.useful_s * (1 - 1e-9)
+
+
+def test_chosen_runs(frontier):
+    slowest, fastest = frontier.points[0].run, frontier.fastest.run
+    between = (slowest.wall_s * fastest.wall_s) ** 0.5
+    chosen = frontier.cheapest_within(between)
+    assert chosen.run.wall_s <= between
+    assert all(point.run.gpu_hours >= chosen.run.gpu_hours for point in frontier.points if point.run.wall_s <= between)
+    assert frontier.fastest_for(fastest.cost * 1.01) is frontier.fastest
+    with pytest.raises(
+        SpecError, match=r"no run ends within 1.00 s: the shortest takes .* on 128 GPUs, and is limited"
+    ):
+        frontier.cheapest_within(1.0)
+    with pytest.raises(SpecError, match=r"1 are too few: the cheapest run takes [\d,]+ \([\d,]+ GPU-hours"):
+        frontier.fastest_for(1.0)
+
+
+def test_limits_are_what_taking_the_cause_away_saves(frontier):
+    point = frontier.fastest
+    scenario, step = point.answer.scenario, point.answer.step_time_s
+    without = estimate(with_endless_links(scenario)).step_time_s
+    assert point.losses["network"] == pytest.approx(1 - without / step, abs=1e-6)
+    assert point.losses["latency"] == pytest.approx(
+        1 - estimate(without_latency(scenario)).step_time_s / step, abs=1e-6
+    )
+    assert point.losses["bubble"] == pytest.approx(point.answer.bubble_fraction, abs=1e-6)
+    assert list(point.losses.values()) == sorted(point.losses.values(), reverse=True)
+    assert limit_of({"batch": 0.3, "network": 0.1}, 0.5) == "batch"
+    assert limit_of({"batch": 0.3, "network": 0.1}, 0.95) == "GPUs"
+
+
+def test_a_slow_network_and_little_memory_are_what_limits():
+    slow = question({"preset": "ethernet-25", "inter_node_bandwidth": "1 Gbit/s"})
+    held_back = shortest(
+        slow, goal_of(7.5e9, tokens=20e9, critical_batch=1e9), gpus=(8, 64), batches=(64,), layered=False
+    )
+    assert held_back.fastest.limit == "network"
+    tiny = {
+        "preset": "selene",
+        "node": {"preset": "dgx-a100-80gb", "gpu": {"preset": "a100-sxm-80gb", "memory": "16 GB"}},
+    }
+    goal = goal_of(7.5e9, tokens=20e9, critical_batch=1e9)
+    tight = shortest(question(tiny), goal, gpus=(8, 16), batches=(64,), layered=False)
+    assert tight.fastest.losses["memory"] > 0.05
+    roomy = shortest(question(), goal, gpus=(8, 16), batches=(64,), layered=False)
+    assert roomy.fastest.losses["memory"] < 0.05
+
+
+def test_without_a_critical_batch_the_batch_does_not_limit():
+    free = shortest(question(), goal_of(7.5e9, tokens=20e9, critical_batch=1e15), gpus=(32, 64), batches=(64, 256))
+    assert free.fastest.losses["batch"] < 0.02
+    assert free.fastest.run.tokens == pytest.approx(20e9)
+
+
+def test_a_ramp_takes_longer_than_the_final_batch(frontier):
+    ramp = parse_ramp("1/4, 1@20%")
+    ramped = shortest(question(), GOAL, gpus=(64, 128), batches=(256,), ramp=ramp)
+    plain = shortest(question(), GOAL, gpus=(64, 128), batches=(256,))
+    assert ramped.fastest.run.wall_s > plain.fastest.run.wall_s
+    assert ramped.fastest.run.steps == pytest.approx((0.2 * 4 + 0.8) * plain.fastest.run.steps)
+
+
+def test_what_cannot_be():
+    with pytest.raises(InfeasiblePlan, match=r"nearest sizes that work: 3,072"):  # more GPUs than the batch feeds
+        shortest(question(), GOAL, gpus=(4400, 4480), batches=(8,), layered=False)
+    huge = question(model="gpt-1008b")
+    with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
+        shortest(huge, GOAL, gpus=(8, 8), batches=(8,))
+    never = Terms(write_bytes_per_s=1.0)
+    with pytest.raises(InfeasiblePlan, match="failures come faster than checkpoints"):
+        shortest(question(), GOAL, gpus=(64, 64), batches=(64,), terms=never, layered=False)
+
+
+def test_batches_around_the_critical_one():
+    sizes = default_batches(goal_of(1e9, tokens=2e10, critical_batch=2e6), 2048)
+    assert sizes[0] == 32
+    assert sizes[-1] == 4096
+    assert np.log2(sizes).tolist() == list(range(5, 13))
+
+
+def ask(*arguments):
+    result = CliRunner().invoke(app, ["shortest", *map(str, arguments)], env={"COLUMNS": "80"})
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+SMALL = ("gpt-7.5b", "--cluster", "selene", "--tokens", "20B", "--gpus", "32..64", "--batches", "256", "--no-layered")
+
+
+def test_the_command(tmp_path):
+    printed = ask(*SMALL, "--within", "30 d", "--png", tmp_path / "a.png")
+    assert all(len(line) <= 80 for line in printed.splitlines())
+    assert "…" not in printed
+    assert "Shortest" in printed
+    assert "In time" in printed
+    assert (tmp_path / "a.png").stat().st_size > 30_000
+    answer = json.loads(ask(*SMALL, "--budget", "1M", "--json"))
+    assert answer["budget"]["days"] == answer["fastest"]["days"]
+    assert answer["frontier"][-1]["num_gpus"] == 64
+    assert answer["fastest"]["losses"].keys() == {"batch", "memory", "bubble", "network", "latency", "failures"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("gpt-7.5", "--cluster", "selene"), "gpt-7.5b"),
+        (("gpt-7.5b", "--cluster", "selena"), "selene"),
+        (("gpt-7.5b", "--cluster", "selene", "--loss", "1.5"), "irreducible"),
+        ((*SMALL[:-1], "--loss", "2.5"), "either tokens or a loss"),
+        (("gpt-7.5b", "--cluster", "selene", "--gpus", "8..4"), "--gpus '8..4' must go from one or more"),
+        ((*SMALL, "--within", "3"), "has no unit"),
+        ((*SMALL, "--batch-law", "zhang"), "zhang-2024"),
+        ((*SMALL, "--batches", "1,x"), "must be numbers of sequences"),
+        ((*SMALL, "--png", "x.jpg"), "must end in"),
+    ],
+)
+def test_mistakes_say_what_to_type(arguments, says):
+    with pytest.raises(SpecError, match=says.replace(".", r"\.")):
+        ask(*arguments)

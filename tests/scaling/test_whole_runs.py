@@ -1,0 +1,186 @@
+"""Whole runs: published estimates from our own throughput, goals under the batch trade-off, ramps, money, `train`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import SpecError
+from sim.estimate import estimate
+from sim.reliability import Failures
+from sim.scaling.batch_tradeoff import ramped_steps
+from sim.scaling.critical_batch import kaplan_batch
+from sim.scaling.goal import goal_of
+from sim.scaling.loss_laws import power_sum_loss
+from sim.scaling.published import BESIROGLU
+from sim.scaling.ramp import Ramp, parse_ramp, ramped
+from sim.scaling.run import Terms, training_run
+from sim.scaling.training import train
+from sim.specs import load_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+GPT3, TRILLION = SCENARIOS / "gpt3-175b-1024-a100.yaml", SCENARIOS / "gpt-1t-3072-a100.yaml"
+LLAMA = SCENARIOS / "llama3-405b-16384-h100.yaml"
+ZETTA = 1e21
+
+
+@pytest.mark.parametrize(("path", "days"), [(GPT3, 34), (TRILLION, 84)], ids=["175B", "1T"])
+def test_megatrons_days_from_our_throughput(path, days):
+    """Narayanan et al. 2021, section 5.1: 34 days for 300e9 tokens, 84 for 450e9."""
+    training = train(load_scenario(path))
+    assert training.run.useful_s / 86400 == pytest.approx(days, rel=0.06)
+    assert training.run.days > training.run.useful_s / 86400
+    # Their rule, 8 T P / (n X) with our X, says the same up to attention and logits.
+    answer = training.answer
+    rule = 8 * training.run.tokens * answer.params / answer.total_flop_per_s
+    assert rule == pytest.approx(training.run.useful_s, rel=0.06)
+
+
+def test_megatron_2019s_days_from_our_throughput():
+    """Shoeybi et al. 2019: 12 ZettaFLOPs in about 9.2 days on 512 V100."""
+    answer = estimate(load_scenario(SCENARIOS / "megatron-2019-8.3b-512-v100.yaml"))
+    assert 12 * ZETTA / answer.total_flop_per_s / 86400 == pytest.approx(9.2, rel=0.06)
+
+
+def test_llama3s_run():
+    """54 days of 16,384 H100 with 419 failures and above 90 % effective time (Grattafiori et al. 2024, 3.3.4)."""
+    training = train(load_scenario(LLAMA))
+    assert training.run.goodput.useful > 0.9
+    month = train(load_scenario(LLAMA), terms=Terms(Failures(gpu_mtbf_s=54 * 86400 * 16384 / 419))).run
+    assert month.wall_s == pytest.approx(training.run.wall_s, rel=1e-6)
+    # 15.6e12 tokens took 30.84 million GPU-hours (theirs include long contexts and annealing).
+    assert training.run.gpu_hours == pytest.approx(30.84e6, rel=0.25)
+    assert training.run.gpu_hours == pytest.approx(16384 * training.run.wall_s / 3600)
+    assert training.run.energy_j == pytest.approx(training.run.gpu_hours * 3600 * 700 * 1.1)
+    assert training.run.cost == pytest.approx(2 * training.run.gpu_hours)
+
+
+def test_intervals_are_the_step_times():
+    training = train(load_scenario(TRILLION))
+    low, high = training.answer.step_time_interval_s
+    assert training.low.useful_s / training.run.useful_s == pytest.approx(low / training.answer.step_time_s)
+    assert training.high.cost / training.run.cost == pytest.approx(high / training.answer.step_time_s)
+
+
+def test_spare_nodes_are_paid_for_and_checkpoints_cost():
+    gpu = load_scenario(TRILLION).cluster.gpu
+
+    def run(**changes):
+        return training_run(1e12, 4096, gpu, 100.0, 1e4, 1e11, Terms(**changes))
+
+    spared = run(failures=Failures(spare_nodes=4))
+    assert spared.gpu_hours == pytest.approx((4096 + 32) * spared.wall_s / 3600)
+    slow, background = run(write_bytes_per_s=1e11), run(write_bytes_per_s=1e11, blocking_s=5.0)
+    assert slow.wall_s > background.wall_s > run().wall_s
+    assert background.checkpoints.drain_s > 0
+    powerless = gpu.replace(max_power_w=None)
+    with pytest.raises(SpecError, match=r"power of A100.*is not known; set cluster.node.gpu.max_power"):
+        training_run(1e12, 4096, powerless, 100.0, 1e4, 1e11, Terms())
+
+
+def test_a_goals_data_and_steps():
+    goal = goal_of(70e9, tokens=1.4e12)
+    loss = float(power_sum_loss(70e9, 1.4e12, BESIROGLU))
+    assert goal.loss == pytest.approx(loss)
+    assert goal.critical_batch == pytest.approx(float(kaplan_batch(loss)))
+    assert goal.tokens(goal.critical_batch) == pytest.approx(2 * 1.4e12)
+    assert goal.steps(goal.critical_batch) == pytest.approx(2 * goal.least_steps)
+    again = goal_of(70e9, loss=loss)
+    assert again.min_tokens == pytest.approx(1.4e12, rel=1e-6)
+    assert goal_of(70e9, tokens=1e12, critical_batch=4e6).critical_batch == 4e6
+    assert goal_of(7.22e10).min_tokens == pytest.approx(1.33e12, rel=0.01)  # compute-optimal
+    said = " ".join(goal.notes)
+    assert "zhang-2024" in said  # the laws disagree, and it says so
+    assert "read in the paper" in said
+
+
+@given(st.floats(1e3, 1e9), st.floats(1e3, 1e9))
+def test_larger_batches_take_fewer_steps_and_more_data(one, other):
+    goal = goal_of(1e9, tokens=2e10, critical_batch=1e6)
+    small, large = sorted((one, other))
+    assert goal.steps(small) >= goal.steps(large) > goal.least_steps
+    assert goal.min_tokens < goal.tokens(small) <= goal.tokens(large)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"loss": 1.5}, "no model goes below the irreducible loss"),
+        ({"loss": 1.9}, "1e\\+09 parameters reach no loss of 1.9 on any number of tokens; they tend to"),
+        ({"tokens": 1e9, "loss": 3.0}, "either tokens or a loss"),
+        ({"tokens": -1.0}, "tokens = -1"),
+        ({"tokens": 1e9, "batch_law": "kaplan"}, "did you mean 'kaplan-2020'"),
+        ({"tokens": 1e9, "batch_law": "deepseek-2024-best"}, "no limit; choose from"),
+    ],
+)
+def test_goals_that_cannot_be(asked, says):
+    with pytest.raises(SpecError, match=says):
+        goal_of(1e9, **asked)
+
+
+class Linear:
+    """Steps of a millisecond a sequence."""
+
+    def at_most(self, batch, num_gpus):
+        return batch * 1e-3
+
+
+def test_a_ramp():
+    ramp = parse_ramp("1/4, 1/2@2%, 1@20%")
+    assert ramp == Ramp(((0.0, 0.25), (0.02, 0.5), (0.2, 1.0)))
+    steps, average = ramped(ramp, 1024, 64, 1.024, 1e6, Linear())
+    assert steps == pytest.approx(2e4 / 256 + 1.8e5 / 512 + 8e5 / 1024)
+    assert steps == pytest.approx(ramped_steps(1e6, [(0, 256), (2e4, 512), (2e5, 1024)]))
+    assert steps * average == pytest.approx(1e6 * 1e-3)  # a millisecond a sequence at every batch
+    for text in ("1/2", "1/4, 1/2", "1@2%", "1/4, 1@1@2", "x, 1", "2, 1@5%", "1/2, 1@100%", "1/2, 1/4@50%, 1@20%"):
+        with pytest.raises(SpecError, match="ramp"):
+            parse_ramp(text)
+
+
+def test_a_scenarios_ramp_is_longer_than_its_run():
+    scenario = load_scenario(GPT3)
+    plain, ramp = train(scenario), train(scenario, ramp=parse_ramp("1/4, 1@10%"))
+    answer = estimate(scenario.replace(training=scenario.training.replace(global_batch_size=384)))
+    expected = 0.1 * 300e9 / answer.tokens_per_s + 0.9 * plain.run.useful_s
+    assert ramp.run.useful_s == pytest.approx(expected)
+    assert ramp.run.steps == pytest.approx((0.1 * 4 + 0.9) * plain.run.steps)
+    with pytest.raises(SpecError, match=r"cannot run the ramp's batch of 219 sequences"):
+        train(scenario, ramp=parse_ramp("1/7, 1@10%"))
+
+
+def test_a_loss_takes_more_data_at_a_large_batch():
+    scenario = load_scenario(GPT3)
+    training = train(scenario, loss=2.0)
+    goal = goal_of(float(training.answer.params), loss=2.0)
+    assert training.run.tokens == pytest.approx(goal.tokens(1536 * 2048))
+    assert training.run.steps == pytest.approx(goal.steps(1536 * 2048))
+    with pytest.raises(SpecError, match="Give --tokens or --loss"):
+        train(scenario.replace(training=scenario.training.replace(tokens=None)))
+
+
+def ask(*arguments):
+    result = CliRunner().invoke(app, ["train", *map(str, arguments)], env={"COLUMNS": "80"})
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_the_command(tmp_path):
+    printed = ask(TRILLION, "--png", tmp_path / "a.png", "--svg", tmp_path / "a.svg")
+    assert all(len(line) <= 80 for line in printed.splitlines())
+    assert "Wall clock   85.8 days" in printed
+    assert (tmp_path / "a.png").stat().st_size > 30_000
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    answer = json.loads(ask(TRILLION, "--price", "3", "--pue", "1.5", "--json"))
+    assert answer["cost"] == pytest.approx(3 * answer["gpu_hours"])
+    assert answer["energy_j"] == pytest.approx(answer["gpu_hours"] * 3600 * 400 * 1.5)
+    assert answer["intervals"]["days"][0] < answer["days"] < answer["intervals"]["days"][1]
+    assert sum(answer["goodput_parts"].values()) == pytest.approx(1)
+    with pytest.raises(SpecError, match="irreducible"):
+        ask(TRILLION, "--loss", "1.7")
+    with pytest.raises(SpecError, match=r"must end in \.png or \.svg"):
+        ask(TRILLION, "--png", "a.jpg")

@@ -1,0 +1,278 @@
+"""What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import FlopcastError, SpecError
+from sim.estimate import estimate
+from sim.search import megatron_rules, search, sensitivity, standing_of, steps_between, why_not
+from sim.search.among import FIELDS, column, with_fields
+from sim.search.rules import best_microbatch
+from sim.specs import load_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+TRILLION = SCENARIOS / "gpt-1t-3072-a100.yaml"
+SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
+
+
+@pytest.fixture(scope="module")
+def trillion():
+    return search(load_scenario(TRILLION), top=3, confirm=12)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return search(load_scenario(SMALL), top=3)
+
+
+# Where a plan stands
+
+
+def test_the_plan_of_the_paper_is_the_best_of_its_techniques(trillion):
+    """tp 8, pp 64 on 3,072 A100 (arXiv:2104.04473, Table 1): with what there was in 2021 hardly anything beats it."""
+    own = standing_of(trillion, load_scenario(TRILLION))
+    everything, techniques, schedule = own.among
+    assert everything.of == trillion.plans_feasible
+    assert everything.rank > 100  # what came later is worth much
+    assert schedule.rank == 1
+    assert schedule.of >= 10
+    assert techniques.rank <= 3
+    assert techniques.of >= 25
+    # What beats it is the paper's own interleaved schedule on the same layout.
+    better = techniques.best.scenario.plan
+    assert (better.tp, better.pp, better.dp, better.schedule) == (8, 64, 6, "interleaved")
+
+
+def test_each_technique_has_its_seconds(trillion):
+    own = standing_of(trillion, load_scenario(TRILLION))
+    best = trillion.best[0].answer
+    lost = own.answer.step_time_s - best.step_time_s
+    assert 0.25 < lost / best.step_time_s < 0.75
+    assert sum(own.losses.values()) == pytest.approx(lost, rel=1e-6)
+    assert sum(step.saved_s for step in own.steps) == pytest.approx(lost, rel=1e-9)
+    assert all(sum(step.causes.values()) == pytest.approx(step.saved_s, abs=1e-6) for step in own.steps)
+    assert all(step.answer.fits for step in own.steps)
+    saved = {name: step.saved_s for step in own.steps for name in step.techniques}
+    assert {"recomputation", "sequence parallelism", "schedule", "layout"} <= saved.keys()
+    assert max(saved, key=saved.get) == "recomputation"
+    assert min(saved.values()) >= 0
+    # What the README says of it.
+    readme = " ".join((SCENARIOS.parent / "README.md").read_text().split())
+    assert f"saves {saved['recomputation']:.0f} of its {own.answer.step_time_s:.0f} s" in readme
+    assert f"sequence parallelism {saved['sequence parallelism']:.0f} s (and makes room for that)" in readme
+    assert f"pp 16 in place of 64 another {saved['layout']:.0f} s, interleaving {saved['schedule']:.0f} s" in readme
+
+
+def test_a_rank_counts_what_is_faster(small):
+    scenario = load_scenario(SMALL)
+    own = standing_of(small, scenario, steps=False)
+    place = small.place_of(scenario)
+    fits = small.memory_bytes <= small.memory_limit_bytes
+    faster = fits & (small.step_time_s < small.step_time_s[place] * (1 - 1e-9))
+    assert own.among[0].rank == np.count_nonzero(faster) + 1
+    plan = scenario.plan
+    alike = with_fields(small, {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")})
+    assert own.among[1].rank == np.count_nonzero(faster & alike) + 1
+    assert own.among[1].of == np.count_nonzero(fits & alike)
+
+
+def test_costs_are_compared_on_as_many_gpus():
+    result = search(load_scenario(SMALL), gpus=(4, 64), objective="cost", top=1, confirm=20)
+    best = result.best[0].answer
+    (largest,) = (each for each in sensitivity(result) if (each.axis, each.value) == ("num_gpus", 64))
+    answer = largest.best.answer
+    assert answer.num_gpus == 64 != best.num_gpus
+    assert largest.loss == pytest.approx(answer.step_time_s * 64 / best.step_time_s / best.num_gpus - 1)
+    assert sum(largest.causes.values()) == pytest.approx(largest.loss * best.step_time_s)
+
+
+def test_plans_without_a_rank_say_why(small):
+    scenario = load_scenario(SMALL)
+    for changes, says in (
+        ({"schedule": "zb_h1"}, "schedule zb_h1 is not in the search"),
+        ({"recompute": "none", "sequence_parallel": False, "microbatch_size": 4}, "does not fit"),
+        ({"recompute": "per_op", "microbatch_size": 1}, "per_op is not in the search"),
+        ({"pp": 2}, "16 GPUs, the search 8 to 8"),
+    ):
+        changed = scenario.replace(plan=scenario.plan.replace(**{"num_chunks": 1, "schedule": "1f1b", **changes}))
+        standing = standing_of(small, changed, steps=False)
+        assert says in standing.ruled_out
+        assert standing.among[0].rank is None
+
+
+def test_steps_lead_to_the_goal(small):
+    start, goal = small.ranking()[-1], small.best[0].answer
+    steps = steps_between(estimate(small.scenario_at(int(start))), goal, small.memory_limit_bytes)
+    assert steps[-1].answer.step_time_s == pytest.approx(goal.step_time_s, rel=1e-12)
+    assert steps[-1].answer.scenario.plan == goal.scenario.plan
+    assert all(step.answer.largest.total <= small.memory_limit_bytes for step in steps)
+    assert len({name for step in steps for name in step.techniques}) == sum(len(step.techniques) for step in steps)
+    assert all(step.saved_s >= -1e-6 for step in steps)
+
+
+# What each value costs
+
+
+def test_every_value_has_its_best_plan(small):
+    costs = sensitivity(small)
+    fits = small.memory_bytes <= small.memory_limit_bytes
+    best = small.best[0]
+    for axis in {each.axis for each in costs}:
+        rows = [each for each in costs if each.axis == axis]
+        there = np.unique(column(small, axis))
+        assert len(rows) == len(there) > 1
+        assert sum(each.is_best for each in rows) == 1
+        for each in rows:
+            which = with_fields(small, {axis: each.value})
+            assert (each.best is None) == (not (which & fits).any())
+            if each.best is None:
+                assert "fits in" in each.ruled_out
+                continue
+            assert getattr(each.best.scenario.plan, axis) == each.value
+            assert each.loss >= -1e-9
+            assert each.best.priced_step_time_s <= small.step_time_s[which & fits].min() * 1.05
+            lost = each.best.answer.step_time_s - best.answer.step_time_s
+            assert sum(each.causes.values()) == pytest.approx(lost, abs=1e-6)
+    assert {"tp", "pp", "microbatch_size", "num_chunks", "recompute", "zero_stage"} <= {each.axis for each in costs}
+
+
+# Rules of thumb
+
+
+@pytest.mark.parametrize("size", ["1.7b", "18.4b", "76.1b", "145.6b", "1008b"])
+def test_the_rules_lead_to_the_layouts_of_the_paper(size):
+    """Table 1 of arXiv:2104.04473, whose degrees were chosen by these rules (section 5.1)."""
+    scenario = load_scenario(SCENARIOS / "megatron-2021" / f"{size}.yaml")
+    plan = megatron_rules(search(scenario, top=1, confirm=1), few=1).plans[0].best.scenario.plan
+    assert (plan.tp, plan.pp, plan.dp) == (scenario.plan.tp, scenario.plan.pp, scenario.plan.dp)
+    assert (plan.recompute, plan.sequence_parallel, plan.zero_stage) == ("full", False, 0)
+
+
+def test_the_rule_for_micro_batches_is_equation_1():
+    """(b'/b + p − 1)(t_f + t_b): without a pipeline the most efficient size, with a long one a small one."""
+    scenario = load_scenario(SCENARIOS / "megatron-2021" / "76.1b.yaml")
+    own = scenario.training.global_batch_size // scenario.plan.dp
+    sizes = [1, 2, 4, 8]
+
+    def seconds(size):
+        one = scenario.plan.replace(microbatch_size=size, schedule="1f1b", num_chunks=1)
+        costs = estimate(scenario.replace(plan=one)).timeline.program.costs
+        return (own / size + one.pp - 1) * (costs.forward_s + costs.backward_s).max()
+
+    assert best_microbatch(scenario, sizes) == min(sizes, key=seconds)
+    long = scenario.replace(plan=scenario.plan.replace(pp=60, dp=1, num_chunks=1, schedule="1f1b"))
+    alone = scenario.replace(plan=scenario.plan.replace(pp=1, dp=1, num_chunks=1, schedule="1f1b"))
+    assert best_microbatch(long, sizes) < best_microbatch(alone, sizes) == 8
+
+
+def test_the_best_plan_is_held_against_the_rules(trillion):
+    rules = megatron_rules(trillion)
+    best = trillion.best[0]
+    for each in rules.plans:
+        assert each.loss >= -1e-9
+        lost = each.best.answer.step_time_s - best.answer.step_time_s
+        assert sum(each.causes.values()) == pytest.approx(lost, abs=1e-6)
+        place = trillion.place_of(each.best.scenario)
+        assert (
+            each.rank
+            == np.count_nonzero(trillion.step_time_s[trillion.ranking()] < trillion.step_time_s[place] * (1 - 1e-9)) + 1
+        )
+    tensor, parallel, microbatch = rules.checks
+    plan = best.scenario.plan
+    assert tensor.obeyed == (plan.tp == 8)
+    assert parallel.found == f"{plan.tp} · {plan.pp} = {plan.tp * plan.pp}"
+    assert microbatch.obeyed == (microbatch.chosen == str(plan.microbatch_size))
+
+
+# Why not
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"microbatch_size": 3}, "no plan has microbatch_size 3 (the rules leave 1, 2, 4)"),
+        ({"tp": 1, "sequence_parallel": True}, "no plan has tp 1 and sequence_parallel True at once"),
+        ({"num_chunks": 2, "schedule": "1f1b"}, "holds one chunk a rank"),
+        ({"pp": 7}, "does not divide 8 GPUs"),
+        ({"tp": 8, "pp": 8}, "no plan has tp 8 and pp 8 at once"),
+        ({"tp": 1, "pp": 1}, "must be a multiple of plan.dp"),
+        ({"tp": 1, "recompute": "none"}, "fits in"),
+    ],
+)
+def test_what_rules_a_plan_out(small, named, says):
+    why = why_not(small, named)
+    assert why.answer is None
+    assert says in why.ruled_out
+    assert "Plan:" not in why.ruled_out
+    assert "Scenario:" not in why.ruled_out
+
+
+def test_plans_that_are_not_priced_are_tried(small):
+    for named in ({"recompute": "per_op"}, {"schedule": "zb_h1"}, {"cp": 2}, {"schedule": "modular", "pp": 2}):
+        why = why_not(small, named)
+        assert why.ruled_out is None, why.ruled_out
+        assert why.rank is None
+        assert why.tried >= 1
+        assert why.answer.fits
+        assert all(getattr(why.answer.scenario.plan, name) == value for name, value in named.items())
+
+
+def test_a_whole_plan_is_that_plan(small):
+    for place in small.ranking()[[0, 20, -1]].tolist():
+        plan = small.scenario_at(place).plan
+        why = why_not(small, {name: getattr(plan, name) for name in FIELDS})
+        assert why.answer.scenario.plan == plan
+        here = small.ranking()[why.rank - 1]  # or a plan as fast
+        assert small.step_time_s[here] == pytest.approx(small.step_time_s[place], rel=1e-9)
+
+
+@pytest.mark.parametrize("named", [{"tp": "eight"}, {"tp": 0}, {"tp": 1.5}, {"zero_stage": 4}, {"schedule": "zb_h3"},
+                                   {"recompute": "fulll"}, {"sequence_parallel": "yes"}, {"microbatchsize": 1}])  # fmt: skip
+def test_values_that_no_plan_can_have_are_mistakes(small, named):
+    with pytest.raises(FlopcastError):
+        why_not(small, named)
+
+
+# The command
+
+
+def run(*words):
+    outcome = CliRunner().invoke(app, ["search", str(SMALL), *words])
+    if outcome.exit_code:
+        raise outcome.exception
+    return outcome.output
+
+
+def test_command(tmp_path):
+    shown = run("--why", "own", "--rules", "--sensitivity", "--figure", str(tmp_path / "costs.png"))
+    for words in ("Why not the scenario's own plan?", "same techniques", "a technique at a time",
+                  "Megatron's rules of thumb", "What each value costs"):  # fmt: skip
+        assert words in " ".join(shown.split())
+    assert (tmp_path / "costs.png").stat().st_size > 5000
+    data = json.loads(run("--json", "--rules", "--sensitivity", "--why", "own", "plan.recompute=full"))
+    assert data["own"]["plan"]["recompute"] == "full"
+    assert data["own"]["loss"] == pytest.approx(data["own"]["step_time_s"] / data["best"][0]["step_time_s"] - 1)
+    assert sum(step["saved_s"] for step in data["own"]["steps"]) == pytest.approx(sum(data["own"]["losses_s"].values()))
+    assert {each["plans"] for each in data["own"]["among"]} > {"in all"}
+    assert len(data["rules"]["plans"]) == 2
+    assert {each["axis"] for each in data["sensitivity"]} >= {"tp", "pp"}
+    assert "The scenario's own plan" in run()
+    run("--pareto", "--figure", str(tmp_path / "front.svg"), "--gpus", "1..16")
+    assert (tmp_path / "front.svg").stat().st_size > 5000
+
+
+def test_commands_that_make_no_sense(tmp_path):
+    figure = ["--figure", str(tmp_path / "a.png")]
+    for words, says in (
+        (figure, "there is none of them"),
+        (["--pareto", "--sensitivity", *figure], "draws one of"),
+        (["--why", "own", "--batch", "8"], "leave --batch out"),
+        (["--why", "plan.tp=4", "plan.tp=8"], "twice"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            run(*words)

@@ -1,0 +1,94 @@
+"""The search of layered plans: bounds that hold, and the plan that trying every one would find."""
+
+import numpy as np
+import pytest
+
+from sim.errors import InfeasiblePlan
+from sim.estimate import estimate
+from sim.search.layered import best_of, layered_table, search_layered
+from sim.specs import build_scenario
+
+
+def small(cluster="selene", stack="lamy-poirier", batch=16, **model):
+    shape = {"name": "small", "num_layers": 8, "hidden_size": 2048, "num_heads": 16, "vocab_size": 51200} | model
+    return build_scenario(
+        {
+            "model": shape,
+            "cluster": cluster,
+            "plan": {},
+            "training": {"global_batch_size": batch, "sequence_length": 1024, "precision": "bf16"},
+            "stack": stack,
+            "profile": "a100",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "stack"),
+    [
+        ("selene", "lamy-poirier"),
+        ("ethernet-25", "lamy-poirier"),
+        ("selene", "megatron-core"),
+        ("ethernet-25", "llama3"),
+    ],
+)
+def test_no_step_is_shorter_than_its_bound(cluster, stack):
+    table = layered_table(small(cluster, stack), gpus=(2, 64))
+    some = np.random.default_rng(0).choice(len(table.rows), 25, replace=False)
+    answers = [estimate(table.scenario_at(int(place))) for place in some]
+    ratios = np.array([table.bound_s[place] / answer.step_time_s for place, answer in zip(some, answers, strict=True)])
+    assert ratios.max() <= 1.0 + 1e-9
+    assert np.median(ratios) > 0.97
+    needed = np.array([answer.largest.total for answer in answers])
+    assert table.memory_bytes[some] == pytest.approx(needed, rel=0.05)
+    assert (table.memory_bytes[some] <= needed * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("cluster", ["selene", "ethernet-25"])
+def test_pruning_finds_what_trying_all_finds(cluster):
+    scenario = small(cluster)
+    space = {"recomputes": ("full",), "sequence_parallel": (False,), "tensor": (1, 2), "pipeline": (2, 4)}
+    table = layered_table(scenario, gpus=(16, 16), batches=(16, 24), **space)
+    share = 1.0 / table.rows.batch
+    everything = [estimate(table.scenario_at(place)) for place in range(len(table.rows))]
+    worth = np.array([answer.step_time_s for answer in everything]) * share
+    found, run = best_of(table, table.bound_s * share, lambda place: share[place], top=3)
+    assert len(everything) > 80
+    assert run < len(everything) / 4
+    best = sorted(worth[[answer.fits for answer in everything]])[:3]
+    assert [each.step_time_s / each.scenario.training.global_batch_size for each in found] == pytest.approx(best)
+    result = search_layered(scenario, gpus=(16, 16), batches=(16, 24), **space)
+    assert result.best[0].step_time_s == found[0].step_time_s
+    assert result.run <= run
+    assert result.plans >= len(everything)
+
+
+def test_steps_decide_between_batches():
+    scenario = small()
+    space = {"gpus": (16, 16), "batches": (16, 32), "recomputes": ("full",)}
+    patient = search_layered(scenario, steps=lambda batch: np.ones(batch.shape), **space)
+    hasty = search_layered(scenario, steps=lambda batch: 1.0 / batch**2, **space)
+    assert patient.best[0].scenario.training.global_batch_size == 16
+    assert hasty.best[0].scenario.training.global_batch_size == 32
+
+
+def test_layered_schedules_only_and_a_layer_a_stage_is_modular():
+    table = layered_table(small(), gpus=(4, 4))
+    plans = [table.scenario_at(place).plan for place in range(0, len(table.rows), 37)]
+    assert {plan.schedule for plan in plans} == {"modular", "breadth_first"}
+    assert all((plan.num_stages == 8) == (plan.schedule == "modular") for plan in plans)
+    assert all(plan.num_gpus == 4 for plan in plans)
+    counts = table.rows.num_microbatches
+    assert (counts >= table.rows.pp).all()
+
+
+def test_what_does_not_fit_says_so():
+    with pytest.raises(InfeasiblePlan, match=r"layered plans on 1 to 2 GPUs fits in 85.9 GB; use more GPUs"):
+        search_layered(small(num_layers=96, hidden_size=8192, num_heads=64), gpus=(1, 2))
+
+
+def test_host_memory_makes_room():
+    scenario = small()
+    here, there = (layered_table(scenario, gpus=(8, 8), offloaded_layers=layers) for layers in (0, 8))
+    assert there.memory_bytes.mean() < here.memory_bytes.mean()
+    assert estimate(there.scenario_at(0)).largest.total == pytest.approx(there.memory_bytes[0], rel=0.05)

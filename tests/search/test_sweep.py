@@ -1,0 +1,193 @@
+"""Sweeps: what an axis says, that a point is a search of the changed scenario, and that better machines are not slower."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import SpecError
+from sim.search import parse_axis, search, sweep
+from sim.specs import load_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
+NETWORK = "cluster.inter_node_bandwidth"
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    return load_scenario(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "spacing"),
+    [
+        (f"{NETWORK}=25..800Gbit/s", [25, 50, 100, 200, 400, 800], "geometric"),
+        (f"{NETWORK}=25 Gbit/s..800 Gbit/s:3", [25, 141.421356237, 800], "geometric"),
+        (f"{NETWORK}=100..400Gbit/s", [100, 175, 250, 325, 400], "linear"),  # a factor of four is not beyond four
+        (f"{NETWORK}=100,200, 400 Gbit/s", [100, 200, 400], "listed"),
+        (f"{NETWORK}=12.5 GB/s,400Gbit/s", [100, 400], "listed"),
+        ("cluster_bytes", None, None),
+    ],
+)
+def test_values_of_an_axis(scenario, text, values, spacing):
+    if values is None:
+        with pytest.raises(SpecError, match="must look like"):
+            parse_axis(text, scenario)
+        return
+    axis = parse_axis(text, scenario)
+    assert np.array(axis.values) * 8e-9 == pytest.approx(values)
+    assert axis.spacing == spacing
+
+
+def test_values_of_pure_numbers(scenario):
+    assert parse_axis("cluster.num_nodes=1..64", scenario).values == (1, 2, 4, 8, 16, 32, 64)
+    assert parse_axis("cluster.num_nodes=1..3", scenario).values == (1, 2, 3)  # rounded, each once
+    assert len(parse_axis("cluster.num_nodes=10..1000", scenario).values) == 9
+    assert parse_axis("plan.zero_stage=0..3", scenario).values == (0, 1, 2, 3)
+    assert parse_axis("profile.nvlink.efficiency=0.5..0.9:3", scenario).values == pytest.approx((0.5, 0.7, 0.9))
+    assert parse_axis("gpus=8", scenario).values == (8,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cluster.inter_node_bandwith=1..2", "did you mean"),
+        (f"{NETWORK}=25..800", "has no unit"),
+        (f"{NETWORK}=25..800GB", "a size, not a bandwidth"),
+        (f"{NETWORK}=800..25Gbit/s", "from a smaller to a larger"),
+        (f"{NETWORK}=25..800Gbit/s:1", "two or more"),
+        (f"{NETWORK}=fast", "is not a number"),
+        (f"{NETWORK}=100,100 Gbit/s", "twice"),
+        ("cluster.num_nodes=1,2.5", "whole number"),
+        ("cluster.num_nodes=1..2 GB", "pure number"),
+        ("plan.recompute=none,full", "--sensitivity shows"),
+        ("plan.tpp=1..2", "did you mean 'tp'"),
+        ("plan.offloaded_layers=1..2", "does not vary"),
+    ],
+)
+def test_mistakes_in_an_axis(scenario, text, says):
+    with pytest.raises(SpecError, match=says):
+        parse_axis(text, scenario)
+
+
+def test_a_point_is_a_search_of_the_changed_scenario(scenario):
+    swept = sweep(scenario, f"{NETWORK}=50,100Gbit/s", gpus=(64, 64), confirm=3)
+    changed = load_scenario(SMALL, [f"{NETWORK}=50 Gbit/s"])
+    best = search(changed, gpus=(64, 64), top=1, confirm=3).best[0]
+    assert swept.points[0].best.answer.step_time_s == pytest.approx(best.answer.step_time_s, rel=1e-12)
+    assert swept.points[0].best.scenario.plan == best.scenario.plan
+
+
+def test_better_machines_are_not_slower(scenario):
+    """Every plan of the weaker machine runs on the better one, and no slower."""
+    swept = sweep(
+        scenario, [f"{NETWORK}=25..400Gbit/s:3", "cluster.node.gpu.memory=24,40,80 GB"], gpus=(32, 32), confirm=3
+    )
+    times = np.array([p.best.answer.step_time_s if p.best else np.inf for p in swept.points]).reshape(3, 3)
+    assert np.isfinite(times).any()
+    for axis in (0, 1):
+        worse, better = np.delete(times, -1, axis), np.delete(times, 0, axis)
+        assert (better <= worse * (1 + 1e-9)).all()
+
+
+def test_fields_of_the_plan_and_the_size_are_axes_too(scenario):
+    swept = sweep(scenario, "plan.tp=1,2,5,8", confirm=2)
+    assert [point.best is None for point in swept.points] == [False, False, True, False]
+    assert swept.points[2].infeasible == "no plan has tp 5; the rules leave 1, 2, 4, 8"
+    assert [point.best.scenario.plan.tp for point in swept.points if point.best] == [1, 2, 8]
+    free = search(scenario, top=1).best[0].answer.step_time_s
+    assert min(point.best.answer.step_time_s for point in swept.points if point.best) >= free * (1 - 1e-9)
+    sizes = sweep(scenario, "gpus=8,7", confirm=2)
+    assert sizes.points[0].best.answer.num_gpus == 8
+    assert "nearest sizes that work" in sizes.points[1].infeasible
+    nodes = sweep(scenario, "cluster.num_nodes=1,2", confirm=2)
+    assert [point.best.answer.num_gpus for point in nodes.points] == [8, 16]
+    assert any("all GPUs of its cluster" in note for note in nodes.notes)
+
+
+def test_infeasible_points_stand_with_their_reason(scenario):
+    swept = sweep(scenario, "cluster.node.gpu.memory=8,80 GB", confirm=2)
+    assert swept.points[0].best is None
+    assert "memory rules them all out" in swept.points[0].infeasible
+    frame = swept.to_frame()
+    assert list(frame["infeasible"].notna()) == [True, False]
+    assert frame["step_time_s"].notna().tolist() == [False, True]
+    swept = sweep(scenario, "training.sequence_length=2048,4096", confirm=2)
+    assert "learned positions" in swept.points[1].infeasible
+    with pytest.raises(SpecError, match=r"must divide|not divisible"):
+        sweep(scenario, "model.num_heads=7,11")  # no value makes a scenario
+
+
+def test_what_has_no_effect_is_said(scenario):
+    swept = sweep(
+        load_scenario(SMALL, [f"{NETWORK}=50 Gbit/s"]),
+        "cluster.node.nic_bandwidth=100,200 Gbit/s",
+        gpus=(64, 64),
+        confirm=1,
+    )
+    assert any("states its inter_node_bandwidth" in note for note in swept.notes)
+
+
+def test_changes_are_those_of_the_plan(scenario):
+    swept = sweep(scenario, "plan.tp=2,5,8", confirm=1)
+    assert swept.changes(0) == swept.changes(1) == ()
+    old, new = (swept.points[number].best.scenario.plan for number in (0, 2))  # past the point without a plan
+    assert set(swept.changes(2)) == {
+        name for name in type(old).model_fields if getattr(old, name) != getattr(new, name)
+    }
+    assert swept.winners() == (0, None, 1)
+
+
+def test_figures_show_every_point(scenario):
+    line = sweep(scenario, "plan.tp=2,5,8", confirm=1).plot()
+    time, mfu, fields = line.axes
+    for panel in (time, mfu):
+        assert np.isfinite(panel.lines[0].get_ydata()).tolist() == [True, False, True]
+    assert time.lines[1].get_xdata() == pytest.approx([5])  # the cross
+    assert fields.get_xlabel() == "plan.tp"
+    grid = sweep(scenario, ["plan.tp=2,5", "plan.pp=1,2,4"], confirm=1).plot()
+    for panel in grid.axes[:2]:
+        assert np.ma.getmaskarray(panel.images[0].get_array()).tolist() == [[False] * 3, [True] * 3]
+
+
+def test_an_interrupt_ends_it(scenario):
+    def stop(done, size):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(scenario, "gpus=8,16", confirm=1, progress=stop)
+
+
+def test_too_much_is_refused(scenario):
+    for axes, says in (
+        (["gpus=1..2", "gpus=1..2"], "swept twice"),
+        (["gpus=1..2"] * 3, "one or two axes"),
+        (["cluster.num_nodes=1..999:999"], "searches, more than"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            sweep(scenario, axes)
+    with pytest.raises(SpecError, match="swept and given"):
+        sweep(scenario, "gpus=1..2", gpus=(8, 8))
+
+
+def test_command(tmp_path):
+    line, grid = tmp_path / "line.png", tmp_path / "grid.svg"
+    one = ["search", str(SMALL), "--sweep", f"{NETWORK}=25,400Gbit/s", "--gpus", "32"]
+    two = [*one, "--sweep", "cluster.node.gpu.memory=8,80GB"]
+    shown = CliRunner().invoke(app, [*one, "--figure", str(line)])
+    assert shown.exit_code == 0, shown.output
+    assert "400 Gbit/s" in shown.output
+    data = json.loads(CliRunner().invoke(app, [*two, "--json", "--figure", str(grid)]).output)["sweep"]
+    assert [axis["path"] for axis in data["axes"]] == [NETWORK, "cluster.node.gpu.memory"]
+    assert [point["step_time_s"] is None for point in data["points"]] == [True, False, True, False]
+    assert line.stat().st_size > 5000
+    assert grid.read_text().lstrip().startswith("<?xml")
+    assert "none" in CliRunner().invoke(app, two).output
+    fields = json.loads(CliRunner().invoke(app, ["search", str(SMALL), "--fields", "--json"]).output)["fields"]
+    assert {"gpus", "plan.tp", NETWORK, "profile.gemm.max_efficiency"} <= {field["path"] for field in fields}
+    for wrong in (["--pareto"], ["--why", "plan.tp=4"], ["--figure", str(tmp_path / "a.doc")]):
+        assert isinstance(CliRunner().invoke(app, [*one, *wrong]).exception, SpecError)

@@ -1,0 +1,272 @@
+"""Foreign configurations become scenarios: what is read, filled in, left out, and refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim import build_scenario, estimate
+from sim.errors import SpecError
+from sim.specs.importers import Given, import_file, import_text
+from sim.specs.yaml12 import parse_yaml
+from sim.work.params import total_params
+
+FOREIGN = Path(__file__).parent / "foreign"
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def config(**changes):
+    return json.dumps({key: value for key, value in {**LLAMA, **changes}.items() if value is not ...})
+
+
+def names(entries):
+    return {entry.name for entry in entries}
+
+
+def test_a_config_becomes_a_scenario_that_can_be_asked():
+    imported = import_text(config(), "llama/config.json")
+    scenario = imported.scenario()
+    assert (imported.kind, scenario.name) == ("huggingface", "llama")
+    assert total_params(scenario.model) == 8_030_261_248
+    assert estimate(scenario).fits
+    assert "cluster" in names(imported.ledger.defaulted)
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert reasons["rope_theta"].startswith("rotary positions cost the same")
+    assert reasons["torch_dtype"].startswith("of the stored weights")
+
+
+def test_the_file_that_is_written_says_the_same_and_why():
+    imported = import_text(config(), "config.json", Given(gpus=16, cluster="selene"))
+    text = imported.to_yaml()
+    assert build_scenario(parse_yaml(text, ""), where="config.json") == imported.scenario()
+    assert "#   model.num_layers: 32  (num_hidden_layers)" in text
+    assert "# Left out:" in text
+    assert imported.scenario().plan.num_gpus == 16
+
+
+def test_what_the_caller_sets_wins():
+    imported = import_text(config(), "c.json", overrides=["training.sequence_length=8192", "cluster.num_nodes=64"])
+    assert imported.scenario().training.sequence_length == 8192
+    assert imported.scenario().cluster.num_nodes == 64
+
+
+def test_what_nobody_knows_is_listed():
+    imported = import_text(config(brand_new_key=3), "c.json")
+    assert ("brand_new_key", "3", "not known to flopcast") in imported.ledger.ignored
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_type": "mixtral"}, "a mixture of experts"),
+        ({"model_type": "qwen3_moe"}, "a mixture of experts"),
+        ({"num_local_experts": 8}, "num_local_experts = 8: mixtures of experts are not modelled"),
+        ({"model_type": "mamba2"}, "state-space or hybrid layers"),
+        ({"model_type": "bert"}, "an encoder"),
+        ({"is_encoder_decoder": True}, "has an encoder"),
+        ({"model_type": "lama"}, "did you mean 'llama'"),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "save its text_config"),
+        ({"model_type": ...}, "no model_type"),
+        ({"model_type": 7}, "must be text"),
+        ({"hidden_size": ...}, "hidden_size is missing"),
+        ({"hidden_size": "big"}, "hidden_size = big must be a whole number"),
+        ({"hidden_size": -1}, "must be a whole number"),
+        ({"hidden_size": 10**400}, "a number of about 400 digits must be a whole number"),
+        ({"num_attention_heads": True}, "must be a whole number"),
+        ({"num_attention_heads": 31}, "not divisible by num_heads 31"),
+        ({"num_hidden_layers": [32]}, "must be a whole number"),
+        ({"tie_word_embeddings": "yes"}, "must be true or false"),
+        ({"hidden_dropout": 1.5}, "must be below 1"),
+    ],
+)
+def test_refused_configs(changes, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(config(**changes), "config.json")
+
+
+def test_gpt3_175b_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "gpt3_175b.sh", Given(cluster="selene"))
+    scenario = imported.scenario()
+    plan, training = scenario.plan, scenario.training
+    assert (plan.tp, plan.pp, plan.dp, plan.microbatch_size, plan.schedule) == (8, 16, 8, 1, "1f1b")
+    assert (training.global_batch_size, training.sequence_length, training.precision) == (1536, 2048, "fp16")
+    assert total_params(scenario.model) == pytest.approx(174.6e9, rel=1e-3)
+    assert scenario.model.vocab_size == 51200  # padded as Megatron pads it
+    assert training.tokens == 500_000 * 1536 * 2048
+    assert {"--lr", "--rampup-batch-size", "--data-path"} <= names(imported.ledger.ignored)
+
+
+def test_gpt3_175b_as_it_was_started_in_2021():
+    scenario = import_file(FOREIGN / "gpt3_175b_slurm.sh", Given(cluster="selene")).scenario()
+    assert (scenario.plan.dp, scenario.plan.num_chunks, scenario.plan.recompute) == (8, 2, "full")
+    assert (scenario.stack.name, scenario.training.precision) == ("megatron-2021", "fp16")
+    # Narayanan et al. 2021, section 5.1: 34 days for 300 billion tokens on 1,024 A100.
+    days = estimate(scenario).training_time_s / 86400
+    assert days == pytest.approx(34, rel=0.1)
+
+
+def test_llama3_with_conditions_defaults_and_growing_arrays():
+    imported = import_file(FOREIGN / "llama3_8b_fp8.sh")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == 8_030_261_248
+    assert (scenario.plan.cp, scenario.plan.dp, scenario.plan.zero_stage) == (2, 4, 1)
+    assert scenario.training.precision == "fp8"  # from an array that grew under a condition
+    assert scenario.stack.overlap_grad_reduce
+    assert scenario.stack.gradient_precision == "bf16"
+    assert any("-f" not in entry.value and entry.name.startswith("line") for entry in imported.ledger.ignored)
+
+
+def test_torchtitan_toml():
+    imported = import_file(FOREIGN / "torchtitan_llama3_8b.toml", Given(gpus=64))
+    scenario = imported.scenario()
+    assert (scenario.plan.dp, scenario.plan.zero_stage, scenario.plan.recompute) == (64, 3, "per_op")
+    assert (scenario.training.global_batch_size, scenario.training.precision) == (64, "fp8")
+    assert scenario.model.name == "llama3-8b"
+
+
+def test_torchtitan_json():
+    scenario = import_file(FOREIGN / "torchtitan_llama3_405b.json").scenario()
+    plan = scenario.plan
+    assert (plan.tp, plan.pp, plan.dp, plan.num_chunks, plan.schedule) == (8, 8, 8, 2, "interleaved")
+    assert (plan.zero_stage, plan.recompute, plan.sequence_parallel) == (2, "full", True)
+    assert scenario.num_microbatches == 16
+
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, "gradient_clipping": "auto",
+}  # fmt: skip
+
+
+def test_deepspeed_with_the_model_beside_it(tmp_path):
+    (tmp_path / "config.json").write_text(config())
+    (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
+    imported = import_file(tmp_path / "ds.json", Given(gpus=16))
+    scenario = imported.scenario()
+    assert (scenario.plan.dp, scenario.plan.zero_stage, scenario.plan.microbatch_size) == (16, 3, 2)
+    assert scenario.training.global_batch_size == 2 * 4 * 16
+    assert total_params(scenario.model) == 8_030_261_248
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert reasons["zero_optimization.offload_optimizer.device"].startswith("not modelled: a real step is slower")
+    assert reasons["gradient_clipping"].startswith("left to the trainer")
+
+
+def test_deepspeed_says_how_many_gpus_its_batch_needs():
+    whole = {**DEEPSPEED, "train_batch_size": 256}
+    given = Given(model="llama2-7b")
+    assert import_text(json.dumps(whole), "ds.json", given).scenario().plan.dp == 32
+    with pytest.raises(SpecError, match="does not describe the model"):
+        import_text(json.dumps(whole), "ds.json")
+    with pytest.raises(SpecError, match=r"train_batch_size 256 is not .* 2 × 4 × 48"):
+        import_text(json.dumps(whole), "ds.json", Given(model="llama2-7b", gpus=48))
+
+
+def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048", gpus=None):
+    text = "\n".join((*lines, f"torchrun pretrain_gpt.py {size} --bf16 $MORE ${{ARGS[@]}}"))
+    return import_text(text, "run.sh", Given(gpus=gpus))
+
+
+@pytest.mark.parametrize(
+    ("lines", "field", "value"),
+    [
+        (["TP=$((2*2+4/1-1*4))", "MORE=\"--tensor-model-parallel-size $TP\""], "tp", 4),
+        (["A=2; B=${A}", "MORE='--micro-batch-size '$B"], "microbatch_size", 2),
+        (["ARGS=(--micro-batch-size", "  # how many", "  8)"], "microbatch_size", 8),
+        (["ARGS=(--micro-batch-size=4)", 'ARGS+=(--use-distributed-optimizer)'], "zero_stage", 1),
+        (["export MBS=${MBS:-4}", "MORE=\"--micro-batch-size ${MBS}\""], "microbatch_size", 4),
+        (["if [ \"$X\" = 1 ]; then", "MORE='--micro-batch-size 2'", "else", "MORE='--micro-batch-size 4'", "fi"], "microbatch_size", 4),
+        (["N=8", "if [[ $N -ge 8 && 1 ]]; then :; fi", "if (( N > 4 )); then MORE='--micro-batch-size 2'; fi"], "microbatch_size", 1),
+        (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
+        (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
+        (["MORE=\"--recompute-activations\""], "recompute", "selective"),
+        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\""], "recompute", "full"),
+        (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),
+    ],
+)  # fmt: skip
+def test_shell_texts_are_read_as_a_shell_would(lines, field, value):
+    assert getattr(script(*lines).scenario().plan, field) == value
+
+
+def test_a_script_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    imported = script(
+        "X=$(touch owned)", "Y=`touch owned`", "touch owned", "eval 'touch owned'", 'MORE="--lr $(touch owned)"'
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert next(entry.value for entry in imported.ledger.ignored if entry.name == "--lr").startswith("?")
+
+
+def test_gpus_that_do_not_hold_a_replica():
+    text = "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16 --pipeline-model-parallel-size 12"
+    imported = import_text(text, "run.sh")
+    assert imported.scenario().plan.num_gpus == 12
+    assert any("start 8 GPUs" in entry.note for entry in imported.ledger.defaulted)
+    with pytest.raises(SpecError, match="nearest: --gpus 24"):
+        import_text(text, "run.sh", Given(gpus=28))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "says"),
+    [
+        ("", "a.json", "not JSON"),
+        ("{", "a.json", "line 1, column 2"),
+        ("[]", "a.json", "of no kind that can be imported"),
+        ('{"a": 1, "a": 2}', "a.json", "'a' is given twice"),
+        ('{"a": NaN}', "a.json", "NaN is not a number"),
+        ('{"a": ' + "1" * 5000 + "}", "a.json", "digits"),
+        ("[" * 100_000 + "]" * 100_000, "a.json", "nested more than 40 levels"),
+        ('{"a":' * 60 + "1" + "}" * 60, "a.json", "nested more than 40 levels"),
+        ("a = " + "[" * 100_000, "a.toml", "nested more than 40 levels|not TOML"),
+        ("x = " + "1" * 5000, "a.toml", "digits|not TOML"),
+        ("a = 1\na = 2", "a.toml", "not TOML"),
+        ("hello", "a.sh", "of no kind"),
+        ("--num-layers 2", "a.sh", "no command with --num-layers and --hidden-size|--hidden-size is missing"),
+        ("A='--num-layers", "a.sh", "line 1: a quotation that begins with ' is never closed"),
+        ("A=(--num-layers", "a.sh", "the array A=\\( is never closed"),
+        ("pretrain_gpt.py --num-layers $(", "a.sh", "a bracket \\( is never closed"),
+        ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "p.py --num-layers 2", "a.sh", "grow beyond"),
+        ("python p.py --num-layers 2 --hidden-size " + "9" * 400, "a.sh", "must be a whole number"),
+        ("python p.py --num-layers $N --hidden-size 64", "a.sh", "--num-layers is missing or only known when"),
+        ("python p.py --num-layers 2 --hidden-size 64 --num-experts 8", "a.sh", "mixtures of experts"),
+        ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
+        ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
+        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="671B"', "a.toml", "mixture of experts"),
+        ('[job]\n[training]\nseq_len="long"\n[model]\nname="llama3"\nflavor="8B"', "a.toml", "training.seq_len = long must be"),
+        ('[job]\n[training]\n[model]\nname="llama3"\nflavor="8B"\n[parallelism]\ntensor_parallel_degree=0', "a.toml", "tensor_parallel_degree = 0"),
+        ('[job]\ntraining=3\nparallelism=4', "a.toml", "of no kind"),
+    ],
+)  # fmt: skip
+def test_broken_and_hostile_texts(text, where, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(text, where)
+
+
+def test_broken_files(tmp_path):
+    (tmp_path / "nul.json").write_bytes(b'{"model_type": "llama\0"}')
+    (tmp_path / "binary.json").write_bytes(bytes(range(128, 256)))
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(100_000_000)
+    for name, says in (
+        ("nul.json", "NUL bytes"),
+        ("binary.json", "not a text file"),
+        ("huge.json", "larger than 4 MB"),
+        ("none.json", "No such file"),
+        ("", "is a folder"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            import_file(tmp_path / name)
+    with pytest.raises(SpecError, match="not the name of a file"):
+        import_file("a\0b")
+
+
+def test_a_value_cannot_leave_its_comment():
+    text = import_text(
+        config(brand_new_key="x\nplan: {dp: 3}\u2028y\x85z", _name_or_path="a\nb: c"), "c.json"
+    ).to_yaml()
+    assert all(line.startswith("#") for line in text.splitlines()[: text.splitlines().index("name: 'a b: c'")])
+    assert parse_yaml(text, "")["model"]["name"] == "a b: c"

@@ -1,0 +1,112 @@
+"""Contention for engines that know no links: near what is played message by message, and no loss counted twice."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_cli import MAIN, flopcast
+
+from sim import estimate, load_scenario, simulate
+from sim.contention import laid_out
+from sim.costs.block import pricing
+from sim.costs.wires import best_of_network
+from sim.engines.contended import stretches
+from sim.errors import FlopcastError
+from sim.estimate import priced_order
+from sim.specs.network import LevelSpec, NetworkSpec
+
+SMALL = ["plan.pp=8", "plan.dp=3", "training.global_batch_size=96"]
+CORE = LevelSpec(ports=8000)
+
+
+def on_tree(scenario, oversubscription=1.0, routing="adaptive", rails=True):
+    leaf = LevelSpec(ports=40, below=2, oversubscription=oversubscription)
+    network = NetworkSpec(levels={"leaf": leaf, "core": CORE}, rail_optimised=rails, routing=routing)
+    return scenario.replace(cluster=scenario.cluster.replace(network=network))
+
+
+@pytest.fixture(scope="module")
+def small(scenarios):
+    return load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL)
+
+
+@pytest.mark.parametrize(
+    ("oversubscription", "routing", "changes"),
+    [
+        (1.0, "adaptive", {}),
+        (8.0, "adaptive", {}),
+        (16.0, "ecmp", {}),
+        (8.0, "ecmp", {"p2p_scatter_gather": False}),
+        (8.0, "adaptive", {"overlap_p2p": True, "overlap_grad_reduce": True}),
+    ],
+)
+def test_averages_are_near_what_is_played(small, oversubscription, routing, changes):
+    scenario = on_tree(small.replace(stack=small.stack.replace(**changes)), oversubscription, routing)
+    alone, played = estimate(scenario).step_time_s, simulate(scenario, contention=True).mean_s
+    for engine in ("dag", "closed_form"):
+        average = estimate(scenario, engine, contention=True).step_time_s
+        assert average >= estimate(scenario, engine).step_time_s * (1 - 1e-12)
+        # What contention adds, within a third of it; a thousandth of the step either way.
+        assert average - alone == pytest.approx(
+            played - alone, rel=0.35, abs=1e-3 * alone + (engine != "dag") * 0.01 * alone
+        )
+
+
+@pytest.mark.parametrize(("streams", "times"), [(1, 1.0), (2, 1.0), (3, 3 * 0.43 / 0.96), (5, 5 * 0.43 / 0.96)])
+def test_of_the_fitted_and_the_simulated_loss_the_greater_counts(small, streams, times):
+    """Reductions of so many ranks on one link: each is fitted to 43 % of it, all of them get 96 %."""
+    order, costs = priced_order(small)
+    traffic = laid_out(small, order, costs)
+    rank = int(traffic.reduce[0])
+    one = traffic.streams[rank]
+    cards = one.link[one.link_bytes > 0]
+    assert one.occupies.max() == pytest.approx(0.43 / 0.96, rel=0.01)  # but for latency and the ramp
+    alike = [replace(one, link=cards) for _ in range(streams)]
+    reduce = np.full(order.num_ranks, -1)
+    reduce[:streams] = np.arange(streams)
+    none = np.full(order.num_stages, -1)
+    together = replace(traffic, streams=tuple(alike), forward=none, backward=none, reduce=reduce, inside=())
+    found = stretches(together, order, 50.0, reduce_beside=False)
+    np.testing.assert_allclose(found, times, rtol=0.01)
+
+
+def test_a_fabric_measured_in_use_does_not_pay_twice(small):
+    """Its own efficiency is 14 % of the cards; links still carry what the profile's network reaches."""
+    slow = small.replace(cluster=small.cluster.replace(network_efficiency=0.14))
+    _, _, fabric = pricing(slow)
+    assert best_of_network(slow.profile, fabric) == small.profile.network.efficiency
+    assert estimate(slow, contention=True).step_time_s == pytest.approx(estimate(slow).step_time_s, rel=1e-9)
+
+
+def test_tensor_parallelism_over_nodes_meets_what_leaves_them(small):
+    """Two nodes a tensor-parallel group: its all-reduces, the sends and the reductions share the cards."""
+    wide = small.replace(plan=small.plan.replace(tp=16, pp=4), stack=small.stack.replace(overlap_p2p=True))
+    narrow = on_tree(wide, 16.0, rails=False)
+    alone, played = estimate(narrow).step_time_s, simulate(narrow, contention=True)
+    assert played.mean_s > 1.2 * alone
+    assert estimate(narrow, contention=True).step_time_s > 1.2 * alone
+    on_full = simulate(wide, contention=True).mean_s
+    assert alone <= on_full * (1 + 1e-9)
+    assert on_full < 1.02 * alone
+
+
+def test_answers_say_which_loss_they_count(small):
+    shared, plain = (estimate(small, contention=contention).assumptions for contention in (True, False))
+    assert any("the lower of the two counts" in note for note in shared)
+    assert not any("no link is slowed by traffic of another kind" in note for note in shared)
+    assert any("no link is slowed by traffic of another kind" in note for note in plain)
+    assert any("the lower of the two counts" in note for note in simulate(small, contention=True).assumptions)
+
+
+def test_what_cannot_be_laid_out_is_refused(small):
+    with pytest.raises(FlopcastError, match="does not describe its switches"):
+        estimate(small.replace(cluster=small.cluster.replace(network=None)), contention=True)
+    with pytest.raises(FlopcastError, match="flush"):
+        estimate(small.replace(plan=small.plan.replace(schedule="pipedream_2bw")), contention=True)
+
+
+def test_the_command():
+    few = [part for override in SMALL for part in ("--set", override)]
+    answer = json.loads(flopcast("estimate", MAIN, *few, "--contention", "--json").stdout)
+    assert any(note.startswith("links are shared") for note in answer["assumptions"])

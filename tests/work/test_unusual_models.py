@@ -1,0 +1,85 @@
+"""What sets architectures apart (norms, biases, a head with a bias) is counted once, on every cut, and has a price."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs import ModelSpec, ParallelPlan, StackSpec
+from sim.work.layers import Cut, embedding_work, layer_work
+from sim.work.memory import layer_activation_bytes
+from sim.work.params import total_params
+from sim.work.stages import deal_stages, stage_params
+
+STACK = StackSpec(kernel_launch_s=0.0)
+CUT = Cut(1, 1, 2048, False, "none")
+
+
+def model(**more):
+    shape = {"num_layers": 8, "hidden_size": 512, "num_heads": 8, "num_kv_heads": 4, "vocab_size": 1000}
+    return ModelSpec(**{**shape, **more})
+
+
+unusual = st.fixed_dictionaries(
+    {
+        "norm": st.sampled_from(["layernorm", "rmsnorm"]),
+        "norm_bias": st.booleans(),
+        "norms_per_layer": st.sampled_from([1, 2, 4]),
+        "query_key_norm": st.sampled_from(["none", "head", "all"]),
+        "embedding_norm": st.booleans(),
+        "bias": st.booleans(),
+        "qkv_bias": st.booleans(),
+        "attention_output_bias": st.booleans(),
+        "mlp_bias": st.booleans(),
+        "head_bias": st.booleans(),
+        "gated_mlp": st.booleans(),
+        "tied_embeddings": st.booleans(),
+        "position": st.sampled_from(["learned", "rotary", "none"]),
+    }
+)
+
+
+@given(unusual)
+def test_stages_hold_the_model_exactly(fields):
+    shape = model(**fields)
+    whole = deal_stages(shape, ParallelPlan())
+    assert sum(stage_params(stage, shape, 1) for stage in whole) == total_params(shape)
+    # Over a pipeline a tied projection is a second copy.
+    stages = deal_stages(shape, ParallelPlan(pp=4))
+    copy = shape.vocab_size * shape.hidden_size * shape.tied_embeddings
+    assert sum(stage_params(stage, shape, 1) for stage in stages) == total_params(shape) + copy
+    # Two GPUs together hold every number once, and what is on both of them once more.
+    for stage in whole:
+        twice = 2 * stage_params(stage, shape, 2) - stage_params(stage, shape, 1)
+        assert 0 < twice < 0.1 * total_params(shape) + shape.max_sequence_length * shape.hidden_size
+
+
+def norm_bytes(shape):
+    work = layer_work(shape, STACK, CUT)
+    return sum(
+        item.nbytes for phase in (work.forward, work.input_grad) for item in phase.operations if item.sort == "norm"
+    )
+
+
+def test_norms_cost_what_they_are():
+    two = norm_bytes(model())
+    assert norm_bytes(model(norms_per_layer=1)) == pytest.approx(two / 2)
+    assert norm_bytes(model(norms_per_layer=4)) == pytest.approx(2 * two)
+    # Queries are as wide as the hidden size here, keys half of it: three quarters of two norms more.
+    assert norm_bytes(model(query_key_norm="head")) == pytest.approx(1.75 * two)
+
+
+def test_norms_keep_their_inputs():
+    row = 2 * 2048 * 512  # bytes of a hidden state in 16 bits
+    two = layer_activation_bytes(model(), STACK, CUT)
+    assert layer_activation_bytes(model(norms_per_layer=4), STACK, CUT) - two == 2 * row
+    assert (
+        two - layer_activation_bytes(model(norms_per_layer=1), STACK, CUT) == 2 * row
+    )  # one norm, one input of linears
+    assert layer_activation_bytes(model(query_key_norm="all"), STACK, CUT) - two == 1.5 * row
+
+
+def test_a_norm_after_the_embedding_is_priced():
+    def names(shape):
+        return [item.name for item in embedding_work(shape, STACK, CUT).forward.operations]
+
+    assert names(model(embedding_norm=True)) == [*names(model()), "norm"]

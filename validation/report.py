@@ -1,0 +1,79 @@
+"""The published tables that ship with flopcast, predicted: as an object that shows itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from validation.run import Table, score, tables
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """How well published step times are predicted, table by table, with a constant's error beside it."""
+
+    tables: tuple[Table, ...]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean absolute relative error over all rows."""
+        errors = [abs(row.error) for table in self.tables for row in table.rows]
+        return sum(errors) / len(errors)
+
+    def to_frame(self) -> Any:
+        """A pandas table: a row a measured run; errors are relative, values in the table's unit."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "table": table.title,
+                    "scenario": row.scenario,
+                    "unit": table.unit,
+                    "measured": row.measured,
+                    "predicted": row.predicted,
+                    "error": row.error,
+                    "constant_error": row.baseline_error,
+                    "fits": row.fits,
+                }
+                for table in self.tables
+                for row in table.rows
+            ]
+        )
+
+    def plot(self, width_in: float = 9.0) -> Any:
+        """Errors of every row, the constant's paler beside them, as a matplotlib figure."""
+        from sim.report.figures import new_figure
+
+        rows = [(table, row) for table in self.tables for row in table.rows]
+        figure = new_figure(width_in, 0.22 * len(rows) + 1.6)
+        axes = figure.subplots()
+        places = [-at for at in range(len(rows))]
+        axes.barh(
+            places, [100 * row.baseline_error for _, row in rows], color="#D0D0D0", height=0.8, label="a constant"
+        )
+        axes.barh(places, [100 * row.error for _, row in rows], color="#0072B2", height=0.45, label="flopcast")
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set_yticks(places, [row.scenario for _, row in rows], fontsize=8)
+        axes.set_xlabel("predicted over measured value − 1 [%]", fontsize=9)
+        axes.set_title(f"Published runs: mean error {self.mean_error:.1%}", loc="left", fontsize=11, fontweight="bold")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8)
+        return figure
+
+    def _repr_html_(self) -> str:
+        from sim.report.html.render import render
+
+        return render("validation.html", tables=self.tables, mean=self.mean_error)
+
+
+def validation_report(profile: str | None = None) -> ValidationReport:
+    """Predict every shipped table.
+
+    Parameters
+    ----------
+    profile : str, optional
+        Instead of the scenarios' own.
+    """
+    return ValidationReport(tuple(score(name, profile) for name in tables()))
