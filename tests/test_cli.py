@@ -266,6 +266,11 @@ def test_a_terminal_without_unicode_gets_the_numbers():
     assert flopcast("estimate", MAIN, "-s", "plan.dp=60", env={"PYTHONIOENCODING": "ascii", "PATH": ""}).returncode == 2
 
 
+def heed_interrupts():
+    """A shell's background job hands on that interrupts are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -277,7 +282,9 @@ def test_a_terminal_without_unicode_gets_the_numbers():
 )
 def test_interrupting_is_not_a_traceback(arguments):
     command = [sys.executable, "-m", "sim.cli", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

@@ -91,6 +91,17 @@ def test_tensor_parallelism_over_nodes_meets_what_leaves_them(small):
     assert on_full < 1.02 * alone
 
 
+@pytest.mark.parametrize(
+    "name", ["gpt3-175b-4096-a100", "korthikanti-2022/22b-selective", "megatron-2019-1.2b-1-v100", "x160-38640-a100"]
+)
+def test_a_group_does_not_meet_itself(scenarios, name):
+    """Collectives that compute waits for and those beside it, on one GPU or on many, one after the other."""
+    scenario = load_scenario(scenarios / f"{name}.yaml")
+    alone = estimate(scenario).step_time_s
+    assert simulate(scenario, contention=True).mean_s == pytest.approx(alone, rel=1e-6)
+    assert estimate(scenario, contention=True).step_time_s == pytest.approx(alone, rel=1e-6)
+
+
 def test_answers_say_which_loss_they_count(small):
     shared, plain = (estimate(small, contention=contention).assumptions for contention in (True, False))
     assert any("the lower of the two counts" in note for note in shared)

@@ -19,6 +19,9 @@ ELSEWHERE = {
     "calibrate from-runs": "many fits; tests/calibration/test_from_runs.py",
     "validate": "tests/validation",
     "scaling": "tests/scaling/test_scaling_commands.py runs the README's",
+    "import": "files of the reader's own; tests/specs reads ones like them",
+    "shortest": "tests/scaling",
+    "report": "tests/report; it searches",
 }
 """Verbs that tests of their own run: here only their options are looked for."""
 LIGHTER = {"--seeds 20": "--seeds 2", "--png schedules.png": "--png schedules.png --schedules 1f1b,zb_v"}

@@ -113,8 +113,9 @@ def build_traffic(
                 streams.append(wires.hop(name, gpus[ends[0]], gpus[ends[1]], float(seconds), *ends))
             table[place] = known[key]
     reduce, gather = _between_replicas(scenario, costs, rank_of_stage, gpus, wires, streams)
+    lanes: dict[str, IntArray] = {}
     inside = tuple(
-        _inside(exchange, rank_of_stage, gpus, wires, streams)
+        _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
         for exchange in stage_exchanges(
             scenario, costs.stages, float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits))
         )
@@ -147,11 +148,22 @@ def _between_replicas(
     return reduce, gather
 
 
-def _inside(exchange: Exchange, rank_of_stage: IntArray, gpus: IntArray, wires: Wires, streams: list[Stream]) -> Inside:
-    """A stream for every rank whose actions hold this exchange; that of its longest stands for them all."""
-    stream = np.full(len(gpus), -1)
+def _inside(
+    exchange: Exchange,
+    rank_of_stage: IntArray,
+    gpus: IntArray,
+    wires: Wires,
+    streams: list[Stream],
+    lanes: dict[str, IntArray],
+) -> Inside:
+    """A stream for every rank whose actions hold this exchange; that of its longest stands for them all.
+
+    A group's collectives run one after the other, those that compute waits for and those beside it: `lanes` has the
+    streams that each kind of group has already.
+    """
+    stream = lanes.setdefault(exchange.group, np.full(len(gpus), -1))
     longest = exchange.seconds.max(axis=0)
-    for rank in range(len(gpus)):
+    for rank in np.flatnonzero(stream < 0).tolist():
         stages = np.flatnonzero(rank_of_stage == rank)
         stage = stages[np.argmax(longest[stages])]
         row = int(np.argmax(exchange.seconds[:, stage]))

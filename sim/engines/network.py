@@ -185,18 +185,21 @@ class _Room:
         """Compute with the collectives within it, which take longer where they meet others."""
         environment, inside = self.environment, self.inside[task]
         begin, rest = environment.now, self.compute[task]
+        waits = [each for each in inside if not each.beside]
+        moving = [self.wire.move(each.stream, each.seconds) for each in waits[:1]]
+        # Of one group those beside compute queue behind those that it waits for.
         beside = [(each, self.wire.move(each.stream, each.seconds)) for each in inside if each.beside]
-        for each in inside:
-            if not each.beside:
-                self.events += 1
-                rest -= each.seconds
-                yield self.wire.move(each.stream, each.seconds)
+        free = {each.stream: begin for each, _ in beside}
+        for each in waits:
+            self.events += 1
+            rest -= each.seconds
+            free[each.stream] = yield moving.pop() if moving else self.wire.move(each.stream, each.seconds)
         yield environment.timeout(max(rest, 0.0))
         end = environment.now
         for each, arrival in beside:
             self.events += 1
             arrived_s = yield arrival
-            end += each.late(arrived_s - begin)
+            end += each.late(arrived_s - free[each.stream])
         yield environment.timeout(max(end - environment.now, 0.0))
 
     def _send(self, task: int, done: float) -> Process:

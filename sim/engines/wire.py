@@ -12,10 +12,8 @@ import simpy
 
 from sim.costs.streams import Traffic
 from sim.costs.wires import Stream
+from sim.network.contention import SLACK
 from sim.network.flows import FloatArray, Flows, IntArray, fill
-
-SLACK = 1e-9
-"""Relative difference that rounding may make between a link's capacity and what is asked of it."""
 
 
 class Message(NamedTuple):
@@ -189,7 +187,7 @@ def shared_links(streams: Sequence[Stream], health: FloatArray) -> tuple[FloatAr
             row = np.zeros(len(streams))
             row[who] = loads
             rows.append(row)
-    return alone, np.array(rows).reshape(-1, len(streams))
+    return alone, np.array(rows) if rows else np.zeros((0, len(streams)))
 
 
 def runs(numbers: IntArray) -> list[slice]:

@@ -95,7 +95,14 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
         run = point.run
         text = f"{where}\n{significant(run.days)} days"
         side, gap = ("right", -8) if where == "shortest" else ("left", 8)
-        left.annotate(text, (run.num_gpus, run.days), xytext=(gap, 10), textcoords="offset points", ha=side, fontsize=8)
+        left.annotate(
+            text,
+            (run.num_gpus, run.days),
+            xytext=(gap, 10 if gap > 0 else -26),
+            textcoords="offset points",
+            ha=side,
+            fontsize=8,
+        )
         right.annotate(
             f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(-gap, -gap - 8 if gap > 0 else 6),
             textcoords="offset points", ha="left" if where == "shortest" else "right", fontsize=8,

@@ -165,6 +165,7 @@ def test_an_interrupt_during_collectives_is_quiet_and_loses_nothing(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores interrupts
     )
     wait_for(lambda: raw.exists() and raw.read_text().count('"collective"') >= 2)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: the process and its ranks

@@ -6,8 +6,8 @@ import pytest
 from sim import load_scenario
 from sim.costs.block import Part
 from sim.costs.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges
-from sim.costs.stage import gathering_visits
 from sim.costs.traffic import step_traffic
+from sim.costs.zero import zero_visits
 from sim.estimate import priced_order
 from sim.schedules.passes import visits_per_stage
 
@@ -32,7 +32,7 @@ QUESTIONS = {
 def ask(scenarios, question):
     scenario = load_scenario(scenarios / question[0], question[1])
     order, costs = priced_order(scenario)
-    visits = gathering_visits(scenario, visits_per_stage(order))
+    visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits_per_stage(order)))
     return scenario, order, costs, stage_exchanges(scenario, costs.stages, visits)
 
 

@@ -151,7 +151,13 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
 def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row):
     path = runs_file([run_row(id=str(i), global_batch_seqs=64 * (i + 1)) for i in range(400)])
     command = [sys.executable, "-m", "sim.cli", "validate", "--runs", str(path), "--every"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+
+    def heed_interrupts():  # a shell's background job hands on that interrupts are ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as running:
         time.sleep(1.5)
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
