@@ -153,7 +153,7 @@ def _stack(groups: list[Group]) -> Group:
 
 def _cells(space: Space, columns: Columns, tensor: Group, context: Group) -> tuple[Array, Cells]:
     """The cell of every row, and all cells."""
-    lies = [tensor.per_domain, tensor.spans, context.per_domain, context.spans]
+    lies = [getattr(group, name) for group in (tensor, context) for name in ("per_domain", "spans", "shares_network")]
     cuts = np.stack([space.layouts[:, 0], space.layouts[:, 1], *lies], axis=1)
     _, first, cut = np.unique(cuts, axis=0, return_index=True, return_inverse=True)
     sizes, size = np.unique(columns.microbatch_size, return_inverse=True)
