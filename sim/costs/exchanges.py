@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.costs.block import block_costs, model_groups, pricing
-from sim.costs.collectives import COLLECTIVES, Fabric, all_gather, reduce_scatter
+from sim.costs.collectives import COLLECTIVES, Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.stage import head_params
-from sim.costs.zero import gathered_widths
+from sim.costs.zero import gather_s, gathered_widths, scatter_s
 from sim.network.placement import Group, data_group
 from sim.specs import Scenario
 from sim.work.layers import embedding_work, head_work, layer_work
@@ -165,12 +165,11 @@ def _zero(
     share, ring = visits / scenario.num_microbatches, (group.size - 1) / group.size
     weights, grads = params * width, params * GRADIENT_WIDTH[stack.gradient_precision]
     if plan.zero_stage == 3:
-        pieces = stack.gathers_per_layer
-        seconds = float(pieces * all_gather(weights / pieces, group, fabric)) * share
+        seconds = float(gather_s(weights, stack, group, fabric)) * share
         for row, budget in zip((FORWARD, INPUT_GRAD), budgets, strict=True):
             _add(table, ("dp", stack.overlap_param_gather), row, seconds, weights * ring * share, budget)
     if plan.zero_stage == 3 or visits > 1:
-        seconds = float(reduce_scatter(grads, group, fabric)) * share
+        seconds = float(scatter_s(grads, stack, group, fabric)) * share
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and stack.overlap_param_gather == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]

@@ -9,7 +9,7 @@ import numpy as np
 from sim.costs.block import BlockCosts, Part
 from sim.costs.collectives import Fabric, all_gather, reduce_scatter
 from sim.network.placement import Group, data_group
-from sim.specs import Scenario
+from sim.specs import Scenario, StackSpec
 from sim.work.operations import Number
 from sim.work.optimizer import GRADIENT_WIDTH
 
@@ -74,9 +74,25 @@ def sharded_block(params: Number, gathered_width: float, scenario: Scenario, gro
     stack = scenario.stack
     weights = params * gathered_width
     grads = params * GRADIENT_WIDTH[stack.gradient_precision]
+    gather = gather_s(weights, stack, group, fabric) * (scenario.plan.zero_stage == 3)
+    return Sharded(group, weights, grads, gather, scatter_s(grads, stack, group, fabric))
+
+
+def gather_s(weights: Number, stack: StackSpec, group: Group, fabric: Fabric) -> Number:
+    """Gathering a block's weights in as many collectives as the stack takes.  [s]"""
     pieces = stack.gathers_per_layer
-    gather = pieces * all_gather(weights / pieces, group, fabric) * (scenario.plan.zero_stage == 3)
-    return Sharded(group, weights, grads, gather, reduce_scatter(grads, group, fabric))
+    return pieces * (all_gather(weights / pieces, group, fabric) + _slices_s(stack, group))
+
+
+def scatter_s(grads: Number, stack: StackSpec, group: Group, fabric: Fabric) -> Number:
+    """Reducing a block's gradients: at once, or slice by slice in as many collectives as the weights.  [s]"""
+    pieces = stack.gathers_per_layer if stack.slice_s else 1
+    return pieces * (reduce_scatter(grads / pieces, group, fabric) + _slices_s(stack, group))
+
+
+def _slices_s(stack: StackSpec, group: Group) -> Number:
+    """Cutting a buffer into a slice for each rank.  [s]"""
+    return stack.slice_s * group.size * (np.asarray(group.size) > 1)
 
 
 def zero_traffic(
