@@ -57,8 +57,8 @@ def scenarios_of(
                 first = first or error
     if not scenarios:
         raise first or Unmodelled(
-            f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} over dp = {plan['dp']} "
-            f"and pp = {plan['pp']}"
+            f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} "
+            f"over dp = {plan['dp']} and pp = {plan['pp']}"
         )
     sparing = tuple(sparing_changes(row, plan, model["num_layers"]))
     return tuple(scenarios), sparing, tuple(dict.fromkeys(inferred))
