@@ -66,6 +66,11 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
         # NVIDIA/Megatron-LM v1.1: PyTorch's DistributedDataParallel, which reduces beside the backward.
         stack["overlap_grad_reduce"] = True
         inferred.append("overlap_grad_reduce: PyTorch's DistributedDataParallel in 2020")
+    if re.search(r"moe_a2a_overlap=True|DualPipe", notes + framework):
+        stack["overlap_experts"] = True
+    if found == "megatron-core":
+        # NVIDIA-NeMo/Megatron-Bridge:scripts/performance/configs, moe_flex_dispatcher_backend deepep or hybridep.
+        stack["deduplicated_dispatch"] = True
     if "mode PURE" in notes:
         stack["gradient_precision"] = "bf16"
     return stack, inferred

@@ -14,24 +14,25 @@ from typing import Any, cast
 import numpy as np
 
 from sim.costs.block import block_costs, pricing
+from sim.costs.replicas import Held, Replicas
 from sim.costs.stage import rank_once_a_step, send_seconds, tied_reduction
 from sim.costs.zero import gathered_widths, sharded_block, zero_traffic
-from sim.errors import InfeasiblePlan
+from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
 from sim.network.placement import Group, data_group
 from sim.search.columns import table as table_of
 from sim.search.space import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
-from sim.work.layers import Cut, embedding_work, head_work, layer_work
+from sim.work.layers import embedding_work, head_work, layer_work
 from sim.work.memory import cut_memory, memory_of, stage_activation_bytes
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import Stage, stage_params
+from sim.work.pieces import Cut
+from sim.work.stages import EMBEDDING, HEAD, LAYER, stage_params
 
 Array = np.ndarray
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
-LAYER, EMBEDDING, HEAD = Stage(0, 1, False, False), Stage(0, 0, True, False), Stage(0, 0, False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,17 @@ def layered_table(
     Notes
     -----
     At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other.
+
+    Raises
+    ------
+    SpecError
+        The model is a mixture of experts.
     """
+    if scenario.model.num_experts:
+        raise SpecError(
+            f"layered plans are searched for models without experts, and {scenario.model.name!r} has "
+            f"{scenario.model.num_experts}; use flopcast search, or estimate one layered plan"
+        )
     domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
     degrees = [tp for tp in whole if tensor is None or tp in tensor]
@@ -274,7 +285,7 @@ def _block_seconds(scenario: Scenario, rows: Rows, recompute: str, sequence_para
     known = np.zeros((2, 3, len(degrees), len(sizes)))
     for place, tp in enumerate(degrees.tolist()):
         cut = _cut(scenario, tp, sizes.astype(float), recompute, sequence_parallel)
-        groups = {"tp": _tensor_group(scenario, tp), "cp": Group(1, 1)}
+        groups = {"tp": _tensor_group(scenario, tp), "cp": Group(1, 1), "ep": Group(1, 1)}
         for which, work in enumerate((layer_work, embedding_work, head_work)):
             costs = block_costs(work(scenario.model, scenario.stack, cut), compute, groups, fabric)
             known[0, which, place], known[1, which, place] = costs.forward_s, costs.backward_s
@@ -329,13 +340,14 @@ class _Part:
         scenario, rows, table = self.scenario, self.rows, self.table
         stack, plan = scenario.stack, table.plan
         _, compute, fabric = pricing(scenario)
+        replicas = Replicas(self.data, self.data)  # there are no experts
         m, v, pp = rows.num_microbatches, rows.num_chunks, rows.pp
         there_and_back = self.seconds
         if plan.zero_stage >= 2:
             widths = gathered_widths(scenario)
             kinds = zip(*there_and_back, self.params, widths, strict=True)
             more = [
-                zero_traffic(f, b, sharded_block(params, width, table, self.data, fabric), table, fabric, 1.0, m)
+                zero_traffic(f, b, sharded_block(Held(params), width, table, replicas, fabric), table, fabric, 1.0, m)
                 for f, b, params, width in kinds
             ]
             there_and_back = there_and_back + np.array(more).transpose(1, 0, 2)
@@ -356,7 +368,7 @@ class _Part:
         # The first rank's backward is the last to end, and the embedding's gradients are complete only then.
         held = self.params[0] * self.layers * v + self.params[1] + self.params[2] * (pp == 1)
         reduce, tail, gather, update = rank_once_a_step(
-            held, self.params[1], table, self.data, self.data, compute, fabric, 1.0
+            Held(held), Held(self.params[1]), table, replicas, replicas, compute, fabric, 1.0
         )
         hidden = fabric.hidden_share(self.data, held * GRADIENT_WIDTH[stack.gradient_precision], reduce)
         if stack.overlap_grad_reduce:

@@ -101,7 +101,9 @@ class LinkParams(Spec):
     hidden_share: float = Field(gt=0, le=1)
     """Of a collective that runs beside compute, the share of its time that does not lengthen the step: NCCL's kernels
     take SMs and memory bandwidth from the kernels they run beside, the more the faster the link."""
-    operations: dict[Literal["all_gather", "reduce_scatter"], OperationParams] = Field(default_factory=dict)
+    operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
+        default_factory=dict
+    )
     """Collectives that were measured on their own; the others take the all-reduce's values."""
 
     def of(self, operation: str) -> LinkParams:
