@@ -186,6 +186,9 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     if is_moe(row):
         plan["ep"] = whole(row, "ep", 1)
+        if not row.get("ep") and gpus % 8 == 0 and whole(row, "experts") % 8 == 0:
+            plan["ep"] = 8
+            inferred.append("ep 8: the row gives none; a node's GPUs share the experts")
         if tp > 1 and not sequence_parallel:
             plan["sequence_parallel"] = True
             inferred.append("sequence_parallel y: a mixture of experts needs it where tp is above 1")

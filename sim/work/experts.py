@@ -11,13 +11,13 @@ even: every expert gets the same number of tokens, as published benchmarks force
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Collective, Number, Operation, Phase, memory
 from sim.work.pieces import Cut, gather_in, linear, norms_of_block, reduce_out, residual
 
-ROUTING_KERNELS = (10, 8)
+ROUTING_KERNELS = (60, 40)
 """Launches of softmax, choice, counting, the balance's loss and the maps that say which token goes where: forward,
 backward (router.py, moe_utils.py)."""
 
@@ -58,11 +58,13 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     scores = 4.0 * to.own * model.num_experts
     choose_f = memory("routing", 6 * scores, ROUTING_KERNELS[0], sort="softmax")
     choose_b = memory("routing backward", 6 * scores, ROUTING_KERNELS[1], sort="softmax")
-    up_f, up_i, up_w = linear("experts up", to.each, inputs * inner, h, stack, w, batch=to.experts)
-    down_f, down_i, down_w = linear("experts down", to.each, h, inner, stack, w, batch=to.experts)
-    # The token's weight for the expert is multiplied in here.
-    act_f = memory("experts' activation", w * to.copies * inner * (inputs + 1), 1, sort="activation")
-    act_b = memory("experts' activation backward", w * to.copies * inner * (2 * inputs + 1), 1, sort="activation")
+    launches = 1 + to.experts * (stack.fp8_launches_per_expert if cut.fp8 else stack.launches_per_expert)
+    up_f, up_i, up_w, down_f, down_i, down_w = (
+        replace(multiply, kernels=launches)
+        for name, n, k in (("experts up", inputs * inner, h), ("experts down", h, inner))
+        for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts)
+    )
+    act_f, act_b = _activation(w * to.copies * inner, model)
     shared = _shared(model, stack, cut)
     there, back = _layouts(w * to.copies * h, cut)
     dispatch, combine = (_exchange(name, w * to.copies * h, model, stack) for name in ("dispatch", "combine"))
@@ -72,6 +74,25 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
         input_grad=Phase((res_b, *back, down_i, act_b, up_i, *there, choose_b, router_i, norm_b), (combine, dispatch))
         + shared.input_grad,
         weight_grad=Phase((down_w, up_w, router_w)) + shared.weight_grad,
+    )
+
+
+def _activation(nbytes: Number, model: ModelSpec) -> tuple[Operation, Operation]:
+    """The activation of copies of one width of `nbytes`, and the token's weight for the expert: forward, backward.
+
+    With biases, which grouped multiplies do not add, it runs step by step (the bias, two limits, a scaled sigmoid, an
+    offset and products: OpenAI 2025, arXiv:2508.10925, section 2.1): about ten kernels that read one or two tensors
+    and write one; autograd runs each step's gradient, about twice the bytes.
+    """
+    inputs = 2 if model.gated_mlp else 1
+    if model.mlp_bias and model.gated_mlp:
+        return (
+            memory("experts' activation", 24 * nbytes, 10, sort="activation"),
+            memory("experts' activation backward", 48 * nbytes, 20, sort="activation"),
+        )
+    return (
+        memory("experts' activation", nbytes * (inputs + 1), 1, sort="activation"),
+        memory("experts' activation backward", nbytes * (2 * inputs + 1), 1, sort="activation"),
     )
 
 
