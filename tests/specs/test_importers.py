@@ -9,13 +9,27 @@ from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.specs.importers import Given, import_file, import_text
 from sim.specs.yaml12 import parse_yaml
-from sim.work.params import total_params
+from sim.work.params import active_params, total_params
 
 FOREIGN = Path(__file__).parent / "foreign"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 8192, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+QWEN3 = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "norm_topk_prob": True, "router_aux_loss_coef": 0.001, "vocab_size": 151936, "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1, "n_group": 8,
+    "topk_group": 4, "scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "vocab_size": 129280,
 }  # fmt: skip
 
 
@@ -37,6 +51,18 @@ def test_a_config_becomes_a_scenario_that_can_be_asked():
     reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
     assert reasons["rope_theta"].startswith("rotary positions cost the same")
     assert reasons["torch_dtype"].startswith("of the stored weights")
+
+
+@pytest.mark.parametrize(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 671e9, 37.5e9)])
+def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
+    imported = import_text(config(**keys), "config.json")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == pytest.approx(total, rel=0.01)
+    assert active_params(scenario.model) == pytest.approx(active, rel=0.02)
+    assert scenario.plan.ep == 8
+    assert estimate(scenario).fits  # the GPUs it fills in hold all experts
+    assert "plan.ep" in names(imported.ledger.defaulted)
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
 
 
 def test_the_file_that_is_written_says_the_same_and_why():
@@ -62,9 +88,17 @@ def test_what_nobody_knows_is_listed():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model_type": "mixtral"}, "a mixture of experts"),
-        ({"model_type": "qwen3_moe"}, "a mixture of experts"),
-        ({"num_local_experts": 8}, "num_local_experts = 8: mixtures of experts are not modelled"),
+        ({"model_type": "mixtral"}, "num_local_experts is missing"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok is missing"),
+        ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9}, "must be 1 to num_experts 8"),
+        ({"model_type": "arctic"}, "a mixture of experts of another kind"),
+        ({"model_type": "llama4_text"}, "a mixture of experts of another kind"),
+        ({"num_local_experts": 8}, "num_local_experts = 8, but model_type 'llama' has no experts"),
+        ({**QWEN3, "decoder_sparse_step": 2}, "decoder_sparse_step = 2 must be 1: layers with experts must follow"),
+        ({**QWEN3, "mlp_only_layers": [5]}, "must be the first layers"),
+        ({**DEEPSEEK, "moe_layer_freq": 2}, "moe_layer_freq = 2 must be 1"),
+        ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
+        ({**DEEPSEEK, "kv_lora_rank": ...}, "kv_lora_rank is missing"),
         ({"model_type": "mamba2"}, "state-space or hybrid layers"),
         ({"model_type": "bert"}, "an encoder"),
         ({"is_encoder_decoder": True}, "has an encoder"),
