@@ -7,6 +7,7 @@ import pytest
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
+from sim.specs import ModelSpec, load_preset
 from sim.specs.importers import Given, import_file, import_text
 from sim.specs.yaml12 import parse_yaml
 from sim.work.params import active_params, total_params
@@ -154,6 +155,65 @@ def test_llama3_with_conditions_defaults_and_growing_arrays():
     assert any("-f" not in entry.value and entry.name.startswith("line") for entry in imported.ledger.ignored)
 
 
+def test_deepseek_v3_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "deepseek_v3_671b.sh")
+    scenario = imported.scenario()
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    assert total_params(model) == total_params(ModelSpec.read(load_preset("models", "deepseek-v3"), "preset"))
+    assert (model.head_dim, model.rotary_head_dim, model.value_head_dim) == (192, 64, 128)
+    assert (model.num_dense_layers, model.num_experts, model.experts_per_token) == (3, 256, 8)
+    # The layout names 32 stages: 3 layers with the embedding, 29 of 2, the loss; some are of no layer.
+    assert (plan.pp, plan.num_chunks, plan.ep, plan.dp, plan.uneven_layers) == (8, 4, 64, 128, True)
+    assert (stack.deduplicated_dispatch, stack.overlap_experts) == (True, True)
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert reasons["--moe-router-score-function"].startswith("routing is priced as even")
+    assert reasons["--mtp-num-layers"].startswith("layers that predict further tokens")
+    assert all(reason != "not known to flopcast" for reason in reasons.values())
+
+
+def test_mixtral_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "mixtral_8x7b.sh")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == 46_702_792_704  # mistralai/Mixtral-8x7B-v0.1:model.safetensors.index.json
+    assert (scenario.model.experts_per_token, scenario.plan.ep, scenario.plan.num_chunks) == (2, 8, 2)
+    assert any(entry.note.startswith("experts are taken whole") for entry in imported.ledger.defaulted)
+    assert not scenario.stack.deduplicated_dispatch
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+
+
+EXPERTS = "python p.py --num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --num-experts 8 --bf16 "
+
+
+@pytest.mark.parametrize(
+    ("frequency", "dense"),
+    [("1", 0), ("'([0]*3+[1]*2)'", 3), ("[0]+[1]*4", 1), ("'([0] * 1 + [1] * 4)'", 1), ("[0,0,1,1,1]", 2)],
+)
+def test_which_layers_have_experts(frequency, dense):
+    imported = import_text(f"{EXPERTS} --moe-layer-freq {frequency}", "run.sh")
+    assert imported.scenario().model.num_dense_layers == dense
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--moe-layer-freq 2", "must be 1 or a list such as"),
+        ("--moe-layer-freq '([0]+[1])*2'", "must be 1 or a list such as"),
+        ("--moe-layer-freq '__import__(\"os\").system(\"touch owned\")'", "must be 1 or a list such as"),
+        ("--moe-layer-freq [1]*9999+[0,0,0]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999", "more than 100,000"),
+        ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but --num-layers is 5"),
+        ("--moe-layer-freq [1]*4+[0]", "only where those without come first"),
+        ("--moe-router-topk 9", "must be 1 to num_experts 8"),
+        ("--expert-model-parallel-size 3", "ep 3 must divide"),
+        ("--expert-tensor-parallel-size 2", "cuts each expert over GPUs"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|t|tL'", "has 3 stages, no multiple of the 2"),
+        ("--pipeline-model-parallel-layout '$(touch owned)'", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_refused_experts_of_scripts(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(EXPERTS + more, "run.sh")
+
+
 def test_torchtitan_toml():
     imported = import_file(FOREIGN / "torchtitan_llama3_8b.toml", Given(gpus=64))
     scenario = imported.scenario()
@@ -266,7 +326,6 @@ def test_gpus_that_do_not_hold_a_replica():
         ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "p.py --num-layers 2", "a.sh", "grow beyond"),
         ("python p.py --num-layers 2 --hidden-size " + "9" * 400, "a.sh", "must be a whole number"),
         ("python p.py --num-layers $N --hidden-size 64", "a.sh", "--num-layers is missing or only known when"),
-        ("python p.py --num-layers 2 --hidden-size 64 --num-experts 8", "a.sh", "mixtures of experts"),
         ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
         ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="671B"', "a.toml", "mixture of experts"),

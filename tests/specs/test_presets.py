@@ -17,6 +17,7 @@ from sim.specs import (
     preset_source,
 )
 from sim.specs.loading import resolve
+from sim.work.params import active_params, embedding_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # kind -> (record, where its presets stand in a scenario)
@@ -97,6 +98,23 @@ def gpt_billions(model):
 def test_gpt_has_the_parameters_in_its_name(name):
     billions = name.rpartition("-")[2].removesuffix("b")
     assert round(gpt_billions(read("models", name)), len(billions.partition(".")[2])) == float(billions)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active", "last_digit", "embedding_counts"),
+    [
+        ("mixtral-8x7b", 46.7, 12.9, 0.1, True),  # mistral.ai/news/mixtral-of-experts
+        ("qwen3-30b-a3b", 30.5, 3.3, 0.11, True),  # the model's card; 3.353 is printed as 3.3
+        ("qwen3-235b-a22b", 235, 22, 1, True),
+        ("deepseek-v3", 671, 37, 1, False),  # arXiv:2412.19437, abstract
+        ("gpt-oss-120b", 116.83, 5.13, 0.01, False),  # arXiv:2508.10925, table 1
+    ],
+)
+def test_mixtures_have_their_published_parameters(name, total, active, last_digit, embedding_counts):
+    model = read("models", name)
+    assert total_params(model) / 1e9 == pytest.approx(total, rel=0.002)
+    met = active_params(model) - (0 if embedding_counts else embedding_params(model))
+    assert met / 1e9 == pytest.approx(active, abs=last_digit / 2)
 
 
 # Table 1 of arXiv:2104.04473: heads, hidden size, layers, tensor, pipeline, GPUs, batch.
