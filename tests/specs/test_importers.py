@@ -230,6 +230,28 @@ def test_torchtitan_json():
     assert scenario.num_microbatches == 16
 
 
+@pytest.mark.parametrize(
+    ("name", "flavor", "billions"),
+    [("deepseek_v3", "16B", 15.7), ("deepseek_v3", "671B", 671.0), ("qwen3", "30B-A3B", 30.5), ("gpt_oss", "120B", 116.8)],
+)  # fmt: skip
+def test_torchtitan_deals_experts(name, flavor, billions):
+    text = f"""[job]\n[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nlocal_batch_size = 4\nseq_len = 4096
+        [parallelism]\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 1\n"""
+    scenario = import_text(text, "train.toml", Given(gpus=64)).scenario()
+    assert total_params(scenario.model) / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert (scenario.plan.ep, scenario.plan.dp, scenario.plan.zero_stage) == (8, 64, 3)
+
+
+def test_torchtitan_says_where_a_dense_model_has_no_experts():
+    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text().replace(
+        "[parallelism]", "[parallelism]\nexpert_parallel_degree = 4"
+    )  # fmt: skip
+    imported = import_text(text, "train.toml", Given(gpus=64))
+    assert imported.scenario().plan.ep == 1
+    notes = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert notes["parallelism.expert_parallel_degree"] == "the model has no experts"
+
+
 DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
     "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
@@ -328,7 +350,8 @@ def test_gpus_that_do_not_hold_a_replica():
         ("python p.py --num-layers $N --hidden-size 64", "a.sh", "--num-layers is missing or only known when"),
         ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
-        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="671B"', "a.toml", "mixture of experts"),
+        ('[job]\n[training]\n[model]\nname="llama4"\nflavor="17bx16e"', "a.toml", "no preset has that name"),
+        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="16B"\n[parallelism]\nexpert_tensor_parallel_degree=2', "a.toml", "cuts each expert"),
         ('[job]\n[training]\nseq_len="long"\n[model]\nname="llama3"\nflavor="8B"', "a.toml", "training.seq_len = long must be"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="8B"\n[parallelism]\ntensor_parallel_degree=0', "a.toml", "tensor_parallel_degree = 0"),
         ('[job]\ntraining=3\nparallelism=4', "a.toml", "of no kind"),
