@@ -78,7 +78,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     for (work, held), width in zip(model_blocks(scenario, cut), gathered_widths(scenario), strict=True):
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
-        if plan.zero_stage >= 2 and plan.num_replicas > 1:
+        if plan.zero_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
             costs = block_costs(work, compute, groups, fabric)
             budgets = float(costs.forward_s), float(costs.backward_s)
             _zero(table, held, width, budgets, scenario, replicas, fabric, visits)

@@ -77,7 +77,7 @@ def summed_over(
     rest = (held.params - held.experts) * width
     seconds = pieces * collective(rest / pieces, replicas.data, fabric)
     if np.any(held.experts):
-        seconds = seconds + collective(held.experts * width, replicas.experts, fabric)
+        seconds = seconds + collective(held.experts * width, replicas.experts, fabric) * (np.asarray(held.experts) > 0)
     return seconds
 
 

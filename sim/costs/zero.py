@@ -25,7 +25,7 @@ def with_zero_traffic(
     A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
     """
     plan = scenario.plan
-    if plan.zero_stage < 2 or plan.num_replicas == 1:
+    if plan.zero_stage < 2 or plan.num_replicas == plan.num_expert_replicas == 1:
         return block
     sharded = sharded_block(held, gathered_width, scenario, replicas_of(scenario), fabric)
     sums = (block.forward_s, block.backward_s)

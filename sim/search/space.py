@@ -132,9 +132,11 @@ class Space:
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: how embedding and head are counted when layers are dealt."""
+    """What of the scenario's plan a search keeps: its expert parallelism, and how embedding and head are counted."""
     plan = scenario.plan
-    return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
+    return ParallelPlan(
+        ep=plan.ep, dp=plan.ep, embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer
+    )
 
 
 def build_space(
