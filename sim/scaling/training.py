@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of
+from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
 from sim.scaling.ramp import Ramp, ramped
 from sim.scaling.run import Terms, TrainingRun, training_run
 from sim.specs import Scenario
@@ -79,7 +79,7 @@ def train(
     training = scenario.training
     notes: list[str] = []
     if loss is not None:
-        goal = goal_of(float(answer.params), tokens=tokens, loss=loss, batch_law=batch_law)
+        goal = goal_of_model(scenario.model, tokens=tokens, loss=loss, batch_law=batch_law)
         tokens = float(goal.tokens(training.tokens_per_step))
         notes += goal.notes
     tokens = training.tokens if tokens is None else tokens
