@@ -273,23 +273,24 @@ def _cut(scenario: Scenario, tp: Any, size: Any, recompute: str, sequence_parall
     )  # fmt: skip
 
 
-def _tensor_group(scenario: Scenario, tp: Any) -> Group:
-    return Group(tp, np.minimum(tp, scenario.cluster.nvlink_domain_gpus))
+def _tensor_group(scenario: Scenario, tp: Any, alone: Any) -> Group:
+    return Group(tp, np.minimum(tp, scenario.cluster.nvlink_domain_gpus), shares_network=~np.asarray(alone))
 
 
 def _block_seconds(scenario: Scenario, rows: Rows, recompute: str, sequence_parallel: bool) -> Array:
     """Forward and backward of layer, embedding and head of every row: axes pass, block, row.  [s]"""
     _, compute, fabric = pricing(scenario)
     sizes, size_place = np.unique(rows.microbatch_size, return_inverse=True)
-    degrees, tp_place = np.unique(rows.tp, return_inverse=True)
-    known = np.zeros((2, 3, len(degrees), len(sizes)))
-    for place, tp in enumerate(degrees.tolist()):
+    alone = rows.pp * rows.dp == 1
+    degrees, tp_place = np.unique(np.stack([rows.tp, alone]), axis=1, return_inverse=True)
+    known = np.zeros((2, 3, degrees.shape[1], len(sizes)))
+    for place, (tp, by_itself) in enumerate(degrees.T.tolist()):
         cut = _cut(scenario, tp, sizes.astype(float), recompute, sequence_parallel)
-        groups = {"tp": _tensor_group(scenario, tp), "cp": Group(1, 1), "ep": Group(1, 1)}
+        groups = {"tp": _tensor_group(scenario, tp, bool(by_itself)), "cp": Group(1, 1), "ep": Group(1, 1)}
         for which, work in enumerate((layer_work, embedding_work, head_work)):
             costs = block_costs(work(scenario.model, scenario.stack, cut), compute, groups, fabric)
             known[0, which, place], known[1, which, place] = costs.forward_s, costs.backward_s
-    return known[:, :, tp_place, size_place]
+    return known[:, :, tp_place.ravel(), size_place]
 
 
 class _Part:
@@ -354,7 +355,7 @@ class _Part:
         (layer_f, embedding_f, head_f), (layer_b, embedding_b, head_b) = there_and_back
         forward, backward = self.layers * layer_f + stack.forward_setup_s, self.layers * layer_b
         domain = scenario.cluster.nvlink_domain_gpus
-        near, far = send_seconds(table, self.cut, _tensor_group(scenario, rows.tp), fabric)
+        near, far = send_seconds(table, self.cut, _tensor_group(scenario, rows.tp, rows.pp * rows.dp == 1), fabric)
         send = np.where(rows.tp * rows.dp >= domain, far, near) * (pp > 1)
         fill, drain = (pp - 1) * (forward + send), (pp - 1) * (backward + send)
         sending = 0.0 if stack.overlap_p2p else m * send
