@@ -22,7 +22,7 @@ from sim.uncertainty import interval_factors
 from sim.units import show
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
-from sim.work.params import total_params
+from sim.work.params import active_params, total_params
 from sim.work.stages import deal_stages
 
 
@@ -52,6 +52,11 @@ class Estimate(Shown):
     def num_gpus(self) -> int:
         """GPUs the plan uses."""
         return self.scenario.plan.num_gpus
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that a token meets: all but the experts it is not sent to."""
+        return active_params(self.scenario.model)
 
     @property
     def tokens_per_s(self) -> float:
@@ -147,6 +152,7 @@ class Estimate(Shown):
             "engine": self.engine,
             "num_gpus": self.num_gpus,
             "params": self.params,
+            "active_params": self.active_params,
             "num_microbatches": self.num_microbatches,
             "step_time_s": self.step_time_s,
             "step_time_interval_s": list(self.step_time_interval_s),

@@ -52,6 +52,8 @@ class ModelSpec(Spec):
     """Width of one expert. Default: intermediate_size."""
     shared_expert_intermediate_size: NonNegativeInt = 0
     """Width, all together, of experts that every token goes through besides."""
+    shared_expert_gate: bool = False
+    """What they give is weighted by a gate, one column of weights (Qwen2-MoE)."""
     num_dense_layers: NonNegativeInt = 0
     """First layers that have an MLP of intermediate_size instead of experts (DeepSeek)."""
 
@@ -75,6 +77,8 @@ class ModelSpec(Spec):
     """Bias in the query/key/value projection (Qwen has it without the others). Default: bias."""
     attention_output_bias: bool
     """Bias in the attention's output projection. Default: bias."""
+    attention_sinks: bool = False
+    """One learned score a head beside those of the keys (gpt-oss): counted, not priced."""
     mlp_bias: bool
     """Biases in the MLP (GPT-J has them without the others). Default: bias."""
     head_bias: bool = False
@@ -133,6 +137,11 @@ class ModelSpec(Spec):
             raise ValueError(
                 f"experts_per_token {self.experts_per_token} must be 1 to num_experts {self.num_experts}; "
                 "models in use have 1 to 8"
+            )
+        if self.shared_expert_gate and not self.shared_expert_intermediate_size:
+            raise ValueError(
+                "shared_expert_gate true needs shared_expert_intermediate_size, the width of what it weights; set it, "
+                "or shared_expert_gate to false"
             )
         if self.num_dense_layers >= self.num_layers and self.num_experts:
             raise ValueError(

@@ -121,12 +121,26 @@ def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     act_f = memory("shared expert's activation", w * tokens * inner * (inputs + 1), sort="activation")
     act_b = memory("shared expert's activation backward", w * tokens * inner * (2 * inputs + 1), sort="activation")
     add = memory("add shared expert", 3 * w * cut.norm_tokens * h, sort="add")
+    gate_f, gate_b = _shared_gate(w * cut.norm_tokens * h, model)
     gather_f, gather_b = gather_in(cut, h, stack)
     reduce_f, reduce_b = reduce_out(cut, h)
     return BlockWork(
-        forward=Phase((up_f, act_f, down_f, add), gather_f + reduce_f),
-        input_grad=Phase((down_i, act_b, up_i, add), reduce_b + gather_b),
+        forward=Phase((up_f, act_f, down_f, *gate_f, add), gather_f + reduce_f),
+        input_grad=Phase((*gate_b, down_i, act_b, up_i, add), reduce_b + gather_b),
         weight_grad=Phase((down_w, up_w)),
+    )
+
+
+def _shared_gate(nbytes: Number, model: ModelSpec) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """The weight of shared experts, on `nbytes` of tokens: a product with one column, a sigmoid, and a scaling.
+
+    Forward reads the tokens, and reads and writes what the experts gave; autograd's backward about twice that.
+    """
+    if not model.shared_expert_gate:
+        return (), ()
+    return (
+        (memory("shared expert's gate", 3 * nbytes, 3, sort="add"),),
+        (memory("shared expert's gate backward", 6 * nbytes, 6, sort="add"),),
     )
 
 
@@ -144,4 +158,5 @@ def experts_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Nu
     shared = cut.tokens / cut.tp * model.shared_expert_intermediate_size * (w * products + kept)
     if not stack.fused_bias_activation and model.gated_mlp:
         of_copies = of_copies + to.copies * w * inner
-    return to.own * (w * h + 8.0 * model.num_experts) + of_copies + shared
+    gated = w * h * model.shared_expert_gate  # what shared experts gave, for their gate's gradient
+    return to.own * (w * h + gated + 8.0 * model.num_experts) + of_copies + shared

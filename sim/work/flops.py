@@ -28,7 +28,7 @@ def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, dense: b
     router = 0
     if model.num_experts and not dense:
         width = model.experts_per_token * model.expert_intermediate_size + model.shared_expert_intermediate_size
-        router = h * model.num_experts
+        router = h * (model.num_experts + model.shared_expert_gate)
     mlp = (3 if model.gated_mlp else 2) * h * width + router
     return 2.0 * tokens * (projections + mlp) + attention_core_flop(model, batch, sequence)
 

@@ -17,14 +17,15 @@ def query_key_norm_params(model: ModelSpec) -> int:
 
 
 def attention_params(model: ModelSpec) -> int:
-    """Query, key, value and output projections of one layer, and norms of queries and keys."""
+    """Query, key, value and output projections of one layer, norms of queries and keys, and sinks."""
+    sinks = model.num_heads * model.attention_sinks
     if model.key_value_rank:
-        return latent_projection_params(model) + latent_head_params(model)
+        return latent_projection_params(model) + latent_head_params(model) + sinks
     query, context = model.num_heads * model.head_dim, model.num_heads * model.value_head_dim
     key_value = model.num_kv_heads * (model.head_dim + model.value_head_dim)
     weights = model.hidden_size * (query + key_value) + context * model.hidden_size
     biases = (query + key_value) * model.qkv_bias + model.hidden_size * model.attention_output_bias
-    return weights + biases + query_key_norm_params(model)
+    return weights + biases + query_key_norm_params(model) + sinks
 
 
 def latent_projection_params(model: ModelSpec) -> int:
@@ -60,8 +61,9 @@ def expert_params(model: ModelSpec) -> int:
 
 
 def router_params(model: ModelSpec) -> int:
-    """The router of one layer; it has a bias where the experts have."""
-    return model.num_experts * (model.hidden_size + (1 if model.mlp_bias else 0))
+    """The router of one layer, which has a bias where the experts have, and the gate of shared experts."""
+    columns = model.num_experts + model.shared_expert_gate
+    return model.hidden_size * columns + model.num_experts * model.mlp_bias
 
 
 def shared_expert_params(model: ModelSpec) -> int:

@@ -69,11 +69,13 @@ def stage_params(stage: Stage, model: ModelSpec, tp: int, ep: int = 1) -> float:
     stage than the embedding is a second copy.
     """
     norms = norm_params(model)
-    whole = model.norms_per_layer * norms + model.hidden_size * model.attention_output_bias
-    if model.query_key_norm == "head":  # one weight for all heads
-        whole += query_key_norm_params(model)
+    whole = model.norms_per_layer * norms
     if model.key_value_rank:
         whole += latent_projection_params(model)
+    else:
+        whole += model.hidden_size * model.attention_output_bias
+        if model.query_key_norm == "head":  # one weight for all heads
+            whole += query_key_norm_params(model)
     # Each GPU holds at least one key/value head.
     head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
     extra_heads = max(0, tp - model.num_kv_heads) * 2 * head_weights
