@@ -96,6 +96,8 @@ def test_engines(engine):
         (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),
         (("topology", "selen"), 2, "did you mean 'selene'?"),
         (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
+        (("topology", "selene", "--gpus", "8"), 2, "add --collectives"),
+        (("topology", "selene", "--collectives", "0 GB"), 2, "a size above zero"),
         (("estimate", "README.md"), 2, "README.md"),
         (("estimate", "scenarios"), 2, "is a folder"),
         (("import", "README.md"), 2, "of no kind that can be imported"),
@@ -311,6 +313,8 @@ def test_a_step_of_millions_of_actions_is_refused_at_once():
 def test_topology_counts_switches_and_cables():
     text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
     assert "320 switches, 12,288 cables" in text
-    facts = json.loads(flopcast("topology", "selene", "--json").stdout)
+    facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
+    ring = facts["collectives"]["times"][0]
+    assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)

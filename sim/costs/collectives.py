@@ -163,21 +163,27 @@ def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Num
 
 
 def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
-    """Time of an all-reduce that NVLink's switches add up (NVLS), with rings between domains.  [s]
+    """Time of an all-reduce that NVLink's switches add up (NVLS), with a tree between domains.  [s]
 
     Of g members each sends its buffer to be added and its part of the sum to be handed out, (g+1)/g of the buffer.
-    Between N domains every member's part goes round a ring of its own. The buffer passes both in pieces, one behind
-    the other, so that the slower of the two sets the pace. Infinite where the profile knows of no such switches.
+    Between domains every member's part climbs a tree of its own and comes back. The buffer passes both in pieces, one
+    behind the other, so that the slower of the two sets the pace. Two domains exchange what they have; of more, those
+    within the tree relay for two others, which halves the pace [1]_. Infinite where the profile knows of no such
+    switches.
+
+    .. [1] NVIDIA/nccl:src/graph/tuning.cc: the bus bandwidth of NVLS trees, bwInter/2 beyond two nodes.
     """
     if fabric.nvlink.in_switch_efficiency is None:
         return np.full(np.broadcast(nbytes, group.size).shape, np.inf)
     members, domains = group.per_domain, group.num_domains
     reached = fabric.nvlink.in_switch_efficiency * fabric.nvlink_bytes_per_s
     inside = _transfer(nbytes * (members + 1) / members, reached, fabric.nvlink)
-    rings = _transfer(2 * (domains - 1) / domains * nbytes, fabric.between_domains(group), fabric.network)
+    crossing = _transfer(nbytes, fabric.between_domains(group), fabric.network)
+    relays = np.where(np.asarray(domains) > 2, 2.0, 1.0)
     latency = fabric.nvlink.base_latency_s + 2 * fabric.nvlink.hop_latency_s
-    between = fabric.network.base_latency_s + 2 * (domains - 1) * fabric.network.hop_latency_s
-    seconds = latency + np.where(domains > 1, np.maximum(inside, rings) + between, inside)
+    levels = np.ceil(np.log2(np.maximum(domains, 1)))
+    between = fabric.network.base_latency_s + 2 * levels * fabric.network.hop_latency_s
+    seconds = latency + np.where(domains > 1, relays * np.maximum(inside, crossing) + between, inside)
     return np.where(members > 1, seconds, np.inf)
 
 
