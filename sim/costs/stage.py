@@ -123,6 +123,7 @@ def stage_costs(
     send_forward, send_backward = _sends(scenario, cut, fabric, home, len(stages) // copies)
     reduce, tail, gather, optimizer = _once_a_step(scenario, stages, home, copies, compute, fabric, visits)
     params = np.array([stage_params(stage, model, plan.tp) for stage in stages])
+    average = float(params.sum() / plan.pp)
     return StageCosts(
         stages=stages,
         forward=forward,
@@ -140,16 +141,16 @@ def stage_costs(
         step_setup=stack.step_setup_s,
         tied_embedding=0.0 if home[0] == home[len(stages) // copies - 1] else _tied_embedding(scenario, fabric),
         hidden_share=float(
-            fabric.hidden_share(data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), reduce.mean())
+            fabric.hidden_share(data_group(plan, scenario.cluster), reduced_bytes(average, scenario), reduce.mean())
         ),
         notes=frozenset(compute.notes),
     )
 
 
-def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
-    """Gradients on the average GPU. [bytes]"""
-    params = sum(stage_params(stage, scenario.model, scenario.plan.tp) for stage in stages) / scenario.plan.pp
-    return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+def reduced_bytes(params: Number, scenario: Scenario) -> Number:
+    """What a rank sends, but for its own share, to sum so many gradients: an all-reduce sends them twice.  [bytes]"""
+    passes = 2.0 if scenario.plan.zero_stage == 0 else 1.0
+    return passes * params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
 
 
 def head_params(scenario: Scenario) -> float:
