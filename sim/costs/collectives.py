@@ -47,21 +47,36 @@ class Fabric:
 
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
+        return self._over_cards(group, self.network_bytes_per_s)
+
+    def _over_cards(self, group: Group, bytes_per_s: Number) -> Number:
         shared = self.network.shared_efficiency or self.network.efficiency
         efficiency = np.where(group.shares_network, shared, self.network.efficiency)
-        return efficiency * self.network_bytes_per_s * group.per_domain
+        return efficiency * bytes_per_s * group.per_domain
 
     def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
-        """Of a collective that moves `nbytes` in `seconds` beside compute, the share of its time that is really hidden.
+        """Of a collective in which a rank moves `nbytes` in `seconds` beside compute, the time's share really hidden.
 
-        Between domains the same ring still runs over NVLink, for the part of the time that its slower links leave it.
+        What passes through memory is taken from the compute beside it byte by byte, however long it takes: on a slow
+        network a smaller share of the time, but for the SMs that are held until the end. Between domains the same
+        ring still runs over NVLink, and the larger of the two counts.
         """
         if np.max(group.num_domains) <= 1:
             return self.nvlink.hidden_share
+        seconds = np.maximum(seconds, 1e-30)
         inside = _transfer(nbytes, self.inside_domain(group), self.nvlink) * (np.asarray(group.per_domain) > 1)
-        stolen = (1.0 - self.nvlink.hidden_share) * inside / np.maximum(np.maximum(inside, seconds), 1e-30)
-        between = 1.0 - np.maximum(stolen, 1.0 - self.network.hidden_share)
+        over_nvlink = (1.0 - self.nvlink.hidden_share) * np.minimum(inside / seconds, 1.0)
+        between = 1.0 - np.maximum(over_nvlink, self._over_network(group, nbytes, seconds))
         return np.where(np.asarray(group.num_domains) > 1, between, self.nvlink.hidden_share)
+
+    def _over_network(self, group: Group, nbytes: Number, seconds: Number) -> Number:
+        """Share of the time that traffic between domains takes from compute."""
+        network = self.network
+        rate: Number = 1.0
+        if network.hidden_at_bytes_per_s is not None:
+            there = _transfer(nbytes, self._over_cards(group, network.hidden_at_bytes_per_s), network)
+            rate = np.minimum(there / seconds, 1.0)
+        return (1.0 - network.hidden_share) * (network.held_part + (1.0 - network.held_part) * rate)
 
     def exposed(self, group: Group, nbytes: Number, seconds: Number, budget: Number) -> Number:
         """What collectives of `seconds` lengthen compute by, when they may run beside `budget` of it.  [s]"""
