@@ -370,11 +370,15 @@ class _Part:
         back = first + (v - 2) * round_b + drain + m * (backward + embedding_b)
 
         # The first rank's backward is the last to end, and the embedding's gradients are complete only then.
-        held = self.params[0] * self.layers * v + self.params[1] + self.params[2] * (pp == 1)
-        reduce, tail, gather, update = rank_once_a_step(
-            Held(held), Held(self.params[1]), table, replicas, replicas, compute, fabric, 1.0
+        layers, embedding, head = self.params[0] * self.layers * v, self.params[1], self.params[2]
+        held = np.stack([layers + embedding + head * (pp == 1), layers, layers + head])
+        of_ranks = rank_once_a_step(Held(held), Held(embedding), table, replicas, replicas, compute, fabric, 1.0)
+        reduce, tail, gather, update = (np.broadcast_to(part, held.shape)[0] for part in of_ranks)
+        average, reduction = (
+            np.where(pp == 1, first, (first + (pp - 2) * middle + last) / pp)
+            for first, middle, last in (held, np.broadcast_to(of_ranks[0], held.shape))
         )
-        hidden = fabric.hidden_share(data, reduced_bytes(held, table), reduce)
+        hidden = fabric.hidden_share(data, reduced_bytes(average, table), reduction)
         if stack.overlap_grad_reduce:
             reduce = reduce - hidden * np.minimum(reduce - tail, back)
         if stack.overlap_param_gather:
