@@ -42,7 +42,8 @@ class Timeline(Shown):
     def __repr__(self) -> str:
         """One line: the fields hold every action of the step."""
         order = self.program.order
-        return f"<Timeline {order.schedule}: {order.num_ranks} ranks, {show_time(self.step_time)} a step, by {self.engine}>"
+        step = show_time(self.step_time)
+        return f"<Timeline {order.schedule}: {order.num_ranks} ranks, {step} a step, by {self.engine}>"
 
     @property
     def updates(self) -> float:
