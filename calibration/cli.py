@@ -95,7 +95,7 @@ def fit(
 
 @app.command("from-runs")
 def from_runs(
-    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of the README.")],
+    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of docs/validation.md.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the stack's values go beside it.")] = Path(
         "profile.yaml"
     ),

@@ -146,7 +146,7 @@ class Estimate(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        """Plain data with stable keys, for JSON; the keys are in docs/answers.md."""
         scenario = self.scenario
         days = None if self.training_time_s is None else self.training_time_s / 86400
         return {

@@ -60,7 +60,7 @@ class Row:
         return float(max(use.activations for use in self.answer.memory))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        """Plain data with stable keys, for JSON; the keys are in docs/schedules.md."""
         answer = self.answer
         return {
             "schedule": self.name,
