@@ -6,6 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import calibration
@@ -31,7 +32,7 @@ LIGHTER = {
     "--seeds 20": "--seeds 2",
     "--png schedules.png": "--png schedules.png --schedules 1f1b,zb_v",
     "compare-schedules scenarios/gpt3-175b-1024-a100.yaml": f"compare-schedules {SMALL}",
-    "--gpus 64..4096 --cp 1,2,4,8 --overlaps --save": "--gpus 64..256 --cp 1,2 --overlaps --save",
+    "--gpus 64..4096 --cp 1,2,4,8 --overlaps --save": "--gpus 1024 --overlaps --save",
     "--gpus 64..4096 --objective": "--gpus 256..512 --objective",
     "scenarios/gpt-1t-3072-a100.yaml --rules --sensitivity": f"{SMALL} --rules --sensitivity",
     "bandwidth=25..800Gbit/s": "bandwidth=25..50Gbit/s",
@@ -176,3 +177,34 @@ def files(page):
     """Blocks that say which file they are: ```yaml title=mine.yaml."""
     found = FENCE.finditer(page.read_text(encoding="utf-8"))
     return {block[2].partition("title=")[2].strip(): block[3] for block in found if "title=" in block[2]}
+
+
+def verbs(command, path=()):
+    """Every command of the tree with what one types to get there."""
+    if hasattr(command, "commands"):
+        for name, below in command.commands.items():
+            yield from verbs(below, (*path, name))
+    else:
+        yield path, command
+
+
+def test_every_help_text_teaches_by_examples_that_work(app, workplace, monkeypatch):
+    """All are understood; those that no page shows run here, unless their verb is tested elsewhere."""
+    monkeypatch.chdir(workplace)
+    for name, text in files(ROOT / "docs" / "validation.md").items():
+        (workplace / name).write_text(text, encoding="utf-8")
+    tree = typer.main.get_command(app)
+    shown = {shlex.join(words) for page in PAGES for words in commands(page)}
+    for path, command in verbs(tree):
+        lines = [line for line in (command.epilog or "").split("\n\n")[1:] if line.startswith("flopcast ")]
+        assert lines, f"flopcast {' '.join(path)} --help shows no example"
+        for line in lines:
+            words = shlex.split(line.partition("|")[0])[1:]
+            assert tuple(words[: len(path)]) == path
+            command.make_context(path[-1], words[len(path) :])
+            text = shlex.join(words)
+            if text not in shown and not any(text == verb or text.startswith(f"{verb} ") for verb in ELSEWHERE):
+                for heavy, less in LIGHTER.items():
+                    text = text.replace(heavy, less)
+                result = CliRunner().invoke(app, shlex.split(text))
+                assert result.exception is None, f"{line}: {result.exception}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.commands.progress import spinner
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -68,20 +70,21 @@ def simulate(
         return
     if figure is not None:
         check_path(figure)
-    answer = run(
-        asked,
-        jitter=jitter,
-        seeds=seeds,
-        seed=seed,
-        stragglers=straggler or (),
-        slow_links=slow_link or (),
-        links_down=link_down or (),
-        contention=contention,
-        links=links,
-        unfold=unfold,
-        placement=placement,
-        fragmentation=fragmentation,
-    )
+    with spinner("simulating"):
+        answer = run(
+            asked,
+            jitter=jitter,
+            seeds=seeds,
+            seed=seed,
+            stragglers=straggler or (),
+            slow_links=slow_link or (),
+            links_down=link_down or (),
+            contention=contention,
+            links=links,
+            unfold=unfold,
+            placement=placement,
+            fragmentation=fragmentation,
+        )
     if figure is not None:
         (draw_links if links else draw_simulation)(answer, figure)
     if as_json:

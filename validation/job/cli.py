@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ _COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
 
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
-    app.command(name="job")(job)
+    app.command(
+        name="job",
+        epilog=examples(
+            "validate job --quick",
+            "validate job --json job.json --figure job.png",
+        ),
+    )(job)
 
 
 def job(
