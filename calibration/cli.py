@@ -131,11 +131,10 @@ def from_runs(
     folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
 ) -> None:
     """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
-    from rich.table import Table
-
     from calibration.from_runs import PRIOR, fit_runs
     from calibration.readers.training_runs import read_training_runs
     from calibration.write import write_runs_profile
+    from sim.table import Table
 
     _check_out(out)
     names = parameter or list(PRIOR)
@@ -211,9 +210,8 @@ def show(
     node: Node = None,
 ) -> None:
     """A profile's values with intervals and sources; with --png, its fits drawn against the measurements."""
-    from rich.table import Table
-
     from sim.specs.presets import source_rows
+    from sim.table import Table
 
     data, path = _profile_data(profile)
     record = _profile(profile)
@@ -250,7 +248,7 @@ def compare(
     second: Annotated[str, typer.Argument(help="Another.")],
 ) -> None:
     """Two profiles side by side."""
-    from rich.table import Table
+    from sim.table import Table
 
     left, right = _profile(first), _profile(second)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -166,10 +166,9 @@ def show_preset(
     ],
 ) -> None:
     """A preset's values, and the source of each."""
-    from rich.table import Table
-
     from sim.report.text import console
     from sim.specs.presets import KINDS, preset_names, preset_source
+    from sim.table import Table
 
     wanted_kind, _, wanted = name.rpartition("/")
     if wanted_kind and wanted_kind not in KINDS:
@@ -182,7 +181,7 @@ def show_preset(
     out = console()
     for kind in found:
         table = Table(title=f"{kind}/{wanted}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("field")
+        table.add_column("field", overflow="fold")
         table.add_column("value", overflow="fold")
         table.add_column("source", style="dim", overflow="fold")
         for field, value, source in preset_source(kind, wanted):

@@ -11,10 +11,9 @@ import typer
 from sim.commands.progress import spinner
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sim.engines.link_history import LinkHistory
     from sim.simulate import Simulation
+    from sim.table import Table
 
 
 def simulate(
@@ -94,9 +93,8 @@ def simulate(
 
 
 def _show(answer: Simulation) -> None:
-    from rich.table import Table
-
     from sim.report.text import console
+    from sim.table import Table
     from sim.units import show
 
     out = console()
@@ -144,8 +142,7 @@ def _show(answer: Simulation) -> None:
 
 def _messages(history: LinkHistory) -> Table:
     """Kinds of messages and causes of their time that there are."""
-    from rich.table import Table
-
+    from sim.table import Table
     from sim.units import show
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))

@@ -71,9 +71,8 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from sim.report.text import console
+    from sim.table import Table
     from sim.units import show
 
     out = console()

@@ -131,8 +131,7 @@ def _compare(
 
 def _conclude(console: Any, done: list[Row], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
-    from rich.table import Table
-
+    from sim.table import Table
     from validation.job.compare import summary
     from validation.job.figure import draw
 

@@ -34,7 +34,7 @@ _NAME_WIDTH = 34
 
 def group_table(groups: Sequence[Group], by: Sequence[str], width: int) -> Any:
     """A rich table of the groups of some kinds; below 110 columns without what matters least."""
-    from rich.table import Table
+    from sim.table import Table
 
     columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= 110}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
