@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,6 +321,8 @@ def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
     if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
         level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
         wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
+    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp)
+    wishes += [{"ep": wider}] if wider > plan.ep else []
     if plan.dp % 2 == 0:
         wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
         if plan.tp < scenario.cluster.nvlink_domain_gpus:

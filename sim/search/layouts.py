@@ -86,7 +86,7 @@ def _no_experts(scenario: Scenario, gpus: tuple[int, int]) -> str:
     first = f", and the first pipeline stage hold the {dense} layers without experts" if dense else ""
     return (
         f"no plan on {gpus[0]:,} to {gpus[1]:,} GPUs deals the experts: plan.ep = {ep} must divide tp · cp · dp{first};"
-        " choose another plan.ep (a search keeps the scenario's) or other sizes (--gpus)"
+        " choose another (--set plan.ep=N; a search keeps the scenario's) or other sizes (--gpus)"
     )
 
 

@@ -131,12 +131,17 @@ class Space:
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
 
 
-def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: its expert parallelism, and how embedding and head are counted."""
+def base_plan(scenario: Scenario, ep: int | None = None) -> ParallelPlan:
+    """What of the scenario's plan a search keeps: its expert parallelism, and how embedding and head are counted.
+
+    Parameters
+    ----------
+    ep : int, optional
+        Instead of the scenario's.
+    """
     plan = scenario.plan
-    return ParallelPlan(
-        ep=plan.ep, dp=plan.ep, embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer
-    )
+    ep = plan.ep if ep is None else ep
+    return ParallelPlan(ep=ep, dp=ep, embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
 
 
 def build_space(
