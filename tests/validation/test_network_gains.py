@@ -46,7 +46,7 @@ def test_the_readme_has_the_table():
 
 
 def test_the_readme_has_the_bisection_bandwidths():
-    text = " ".join(README.split())
+    text = " ".join(PAGE.split())
     for name, (fitted, half) in bisection_rows().items():
         published = PUBLISHED_BISECTION[name]
         assert f"{show(fitted, 'B/s', 3)} ({100 * (1 - fitted / published):.0f} % less)" in text
