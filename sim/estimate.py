@@ -20,14 +20,14 @@ from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
 from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
-from sim.units import show
+from sim.units import show, show_time
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
 from sim.work.params import active_params, total_params
 from sim.work.stages import deal_stages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Estimate(Shown):
     """How fast a scenario trains, and why.
 
@@ -48,6 +48,13 @@ class Estimate(Shown):
     memory_available_bytes: float
     timeline: Timeline
     assumptions: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """One line: the fields hold every action of the step."""
+        return (
+            f"<Estimate {self.scenario.name}: {show_time(self.step_time_s)} a step, "
+            f"{show(self.total_flop_per_s, 'FLOP/s')}, {self.hfu:.1%} of peak{'' if self.fits else ', does not fit'}>"
+        )
 
     @property
     def num_gpus(self) -> int:
@@ -145,7 +152,7 @@ class Estimate(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        """Plain data with stable keys, for JSON; the keys are in docs/answers.md."""
         scenario = self.scenario
         days = None if self.training_time_s is None else self.training_time_s / 86400
         return {

@@ -22,6 +22,9 @@ SCHEDULES: dict[str, str] = {
     "dualpipe": "dualpipe",
 }
 
+MICROBATCHES = (1, 2, 4, 8, 16)
+"""Micro-batch sizes to choose from where a row gives none."""
+
 
 def open_choices(
     row: Row, plan: dict[str, Any], model: dict[str, Any], training: dict[str, Any], inferred: list[str]
@@ -38,8 +41,8 @@ def open_choices(
         sizes = [replica // plan["pp"]]
         inferred.append(f"micro_batch_seqs {sizes[0]}: torchtitan takes as many micro-batches as stages")
     else:
-        sizes = [size for size in (1, 2, 4, 8, 16) if replica % size == 0]
-        inferred.append("micro_batch_seqs: the fastest of 1, 2, 4, 8, 16 that fits")
+        sizes = [size for size in MICROBATCHES if replica % size == 0]
+        inferred.append(f"micro_batch_seqs: the fastest of {', '.join(map(str, MICROBATCHES))} that fits")
     schedule = row.get("schedule", "").lower()
     nvidia = re.search(r"NeMo(?! AutoModel)|Megatron-Core|Megatron-Bridge|Meta in-house", row.get("framework", ""))
     # Tables of recipes do not say "interleaved" where they leave out the number of chunks.

@@ -37,7 +37,7 @@ class Exchange:
     seconds : with the machine to themselves. [s]
     nbytes : that each member sends. [bytes]
     budget : compute that may hide them. [s]
-    hidden_share : of their time within the budget, what is really hidden.
+    hidden_share : of their time within the budget, the share that is really hidden.
     """
 
     group: str
@@ -45,7 +45,7 @@ class Exchange:
     seconds: Array
     nbytes: Array
     budget: Array
-    hidden_share: float
+    hidden_share: Array
 
 
 @dataclass(slots=True)
@@ -91,9 +91,17 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
             np.array([[getattr(row, name) for row in block] for block in rows]).T @ counts.T
             for name in ("seconds", "nbytes", "budget")
         )
-        share = fabric.hidden_share(groups[key[0]], nbytes.max(), seconds.max())
-        found.append(Exchange(*key, seconds, nbytes, budget, float(share)))
+        hidden = np.array([[_hidden_s(row, groups[key[0]], fabric) for row in block] for block in rows]).T @ counts.T
+        found.append(Exchange(*key, seconds, nbytes, budget, hidden / np.maximum(seconds, 1e-30)))
     return tuple(found)
+
+
+def _hidden_s(row: _Row, group: Group, fabric: Fabric) -> float:
+    """What compute hides of a row's collectives where all of them run beside it.  [s]"""
+    if row.seconds == 0:
+        return 0.0
+    moved = row.nbytes * group.size / (group.size - 1)
+    return float(row.seconds * fabric.hidden_share(group, moved, row.seconds))
 
 
 def _rows() -> list[_Row]:

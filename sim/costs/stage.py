@@ -118,6 +118,7 @@ def stage_costs(
     send_forward, send_backward = _sends(scenario, cut, fabric, home, len(stages) // copies)
     reduce, tail, gather, optimizer = _once_a_step(scenario, stages, home, copies, compute, fabric, visits)
     params = np.array([stage_params(stage, model, plan.tp, plan.ep) for stage in stages])
+    average = float(params.sum() / plan.pp)
     return StageCosts(
         stages=stages,
         forward=forward,
@@ -135,17 +136,16 @@ def stage_costs(
         step_setup=stack.step_setup_s,
         tied_embedding=0.0 if home[0] == home[len(stages) // copies - 1] else _tied_embedding(scenario, fabric),
         hidden_share=float(
-            fabric.hidden_share(replicas_of(scenario).data, _gradient_bytes(scenario, stages), reduce.mean())
+            fabric.hidden_share(replicas_of(scenario).data, reduced_bytes(average, scenario), reduce.mean())
         ),
         notes=frozenset(compute.notes),
     )
 
 
-def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
-    """Gradients on the average GPU. [bytes]"""
-    plan = scenario.plan
-    params = sum(stage_params(stage, scenario.model, plan.tp, plan.ep) for stage in stages) / plan.pp
-    return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+def reduced_bytes(params: Number, scenario: Scenario) -> Number:
+    """What a rank sends, but for its own share, to sum so many gradients: an all-reduce sends them twice.  [bytes]"""
+    passes = 2.0 if scenario.plan.zero_stage == 0 else 1.0
+    return passes * params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
 
 
 def model_blocks(scenario: Scenario, cut: Cut) -> list[tuple[BlockWork, Held]]:

@@ -10,7 +10,7 @@ from sim.costs.block import BlockCosts, Part
 from sim.costs.collectives import Fabric, all_gather, reduce_scatter
 from sim.costs.replicas import Held, Replicas, replicas_of, summed_over
 from sim.network.placement import Group
-from sim.specs import Scenario
+from sim.specs import Scenario, StackSpec
 from sim.work.operations import Number
 from sim.work.optimizer import GRADIENT_WIDTH
 
@@ -75,10 +75,20 @@ def sharded_block(held: Held, gathered_width: float, scenario: Scenario, replica
     """A block's parameters under the scenario's ZeRO stage, its weights gathered in so wide numbers."""
     stack = scenario.stack
     weights = held.params * gathered_width
-    grads = held.params * GRADIENT_WIDTH[stack.gradient_precision]
-    gather = summed_over(all_gather, held, gathered_width, replicas, fabric, pieces=stack.gathers_per_layer)
-    scatter = summed_over(reduce_scatter, held, GRADIENT_WIDTH[stack.gradient_precision], replicas, fabric)
-    return Sharded(replicas.data, weights, grads, gather * (scenario.plan.zero_stage == 3), scatter)
+    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
+    pieces = stack.gathers_per_layer
+    gather = summed_over(all_gather, held, gathered_width, replicas, fabric, pieces)
+    gather = gather + pieces * _slices_s(stack, replicas.data)
+    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
+    at_once = pieces if stack.slice_s else 1
+    scatter = summed_over(reduce_scatter, held, grad_width, replicas, fabric, at_once)
+    scatter = scatter + at_once * _slices_s(stack, replicas.data)
+    return Sharded(replicas.data, weights, held.params * grad_width, gather * (scenario.plan.zero_stage == 3), scatter)
+
+
+def _slices_s(stack: StackSpec, group: Group) -> Number:
+    """Cutting a buffer into a slice for each rank.  [s]"""
+    return stack.slice_s * group.size * (np.asarray(group.size) > 1)
 
 
 def zero_traffic(

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.costs.traffic import Traffic, step_traffic
@@ -20,6 +19,7 @@ from sim.schedules.grid import read_grid
 from sim.schedules.passes import visits_per_stage, weight_versions
 from sim.schedules.registry import is_file
 from sim.specs import Scenario
+from sim.table import Table
 from sim.units import show, show_time
 
 COMMUNICATION = (
@@ -66,7 +66,7 @@ class Row:
         return float(max(use.activations for use in self.answer.memory))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        """Plain data with stable keys, for JSON; the keys are in docs/schedules.md."""
         answer = self.answer
         return {
             "schedule": self.name,

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import SearchResult
 from sim.search.steps import seconds_apart
 from sim.specs import ParallelPlan
+from sim.table import Table
 from sim.units import show, show_time
 
 HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}

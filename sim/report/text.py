@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import rich.table
 from rich.console import Console, Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan
+from sim.table import Table
 from sim.units import show, show_count, show_time, significant
 from sim.work.memory import MemoryUse
 
@@ -63,7 +64,7 @@ def heading(answer: Estimate) -> Text:
     return title
 
 
-def _headline(answer: Estimate) -> Table:
+def _headline(answer: Estimate) -> rich.table.Table:
     scenario = answer.scenario
     recompute = scenario.plan.recompute != "none"
     table = Table.grid(padding=(0, 2))
@@ -104,7 +105,7 @@ def _headline(answer: Estimate) -> Table:
     return table
 
 
-def _bars(answer: Estimate, width: int) -> Table:
+def _bars(answer: Estimate, width: int) -> rich.table.Table:
     shares = answer.breakdown.shares()
     seconds = answer.breakdown.seconds
     longest = max(shares.values())

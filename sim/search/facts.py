@@ -167,7 +167,7 @@ def _stack(groups: list[Group]) -> Group:
 
 def _cells(space: Space, columns: Columns, *groups: Group) -> tuple[Array, Cells]:
     """The cell of every row, and all cells, by how their tensor-, context- and expert-parallel groups lie."""
-    lies: list[Any] = [numbers for group in groups for numbers in (group.per_domain, group.spans)]
+    lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
     cuts = np.stack([space.layouts[:, 0], space.layouts[:, 1], *lies], axis=1)
     _, first, cut = np.unique(cuts, axis=0, return_index=True, return_inverse=True)
     sizes, size = np.unique(columns.microbatch_size, return_inverse=True)

@@ -9,13 +9,12 @@ import numpy as np
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.replicas import Held, Replicas
-from sim.costs.stage import rank_once_a_step, tied_reduction
+from sim.costs.stage import rank_once_a_step, reduced_bytes, tied_reduction
 from sim.costs.zero import Sharded, gathered_widths, sharded_block
 from sim.search.columns import table
 from sim.search.facts import Spots, take_group
 from sim.search.layouts import dealt_layers
 from sim.specs import Scenario
-from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import DENSE_LAYER, EMBEDDING, HEAD, LAYER, Stage, stage_expert_params, stage_params
 
 Array = np.ndarray
@@ -90,8 +89,8 @@ def once_a_step(
     parts = rank_once_a_step(held.ranks, held.first_of_rank, given, replicas, replicas, compute, fabric, spots.visits)
     shape = held.ranks.params.shape
     reduce, tail, gather, update = (np.array(np.broadcast_to(part, shape), dtype=float) for part in parts)
-    grads = _of_average(held.ranks.params, spots) * GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    share = fabric.hidden_share(spots.data, grads, _of_average(reduce, spots))
+    sent = reduced_bytes(_of_average(held.ranks.params, spots), given)
+    share = fabric.hidden_share(spots.data, sent, _of_average(reduce, spots))
     return OnceAStep(reduce, tail, gather, update, np.array(np.broadcast_to(share, len(spots.tp))))
 
 

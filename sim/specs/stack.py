@@ -66,6 +66,9 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
+    slice_s: NonNegativeFloat = 0.0
+    """Host time a rank that every gather and reduction of ZeRO stage 3 spends on cutting its buffer into a list of
+    slices, one for each rank, and on a copy kernel for each; zero where collectives work on one buffer. [s]"""
     fp32_shards: bool = False
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""

@@ -82,10 +82,11 @@ def layer_activation_bytes(
         return w * cut.norm_tokens * h + outputs + attention_core_bytes(model, stack, cut)
     mask = 1 if model.dropout else 0
     # Inputs of the norms and of the two column-parallel linears (one, if both read the same), both residual dropouts'
-    # masks; an unfused norm keeps its input and its normalised input in fp32, and the latter in 16 bits.
+    # masks; an unfused norm also keeps its input and its normalised input in fp32 (and would let go of the former in
+    # 16 bits, but which layouts ran says that it stays).
     # Experts read copies of their norm's output, and count that themselves.
     count, linears = model.norms_per_layer, min(model.norms_per_layer, 2) - experts
-    norms = 0 if stack.fused_norm else count * (4 + 4 + w)
+    norms = 0 if stack.fused_norm else count * (4 + 4)
     # Linears that multiply 8-bit numbers keep their inputs in 8 bits.
     kept = 1 if cut.fp8 else w
     around = cut.norm_tokens * h * (count * w + linears * kept + norms + 2 * mask)
