@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from test_cli import MAIN, flopcast
+from test_cli import MAIN
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
@@ -73,14 +73,14 @@ def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):
     assert simulate(small, slow_links=["1@node3"]).mean_s == pytest.approx(sound, rel=1e-12)
 
 
-def test_oversubscription_is_felt(trillion):
+def test_oversubscription_is_felt(small):
     times = []
     for oversubscription in (1.0, 10.0, 20.0):
-        leaf = LevelSpec(ports=40, below=20, oversubscription=oversubscription)
+        leaf = LevelSpec(ports=40, below=2, oversubscription=oversubscription)
         network = NetworkSpec(levels={"leaf": leaf, "core": LevelSpec(ports=8000)}, rail_optimised=True)
-        scenario = trillion.replace(cluster=trillion.cluster.replace(network=network))
+        scenario = small.replace(cluster=small.cluster.replace(network=network))
         times.append(simulate(scenario, contention=True).mean_s)
-    assert times[0] == pytest.approx(estimate(trillion).step_time_s, rel=1e-6)
+    assert times[0] == pytest.approx(estimate(small).step_time_s, rel=1e-6)
     assert times[0] < times[1] < times[2]
 
 
@@ -178,20 +178,17 @@ def test_a_failed_node_ends_the_step(small):
         failed_node(small, 12)
 
 
-def test_the_command():
+def test_the_command(command):
     few = [part for override in SMALL for part in ("--set", override)]
-    answer = json.loads(
-        flopcast("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json").stdout
-    )
+    answer = json.loads(command("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json")[0])
     assert len(answer["step_times_s"]) == 3
     assert answer["p05_step_time_s"] <= answer["median_step_time_s"] <= answer["p95_step_time_s"]
-    shown = flopcast("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
-    assert shown.returncode == 0
+    shown, _, code = command("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
+    assert code == 0
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):
-        assert part in shown.stdout
-    followed = flopcast("simulate", MAIN, *few, "--links")
-    assert "Where messages' time goes" in followed.stdout
-    bad = flopcast("simulate", MAIN, "--straggler", "1.2@rank64")
-    assert bad.returncode == 2
-    assert "0 to 63" in bad.stderr
-    assert "never ends" in flopcast("simulate", MAIN, "--fail-node", "3").stdout
+        assert part in shown
+    assert "Where messages' time goes" in command("simulate", MAIN, *few, "--links")[0]
+    _, complaint, code = command("simulate", MAIN, "--straggler", "1.2@rank64")
+    assert code == 2
+    assert "0 to 63" in complaint
+    assert "never ends" in command("simulate", MAIN, "--fail-node", "3")[0]

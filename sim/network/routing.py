@@ -207,8 +207,9 @@ def expected_max_load(num_flows: int, num_links: int) -> float:
 
     powers = np.arange(num_flows + 1)
     logs = np.array([lgamma(power + 1) for power in powers])
-    expected = 0.0
-    for most in range(num_flows):
+    fewest = -(-num_flows // num_links)  # the busiest link never carries less
+    expected = float(fewest)
+    for most in range(fewest, num_flows):
         # Of the Poisson law with mean n/k the same coefficient, which keeps every number near one.
         mean = num_flows / num_links
         term = np.where(powers <= most, np.exp(powers * np.log(mean) - mean - logs), 0.0)
