@@ -18,7 +18,7 @@ from sim.engines.program import Program
 from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
 from sim.estimate import estimate, priced_order, program_of
-from sim.network.faults import link_health
+from sim.network.faults import link_health, node_of
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
 from sim.schedules import get_schedule
@@ -133,9 +133,8 @@ def simulate(
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
     contention = contention or links or bool(faults)
-    factors = slow_gpus(
-        scenario, stragglers, gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
-    )
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
+    factors = slow_gpus(scenario, stragglers, gpus)
     if contention and unfold:
         raise SpecError(
             "unfolded replicas on shared links are not simulated: leave out --unfold, or --contention and slow links"
@@ -154,6 +153,7 @@ def simulate(
     levels: list[dict[str, Any]] = []
     busiest: list[dict[str, Any]] = []
     history: LinkHistory | None = None
+    idle: list[str] = []
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -173,6 +173,8 @@ def simulate(
             fragmentation=fragmentation,
             seed=seed,
         )
+        used = np.unique(gpus // topology.gpus_per_node).tolist()
+        idle = [name for _, name in faults if node_of(topology, name) not in (None, *used)]
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
         times = [each.timeline.step_time for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
@@ -196,7 +198,10 @@ def simulate(
         tuple(levels),
         tuple(busiest),
         history,
-        tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order))),
+        (
+            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order)),
+            *(f"{name} belongs to a node that the plan does not use: it changes nothing" for name in idle),
+        ),
     )
 
 

@@ -165,6 +165,12 @@ def test_what_is_wrong_with_a_question(small, question, says):
         simulate(small, **question)
 
 
+def test_a_link_of_a_node_that_the_plan_leaves_idle_is_said_to_change_nothing(small):
+    answer = simulate(small, slow_links=["0.5@gpu99.nic", "0.9@leaf0"], links_down=["node12", "node3.nic1"])
+    idle = [note.split()[0] for note in answer.assumptions if "does not use" in note]
+    assert idle == ["gpu99.nic", "node12"]
+
+
 def test_a_cluster_without_switches_says_what_to_add(small):
     plain = small.replace(cluster=small.cluster.replace(network=None))
     assert simulate(plain, jitter=0.02, seeds=2).mean_s > 0
@@ -188,6 +194,8 @@ def test_the_command(command):
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):
         assert part in shown
     assert "Where messages' time goes" in command("simulate", MAIN, *few, "--links")[0]
+    _, complaint, code = command("simulate", MAIN, *few, "--seeds", "5", "--placement", "tp-dp-pp-cp")
+    assert (complaint.count("changes nothing without"), code) == (2, 0)
     _, complaint, code = command("simulate", MAIN, "--straggler", "1.2@rank64")
     assert code == 2
     assert "0 to 63" in complaint
