@@ -153,7 +153,7 @@ def simulate(
     levels: list[dict[str, Any]] = []
     busiest: list[dict[str, Any]] = []
     history: LinkHistory | None = None
-    idle: list[str] = []
+    remarks: list[str] = []
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -174,7 +174,11 @@ def simulate(
             seed=seed,
         )
         used = np.unique(gpus // topology.gpus_per_node).tolist()
-        idle = [name for _, name in faults if node_of(topology, name) not in (None, *used)]
+        remarks += [
+            f"{name} belongs to a node that the plan does not use: it changes nothing"
+            for _, name in faults
+            if node_of(topology, name) not in (None, *used)
+        ]
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
         times = [each.timeline.step_time for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
@@ -188,11 +192,14 @@ def simulate(
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
         times = [dag.run(replicas[0].program).step_time]
+    expected = estimate(scenario)
+    if not expected.fits:
+        remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")
     return Simulation(
         scenario,
         jitter,
         tuple(times),
-        estimate(scenario).step_time_s,
+        expected.step_time_s,
         len(replicas),
         meetings,
         tuple(levels),
@@ -200,7 +207,7 @@ def simulate(
         history,
         (
             *_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order)),
-            *(f"{name} belongs to a node that the plan does not use: it changes nothing" for name in idle),
+            *remarks,
         ),
     )
 
@@ -209,32 +216,6 @@ def _programs(pipeline: Replica, jitter: float, number: int, seed: int) -> list[
     if not jitter:
         return [pipeline.program]
     return [noisy_program(pipeline, jitter, each, seed) for each in range(number)]
-
-
-def failed_node(scenario: Scenario, node: int) -> str:
-    """What a node's failure does to the step, in words.
-
-    Raises
-    ------
-    SpecError
-        The plan uses no such node.
-    """
-    per_node = scenario.cluster.node.gpus_per_node
-    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
-    last = int(gpus.max()) // per_node
-    if not 0 <= node <= last:
-        raise SpecError(f"node {node}: the plan uses nodes 0 to {last:,}; choose one of those")
-    pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
-    ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
-    return (
-        f"The step never ends: node {node} holds pipeline rank {ranks} of replica {replicas}, the other ranks wait for "
-        "its messages and the other replicas for its gradients. The job starts again from its last checkpoint; how "
-        "often that happens and what it costs is a question of reliability, not of a step."
-    )
-
-
-def _range(numbers: Array) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:

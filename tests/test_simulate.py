@@ -9,8 +9,9 @@ from test_cli import MAIN
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
-from sim.simulate import failed_node, simulate
+from sim.simulate import simulate
 from sim.specs.network import LevelSpec, NetworkSpec
+from sim.stragglers import failed_node
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
 
@@ -38,6 +39,7 @@ def test_contention_on_a_full_tree_changes_nothing(trillion):
     answer = simulate(trillion, contention=True)
     took = time.perf_counter() - began
     assert answer.mean_s == pytest.approx(answer.noiseless_s, rel=1e-6)
+    assert not any("does not fit" in note for note in answer.assumptions)
     assert took < 30  # 3 s asked for; ten times that on a machine that is busy
 
 
@@ -169,6 +171,7 @@ def test_a_link_of_a_node_that_the_plan_leaves_idle_is_said_to_change_nothing(sm
     answer = simulate(small, slow_links=["0.5@gpu99.nic", "0.9@leaf0"], links_down=["node12", "node3.nic1"])
     idle = [note.split()[0] for note in answer.assumptions if "does not use" in note]
     assert idle == ["gpu99.nic", "node12"]
+    assert any("does not fit in memory" in note for note in answer.assumptions)
 
 
 def test_a_cluster_without_switches_says_what_to_add(small):

@@ -59,8 +59,8 @@ def simulate(
     from sim.report.figures import check_paths
     from sim.report.links import draw_links
     from sim.report.simulation import draw_simulation
-    from sim.simulate import failed_node
     from sim.simulate import simulate as run
+    from sim.stragglers import failed_node
 
     asked = load_scenario(scenario, overrides or (), profile)
     if fail_node is not None:

@@ -98,10 +98,9 @@ def test_a_link_on_which_flows_come_and_go_never_carries_more_than_it_can():
     assert [len(each.pieces) for each in wire.messages] == [0, 3]
 
 
-def test_the_figure_is_written_where_links_were_followed(followed, tmp_path, scenarios):
-    # As SVG, which takes half the time, and says what it shows.
-    draw_links(followed, tmp_path / "links.svg")
-    assert (tmp_path / "links.svg").stat().st_size > 20_000
-    plain = simulate(load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL), contention=True)
+def test_the_figure_is_written_where_links_were_followed(tmp_path, scenarios):
+    scenario = load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL)
+    draw_links(simulate(scenario, links=True), tmp_path / "links.png")
+    assert (tmp_path / "links.png").stat().st_size > 20_000
     with pytest.raises(SpecError, match="add --links"):
-        draw_links(plain, tmp_path / "none.png")
+        draw_links(simulate(scenario, contention=True), tmp_path / "none.png")
