@@ -101,9 +101,8 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any
 
 
 def _show(facts: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from sim.report.text import console
+    from sim.table import Table
     from sim.units import show, show_time
 
     out = console()

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from sim.costs.block import pricing
 from sim.costs.collectives import all_reduce, reduce_scatter, send
+from sim.costs.replicas import Held, held_by
 from sim.costs.stage import send_seconds, sent_bytes
 from sim.network.placement import data_group, hop_crosses_domains, tensor_group
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import deal_stages, stage_params
+from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
 
     A ring crosses a cut twice, once each way, and carries 2 (n−1)/n of the gradients over every hop of an all-reduce,
     half of that in a reduce-scatter (ZeRO). Groups of different pipeline ranks reduce at once, each at its own rate.
+    Experts' gradients, summed over fewer GPUs, are left out.
     """
     plan, model = scenario.plan, scenario.model
     n = plan.num_replicas
@@ -75,8 +77,10 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     stages = deal_stages(model, plan)
     nbytes, rate = 0.0, 0.0
     for rank in range(plan.pp):
-        params = sum(stage_params(stage, model, plan.tp) for stage in stages if stage.index % plan.pp == rank)
-        grads = params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+        held = sum(
+            (held_by(each, model, plan.tp, plan.ep) for each in stages if each.index % plan.pp == rank), Held(0.0)
+        )
+        grads = (held.params - held.experts) * GRADIENT_WIDTH[scenario.stack.gradient_precision]
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads
         nbytes += crossing
         rate += crossing / float(collective(grads, group, fabric))

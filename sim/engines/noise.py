@@ -25,7 +25,7 @@ from sim.schedules.registry import is_staggered
 Array = np.ndarray
 AT_ONCE = 2**23
 """Actions times columns that are played at once: about half a gigabyte of arrays."""
-_NOT_KERNELS = (Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.DATA_PARALLEL, Part.HOST)
+_NOT_KERNELS = (Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.EXPERT_PARALLEL, Part.DATA_PARALLEL, Part.HOST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,8 @@ def within(order, seconds, budget, beside, streams):
     """Collectives in every action, on a link that all ranks share."""
     table = np.zeros((3, order.num_stages))
     table[:2] = seconds
-    exchange = Exchange("tp", beside, table, 1.0 * table, np.full((3, order.num_stages), float(budget)), 0.9)
+    whole = np.full((3, order.num_stages), float(budget))
+    exchange = Exchange("tp", beside, table, 1.0 * table, whole, np.full_like(table, 0.9))
     return Inside(exchange, np.arange(streams - order.num_ranks, streams))
 
 
