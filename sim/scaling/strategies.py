@@ -142,6 +142,9 @@ def _improved(
     found = _layered(scenario, strategy, batches, partitioned)
     if found is not None or not all(STRATEGIES[strategy]):
         return found, "" if found else "no layered plan fits"
+    layers = scenario.model.num_layers
+    if layers < 4 or all(layers % rank for rank in range(2, layers)):
+        return None, f"{layers} layers cannot be dealt to several ranks in several chunks"
     degrees = [tp for tp in tensor_degrees(scenario) if tp % scenario.cluster.nvlink_domain_gpus == 0]
     available = scenario.cluster.gpu.memory_bytes
     first = bisect_left(degrees, True, key=lambda tp: _leanest(scenario, tp, batches[:1])[1] <= available)

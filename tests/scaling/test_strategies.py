@@ -126,6 +126,11 @@ def test_where_nothing_fits_the_leanest_is_timed_all_the_same(few_batches):
     assert question(1000).cluster.nvlink_domain_gpus == 10
 
 
+def test_a_prime_number_of_layers_has_no_layered_pipeline(few_batches):
+    _, layered = compare_strategies(question(7), (THREE,))
+    assert layered.refused == "7 layers cannot be dealt to several ranks in several chunks"
+
+
 def test_an_ideal_network_has_no_efficiency():
     with pytest.raises(SpecError, match=r"an ideal network has no efficiency of 0\.9"):
         question(160, ideal_network=True, efficiency=0.9)
