@@ -103,6 +103,7 @@ def compare_strategies(
     strategies: Sequence[str] = tuple(STRATEGIES),
     partitioned: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    methods: Sequence[str] = METHODS,
 ) -> tuple[Entry, ...]:
     """The best plan of every strategy, baseline and improved.
 
@@ -114,6 +115,8 @@ def compare_strategies(
         Of STRATEGIES.
     partitioned : bool
         Only with all state partitioned (ZeRO stage 3).
+    methods : sequence of str
+        Of METHODS.
     """
     critical = scenario.training.global_batch_size
     batches = range(max(1, round(LEAST_BATCH * critical)), critical + 1)
@@ -122,14 +125,14 @@ def compare_strategies(
     entries = []
     for number, strategy in enumerate(strategies):
         layered, why = _improved(scenario, strategy, more, partitioned)
-        wide = layered.scenario.plan.tp if layered and layered.scenario.plan.sequence_parallel else None
-        standard = _best_standard(scenario, strategy, some, partitioned, wide)
-        if standard is None and not STRATEGIES[strategy][1]:
-            standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
-        entries += [
-            Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"),
-            Entry(strategy, "improved", partitioned, layered, why),
-        ]
+        if "baseline" in methods:
+            wide = layered.scenario.plan.tp if layered and layered.scenario.plan.sequence_parallel else None
+            standard = _best_standard(scenario, strategy, some, partitioned, wide)
+            if standard is None and not STRATEGIES[strategy][1]:
+                standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
+            entries.append(Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"))
+        if "improved" in methods:
+            entries.append(Entry(strategy, "improved", partitioned, layered, why))
         if progress is not None:
             progress(number + 1, len(strategies))
     return tuple(entries)

@@ -8,7 +8,7 @@ from sim.errors import SpecError
 from sim.scaling import strategies
 from sim.scaling.lamy_poirier import family
 from sim.scaling.paper_question import NO_VOCABULARY, question
-from sim.scaling.strategies import compare_strategies, formula_days
+from sim.scaling.strategies import METHODS, compare_strategies, formula_days
 
 THREE = "data + pipeline + tensor"
 
@@ -36,14 +36,14 @@ def days():
     patch.setattr(strategies, "BATCHES", (1, 4))
     found = {}
     for network, options in NETWORKS.items():
-        for entry in compare_strategies(question(160, **options), (THREE,)):
+        methods = ("improved",) if "0.9" in network else METHODS
+        for entry in compare_strategies(question(160, **options), (THREE,), methods=methods):
             found[network, entry.method] = entry
     for network in ("ideal InfiniBand", "ideal Ethernet"):
         for entry in compare_strategies(question(160, **NETWORKS[network]), (THREE,), partitioned=True):
             found[network, entry.method, "partitioned"] = entry
-        (_, found[network, "layers only"]) = compare_strategies(
-            question(160, **NETWORKS[network], **LAYERS_ONLY), (THREE,)
-        )
+        layers_only = question(160, **NETWORKS[network], **LAYERS_ONLY)
+        (found[network, "layers only"],) = compare_strategies(layers_only, (THREE,), methods=("improved",))
     patch.undo()
     return found
 
