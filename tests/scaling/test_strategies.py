@@ -26,7 +26,7 @@ LAYERS_ONLY = {"vocabulary": NO_VOCABULARY}
 @pytest.fixture
 def few_batches(monkeypatch):
     """Fewer batches than the command tries."""
-    monkeypatch.setattr(strategies, "BATCHES", (1, 2))
+    monkeypatch.setattr(strategies, "BATCHES", (1, 4))
 
 
 @pytest.fixture(scope="module")
