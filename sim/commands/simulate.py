@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from sim.commands.progress import spinner
 
+if TYPE_CHECKING:
     from sim.engines.link_history import LinkHistory
     from sim.simulate import Simulation
+    from sim.table import Table
 
 
 def simulate(
@@ -68,20 +69,21 @@ def simulate(
         return
     if figure is not None:
         check_path(figure)
-    answer = run(
-        asked,
-        jitter=jitter,
-        seeds=seeds,
-        seed=seed,
-        stragglers=straggler or (),
-        slow_links=slow_link or (),
-        links_down=link_down or (),
-        contention=contention,
-        links=links,
-        unfold=unfold,
-        placement=placement,
-        fragmentation=fragmentation,
-    )
+    with spinner("simulating"):
+        answer = run(
+            asked,
+            jitter=jitter,
+            seeds=seeds,
+            seed=seed,
+            stragglers=straggler or (),
+            slow_links=slow_link or (),
+            links_down=link_down or (),
+            contention=contention,
+            links=links,
+            unfold=unfold,
+            placement=placement,
+            fragmentation=fragmentation,
+        )
     if figure is not None:
         (draw_links if links else draw_simulation)(answer, figure)
     if as_json:
@@ -91,9 +93,8 @@ def simulate(
 
 
 def _show(answer: Simulation) -> None:
-    from rich.table import Table
-
     from sim.report.text import console
+    from sim.table import Table
     from sim.units import show
 
     out = console()
@@ -141,8 +142,7 @@ def _show(answer: Simulation) -> None:
 
 def _messages(history: LinkHistory) -> Table:
     """Kinds of messages and causes of their time that there are."""
-    from rich.table import Table
-
+    from sim.table import Table
     from sim.units import show
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sim.report.figures import new_figure
@@ -24,6 +23,7 @@ from sim.scaling.lamy_poirier import (
 from sim.scaling.paper_question import DOMAIN
 from sim.scaling.strategies import Entry, formula_days
 from sim.specs import Scenario
+from sim.table import Table
 from sim.units import show, show_short, significant
 
 ORDERS = {"baseline": "standard", "improved": "layered"}

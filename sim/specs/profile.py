@@ -106,7 +106,9 @@ class LinkParams(Spec):
     memory's bandwidth each second. Default: the same share of the time at any. [bytes/s]"""
     held_part: float = Field(default=0.0, ge=0, le=1)
     """Of what is not hidden there, the part that does not depend on the rate: SMs are held until the last byte."""
-    operations: dict[Literal["all_gather", "reduce_scatter"], OperationParams] = Field(default_factory=dict)
+    operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
+        default_factory=dict
+    )
     """Collectives that were measured on their own; the others take the all-reduce's values."""
 
     def of(self, operation: str) -> LinkParams:

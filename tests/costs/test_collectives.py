@@ -12,6 +12,7 @@ from sim.costs.collectives import (
     all_gather,
     all_reduce,
     hierarchical_all_reduce,
+    in_switch_all_reduce,
     reduce_scatter,
     ring_all_reduce,
     tree_all_reduce,
@@ -103,6 +104,18 @@ def test_hierarchical_is_scatter_inside_reduce_between_gather_inside():
     net = fabric(network=link(hop_latency_s=1e-5, base_latency_s=2e-5))
     parts = reduce_scatter(1e9, inside, net) + ring_all_reduce(1e9 / 8, outside, net) + all_gather(1e9, inside, net)
     assert hierarchical_all_reduce(1e9, total, net) == pytest.approx(parts)
+
+
+def test_switches_that_add_pass_a_buffer_once_and_their_trees_relay_beyond_two_domains():
+    rack = fabric(link(in_switch_efficiency=0.5))
+    one, two, three, twenty = (float(in_switch_all_reduce(7.2e9, Group(72 * n, 72), rack)) for n in (1, 2, 3, 20))
+    assert one == pytest.approx(7.2e9 * 73 / 72 / 150e9)
+    # Cards carry a buffer in a seventy-second of its time on one: NVLink sets the pace, and of a third domain the tree.
+    assert two == pytest.approx(one)
+    assert three == twenty == pytest.approx(2 * one)
+    slow = fabric(link(in_switch_efficiency=0.5), network_bytes_per_s=1e9)
+    assert float(in_switch_all_reduce(7.2e9, Group(144, 72), slow)) == pytest.approx(7.2e9 / 72e9)
+    assert np.isinf(in_switch_all_reduce(7.2e9, node(72), fabric()))
 
 
 def test_tree_latency_grows_with_the_logarithm_and_the_ring_latency_with_the_number_of_nodes():

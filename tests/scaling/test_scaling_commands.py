@@ -16,6 +16,7 @@ from sim.errors import SpecError
 
 POINTS = str(points.POINTS)
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "training-time.md"
 
 
 def ask(*arguments):
@@ -105,7 +106,7 @@ def test_batch():
     assert "steps" not in answer["laws"]["deepseek-2024-best"]
     said = ask("batch", "llama3-405b", "--tokens", "15.6T")
     assert "disagree by a factor of 28;" in said
-    assert "28-fold" in (ROOT / "README.md").read_text()
+    assert "28-fold" in PAGE.read_text()
 
 
 def test_laws_say_how_far_they_were_checked():
@@ -172,10 +173,10 @@ def test_mistakes_say_what_to_type(arguments, says):
     assert says in str(error.value)
 
 
-def test_the_readmes_commands_work(tmp_path, monkeypatch):
+def test_the_pages_commands_work(tmp_path, monkeypatch):
     (tmp_path / "runs.csv").write_text(Path(POINTS).read_text())
     monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"^flopcast scaling (.*?)(?:\s+#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    lines = re.findall(r"^flopcast scaling (.*?)(?:\s+#.*)?$", PAGE.read_text(), re.MULTILINE)
     assert len(lines) >= 8
     for line in lines:
         assert ask(*shlex.split(line)), line

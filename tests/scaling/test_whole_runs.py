@@ -173,8 +173,10 @@ def ask(*arguments):
 def test_the_command(tmp_path):
     printed = ask(TRILLION, "--png", tmp_path / "a.png", "--svg", tmp_path / "a.svg")
     assert all(len(line) <= 80 for line in printed.splitlines())
-    readme = (SCENARIOS.parent / "README.md").read_text()
-    shown = readme.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text\n")[2].partition("```")[0]
+    page = (SCENARIOS.parent / "docs" / "training-time.md").read_text()
+    shown = page.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text part\n")[2].partition("```")[
+        0
+    ]
     assert len(shown.splitlines()) == 4
     assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
     assert (tmp_path / "a.png").stat().st_size > 30_000
