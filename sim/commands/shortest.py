@@ -8,7 +8,7 @@ import typer
 
 from sim.commands.options import AsJson, Png, Svg
 from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
-from sim.errors import SpecError
+from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
     from sim.specs import Scenario
@@ -68,6 +68,8 @@ def shortest(
     if ramp is not None:
         grown = best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
     limit = None if within is None else parse(within, "s")
+    if limit is not None:
+        require_positive(within=limit)
     money = None if budget is None else parse_count(budget, "budget")
     with progress_bar("batches priced and plans run") as progress:
         frontier = run(

@@ -255,3 +255,16 @@ def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
     budget = train(scenario, ramp="1/4, 1@10%")
     assert budget.run.tokens == 300e9
     assert any("as many tokens as without it" in note for note in budget.assumptions)
+
+
+def test_failures_that_leave_no_time_say_how_many_gpus_would_work():
+    gpu = load_scenario(TRILLION).cluster.gpu
+    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10)
+    with pytest.raises(
+        SpecError, match=r"hardly any work gets done on 30,000 GPUs.*every 86\.4 s.*GPUs work half"
+    ) as no:
+        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, terms)
+    most = int(str(no.value).partition("restart 600 s; ")[2].split()[0].replace(",", ""))
+    assert training_run(1e12, most, gpu, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
+    with pytest.raises(SpecError, match="not even one GPU works half of the time"):
+        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))
