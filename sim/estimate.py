@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from sim.uncertainty import interval_factors
 from sim.units import show, show_time
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
-from sim.work.params import total_params
+from sim.work.params import active_params, total_params
 from sim.work.stages import deal_stages
 
 
@@ -59,6 +60,11 @@ class Estimate(Shown):
     def num_gpus(self) -> int:
         """GPUs the plan uses."""
         return self.scenario.plan.num_gpus
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that a token meets: all but the experts it is not sent to."""
+        return active_params(self.scenario.model)
 
     @property
     def tokens_per_s(self) -> float:
@@ -154,6 +160,7 @@ class Estimate(Shown):
             "engine": self.engine,
             "num_gpus": self.num_gpus,
             "params": self.params,
+            "active_params": self.active_params,
             "num_microbatches": self.num_microbatches,
             "step_time_s": self.step_time_s,
             "step_time_interval_s": list(self.step_time_interval_s),
@@ -314,6 +321,8 @@ def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
     if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
         level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
         wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
+    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp)
+    wishes += [{"ep": wider}] if wider > plan.ep else []
     if plan.dp % 2 == 0:
         wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
         if plan.tp < scenario.cluster.nvlink_domain_gpus:

@@ -13,13 +13,15 @@ from sim.costs.streams import build_traffic
 from sim.engines import dag, network
 from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
-from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
+from sim.engines.noise import Replica, noisy_program, noisy_steps, replica, steps_overlap
 from sim.engines.program import Program
+from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
 from sim.estimate import estimate, priced_order, program_of
 from sim.network.faults import link_health
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
+from sim.schedules import get_schedule
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
@@ -126,7 +128,7 @@ def simulate(
     SpecError
         A number, GPU, rank or link out of range, or questions that exclude each other.
     ScheduleError
-        A schedule whose steps overlap, with noise.
+        A schedule whose steps overlap, with noise on shared links or on several replicas.
     """
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
@@ -141,7 +143,8 @@ def simulate(
     if not unfold:
         factors = slowest_replicas(factors)
     drawn = bool(jitter) or len(factors) > 1
-    order, costs = priced_order(scenario, fold=not (drawn or links))
+    endless = get_schedule(scenario.plan.schedule).asynchronous
+    order, costs = priced_order(scenario, fold=endless or not (drawn or links))
     program = program_of(scenario, order, costs)
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
@@ -177,6 +180,8 @@ def simulate(
             followed = all_messages(runs[0].messages, runs[0].timeline, traffic)
             history = link_history(followed, traffic, times[0])
         levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
+    elif drawn and len(replicas) == 1 and steps_overlap(order):
+        times = overlapping_steps(program, factors[0], jitter, number, seed).tolist()
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
@@ -191,7 +196,7 @@ def simulate(
         tuple(levels),
         tuple(busiest),
         history,
-        tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold)),
+        tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order))),
     )
 
 
@@ -236,7 +241,9 @@ def _check(jitter: float, seeds: int, seed: int) -> None:
         raise SpecError(f"seed {seed}: give a whole number that is not negative")
 
 
-def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool) -> list[str]:
+def _assumptions(
+    scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool, overlap: bool
+) -> list[str]:
     """What the reader should know."""
     plan, notes = scenario.plan, []
     if jitter:
@@ -246,6 +253,8 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
             f"{jitter:g}, drawn anew for each action"
             + (f"; the {group} GPUs of a rank wait for the slowest of them once an action" if group > 1 else "")
         )
+        if overlap:
+            notes.append("steps overlap: they are played in a row, each from the end of the one before to its own")
         notes.append("collectives within an action, host waits, sends, reductions and the update do not jitter")
         if not unfold and plan.dp > 1:
             notes.append(

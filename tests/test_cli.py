@@ -14,7 +14,7 @@ from sim import load_scenario
 ROOT = Path(__file__).parent.parent
 MAIN = "scenarios/gpt-1t-3072-a100.yaml"
 KEYS = {
-    "scenario", "engine", "num_gpus", "params", "num_microbatches", "step_time_s", "step_time_interval_s", "tokens_per_s",
+    "scenario", "engine", "num_gpus", "params", "active_params", "num_microbatches", "step_time_s", "step_time_interval_s", "tokens_per_s",
     "model_flop_per_s_per_gpu", "hardware_flop_per_s_per_gpu", "total_flop_per_s", "peak_flop_per_s_per_gpu", "mfu", "hfu",
     "bubble_fraction", "training_days", "fits", "memory", "breakdown", "profile", "stack", "plan", "assumptions",
 }  # fmt: skip
@@ -96,6 +96,8 @@ def test_engines(engine):
         (("presets", "list", "gpu"), 2, "did you mean 'gpus'?"),
         (("topology", "selen"), 2, "did you mean 'selene'?"),
         (("topology", "superpod-a100", "--nodes", "9999"), 2, "lower num_nodes"),
+        (("topology", "selene", "--gpus", "8"), 2, "add --collectives"),
+        (("topology", "selene", "--collectives", "0 GB"), 2, "a size above zero"),
         (("estimate", "README.md"), 2, "README.md"),
         (("estimate", "scenarios"), 2, "is a folder"),
         (("import", "README.md"), 2, "of no kind that can be imported"),
@@ -306,6 +308,8 @@ def test_a_step_of_millions_of_actions_is_refused_at_once():
 def test_topology_counts_switches_and_cables():
     text = flopcast("topology", "superpod-b200", "--nodes", "512").stdout
     assert "320 switches, 12,288 cables" in text
-    facts = json.loads(flopcast("topology", "selene", "--json").stdout)
+    facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
+    ring = facts["collectives"]["times"][0]
+    assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)

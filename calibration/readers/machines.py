@@ -15,6 +15,7 @@ _GPUS: tuple[tuple[str, tuple[float, float], str, str], ...] = (
     (r"V100", (0, 1e9), "dgx-1v", "v100"),
     (r"A100(?!\d)", (0, 60), "dgx-a100-40gb", "a100"),
     (r"A100(?!\d)", (60, 1e9), "dgx-a100-80gb", "a100"),
+    (r"Ampere", (0, 1e9), "dgx-a100-80gb", "a100"),  # as papers that may not say more call an A100
     (r"A800", (0, 1e9), "hgx-a800", "a100"),
     (r"H800", (0, 1e9), "hgx-h800", "h100"),
     (r"GH200|H200", (0, 1e9), "dgx-h200", "h200"),

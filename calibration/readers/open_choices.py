@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from calibration.readers.cells import Row, Unmodelled, whole
+from calibration.readers.cells import Row, Unmodelled, is_moe, whole
 
 SCHEDULES: dict[str, str] = {
     "": "1f1b",
@@ -21,6 +21,9 @@ SCHEDULES: dict[str, str] = {
     "zb-v": "zb_v",
     "dualpipe": "dualpipe",
 }
+
+MICROBATCHES = (1, 2, 4, 8, 16)
+"""Micro-batch sizes to choose from where a row gives none."""
 
 
 def open_choices(
@@ -38,8 +41,8 @@ def open_choices(
         sizes = [replica // plan["pp"]]
         inferred.append(f"micro_batch_seqs {sizes[0]}: torchtitan takes as many micro-batches as stages")
     else:
-        sizes = [size for size in (1, 2, 4, 8, 16) if replica % size == 0]
-        inferred.append("micro_batch_seqs: the fastest of 1, 2, 4, 8, 16 that fits")
+        sizes = [size for size in MICROBATCHES if replica % size == 0]
+        inferred.append(f"micro_batch_seqs: the fastest of {', '.join(map(str, MICROBATCHES))} that fits")
     schedule = row.get("schedule", "").lower()
     nvidia = re.search(r"NeMo(?! AutoModel)|Megatron-Core|Megatron-Bridge|Meta in-house", row.get("framework", ""))
     # Tables of recipes do not say "interleaved" where they leave out the number of chunks.
@@ -76,6 +79,9 @@ def open_choices(
         inferred.append("recompute none: the framework's default")
     elif not recompute:
         inferred.append(f"recompute: {' where it fits, else '.join(modes)}")
+    if is_moe(row) and "AutoModel" in row.get("framework", "") and not recompute:
+        modes = ["none"]
+        inferred.append("recompute none: the framework's recipes for experts")
     for mode in modes:
         for size in sizes:
             for count in chunks:

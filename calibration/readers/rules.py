@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from calibration.readers.architectures import head_dim_of, with_experts
 from calibration.readers.cells import Row, Unmodelled, is_moe, whole
 from calibration.readers.machines import cluster_of
-from calibration.readers.open_choices import open_choices
+from calibration.readers.open_choices import MICROBATCHES, open_choices
 from calibration.readers.sparing import Sparing, offloaded_layers, sparing_changes
 from calibration.readers.stacks import stack_of
 from sim.errors import FlopcastError
@@ -37,17 +38,24 @@ def scenarios_of(
     plan = _plan(row, gpus, inferred)
     plan["offloaded_layers"] = offloaded_layers(row, model["num_layers"], inferred)
     precision = _precision(row, inferred)
-    batch = _batch(row, plan, inferred)
+    batches = _batches(row, plan, inferred)
     stack, found = stack_of(row, plan)
     inferred += found
-    training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
-    rest = {"cluster": cluster, "stack": stack, "training": training, "profile": profile or own_profile}
+    rest = {
+        "cluster": cluster,
+        "stack": stack,
+        "profile": profile or own_profile,
+        "name": model["name"],
+        "model": model,
+    }
     scenarios, first = [], None
-    for choice in open_choices(row, plan, model, training, inferred):
-        try:
-            scenarios.append(_dealt({**rest, "name": model["name"], "model": model, "plan": choice}, inferred))
-        except FlopcastError as error:
-            first = first or error
+    for batch, said in batches:
+        training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
+        for choice in open_choices(said, plan, model, training, inferred):
+            try:
+                scenarios.append(_dealt({**rest, "training": training, "plan": choice}, inferred))
+            except FlopcastError as error:
+                first = first or error
     if not scenarios:
         assert first is not None
         raise first
@@ -79,7 +87,6 @@ def _refuse(row: Row) -> None:
     """What flopcast does not model yet."""
     notes, name = row.get("notes", ""), row.get("model_name", "").lower()
     reasons: tuple[tuple[bool, str], ...] = (
-        (is_moe(row), "mixture of experts is not modelled yet"),
         ("lora" in notes.lower() and "LoRA" in notes, "LoRA trains adapters only, which is not modelled"),
         ("ONE layer" in notes, "a single layer, not a training step"),
         ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
@@ -96,7 +103,7 @@ def _refuse(row: Row) -> None:
 def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     name = row.get("model_name") or "model"
     known = name.lower()
-    llama = any(word in known for word in ("llama", "nemotron", "qwen", "mistral", "gemma"))
+    llama = any(word in known for word in ("llama", "nemotron", "qwen", "mistral", "gemma", "internlm"))
     hidden, heads = whole(row, "hidden"), whole(row, "heads")
     gated = row.get("gated_mlp") == "y" or (not row.get("gated_mlp") and llama and "nemotron" not in known)
     if not row.get("gated_mlp"):
@@ -128,7 +135,7 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     }
     facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
     inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
-    if hidden % heads:
+    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
         model["intermediate_size"] = whole(row, "ffn_hidden")
@@ -136,6 +143,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         raise Unmodelled("ffn_hidden is empty for a gated MLP")
     else:
         inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
+    if is_moe(row):
+        model = with_experts(row, model, inferred)
     tp = whole(row, "tp", 1)
     if vocabulary % tp:
         model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
@@ -182,6 +191,14 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     plan: dict[str, Any] = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero_stage": int(zero or 0), "sequence_parallel": sequence_parallel,
     }  # fmt: skip
+    if is_moe(row):
+        plan["ep"] = whole(row, "ep", 1)
+        if not row.get("ep") and gpus % 8 == 0 and whole(row, "experts") % 8 == 0:
+            plan["ep"] = 8
+            inferred.append("ep 8: the row gives none; a node's GPUs share the experts")
+        if tp > 1 and not sequence_parallel:
+            plan["sequence_parallel"] = True
+            inferred.append("sequence_parallel y: a mixture of experts needs it where tp is above 1")
     notes = row.get("notes", "")
     if "first and last stage hold one layer fewer" in notes:
         plan |= {"embedding_as_layer": True, "head_as_layer": True}
@@ -191,18 +208,29 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
 def _precision(row: Row, inferred: list[str]) -> str:
     said = row.get("precision", "")
     if not said:
-        inferred.append("precision bf16")
-    known = {"": "bf16", "mxfp8": "fp8", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp32": "fp32"}
+        said = "fp16" if "V100" in row.get("gpu", "") else "bf16"  # V100 has no bf16
+        inferred.append(f"precision {said}")
+    known = {"mxfp8": "fp8", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp32": "fp32"}
     if said not in known:
-        raise Unmodelled(f"precision {said!r} is not one of {', '.join(filter(None, known))}")
+        raise Unmodelled(f"precision {said!r} is not one of {', '.join(known)}")
     return known[said]
 
 
-def _batch(row: Row, plan: dict[str, Any], inferred: list[str]) -> int:
+def _batches(row: Row, plan: dict[str, Any], inferred: list[str]) -> list[tuple[int, Row]]:
+    """Sequences of a step, and the row with the micro-batch that goes with them: one of each, or those to choose from.
+
+    A rate hardly depends on the batch where there is no pipeline; a step time does.
+    """
     if row.get("global_batch_seqs"):
-        return whole(row, "global_batch_seqs")
-    if not row.get("micro_batch_seqs"):
+        return [(whole(row, "global_batch_seqs"), row)]
+    dp = int(plan["dp"])
+    if row.get("micro_batch_seqs"):
+        batch = whole(row, "micro_batch_seqs") * dp
+        inferred.append(f"global_batch_seqs {batch}: one micro-batch on each replica")
+        return [(batch, row)]
+    if plan["pp"] > 1 or row.get("measured_unit") == "iteration_s":
         raise Unmodelled("neither global_batch_seqs nor micro_batch_seqs is given")
-    batch = whole(row, "micro_batch_seqs") * int(plan["dp"])
-    inferred.append(f"global_batch_seqs {batch}: one micro-batch on each replica")
-    return batch
+    # Assumed: within a node authors leave their framework's default, across nodes they fill the memory.
+    sizes = MICROBATCHES if whole(row, "num_gpus") > whole(row, "gpus_per_node", 8) else MICROBATCHES[:1]
+    inferred.append(f"global_batch_seqs: one micro-batch of {' or '.join(map(str, sizes))} on each replica")
+    return [(size * dp, {**row, "micro_batch_seqs": str(size)}) for size in sizes]

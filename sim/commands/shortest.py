@@ -25,7 +25,7 @@ def shortest(
     batches: Annotated[str | None, typer.Option(help="Batches to try, in sequences: 512,1024.")] = None,
     within: Annotated[str | None, typer.Option(help="Also the cheapest run that ends in time: '60 d'.")] = None,
     budget: Annotated[str | None, typer.Option(help="Also the shortest run for so much money: 50M.")] = None,
-    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
     ] = None,
@@ -46,7 +46,7 @@ def shortest(
     from sim.commands.progress import progress_bar
     from sim.report.figures import check_paths, save
     from sim.scaling.goal import goal_of
-    from sim.scaling.ramp import parse_ramp
+    from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.training_time import shortest as run
     from sim.units import parse, parse_count
     from sim.work.params import total_params
@@ -65,6 +65,9 @@ def shortest(
         batch_law=batch_law,
         critical_batch=None if critical_batch is None else parse_count(critical_batch, "critical_batch"),
     )
+    grown = None
+    if ramp is not None:
+        grown = best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
     limit = None if within is None else parse(within, "s")
     money = None if budget is None else parse_count(budget, "budget")
     with progress_bar("batches priced and plans run") as progress:
@@ -74,7 +77,7 @@ def shortest(
             gpus=sizes,
             batches=None if batches is None else _sizes(batches),
             terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
-            ramp=None if ramp is None else parse_ramp(ramp),
+            ramp=grown,
             layered=layered,
             progress=progress,
         )

@@ -12,8 +12,7 @@ import simpy
 
 from sim.costs.streams import Traffic
 from sim.costs.wires import Stream
-from sim.network.contention import SLACK
-from sim.network.flows import FloatArray, Flows, IntArray, fill
+from sim.network.flows import SLACK, FloatArray, Flows, IntArray, fill
 
 
 class Message(NamedTuple):

@@ -22,7 +22,7 @@ class Group:
 
     size : ranks of the group.
     per_domain : members in the domain that holds fewest.
-    shares_network : other groups of the same kind use the network at the same time (its members are not all of a node).
+    shares_network : other groups of the same kind use the network at the same time: it is not the whole job.
     spans : NVLink domains the group spans; None where they hold equally many members.
     """
 
@@ -67,21 +67,35 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
 def tensor_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     """The tensor-parallel group."""
     members, spans = worst_layout(plan.tp, 1, plan.tp, plan.pp * plan.num_replicas, cluster.nvlink_domain_gpus)
-    return Group(plan.tp, members, shares_network=False, spans=spans)
+    return Group(plan.tp, members, shares_network=plan.num_gpus > plan.tp, spans=spans)
 
 
 def data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     """The group that sums gradients and over which ZeRO shards: data- and context-parallel ranks together."""
     size, domain = plan.num_replicas, cluster.nvlink_domain_gpus
     members, spans = worst_layout(size, plan.tp, plan.tp * size, plan.pp, domain)
-    return Group(size, members, shares_network=plan.tp > 1, spans=spans)
+    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 
 def context_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     """The context-parallel group."""
     block, domain = plan.tp * plan.cp, cluster.nvlink_domain_gpus
     members, spans = worst_layout(plan.cp, plan.tp, block, plan.pp * plan.dp, domain)
-    return Group(plan.cp, members, shares_network=plan.tp > 1, spans=spans)
+    return Group(plan.cp, members, shares_network=plan.num_gpus > plan.cp, spans=spans)
+
+
+def expert_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+    """The expert-parallel group: neighbours among the GPUs that hold the same layers, whatever else these share."""
+    width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(plan.ep, 1, plan.ep, plan.pp * (width // plan.ep), domain)
+    return Group(plan.ep, members, shares_network=plan.num_gpus > plan.ep, spans=spans)
+
+
+def expert_data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+    """The group that sums the gradients of the same experts, and over which ZeRO shards them."""
+    size, domain = plan.num_expert_replicas, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(size, plan.ep, plan.ep * size, plan.pp, domain)
+    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 
 def hop_crosses_domains(sender: Number, receiver: Number, plan: ParallelPlan, cluster: ClusterSpec) -> Number:

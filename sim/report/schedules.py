@@ -22,7 +22,13 @@ from sim.specs import Scenario
 from sim.table import Table
 from sim.units import show, show_time
 
-COMMUNICATION = ("tensor_parallel_comm", "context_parallel_comm", "pipeline_comm", "data_parallel_comm")
+COMMUNICATION = (
+    "tensor_parallel_comm",
+    "context_parallel_comm",
+    "expert_parallel_comm",
+    "pipeline_comm",
+    "data_parallel_comm",
+)
 SLICES = 4
 """Slices of a sequence for a schedule that cuts them, where the plan says nothing."""
 CHUNKS = 2

@@ -69,6 +69,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
     differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
     sizes = {each.answer.num_gpus for each in result.best}
     shared = [f"{COLUMNS[name]} {cell(plans[0][name])}" for name in COLUMNS if name not in differ]
+    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
     shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", style="dim")

@@ -40,6 +40,7 @@ def heading(answer: Estimate) -> Text:
             *([f"cp {plan.cp}"] if plan.cp > 1 else []),
             f"pp {plan.pp}{chunks}",
             f"dp {plan.dp}",
+            *([f"ep {plan.ep}"] if scenario.model.num_experts else []),
             f"{answer.num_microbatches:,} micro-batches of {plan.microbatch_size}",
             plan.schedule,
             *options,
@@ -47,7 +48,8 @@ def heading(answer: Estimate) -> Text:
     )
     title = Text(scenario.name, style="bold")
     title.append(
-        f"  {scenario.model.name}, {show_count(answer.params)} parameters on "
+        f"  {scenario.model.name}, {show_count(answer.params)} parameters"
+        f"{f' ({show_count(answer.active_params)} active)' if scenario.model.num_experts else ''} on "
         f"{answer.num_gpus:,} × {scenario.cluster.gpu.name} "
         f"({scenario.cluster.name})\n",
         style="not bold",

@@ -214,7 +214,7 @@ class SearchResult(Shown):
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
         plan, columns = scenario.plan, self.space.columns
-        if plan.schedule not in SCHEDULES:
+        if plan.schedule not in SCHEDULES or plan.ep != self.space.scenario.plan.ep:
             return None
         rows = columns.schedule == SCHEDULES.index(plan.schedule)
         for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size"):

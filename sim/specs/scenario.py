@@ -46,8 +46,14 @@ class Scenario(Spec):
         model, plan, training = self.model, self.plan, self.training
         rules = [
             (plan.tp, "plan.tp", model.num_heads, "model.num_heads"),
-            (plan.tp, "plan.tp", model.intermediate_size, "model.intermediate_size"),
         ]
+        if not model.num_experts or model.num_dense_layers:
+            rules.append((plan.tp, "plan.tp", model.intermediate_size, "model.intermediate_size"))
+        if model.num_experts:
+            rules.append((plan.ep, "plan.ep", model.num_experts, "model.num_experts"))
+        if model.shared_expert_intermediate_size:
+            size = model.shared_expert_intermediate_size
+            rules.append((plan.tp, "plan.tp", size, "model.shared_expert_intermediate_size"))
         if model.num_kv_heads > plan.tp:
             rules.append((plan.tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"))
         if plan.sequence_parallel:
@@ -109,6 +115,13 @@ class Scenario(Spec):
     def _limits(self) -> list[str]:
         model, plan, training = self.model, self.plan, self.training
         problems = []
+        if plan.ep > 1 and not model.num_experts:
+            problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
+        if model.num_experts and plan.tp > 1 and not plan.sequence_parallel:
+            problems.append(
+                f"plan.tp = {plan.tp} with a mixture of experts needs plan.sequence_parallel: each GPU routes its own "
+                "share of the tokens (Megatron-LM's rule); set it to true, or plan.tp to 1"
+            )
         if plan.offloaded_layers > model.num_layers:
             problems.append(f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers")
         if plan.num_gpus > self.cluster.num_gpus:

@@ -66,6 +66,9 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
+    slice_s: NonNegativeFloat = 0.0
+    """Host time a rank that every gather and reduction of ZeRO stage 3 spends on cutting its buffer into a list of
+    slices, one for each rank, and on a copy kernel for each; zero where collectives work on one buffer. [s]"""
     fp32_shards: bool = False
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""
@@ -76,6 +79,17 @@ class StackSpec(Spec):
     balanced_context: bool = True
     """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
     equally busy, instead of consecutive pieces, whose last rank attends to everything."""
+    overlap_experts: bool = False
+    """Tokens go to their experts and back beside the computation of another micro-batch (DeepSeek's DualPipe;
+    Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
+    launches_per_expert: NonNegativeFloat = 0.4
+    """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
+    that launches one multiply after the other."""
+    fp8_launches_per_expert: NonNegativeFloat = 1.5
+    """The same where each expert's tokens are cast to 8 bits and their scales laid out in kernels of their own."""
+    deduplicated_dispatch: bool = False
+    """A token crosses to an NVLink domain once and is handed on inside, instead of once for every expert there that it
+    goes to (DeepSeek's DeepEP)."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""

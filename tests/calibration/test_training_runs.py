@@ -111,6 +111,7 @@ def test_a_link_without_a_rate_is_inferred(link, run_row):
         ("V100-SXM2-16GB", "", "V100", 16, "v100"),
         ("V100-SXM2-32GB", "32", "V100", 32, "v100"),
         ("h100", "", "H100", 80, "h100"),
+        ("Ampere", "", "A100", 80, "a100"),
     ],
 )
 def test_gpu_names(gpu, memory, preset_gpu, gigabytes, profile, run_row):
@@ -163,6 +164,18 @@ def test_every_inference_is_listed(column, says, run_row):
     new = set(without.inferred) - set(full.inferred)
     assert len(new) == 1
     assert new.pop().startswith(says)
+
+
+def test_a_rate_needs_no_batch_where_there_is_no_pipeline(run_row):
+    unsaid = {"global_batch_seqs": "", "micro_batch_seqs": "", "measured_unit": "tokens_per_s_per_gpu", "pp": 1}
+    within = read_run(run_row(**unsaid, num_gpus=8, tp=1, dp=8), "row 1")
+    assert [choice.training.global_batch_size for choice in within.choices] == [8]
+    across = read_run(run_row(**unsaid, num_gpus=16, tp=1, dp=16), "row 1")
+    assert [choice.training.global_batch_size for choice in across.choices] == [16, 32, 64, 128, 256]
+    assert {choice.num_microbatches for choice in across.choices} == {1}
+    # The fastest a token counts, which is not the shortest step.
+    best = predict(across).scenario.training.global_batch_size
+    assert best > 16
 
 
 def test_uneven_layers_are_listed(run_row):
@@ -220,6 +233,31 @@ def test_in_which_precision_a_framework_sums_gradients(changes, gradients, run_r
 # What a run must have done to fit
 
 
+@pytest.mark.parametrize(
+    ("changes", "stack", "says"),
+    [
+        ({"precision": "bf16"}, "pytorch", "eager PyTorch"),
+        ({"precision": "bf16", "source": "A paper (arXiv:2405.00001)"}, "pytorch", "eager PyTorch"),
+        ({"precision": "bf16", "source": "A paper (arXiv:2105.00001)"}, "megatron-2021", "a source of 2021"),
+        ({"precision": "bf16", "source": "A blog (2022-07)"}, "megatron-2021", "a source of 2022"),
+        ({"precision": "fp16"}, "megatron-2021", "by fp16"),
+        ({"precision": "", "gpu": "V100-SXM2-32GB"}, "megatron-2021", "by V100"),
+    ],
+)
+def test_an_unknown_framework_is_taken_for_what_was_usual_in_its_time(changes, stack, says, run_row):
+    run = read_run(run_row(framework="Homegrown", **changes), "row 1")
+    assert run.scenario.stack.name == stack
+    assert any(says in rule for rule in run.inferred)
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack"),
+    [("InternEvo", "internevo"), ("Pax/XLA", "xla"), ("MaxText", "xla"), ("nanotron", "pytorch")],
+)
+def test_frameworks_by_name(framework, stack, run_row):
+    assert read_run(run_row(framework=framework, precision="bf16"), "row 1").scenario.stack.name == stack
+
+
 def test_an_unsaid_sharding_is_the_mildest_that_fits(run_row):
     row = run_row(zero_stage="", layers=48, hidden=8192, heads=64, kv_heads=64, ffn_hidden=32768, tp=8, pp=1, dp=2)
     small, large = (read_run({**row, "layers": layers}, "row 1") for layers in ("8", "48"))
@@ -267,7 +305,7 @@ def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"experts": 8}, "mixture of experts"),
+        ({"experts": 8}, "topk is empty"),
         ({"notes": "LoRA rank 16"}, "LoRA"),
         ({"notes": "ONE layer timed"}, "single layer"),
         ({"model_name": "Nemotron-H 8B"}, "Mamba"),

@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.costs.block import pricing
+from sim.costs.zero import gather_s
 from sim.estimate import estimate
+from sim.network.placement import data_group
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.stages import deal_stages
@@ -129,6 +132,21 @@ def test_gathering_in_pieces_is_never_faster(plan, stack, pieces):
     scenario = scenario_of(stack=stack, **{**plan, "zero_stage": 3})
     whole, apart = times(scenario, gathers_per_layer=pieces)
     assert apart >= whole * (1 - 1e-9)
+
+
+@FEW
+@given(plan=plans(), stack=stacks, pieces=st.integers(1, 20), slice_s=st.floats(1e-9, 1e-4))
+def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, pieces, slice_s):
+    scenario = scenario_of(stack=stack, **{**plan, "zero_stage": 3})
+    blocking = {"gathers_per_layer": pieces, "overlap_param_gather": False, "slice_s": 0.0}
+    scenario = scenario.replace(stack=scenario.stack.replace(**blocking))
+    group, fabric = data_group(scenario.plan, scenario.cluster), pricing(scenario)[2]
+    whole, cut = scenario.stack, scenario.stack.replace(slice_s=slice_s)
+    more = float(gather_s(1e9, cut, group, fabric)) - float(gather_s(1e9, whole, group, fabric))
+    ranks = group.size if group.size > 1 else 0
+    assert more == pytest.approx(pieces * ranks * slice_s, abs=1e-9)
+    quick, slow = times(scenario, slice_s=slice_s)
+    assert slow >= quick * (1 - 1e-9)
 
 
 @FEW

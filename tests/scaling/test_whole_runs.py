@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.goal import goal_of
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
-from sim.scaling.ramp import Ramp, parse_ramp, ramped
+from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
@@ -189,3 +190,57 @@ def test_the_command(tmp_path):
         ask(TRILLION, "--loss", "1.7")
     with pytest.raises(SpecError, match=r"must end in \.png or \.svg"):
         ask(TRILLION, "--png", "a.jpg")
+
+
+def test_a_ramp_saves_what_a_smaller_batch_saves():
+    """Constant critical batch: tokens and steps of each stage add up as McCandlish's hyperbola has them."""
+    goal = goal_of(1e9, tokens=1e12, critical_batch=1e6)
+    ramp = parse_ramp("1/4, 1@50%")
+    tokens = ramped_tokens(ramp, goal, 2e6)
+    first, second = (tokens / 2 / (1 + batch / 1e6) for batch in (5e5, 2e6))
+    assert first + second == pytest.approx(1e12, rel=1e-9)
+    assert goal.min_tokens < tokens < goal.tokens(2e6)
+    assert ramped_tokens(parse_ramp("1"), goal, 2e6) == pytest.approx(goal.tokens(2e6), rel=1e-9)
+
+
+@pytest.mark.parametrize(("law", "growth"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462)])
+def test_a_batch_that_follows_the_root_of_the_critical_one_saves_most(law, growth):
+    """B_crit ~ D^a: of the hyperbola's 1 is left (1 - a)/(1 - a/2)², by the Cauchy-Schwarz inequality (own derivation)."""
+    goal = goal_of(70e9, tokens=1.4e12, batch_law=law)
+    least = np.geomspace(1e-5, 1, 60)
+    # Along the way B = B_crit sqrt(b), b = u^a: tokens (1 + B/b') du, with b' = B_crit u^a / (1 - a).
+    spent = least + (1 - growth) * least ** (1 - growth / 2) / (1 - growth / 2)
+    shares = [0.0, *(spent / spent[-1])[:-1].tolist()]
+    middle = np.sqrt(np.concatenate([[least[0]], least[:-1]]) * least) ** (growth / 2)
+    smooth = Ramp(tuple(zip(shares, [*middle[:-1].tolist(), 1.0], strict=True)))
+
+    def product(ramp):
+        tokens = ramped_tokens(ramp, goal, goal.critical_batch)
+        stages = [(start * tokens, share * goal.critical_batch) for start, share in ramp.stages]
+        return (ramped_steps(tokens, stages) / goal.least_steps - 1) * (tokens / goal.min_tokens - 1)
+
+    bound = (1 - growth) / (1 - growth / 2) ** 2
+    assert product(smooth) == pytest.approx(bound, rel=0.02)
+    assert bound < product(best_ramp(goal)) < product(parse_ramp("1"))
+    for other in ("1/2, 1@50%", "1/8, 1@1%", "1/4, 1/2@2%, 1@20%"):
+        assert product(parse_ramp(other)) > bound
+    assert product(parse_ramp("1")) == pytest.approx(1, rel=1e-6)
+
+
+def test_the_best_ramp_is_written_as_it_is_read():
+    ramp = best_ramp(goal_of(70e9, tokens=1.4e12, batch_law="zhang-2024"))
+    assert parse_ramp(str(ramp)) == ramp
+    assert [share for _, share in ramp.stages] == [1 / 8, 1 / 4, 1 / 2, 1]
+    with pytest.raises(SpecError, match="by lamy-poirier-2021 the critical batch is the same from beginning to end"):
+        best_ramp(goal_of(70e9, tokens=1.4e12, batch_law="lamy-poirier-2021"))
+
+
+def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
+    scenario = load_scenario(GPT3)
+    whole, ramp = (train(scenario, loss=2.0, batch_law="zhang-2024", ramp=each) for each in (None, "best"))
+    assert 0.95 < ramp.run.tokens / whole.run.tokens < 0.99
+    assert ramp.run.steps > whole.run.steps
+    assert any("less data and" in note and "more steps" in note for note in ramp.assumptions)
+    budget = train(scenario, ramp="1/4, 1@10%")
+    assert budget.run.tokens == 300e9
+    assert any("as many tokens as without it" in note for note in budget.assumptions)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from validation.network_gains import layered_rows, network_rows
+from sim.units import show
+from validation.network_gains import PUBLISHED_BISECTION, bisection_rows, layered_rows, network_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "network.md").read_text()
 SMALLER = ["plan.pp=16", "plan.dp=12", "training.global_batch_size=384"]  # of the 1T run, to be quick
@@ -42,3 +43,11 @@ def test_the_readme_has_the_table():
     (row,) = network_rows(["1:8, adaptive"], ["no rails"])
     line = next(line for line in PAGE.splitlines() if line.startswith("| 1:8 above"))
     assert line.split("|")[4].strip() == f"{row.shared_s:.1f} s"
+
+
+def test_the_readme_has_the_bisection_bandwidths():
+    text = " ".join(PAGE.split())
+    for name, (fitted, half) in bisection_rows().items():
+        published = PUBLISHED_BISECTION[name]
+        assert f"{show(fitted, 'B/s', 3)} ({100 * (1 - fitted / published):.0f} % less)" in text
+        assert half == pytest.approx(published, rel=0.11)

@@ -21,6 +21,7 @@ GROUPS = {
     "recompute": "recompute",
     "tensor_parallel_comm": "network",
     "context_parallel_comm": "network",
+    "expert_parallel_comm": "network",
     "pipeline_comm": "network",
     "pipeline_bubble": "waiting",
     "stage_imbalance": "waiting",

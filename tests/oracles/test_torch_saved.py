@@ -1,0 +1,109 @@
+"""Activations a layer keeps are those torch keeps: every tensor that autograd saves, each storage once."""
+
+import pytest
+
+from sim.specs import ModelSpec, StackSpec
+from sim.work.layers import Cut
+from sim.work.memory import layer_activation_bytes, logits_bytes
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+MODEL = ModelSpec(
+    name="llama", num_layers=2, hidden_size=256, num_heads=8, intermediate_size=688, vocab_size=640,
+    gated_mlp=True, position="rotary", norm="rmsnorm", bias=False, tied_embeddings=False,
+)  # fmt: skip
+EAGER = StackSpec(fused_norm=False, fused_bias_activation=False, fused_rotary=False, kernel_launch_s=0.0)
+CUTS = pytest.mark.parametrize(("batch", "sequence"), [(1, 64), (2, 96)])
+
+
+class Norm(nn.Module):
+    """RMS norm step by step, in fp32 with an fp32 weight."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        """Normalised over the last axis, in the precision of x."""
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight).to(x.dtype)
+
+
+class Layer(nn.Module):
+    """A LLaMA layer step by step around fused attention."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        h, inner = model.hidden_size, model.intermediate_size
+
+        def linear(rows, columns):
+            return nn.Linear(rows, columns, bias=False, dtype=torch.bfloat16)
+
+        self.norms = nn.ModuleList([Norm(h), Norm(h)])
+        self.query, self.key, self.value, self.out = (linear(h, h) for _ in range(4))
+        self.gate, self.up, self.down = linear(h, inner), linear(h, inner), linear(inner, h)
+
+    def forward(self, x, cosine, sine):
+        """One layer; cosine and sine are the rotation's."""
+        y = self.norms[0](x)
+        q, k, v = (self.heads(each(y)) for each in (self.query, self.key, self.value))
+        q, k = (rotated(each, cosine, sine) for each in (q, k))
+        context = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(context.transpose(1, 2).flatten(2))
+        y = self.norms[1](x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+    def heads(self, x):
+        """Laid out as batch, head, position, number."""
+        return x.unflatten(-1, (-1, self.model.head_dim)).transpose(1, 2)
+
+
+def rotated(x, cosine, sine):
+    """Rotary positions step by step."""
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat((-second, first), -1) * sine
+
+
+def saved_bytes(run, inputs, constants):
+    """What autograd keeps of a forward besides parameters and other constants."""
+    constant = {each.untyped_storage().data_ptr() for each in constants}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in constant:
+            kept[storage.data_ptr()] = storage  # held, so that no other takes its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run(*inputs)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@CUTS
+def test_an_eager_layer(batch, sequence):
+    """All of it, but the two norms' 16-bit inputs, which the sums of an eager norm in fp32 let go."""
+    layer = Layer(MODEL)
+    x = torch.randn(batch, sequence, MODEL.hidden_size, dtype=torch.bfloat16, requires_grad=True)
+    angles = tuple(torch.randn(sequence, MODEL.head_dim, dtype=torch.bfloat16) for _ in range(2))
+    measured = saved_bytes(layer, (x * 1, *angles), (*angles, *layer.parameters()))
+    counted = layer_activation_bytes(MODEL, EAGER, Cut(1, batch, sequence, False, "none"))
+    inputs = 2 * 2 * batch * sequence * MODEL.hidden_size
+    statistics = 2 * 4 * batch * sequence  # an fp32 number a row and norm
+    assert counted == pytest.approx(measured - statistics + inputs, rel=2e-3)
+
+
+@CUTS
+def test_the_loss_of_whole_logits(batch, sequence):
+    """In torch the forward alone keeps the fp32 log-probabilities; the backward's gradients come on top."""
+    logits = torch.randn(batch * sequence, MODEL.vocab_size, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.zeros(batch * sequence, dtype=torch.long)
+    kept = saved_bytes(lambda x, to: functional.cross_entropy(x.float(), to), (logits * 1, labels), (labels,))
+    fused, apart = (
+        logits_bytes(MODEL, EAGER.replace(fused_cross_entropy=fused), Cut(1, batch, sequence, False, "none"))
+        for fused in (True, False)
+    )
+    assert apart - fused == pytest.approx(kept, abs=64)
