@@ -117,7 +117,7 @@ def read_runs(path: Path) -> Runs:
             reader.fieldnames = names
             rows = [[_number(path, reader.line_num, name, row[name]) for name in COLUMNS] for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"cannot read {path}: {error}") from None
+        raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if not rows:
         raise SpecError(f"{path} holds no runs; write one a line: {', '.join(COLUMNS)}")
     return Runs(*np.array(rows, dtype=float).T)

@@ -125,11 +125,13 @@ class Scenario(Spec):
         if plan.offloaded_layers > model.num_layers:
             problems.append(f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers")
         if plan.num_gpus > self.cluster.num_gpus:
+            replicas = self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
+            nodes = -(-plan.num_gpus // self.cluster.node.gpus_per_node)
+            remedy = f"lower plan.dp to {replicas}" if replicas else "cut the model into fewer parts (tp, cp, pp)"
             problems.append(
                 f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "
                 f"{f'{plan.cp} · ' if plan.cp > 1 else ''}{plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
-                f"{self.cluster.name!r} has {self.cluster.num_gpus}; lower plan.dp to "
-                f"{max(1, self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp))} or raise cluster.num_nodes"
+                f"{self.cluster.name!r} has {self.cluster.num_gpus}; {remedy} or raise cluster.num_nodes to {nodes}"
             )
         if model.position == "learned" and training.sequence_length > model.max_sequence_length:
             problems.append(

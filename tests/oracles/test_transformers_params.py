@@ -1,6 +1,7 @@
 """Parameter counts are those of Hugging Face transformers' own models, built on the meta device from a config."""
 
 import os
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -8,6 +9,8 @@ import pytest
 
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.importers import import_text
+from sim.specs.importers.architectures import DENSE
+from sim.specs.importers.architectures_experts import EXPERTS
 from sim.specs.importers.huggingface import ARCHITECTURES
 from sim.work.params import total_params
 
@@ -157,3 +160,9 @@ def test_imported_config_counts_as_transformers_does(name):
 
 def test_every_architecture_is_compared():
     assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == ARCHITECTURES.keys()
+
+
+def test_the_page_says_how_many_there_are():
+    page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
+    assert f"Decoders of {len(DENSE)} dense model types" in page
+    assert f"of {len(EXPERTS)} with mixtures of experts" in page
