@@ -10,7 +10,6 @@ from sim import load_scenario, simulate
 from sim.contention import laid_out
 from sim.engines import network
 from sim.estimate import priced_order, program_of
-from sim.network.flow_run import simulate_flows
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
@@ -32,17 +31,6 @@ def test_rates_of_ten_thousand_flows(benchmark, loop):
     flows = flows_on(route(topology, source, target, "ecmp"))
     benchmark(max_min_rates, flows, topology.capacity)
     assert seconds(lambda: max_min_rates(flows, topology.capacity)) / loop < 30
-
-
-def test_sends_that_come_and_go(benchmark, loop):
-    """Every GPU of 384 nodes sends to the next pipeline stage, each a little later than the last: 6,144 events."""
-    topology = build_topology(load_scenario(MAIN).cluster, 384)
-    gpus = np.arange(topology.num_gpus)
-    flows = flows_on(route(topology, gpus, (gpus + 48) % topology.num_gpus, "ecmp"))
-    starts = np.random.default_rng(0).uniform(0.0, 0.01, len(gpus))
-    run = lambda: simulate_flows(topology.capacity, flows, starts, 1e8)  # noqa: E731
-    benchmark.pedantic(run, rounds=2)
-    benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop
 
 
 def test_the_whole_step_with_links_shared(benchmark, loop):

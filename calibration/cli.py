@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sim.commands.examples import examples
+from sim.commands.progress import progress_bar, spinner
 from sim.errors import ProfileError, SpecError, nearest
 
 #: Measurements of shipped profiles.
@@ -22,7 +25,12 @@ Base = Annotated[str, typer.Option(help="Profile whose values stand in for what 
 Draws = Annotated[int, typer.Option(min=1, help="Bootstrap refits for the intervals.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "calibrate run -o mine.yaml",
+        "calibrate run --quick -o mine.yaml",
+    )
+)
 def run(
     out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the raw data go beside it.")] = Path(
         "profile.yaml"
@@ -58,13 +66,22 @@ def run(
         measured_cluster(describe(chosen), node)
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None
-    with _progress(leads) as report:
+    with progress_bar("measuring") if leads else nullcontext() as bar:
+
+        def report(what: str, done: int, total: int) -> None:
+            if bar is not None:
+                bar(done, total, what)
+
         data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
     if data is not None:
         _fit(data, out, raw, node, base, draws)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "calibrate fit all_reduce.log gemm.csv -o mine.yaml --node dgx-a100-80gb",
+    )
+)
 def fit(
     files: Annotated[
         list[Path], typer.Argument(help="Measurements: .jsonl of a run, .csv, or nccl-tests logs (.json, .txt, .log).")
@@ -93,9 +110,14 @@ def fit(
     _fit(data, out, raw, node, base, draws)
 
 
-@app.command("from-runs")
+@app.command(
+    "from-runs",
+    epilog=examples(
+        "calibrate from-runs runs.csv -o mine.yaml",
+    ),
+)
 def from_runs(
-    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of the README.")],
+    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of docs/validation.md.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the stack's values go beside it.")] = Path(
         "profile.yaml"
     ),
@@ -109,11 +131,10 @@ def from_runs(
     folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
 ) -> None:
     """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
-    from rich.table import Table
-
     from calibration.from_runs import PRIOR, fit_runs
     from calibration.readers.training_runs import read_training_runs
     from calibration.write import write_runs_profile
+    from sim.table import Table
 
     _check_out(out)
     names = parameter or list(PRIOR)
@@ -175,7 +196,12 @@ def _why_none(read: list[Any], stack: str | None, gpu: str, precision: str) -> s
     return f"{len(usable)} runs, but none of all of --stack, --gpu and --precision; loosen one"
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "calibrate show a100",
+        "calibrate show mine.yaml --png mine.png",
+    )
+)
 def show(
     profile: Annotated[str, typer.Argument(help="A profile's YAML file, or the name of a shipped one.")],
     png: Annotated[
@@ -184,9 +210,8 @@ def show(
     node: Node = None,
 ) -> None:
     """A profile's values with intervals and sources; with --png, its fits drawn against the measurements."""
-    from rich.table import Table
-
     from sim.specs.presets import source_rows
+    from sim.table import Table
 
     data, path = _profile_data(profile)
     record = _profile(profile)
@@ -213,13 +238,17 @@ def show(
         out.print(f"drawn: {png}")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "calibrate compare a100 h100",
+    )
+)
 def compare(
     first: Annotated[str, typer.Argument(help="A profile's YAML file or name.")],
     second: Annotated[str, typer.Argument(help="Another.")],
 ) -> None:
     """Two profiles side by side."""
-    from rich.table import Table
+    from sim.table import Table
 
     left, right = _profile(first), _profile(second)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -298,14 +327,12 @@ def _profile(name: str) -> Any:
 
 def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: int) -> None:
     """Fit, write, and say what came of it."""
-    from contextlib import nullcontext
-
     from calibration.build import calibrate
     from calibration.node import measured_cluster
     from calibration.write import write_profile
 
     console = _console()
-    with console.status("fitting") if console.is_terminal else nullcontext():
+    with spinner("fitting"):
         result = calibrate(out.stem, data, measured_cluster(data.machine, node), _profile(base), draws)
     write_profile(result, out, raw)
     print_ = console.print
@@ -321,27 +348,3 @@ def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: in
         print_(f"not used: {line}")
     print_(f"profile: {out}   raw data: {raw}")
     print_(f"use it:  flopcast estimate SCENARIO --profile {out}")
-
-
-def _progress(shown: bool) -> Any:
-    """A progress bar with the time left, as a context manager that yields the suite's report function."""
-    from contextlib import contextmanager
-
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    @contextmanager
-    def showing() -> Any:
-        bar = Progress(
-            TextColumn("{task.description:12}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            disable=not shown,
-        )
-        with bar:
-            task = bar.add_task("starting", total=None)
-            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-    return showing()

@@ -134,7 +134,7 @@ def read_journal(path: Path) -> MeasurementSet:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"cannot read {path}: {error}") from None
+        raise ProfileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     lines = text.split("\n")
     complete = lines[:-1] if lines and lines[-1] == "" else lines
     machine: dict[str, Any] = {}

@@ -33,7 +33,7 @@ class Network:
     cluster : node preset or cluster description; NVLink is its profile's.
     node_gbit_per_s : of the network, per node and direction.
     domain_gpus : GPUs of an NVLink domain that take part, by number of GPUs where it is not the node's.
-    in_switch : NVLink's switches add.
+    in_switch, always : NVLink's switches add where that is the fastest; in every row.
     inferred : what of this the source does not say.
     """
 
@@ -44,6 +44,7 @@ class Network:
     node_gbit_per_s: float
     domain_gpus: Mapping[int, int] = field(default_factory=dict)
     in_switch: bool = False
+    always: bool = False
     inferred: str = ""
 
 
@@ -76,8 +77,10 @@ NETWORKS = (
         "b200",
         1600.0,
         {72: 72, 128: 64, 1440: 72},
-        True,
-        "two racks give 64 GPUs each",
+        in_switch=True,
+        always=True,
+        inferred="two racks give 64 GPUs each; NVLink's switches add at every size (half a gigabyte and more), in a "
+        "tree between racks: one and two racks reach more than rings do in a rack (680 GB/s)",
     ),
     Network("V100 and A100, Omni-Path in use", ("Jean Zay, 4x Omni",), "dgx-a100-80gb", "a100", 400.0),
 )
@@ -120,7 +123,7 @@ def score(network: Network, points: Sequence[NetworkPoint]) -> Score:
     profile = Profile.read(load_preset("profiles", network.profile), network.profile)
 
     def fit(some: Sequence[NetworkPoint]) -> Fit:
-        return fit_network(some, node, profile, in_switch=network.in_switch)
+        return fit_network(some, node, profile, in_switch=network.in_switch, always=network.always)
 
     def unseen(groups: Sequence[Sequence[NetworkPoint]]) -> np.ndarray:
         errors = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.bring import bring
+from sim.commands.examples import examples
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 from sim.commands.report import report
 from sim.commands.scaling import app as scaling
@@ -23,6 +25,8 @@ from sim.commands.topology import topology
 from sim.commands.train import train
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 
+NARROW = 60
+"""Columns below which help comes without frames, which would cut words off."""
 app = typer.Typer(
     name="flopcast",
     help="Predict how fast a large language model trains on a GPU cluster, and why.",
@@ -58,7 +62,13 @@ def _print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "estimate scenarios/gpt-1t-3072-a100.yaml",
+        "estimate scenarios/gpt-1t-3072-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved",
+        "estimate scenarios/llama3-405b-16384-h100.yaml --json",
+    )
+)
 def estimate(
     scenario: ScenarioFile,
     overrides: Overrides = None,
@@ -82,7 +92,11 @@ def estimate(
     answer.require_fit()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",
+    )
+)
 def compare(
     first: ScenarioFile,
     second: ScenarioFile,
@@ -106,7 +120,13 @@ def compare(
         answer.require_fit()
 
 
-@presets.command("list")
+@presets.command(
+    "list",
+    epilog=examples(
+        "presets list",
+        "presets list clusters",
+    ),
+)
 def list_presets(
     kind: Annotated[
         str | None,
@@ -130,7 +150,13 @@ def list_presets(
             typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
 
 
-@presets.command("show")
+@presets.command(
+    "show",
+    epilog=examples(
+        "presets show selene",
+        "presets show gpus/a100-sxm-80gb",
+    ),
+)
 def show_preset(
     name: Annotated[
         str,
@@ -140,10 +166,9 @@ def show_preset(
     ],
 ) -> None:
     """A preset's values, and the source of each."""
-    from rich.table import Table
-
     from sim.report.text import console
     from sim.specs.presets import KINDS, preset_names, preset_source
+    from sim.table import Table
 
     wanted_kind, _, wanted = name.rpartition("/")
     if wanted_kind and wanted_kind not in KINDS:
@@ -156,7 +181,7 @@ def show_preset(
     out = console()
     for kind in found:
         table = Table(title=f"{kind}/{wanted}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("field")
+        table.add_column("field", overflow="fold")
         table.add_column("value", overflow="fold")
         table.add_column("source", style="dim", overflow="fold")
         for field, value, source in preset_source(kind, wanted):
@@ -167,13 +192,53 @@ def show_preset(
 add_commands(app)  # schedule, timeline, compare-schedules
 
 
-app.command("import")(bring)
-app.command()(topology)
-app.command()(search)
-app.command()(simulate)
-app.command()(report)
-app.command()(train)
-app.command()(shortest)
+app.command(
+    "import",
+    epilog=examples(
+        "import config.json --gpus 64 -o mine.yaml",
+        "import train_gpt3_175b.sh --cluster selene -o gpt3.yaml",
+        "import llama3_8b.toml | flopcast estimate -",
+    ),
+)(bring)
+app.command(
+    epilog=examples(
+        "topology selene",
+        "topology selene --nodes 384 --collectives 1GB --gpus 48 --json",
+    )
+)(topology)
+app.command(
+    epilog=examples(
+        "search scenarios/gpt-1t-3072-a100.yaml -o best.yaml",
+        "search scenarios/gpt-1t-3072-a100.yaml --why own",
+        "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64",
+        "search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png",
+    )
+)(search)
+app.command(
+    epilog=examples(
+        "simulate scenarios/gpt-1t-3072-a100.yaml --jitter 0.02 --seeds 20 --straggler 1.2@rank17",
+        "simulate scenarios/gpt-1t-3072-a100.yaml --links --png links.png",
+        "simulate scenarios/gpt-1t-3072-a100.yaml --link-down leaf4.cable7",
+    )
+)(simulate)
+app.command(
+    epilog=examples(
+        "report scenarios/gpt-1t-3072-a100.yaml -o report.html",
+        "report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search",
+    )
+)(report)
+app.command(
+    epilog=examples(
+        "train scenarios/gpt-1t-3072-a100.yaml",
+        "train scenarios/gpt-1t-3072-a100.yaml --price 3 --png run.png",
+    )
+)(train)
+app.command(
+    epilog=examples(
+        "shortest llama3-70b --cluster superpod-h100 --tokens 15T --gpus 256..32768 --png frontier.png",
+        "shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",
+    )
+)(shortest)
 
 
 def _add_commands() -> None:
@@ -190,8 +255,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or █ gets a question mark, not a traceback
     _add_commands()
+    narrow: dict[str, Any] = {}
+    columns = shutil.get_terminal_size().columns
+    if columns < NARROW:
+        app.rich_markup_mode, narrow = None, {"terminal_width": columns}
     try:
-        app(prog_name="flopcast")
+        app(prog_name="flopcast", **narrow)
     except InfeasiblePlan as error:
         code = _complain(error, 3)
     except FlopcastError as error:

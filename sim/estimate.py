@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,14 @@ from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
 from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
-from sim.units import show
+from sim.units import show, show_time
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
-from sim.work.params import total_params
+from sim.work.params import active_params, total_params
 from sim.work.stages import deal_stages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Estimate(Shown):
     """How fast a scenario trains, and why.
 
@@ -48,10 +49,22 @@ class Estimate(Shown):
     timeline: Timeline
     assumptions: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """One line: the fields hold every action of the step."""
+        return (
+            f"<Estimate {self.scenario.name}: {show_time(self.step_time_s)} a step, "
+            f"{show(self.total_flop_per_s, 'FLOP/s')}, {self.hfu:.1%} of peak{'' if self.fits else ', does not fit'}>"
+        )
+
     @property
     def num_gpus(self) -> int:
         """GPUs the plan uses."""
         return self.scenario.plan.num_gpus
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that a token meets: all but the experts it is not sent to."""
+        return active_params(self.scenario.model)
 
     @property
     def tokens_per_s(self) -> float:
@@ -139,7 +152,7 @@ class Estimate(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        """Plain data with stable keys, for JSON; the keys are in docs/answers.md."""
         scenario = self.scenario
         days = None if self.training_time_s is None else self.training_time_s / 86400
         return {
@@ -147,6 +160,7 @@ class Estimate(Shown):
             "engine": self.engine,
             "num_gpus": self.num_gpus,
             "params": self.params,
+            "active_params": self.active_params,
             "num_microbatches": self.num_microbatches,
             "step_time_s": self.step_time_s,
             "step_time_interval_s": list(self.step_time_interval_s),
@@ -307,6 +321,8 @@ def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
     if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
         level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
         wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
+    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp)
+    wishes += [{"ep": wider}] if wider > plan.ep else []
     if plan.dp % 2 == 0:
         wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
         if plan.tp < scenario.cluster.nvlink_domain_gpus:

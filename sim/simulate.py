@@ -13,13 +13,15 @@ from sim.costs.streams import build_traffic
 from sim.engines import dag, network
 from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
-from sim.engines.noise import Replica, noisy_program, noisy_steps, replica
+from sim.engines.noise import Replica, noisy_program, noisy_steps, replica, steps_overlap
 from sim.engines.program import Program
+from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
 from sim.estimate import estimate, priced_order, program_of
-from sim.network.faults import link_health
+from sim.network.faults import link_health, node_of
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
+from sim.schedules import get_schedule
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
@@ -126,14 +128,13 @@ def simulate(
     SpecError
         A number, GPU, rank or link out of range, or questions that exclude each other.
     ScheduleError
-        A schedule whose steps overlap, with noise.
+        A schedule whose steps overlap, with noise on shared links or on several replicas.
     """
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
     contention = contention or links or bool(faults)
-    factors = slow_gpus(
-        scenario, stragglers, gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
-    )
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
+    factors = slow_gpus(scenario, stragglers, gpus)
     if contention and unfold:
         raise SpecError(
             "unfolded replicas on shared links are not simulated: leave out --unfold, or --contention and slow links"
@@ -141,7 +142,8 @@ def simulate(
     if not unfold:
         factors = slowest_replicas(factors)
     drawn = bool(jitter) or len(factors) > 1
-    order, costs = priced_order(scenario, fold=not (drawn or links))
+    endless = get_schedule(scenario.plan.schedule).asynchronous
+    order, costs = priced_order(scenario, fold=endless or not (drawn or links))
     program = program_of(scenario, order, costs)
     replicas = [replica(program, factors[0])] * len(factors)  # alike where nothing tells them apart
     if (factors != factors[0]).any():
@@ -151,6 +153,7 @@ def simulate(
     levels: list[dict[str, Any]] = []
     busiest: list[dict[str, Any]] = []
     history: LinkHistory | None = None
+    remarks: list[str] = []
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -170,6 +173,12 @@ def simulate(
             fragmentation=fragmentation,
             seed=seed,
         )
+        used = np.unique(gpus // topology.gpus_per_node).tolist()
+        remarks += [
+            f"{name} belongs to a node that the plan does not use: it changes nothing"
+            for _, name in faults
+            if node_of(topology, name) not in (None, *used)
+        ]
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
         times = [each.timeline.step_time for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
@@ -177,21 +186,29 @@ def simulate(
             followed = all_messages(runs[0].messages, runs[0].timeline, traffic)
             history = link_history(followed, traffic, times[0])
         levels, busiest = use_by_level(carried, traffic, times[0]), busiest_links(carried, traffic, times[0])
+    elif drawn and len(replicas) == 1 and steps_overlap(order):
+        times = overlapping_steps(program, factors[0], jitter, number, seed).tolist()
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
         times = [dag.run(replicas[0].program).step_time]
+    expected = estimate(scenario)
+    if not expected.fits:
+        remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")
     return Simulation(
         scenario,
         jitter,
         tuple(times),
-        estimate(scenario).step_time_s,
+        expected.step_time_s,
         len(replicas),
         meetings,
         tuple(levels),
         tuple(busiest),
         history,
-        tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold)),
+        (
+            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order)),
+            *remarks,
+        ),
     )
 
 
@@ -199,32 +216,6 @@ def _programs(pipeline: Replica, jitter: float, number: int, seed: int) -> list[
     if not jitter:
         return [pipeline.program]
     return [noisy_program(pipeline, jitter, each, seed) for each in range(number)]
-
-
-def failed_node(scenario: Scenario, node: int) -> str:
-    """What a node's failure does to the step, in words.
-
-    Raises
-    ------
-    SpecError
-        The plan uses no such node.
-    """
-    per_node = scenario.cluster.node.gpus_per_node
-    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
-    last = int(gpus.max()) // per_node
-    if not 0 <= node <= last:
-        raise SpecError(f"node {node}: the plan uses nodes 0 to {last:,}; choose one of those")
-    pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
-    ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
-    return (
-        f"The step never ends: node {node} holds pipeline rank {ranks} of replica {replicas}, the other ranks wait for "
-        "its messages and the other replicas for its gradients. The job starts again from its last checkpoint; how "
-        "often that happens and what it costs is a question of reliability, not of a step."
-    )
-
-
-def _range(numbers: Array) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:
@@ -236,7 +227,9 @@ def _check(jitter: float, seeds: int, seed: int) -> None:
         raise SpecError(f"seed {seed}: give a whole number that is not negative")
 
 
-def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool) -> list[str]:
+def _assumptions(
+    scenario: Scenario, jitter: float, slow: bool, contention: bool, unfold: bool, overlap: bool
+) -> list[str]:
     """What the reader should know."""
     plan, notes = scenario.plan, []
     if jitter:
@@ -246,6 +239,8 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
             f"{jitter:g}, drawn anew for each action"
             + (f"; the {group} GPUs of a rank wait for the slowest of them once an action" if group > 1 else "")
         )
+        if overlap:
+            notes.append("steps overlap: they are played in a row, each from the end of the one before to its own")
         notes.append("collectives within an action, host waits, sends, reductions and the update do not jitter")
         if not unfold and plan.dp > 1:
             notes.append(

@@ -29,6 +29,7 @@ def kind_of(scenario: Scenario) -> tuple[str, ...]:
     """What the errors depend on, from the most to the least particular: GPU and stack, GPU and sharding, GPU, any."""
     family = scenario.profile.gpu.lower()
     precision = "fp8" if scenario.training.precision == "fp8" else "16-bit"
+    precision += " experts" if scenario.model.num_experts else ""
     sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
     return (
         f"{family}, {scenario.stack.name}, {sharded}, {precision}",

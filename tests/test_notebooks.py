@@ -29,3 +29,37 @@ def test_committed_outputs_are_there_and_small(path):
     assert outputs
     assert not any(output["output_type"] == "error" for output in outputs)
     assert path.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize(
+    ("name", "moves"),
+    [
+        ("02_layered_accumulation", {"layered": False, "layers": 16, "microbatches": 4, "stages": 8, "gbits": 10}),
+        ("03_schedules", {"schedule": "zb_v", "ranks": 2, "microbatches": 4}),
+    ],
+)
+def test_sliders_draw_again(name, moves, monkeypatch):
+    """Every control is moved as a reader moves it, and the picture is another each time."""
+    ipywidgets = pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
+    path = next(each for each in NOTEBOOKS if each.stem == name)
+    shown = []
+    monkeypatch.setattr(
+        ipywidgets, "interact", lambda show, **controls: shown.append(ipywidgets.interactive(show, **controls))
+    )
+    monkeypatch.chdir(path.parent)
+    names: dict = {"__name__": "__main__"}
+    for cell in code_cells(path):
+        source = "".join(cell["source"])
+        exec(compile(source, str(path), "exec"), names)
+        if "sliders(" in source:
+            break
+    (panel,) = shown
+    panel.update()
+    pictures = [panel.result._repr_png_()]
+    controls = {control.description: control for control in panel.kwargs_widgets}
+    assert set(controls) == set(moves)
+    for control, value in moves.items():
+        assert value != controls[control].value
+        controls[control].value = value
+        pictures.append(panel.result._repr_png_())
+    assert len(set(pictures)) == len(pictures)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sim.commands.examples import examples
+from sim.commands.progress import progress_bar, spinner
 from validation.job.cli import register
 
 app = typer.Typer(help="Compare predictions with what was measured.", invoke_without_command=True)
 
 
-@app.callback()
+@app.callback(
+    epilog=examples(
+        "validate",
+        "validate --runs runs.csv --sweeps --figure runs.png",
+        "validate --memory layouts.csv",
+    )
+)
 def validate(
     context: typer.Context,
     runs: Annotated[Path | None, typer.Option(help="CSV of measured training runs.")] = None,
@@ -43,13 +52,13 @@ def validate(
     if runs is None and memory is None:
         from validation.run import report
 
-        for line in report():
-            typer.echo(line)
+        _print_when_done(report)
         from validation.run import published_runs
         from validation.runs.report import group_table
         from validation.runs.score import groups_of, score_all
 
-        scored = score_all(published_runs())
+        with progress_bar("runs predicted") as progress:
+            scored = score_all(published_runs(), progress or (lambda done, total: None))
         out = _console()
         out.print("More published runs; what they leave out is inferred as for any table (--runs)")
         out.print(group_table(groups_of(scored), ("all", "source"), out.width))
@@ -66,21 +75,37 @@ def validate(
         typer.echo(f"written: {json_file}")
 
 
-@app.command("schedules")
+@app.command(
+    "schedules",
+    epilog=examples(
+        "validate schedules",
+    ),
+)
 def schedules() -> None:
     """What schedules gain over each other: papers' figures beside the simulator's."""
     from validation.gains import report
 
-    for line in report():
-        typer.echo(line)
+    _print_when_done(report)
 
 
-@app.command("network")
+@app.command(
+    "network",
+    epilog=examples(
+        "validate network",
+    ),
+)
 def network() -> None:
     """What scatter/gather, rails and placement are worth: the 1T run with each switched off, links shared."""
     from validation.network_gains import report
 
-    for line in report():
+    _print_when_done(report)
+
+
+def _print_when_done(report: Callable[[], Iterable[str]]) -> None:
+    """Print a table that takes its time."""
+    with spinner("predicting"):
+        lines = list(report())
+    for line in lines:
         typer.echo(line)
 
 
@@ -117,15 +142,12 @@ def _console() -> Any:
 def _runs(
     path: Path, profile: str | None, figure: Path | None, every: bool, sweeps: bool, update: bool
 ) -> dict[str, Any]:
-    from rich.progress import Progress
-
     from validation.runs.report import draw, group_table, to_json, worst
     from validation.runs.score import groups_of, score_runs
 
     out = _console()
-    with Progress(transient=True) as bar:
-        task = bar.add_task("runs", total=None)
-        scored = score_runs(path, profile, lambda done, total: bar.update(task, completed=done, total=total))
+    with progress_bar("runs predicted") as progress:
+        scored = score_runs(path, profile, progress or (lambda done, total: None))
     if update:
         from validation.runs.intervals import left_out_coverage, write_intervals
 

@@ -7,6 +7,9 @@ leaves. Without rails a leaf holds all cards of as many nodes as its ports allow
 
 Lamy-Poirier 2021 (arXiv:2106.02679, abstract) holds that layered accumulation lowers what the network must carry to a
 point where a fast InfiniBand connection is not necessary: fixed plans for X_160 on both networks.
+
+Section 5.9 of the first also gives two effective bisection bandwidths of the 1T run, without a definition;
+`sim.costs.bisection` has ours.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sim import Scenario, estimate, load_scenario, simulate
+from sim.costs.bisection import data_parallel_cut, pipeline_cut
 from sim.specs.network import LevelSpec, NetworkSpec
+from sim.units import show
 
 _SCENARIO = Path(__file__).parents[1] / "scenarios" / "gpt-1t-3072-a100.yaml"
 _X160 = _SCENARIO.with_name("x160-38640-a100.yaml")
@@ -108,8 +113,29 @@ def layered_rows(replicas: Sequence[int] = REPLICAS, plans: Sequence[str] = tupl
             yield LayeredRow(fast.plan.num_gpus, plan, estimate(fast).fits, *times)
 
 
+PUBLISHED_BISECTION = {"pipeline sends": 892e9, "gradient all-reduce": 12.9e12}
+"""Narayanan et al. 2021, section 5.9. [bytes/s]"""
+
+
+def bisection_rows() -> dict[str, tuple[float, ...]]:
+    """Of the 1T run's traffic, what crosses the middle of every group: by the fitted share of a card, and by half.
+
+    [bytes/s]
+    """
+    scenario = load_scenario(_SCENARIO)
+    half = scenario.replace(cluster=scenario.cluster.replace(network_efficiency=0.5))
+    cuts = {"pipeline sends": pipeline_cut, "gradient all-reduce": data_parallel_cut}
+    return {name: tuple(cut(each).bytes_per_s for each in (scenario, half)) for name, cut in cuts.items()}
+
+
 def report() -> Iterator[str]:
-    """The table as text."""
+    """The tables as text."""
+    yield "Effective bisection bandwidths of the 1T run: published, by the profile's share of a card, by half of it"
+    for name, rates in bisection_rows().items():
+        published = PUBLISHED_BISECTION[name]
+        errors = "".join(f"{show(rate, 'B/s', 3):>11} {rate / published - 1:+4.0%}" for rate in rates)
+        yield f"  {name:20} {show(published, 'B/s', 3):>9} {errors}"
+    yield ""
     yield "1T parameters on 3,072 A100: step time with each switched off"
     yield f"  {'tree of switches':18} {'case':36} {'formula':>9} {'links shared':>13}"
     for row in network_rows():

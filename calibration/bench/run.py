@@ -32,7 +32,7 @@ def pick_device(asked: str) -> str:
     try:
         import torch
     except ImportError:
-        raise ProfileError("calibration needs torch; install it with: pip install 'flopcast[torch]'") from None
+        raise ProfileError("calibration needs torch; install it with: pip install torch") from None
     available = torch.cuda.is_available()
     if asked == "cuda" and not available:
         raise ProfileError(

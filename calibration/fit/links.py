@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.fit.solve import Fit, Prior, columns, fit_to
-from sim.costs.collectives import COLLECTIVES, Fabric, send
+from sim.costs.collectives import COLLECTIVES, Fabric, in_switch_all_reduce, send
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, NodeSpec, Profile
@@ -115,11 +115,15 @@ def fit_all_reduce(
     return fit_to(predict, time, prior)
 
 
-def fit_network(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, *, in_switch: bool) -> Fit:
+def fit_network(
+    points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, *, in_switch: bool, always: bool = False
+) -> Fit:
     """The network's LinkParams from measured all-reduces between nodes; NVLink is the profile's.
 
     in_switch : NVLink's switches add: how fast, and how their bandwidth grows with size, is fitted too.
+    always : they do so at every point, instead of where that is the fastest.
     """
+    collective = in_switch_all_reduce if always else COLLECTIVES["all_reduce"]
     ranks, per_domain, rate, nbytes, time = columns(
         points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
     )
@@ -133,7 +137,7 @@ def fit_network(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile
         network = profile.network.model_copy(
             update={name: params[name] for name in NETWORK_PRIOR} | {"shared_efficiency": None}
         )
-        return np.asarray(COLLECTIVES["all_reduce"](nbytes, group, Fabric(nvlink, network, nvlink_rate, rate)))
+        return np.asarray(collective(nbytes, group, Fabric(nvlink, network, nvlink_rate, rate)))
 
     # Which algorithm is the fastest changes with the values, and with it what decides: there are several valleys.
     starts = [

@@ -55,7 +55,7 @@ def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | N
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"cannot read {path}: {error}") from None
+        raise ProfileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if text.lstrip().startswith("{"):
         return _read_json(path, text, operation, num_ranks)
     return _read_text(path, text, operation, num_ranks)

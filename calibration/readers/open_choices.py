@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from calibration.readers.cells import Row, Unmodelled, whole
+from calibration.readers.cells import Row, Unmodelled, is_moe, whole
 
 SCHEDULES: dict[str, str] = {
     "": "1f1b",
@@ -79,6 +79,9 @@ def open_choices(
         inferred.append("recompute none: the framework's default")
     elif not recompute:
         inferred.append(f"recompute: {' where it fits, else '.join(modes)}")
+    if is_moe(row) and "AutoModel" in row.get("framework", "") and not recompute:
+        modes = ["none"]
+        inferred.append("recompute none: the framework's recipes for experts")
     for mode in modes:
         for size in sizes:
             for count in chunks:

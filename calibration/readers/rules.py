@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from calibration.readers.architectures import head_dim_of, with_experts
 from calibration.readers.cells import Row, Unmodelled, is_moe, whole
 from calibration.readers.machines import cluster_of
 from calibration.readers.open_choices import MICROBATCHES, open_choices
@@ -88,7 +89,6 @@ def _refuse(row: Row) -> None:
     """What flopcast does not model yet."""
     notes, name = row.get("notes", ""), row.get("model_name", "").lower()
     reasons: tuple[tuple[bool, str], ...] = (
-        (is_moe(row), "mixture of experts is not modelled yet"),
         ("lora" in notes.lower() and "LoRA" in notes, "LoRA trains adapters only, which is not modelled"),
         ("ONE layer" in notes, "a single layer, not a training step"),
         ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
@@ -137,7 +137,7 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     }
     facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
     inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
-    if hidden % heads:
+    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
         model["intermediate_size"] = whole(row, "ffn_hidden")
@@ -145,6 +145,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         raise Unmodelled("ffn_hidden is empty for a gated MLP")
     else:
         inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
+    if is_moe(row):
+        model = with_experts(row, model, inferred)
     tp = whole(row, "tp", 1)
     if vocabulary % tp:
         model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
@@ -191,6 +193,14 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     plan: dict[str, Any] = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero_stage": int(zero or 0), "sequence_parallel": sequence_parallel,
     }  # fmt: skip
+    if is_moe(row):
+        plan["ep"] = whole(row, "ep", 1)
+        if not row.get("ep") and gpus % 8 == 0 and whole(row, "experts") % 8 == 0:
+            plan["ep"] = 8
+            inferred.append("ep 8: the row gives none; a node's GPUs share the experts")
+        if tp > 1 and not sequence_parallel:
+            plan["sequence_parallel"] = True
+            inferred.append("sequence_parallel y: a mixture of experts needs it where tp is above 1")
     notes = row.get("notes", "")
     if "first and last stage hold one layer fewer" in notes:
         plan |= {"embedding_as_layer": True, "head_as_layer": True}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from calibration.readers.cells import Row
+from calibration.readers.cells import Row, is_moe
 
 Sparing = tuple[dict[str, Any], str]
 """Changes of a plan that save memory, and the rule that allows them."""
@@ -38,6 +38,9 @@ def sparing_changes(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[
     if "the table itself states only node counts" in row.get("notes", "") and row.get("recompute") == "none":
         for mode in ("selective", "full"):
             yield {"recompute": mode}, f"recompute {mode}: recompute none is a configuration's, and does not fit"
+    if is_moe(row) and not row.get("recompute"):
+        for mode in ("selective", "full"):
+            yield {"recompute": mode}, f"recompute {mode}: {unsaid}"
     if "Mic-BS = GBS/DP" in row.get("notes", ""):
         size = plan_size = int(float(row["micro_batch_seqs"]))
         while size % 2 == 0:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from calibration.readers.cells import is_moe
+
 #: (pattern of framework, pattern of source, stack preset); the first that fits counts.
 _STACKS: tuple[tuple[str, str, str], ...] = (
     (r"^Megatron-LM$", r"2019", "megatron-2019"),
@@ -34,6 +36,8 @@ _FIRST_FLASH_YEAR = 2023
 """FlashAttention is of May 2022 (Dao et al. 2022, arXiv:2205.14135); training frameworks took it up by 2023."""
 EAGER_RATE = 0.54
 """Of the memory bandwidth, what eager kernels reach that are counted one by one: as fitted in stack aleph-alpha."""
+GRAPH_LAUNCH = "2 us"
+"""Of a kernel inside a CUDA graph: assumed, the floor of kernel times."""
 _RELATIVES = r"Alpa|xFormers|SageMaker|metaseq|GPT-NeoX|HAI-LLM|MegaScale"
 """Frameworks without a stack of their own, which take the nearest."""
 
@@ -75,9 +79,44 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
         # NVIDIA/Megatron-LM v1.1: PyTorch's DistributedDataParallel, which reduces beside the backward.
         stack["overlap_grad_reduce"] = True
         inferred.append("overlap_grad_reduce: PyTorch's DistributedDataParallel in 2020")
+    if is_moe(row):
+        changes, rules = _for_experts(row, found)
+        stack |= changes
+        inferred += rules
     if "mode PURE" in notes:
         stack["gradient_precision"] = "bf16"
     return stack, inferred
+
+
+def _for_experts(row: Mapping[str, str], found: str) -> tuple[dict[str, Any], list[str]]:
+    """How tokens travel to experts, and what launches their kernels: as the row's notes say, or the recipes' age."""
+    framework, source, notes = (row.get(key, "") for key in ("framework", "source", "notes"))
+    changes: dict[str, Any] = {}
+    inferred: list[str] = []
+    if found == "megatron-core":
+        # NVIDIA-NeMo/Megatron-Bridge:scripts/performance/configs, moe_flex_dispatcher_backend deepep or hybridep.
+        changes["deduplicated_dispatch"] = "all-to-all dispatcher" not in notes
+    overlap = bool(re.search(r"moe_a2a_overlap=True|all-to-all overlap|DualPipe", notes + framework))
+    graphs = "cuda_graph=full_iteration" in notes
+    version = re.search(r"Megatron-Bridge performance summary (\d+\.\d+)", source)
+    if "cuda_graph" not in notes and version and float(version[1]) >= 26.06 and row.get("precision") == "mxfp8":
+        overlap = graphs = True
+        inferred.append("tokens travel beside computation, launches by CUDA graphs: recipes since 26.06 for Blackwell")
+    if "AutoModel" in framework:
+        # NVIDIA-NeMo/Automodel:examples/llm_finetune and benchmark recipes: backend te for attention, linears and
+        # norms, enable_deepep.
+        changes |= {"deduplicated_dispatch": True, "fused_norm": True, "fused_rotary": True, "elementwise_rate": 1.0}
+        inferred.append("Transformer Engine's kernels and DeepEP: the framework's recipes for experts")
+    changes["overlap_experts"] = overlap
+    if graphs:
+        changes |= dict.fromkeys(("kernel_launch", "backward_launch", "collective_launch"), GRAPH_LAUNCH) | {
+            "forward_setup": "0 s"
+        }
+    elif overlap and found == "megatron-core":
+        # Layers are run in pieces, each with an autograd call of its own (NVIDIA/Megatron-LM:megatron/core/models/
+        # common/model_chunk_schedule_plan.py): recipes without CUDA graphs take 16 ms a layer with it, 9 ms without.
+        changes |= {"kernel_launch": "50 us", "backward_launch": "60 us", "collective_launch": "50 us"}
+    return changes, inferred
 
 
 def _unknown(row: Mapping[str, str]) -> tuple[str, str]:

@@ -36,7 +36,7 @@ def read_table(path: Path) -> list[Measurement]:
                 raise ProfileError(f"{path} lacks the column {' and '.join(missing)}; it has {reader.fieldnames}")
             return [_row(f"{path}: line {reader.line_num}", row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ProfileError(f"cannot read {path}: {error}") from None
+        raise ProfileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _row(where: str, row: dict[str, str]) -> Measurement:

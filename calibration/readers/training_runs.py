@@ -44,6 +44,9 @@ _ABOUT_THE_MEASUREMENT = {
 """Columns that do not change what is simulated: rows that differ in these alone share their scenarios."""
 
 
+NO_CONVENTION = "flops_convention: not stated, taken as the model's FLOPs, without recomputed ones"
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One measured run.
@@ -213,6 +216,8 @@ def read_run(
         if run.unit not in UNITS:
             raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(UNITS)}")
         choices, sparing, inferred = _known_scenarios(row, profile, {} if known is None else known)
+        if run.unit == "tflops_per_gpu" and not run.convention:
+            inferred = (*inferred, NO_CONVENTION)
         run = replace(run, choices=choices, sparing=sparing, inferred=inferred)
         _check_measurement(run, choices[0])
     except (Unmodelled, FlopcastError) as error:

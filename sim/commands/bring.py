@@ -50,11 +50,6 @@ def bring(
 
     What was read, what was filled in because the file does not say, and what was left out and why stands in the
     scenario as comments.
-
-    \b
-    flopcast import config.json --gpus 64 -o mine.yaml
-    flopcast import train_gpt3_175b.sh --cluster selene -o gpt3.yaml
-    flopcast import llama3_8b.toml | flopcast estimate -
     """
     from sim.specs.importers import Given, import_file
 

@@ -40,7 +40,7 @@ ProfileOption = Annotated[
         autocompletion=complete.preset("profiles"),
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys the README documents.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]

@@ -29,10 +29,6 @@ def report(
 
     Headline, the way from peak to what is achieved, memory, timeline, better plans, assumptions, how far to trust it,
     and the scenario to reproduce it.
-
-    \b
-    flopcast report scenarios/gpt-1t-3072-a100.yaml -o report.html
-    flopcast report SCENARIO -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise SpecError(f"{output} must end in .html")
@@ -55,11 +51,11 @@ def report(
 
 def _search(question: Scenario) -> tuple[SearchResult | None, str]:
     """The best plans on the same GPUs, or why there are none."""
-    from sim.commands.search import _progress
+    from sim.commands.progress import progress_bar
     from sim.search import search
 
     try:
-        with _progress("plans priced") as progress:
+        with progress_bar("plans priced") as progress:
             return search(question, progress=progress), ""
     except FlopcastError as error:
         return None, str(error)

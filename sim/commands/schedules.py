@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sim.commands import completion as complete
+from sim.commands.examples import examples
 from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
+from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
 
 NEIGHBOURS, LINE = 3, 72
@@ -20,9 +21,26 @@ NEIGHBOURS, LINE = 3, 72
 
 def add_commands(app: typer.Typer) -> None:
     """Add the verbs to a command line."""
-    app.command()(schedule)
-    app.command()(timeline)
-    app.command("compare-schedules")(compare_schedules)
+    app.command(
+        epilog=examples(
+            "schedule interleaved --ranks 4 --microbatches 8",
+            "schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1",
+        )
+    )(schedule)
+    app.command(
+        epilog=examples(
+            "timeline scenarios/gpt3-175b-1024-a100.yaml",
+            "timeline scenarios/gpt3-175b-1024-a100.yaml -s plan.schedule=zb_h1 --png step.png --from 0 --to 5",
+            "timeline scenarios/gpt3-175b-1024-a100.yaml --trace step.json",
+        )
+    )(timeline)
+    app.command(
+        "compare-schedules",
+        epilog=examples(
+            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml",
+            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml --schedules 1f1b,interleaved,dualpipe --json",
+        ),
+    )(compare_schedules)
 
 
 def schedule(
@@ -61,11 +79,6 @@ def schedule(
     """What each pipeline rank does, in order, as a text grid: 2F0 is the forward of micro-batch 0 on stage 2.
 
     F forward, B backward, I and W its input- and weight-gradient halves, U a weight update.
-
-    \b
-    flopcast schedule 1f1b --ranks 4 --microbatches 8
-    flopcast schedule zb_v --times 1,1,1
-    flopcast schedule ./mine.txt --times 1,2
     """
     from sim.report.aligned import format_aligned, parse_times
     from sim.schedules import build_order, format_grid, get_schedule, make_order, schedule_names
@@ -137,11 +150,6 @@ def timeline(
 
     A step too long to be read is shown at its beginning and its end, with the break marked; --from and --to show
     another part.
-
-    \b
-    flopcast timeline SCENARIO
-    flopcast timeline SCENARIO --png step.png -s plan.schedule=zb_h1
-    flopcast timeline SCENARIO --trace step.json
     """
     from sim import load_scenario
     from sim.report.figures import check_paths
@@ -191,10 +199,6 @@ def compare_schedules(
 
     A schedule that needs several chunks a rank gets two (modular a layer a chunk), one that cuts sequences four slices,
     where the plan sets nothing else; the table says so. What the scenario cannot take is listed with the reason.
-
-    \b
-    flopcast compare-schedules SCENARIO
-    flopcast compare-schedules SCENARIO --schedules 1f1b,interleaved,zb_v --png schedules.png
     """
     from sim import load_scenario
     from sim.report.scene import show_step
@@ -209,7 +213,7 @@ def compare_schedules(
     if names == []:
         raise SpecError("--schedules is empty; name some, such as 1f1b,zb_v, or leave it out for all")
     question = load_scenario(scenario, overrides or (), profile)
-    with _progress() as report:
+    with spinner("schedules") as report:
         comparison = compare(question, names, engine, report)
         if figures:
             scenes = []
@@ -233,24 +237,6 @@ def _check_figures(png: Path | None, svg: Path | None) -> None:
     for path, ending in ((png, ".png"), (svg, ".svg")):
         if path is not None:
             check_paths([path], (ending,))
-
-
-def _progress() -> Any:
-    """Which schedule is at work, on a terminal only; a context manager that yields the function to tell it."""
-    from contextlib import contextmanager
-
-    from rich.console import Console
-
-    @contextmanager
-    def showing() -> Any:
-        out = Console(stderr=True)
-        if not out.is_terminal or not sys.stderr.isatty():
-            yield lambda name: None
-            return
-        with out.status("schedules") as status:
-            yield lambda name: status.update(name)
-
-    return showing()
 
 
 def _print_json(data: Any) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sim.commands.progress import progress_bar
 from sim.commands.search_words import read_degrees, read_fields, read_range, write_scenario
 from sim.errors import SpecError
 
@@ -103,7 +100,7 @@ def search(
     if sweep:
         _sweep(given, sweep, options, figure, as_json)
         return
-    with _progress("plans priced") as progress:
+    with progress_bar("plans priced") as progress:
         result = run(given, top=top, progress=progress, jobs=jobs, save=save, **options)
     answers = _answers(result, None if batch is not None else original, own, named, asked)
     if output is not None:
@@ -162,7 +159,7 @@ def _answers(result: Any, original: Any, own: bool, named: dict[str, Any], asked
     if asked["--pareto"]:
         found["pareto"] = True
     if asked["--sensitivity"]:
-        with _progress("values looked at") as progress:
+        with progress_bar("values looked at") as progress:
             found["sensitivity"] = cost_of_values(result, progress=progress)
     if asked["--rules"]:
         found["rules"] = megatron_rules(result)
@@ -172,7 +169,7 @@ def _answers(result: Any, original: Any, own: bool, named: dict[str, Any], asked
 def _sweep(scenario: Any, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
     from sim.search import sweep
 
-    with _progress("points searched") as progress:
+    with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
     if figure is not None:
         from sim.report.figures import save
@@ -210,29 +207,3 @@ def _print_fields(scenario: Any, as_json: bool) -> None:
     from sim.report.text import console
 
     console().print(fields_view(fields))
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, once the work has taken a second."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    begun = time.perf_counter()
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task: list[Any] = []
-
-    def advance(done: int, size: int) -> None:
-        if not task and time.perf_counter() - begun > 1.0:
-            bar.start()
-            task.append(bar.add_task(what, total=size))
-        if task:
-            bar.update(task[0], completed=done)
-
-    try:
-        yield advance
-    finally:
-        bar.stop()

@@ -8,7 +8,7 @@ import typer
 
 from sim.commands.options import AsJson, Png, Svg
 from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
-from sim.errors import SpecError
+from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
     from sim.specs import Scenario
@@ -25,7 +25,7 @@ def shortest(
     batches: Annotated[str | None, typer.Option(help="Batches to try, in sequences: 512,1024.")] = None,
     within: Annotated[str | None, typer.Option(help="Also the cheapest run that ends in time: '60 d'.")] = None,
     budget: Annotated[str | None, typer.Option(help="Also the shortest run for so much money: 50M.")] = None,
-    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Of model, cluster, training, stack.")
     ] = None,
@@ -45,11 +45,10 @@ def shortest(
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
     from sim.report.figures import check_paths, save
-    from sim.scaling.goal import goal_of
-    from sim.scaling.ramp import parse_ramp
+    from sim.scaling.goal import goal_of_model
+    from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.training_time import shortest as run
     from sim.units import parse, parse_count
-    from sim.work.params import total_params
 
     paths = [path for path in (png, svg) if path is not None]
     check_paths(paths)
@@ -58,14 +57,19 @@ def shortest(
     if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
         nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
         asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
-    goal = goal_of(
-        float(total_params(asked.model)),
+    goal = goal_of_model(
+        asked.model,
         tokens=None if tokens is None else parse_count(tokens, "tokens"),
         loss=None if loss is None else parse_count(loss, "loss"),
         batch_law=batch_law,
         critical_batch=None if critical_batch is None else parse_count(critical_batch, "critical_batch"),
     )
+    grown = None
+    if ramp is not None:
+        grown = best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
     limit = None if within is None else parse(within, "s")
+    if limit is not None:
+        require_positive(within=limit)
     money = None if budget is None else parse_count(budget, "budget")
     with progress_bar("batches priced and plans run") as progress:
         frontier = run(
@@ -74,7 +78,7 @@ def shortest(
             gpus=sizes,
             batches=None if batches is None else _sizes(batches),
             terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
-            ramp=None if ramp is None else parse_ramp(ramp),
+            ramp=grown,
             layered=layered,
             progress=progress,
         )

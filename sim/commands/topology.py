@@ -13,16 +13,27 @@ def topology(
     nodes: Annotated[
         int | None, typer.Option(help="Nodes of a machine of the same design; the cluster's if not given.")
     ] = None,
+    collectives: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Switches and cables of a cluster's network by level, and its bisection bandwidth."""
+    from sim.errors import SpecError
     from sim.network.topology import build_topology
     from sim.specs import ClusterSpec, load_preset
     from sim.specs.loading import resolve
 
+    if gpus is not None and collectives is None:
+        raise SpecError("--gpus says over how many GPUs collectives run; add --collectives with a size, such as '1 GB'")
+
     spec = ClusterSpec.read(resolve(load_preset("clusters", cluster), "cluster"), cluster)
     machine = build_topology(spec, nodes)
     facts = _facts(machine, spec)
+    if collectives is not None:
+        facts["collectives"] = _collectives(machine, spec, collectives, machine.num_gpus if gpus is None else gpus)
     if as_json:
         typer.echo(json.dumps(facts, indent=2, allow_nan=False))
     else:
@@ -31,8 +42,12 @@ def topology(
 
 def _facts(machine: Any, spec: Any) -> dict[str, Any]:
     """Everything the command prints; bandwidths per direction."""
+    from sim.network.routing import expected_max_load
     from sim.network.topology import bisection_bytes_per_s, cable_counts, switch_counts
 
+    leaf, subflows = machine.levels[0], spec.network.subflows
+    hashed = spec.network.routing == "ecmp" and leaf.uplinks > 0
+    fullest = expected_max_load(leaf.uplinks * subflows, leaf.uplinks) / subflows if hashed else None
     bisection = bisection_bytes_per_s(machine)
     full = machine.num_gpus * spec.inter_node_bandwidth_bytes_per_s / 2
     cables = cable_counts(machine)
@@ -67,14 +82,28 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
         "nic_bytes_per_s": spec.inter_node_bandwidth_bytes_per_s * machine.gpus_per_node / machine.nics_per_node,
         "bisection_bytes_per_s": bisection,
         "share_of_full_bisection": bisection / full,
+        "fullest_cable_by_hash": fullest,
     }
 
 
-def _show(facts: dict[str, Any]) -> None:
-    from rich.table import Table
+def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any]:
+    """Seconds of every collective, and the buffer over them."""
+    from sim.errors import SpecError
+    from sim.network.collective_flows import collective_times
+    from sim.units import parse
 
+    nbytes = parse(size, "bytes")
+    if not nbytes > 0:
+        raise SpecError(f"collectives of {size}: give a size above zero, such as '1 GB'")
+    times = collective_times(machine, gpus, nbytes, spec.network)
+    rows = [{"name": name, "time_s": time, "algbw_bytes_per_s": nbytes / time} for name, time in times.items()]
+    return {"gpus": gpus, "bytes": nbytes, "times": rows}
+
+
+def _show(facts: dict[str, Any]) -> None:
     from sim.report.text import console
-    from sim.units import show
+    from sim.table import Table
+    from sim.units import show, show_time
 
     out = console()
     shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
@@ -103,3 +132,14 @@ def _show(facts: dict[str, Any]) -> None:
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} each way, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send"
     )
+    if facts["fullest_cable_by_hash"]:
+        out.print(
+            f"Hashed paths: of as many flows as cables up from a {facts['levels'][0]['name']}, the fullest carries "
+            f"{facts['fullest_cable_by_hash']:.1f}"
+        )
+    if "collectives" in facts:
+        asked = facts["collectives"]
+        out.print(f"Collectives of {show(asked['bytes'], 'B')} over {asked['gpus']:,} GPUs, if only links take time")
+        for row in asked["times"]:
+            speed = show(row["algbw_bytes_per_s"], "B/s")
+            out.print(f"  {row['name']:<27}{show_time(row['time_s']):>9}  {speed:>9} of the buffer")

@@ -16,7 +16,7 @@ def train(
     tokens: Annotated[str | None, typer.Option(help="Token budget, instead of the scenario's.")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of a token budget.")] = None,
     batch_law: Annotated[str, typer.Option(help="Critical batch, for --loss.")] = "kaplan-2020",
-    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
     mtbf: Mtbf = None,
     restart: Restart = "10 min",
     spares: Spares = None,
@@ -31,7 +31,6 @@ def train(
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
     from sim import load_scenario
     from sim.report.figures import check_paths, save
-    from sim.scaling.ramp import parse_ramp
     from sim.scaling.training import train as run
     from sim.units import parse_count
 
@@ -43,7 +42,7 @@ def train(
         tokens=None if tokens is None else parse_count(tokens, "tokens"),
         loss=None if loss is None else parse_count(loss, "loss"),
         batch_law=batch_law,
-        ramp=None if ramp is None else parse_ramp(ramp),
+        ramp=ramp,
         terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
     )
     if as_json:

@@ -3,6 +3,9 @@
 Papers that quote such a figure seldom define it. Here every group (the ranks of a pipeline, each ring that sums
 gradients) is cut into halves, and what crosses the cuts, both directions together, is divided by the time the traffic
 takes by the cost model. The traffic's own time counts, not the step's: compute in between is not the network's.
+
+With scatter/gather a send ends when the receivers have gathered the tensor over NVLink: Megatron-LM's timers stand
+around both (NVIDIA/Megatron-LM:megatron/p2p_communication.py, 2021, `_communicate`).
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from dataclasses import dataclass
 
 from sim.costs.block import pricing
 from sim.costs.collectives import all_reduce, reduce_scatter, send
-from sim.costs.stage import sent_bytes
-from sim.network.placement import data_group, hop_crosses_domains
+from sim.costs.replicas import Held, held_by
+from sim.costs.stage import send_seconds, sent_bytes
+from sim.network.placement import data_group, hop_crosses_domains, tensor_group
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import deal_stages, stage_params
+from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +36,26 @@ class CutTraffic:
     bytes_per_s: float
 
 
-def pipeline_cut(scenario: Scenario) -> CutTraffic:
+def pipeline_cut(scenario: Scenario, *, gathered: bool = True) -> CutTraffic:
     """Activations and their gradients between the two halves of all pipelines.
 
     The GPUs of the two middle ranks send at once: an activation forward and a gradient back, as in the steady state of
     1F1B. With scatter/gather or sequence parallelism each tensor-parallel rank sends its share, else all of it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    gathered : bool
+        The time goes on until the receivers have gathered what was scattered; else until it has left the network.
     """
     plan = scenario.plan
     if plan.pp == 1:
         return CutTraffic(0, 0.0, 0.0)
     cut, _, fabric = pricing(scenario)
     share = sent_bytes(scenario, cut)
-    seconds = float(send(share, hop_crosses_domains(plan.pp // 2 - 1, plan.pp // 2, plan, scenario.cluster), fabric))
+    crosses = bool(hop_crosses_domains(plan.pp // 2 - 1, plan.pp // 2, plan, scenario.cluster))
+    charged = send_seconds(scenario, cut, tensor_group(plan, scenario.cluster), fabric)[crosses]
+    seconds = float(charged if gathered else send(share, crosses, fabric))
     senders = 2 * plan.tp * plan.num_replicas
     return CutTraffic(senders, senders * share, senders * share / seconds)
 
@@ -53,6 +65,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
 
     A ring crosses a cut twice, once each way, and carries 2 (n−1)/n of the gradients over every hop of an all-reduce,
     half of that in a reduce-scatter (ZeRO). Groups of different pipeline ranks reduce at once, each at its own rate.
+    Experts' gradients, summed over fewer GPUs, are left out.
     """
     plan, model = scenario.plan, scenario.model
     n = plan.num_replicas
@@ -64,8 +77,10 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     stages = deal_stages(model, plan)
     nbytes, rate = 0.0, 0.0
     for rank in range(plan.pp):
-        params = sum(stage_params(stage, model, plan.tp) for stage in stages if stage.index % plan.pp == rank)
-        grads = params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+        held = sum(
+            (held_by(each, model, plan.tp, plan.ep) for each in stages if each.index % plan.pp == rank), Held(0.0)
+        )
+        grads = (held.params - held.experts) * GRADIENT_WIDTH[scenario.stack.gradient_precision]
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads
         nbytes += crossing
         rate += crossing / float(collective(grads, group, fabric))

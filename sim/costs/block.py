@@ -8,16 +8,17 @@ from enum import StrEnum
 
 import numpy as np
 
-from sim.costs.collectives import COLLECTIVES, Fabric
+from sim.costs.collectives import Fabric, collective_time
 from sim.costs.compute import ComputeModel
-from sim.network.placement import Group, context_group, tensor_group
+from sim.network.placement import Group, context_group, expert_group, tensor_group
 from sim.specs import GpuSpec, Profile, Scenario
-from sim.work.layers import Cut, layer_work
+from sim.work.layers import layer_work
 from sim.work.operations import BlockWork, Cause, Collective, Number, Phase
+from sim.work.pieces import Cut
 
 Array = np.ndarray
 Groups = dict[str, Group]
-"""Group of every kind of collective inside a layer: tp, cp."""
+"""Group of every kind of collective inside a layer: tp, cp, ep."""
 
 
 class Part(StrEnum):
@@ -31,6 +32,7 @@ class Part(StrEnum):
     HOST = "host_wait"
     TENSOR_PARALLEL = "tensor_parallel_comm"
     CONTEXT_PARALLEL = "context_parallel_comm"
+    EXPERT_PARALLEL = "expert_parallel_comm"
     DATA_PARALLEL = "data_parallel_comm"
 
 
@@ -75,6 +77,7 @@ def cut_of(scenario: Scenario) -> Cut:
         cp=plan.cp,
         fp8=training.precision == "fp8",
         slices=plan.sequence_slices,
+        ep=plan.ep,
     )
 
 
@@ -108,7 +111,8 @@ def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
 def model_groups(scenario: Scenario) -> Groups:
     """The groups over which one layer of the scenario is cut."""
     plan, cluster = scenario.plan, scenario.cluster
-    return {"tp": tensor_group(plan, cluster), "cp": context_group(plan, cluster)}
+    placed = {"tp": tensor_group, "cp": context_group, "ep": expert_group}
+    return {name: place(plan, cluster) for name, place in placed.items()}
 
 
 def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: Fabric) -> BlockCosts:
@@ -133,6 +137,7 @@ def costs_by_recompute(
     """
     work = works[0]
     forward = _phase(work.forward, compute, groups, fabric)
+    _add_exposed_tokens(forward, (work.forward,), groups, fabric)
     input_grad = _phase(work.input_grad, compute, groups, fabric)
     weight_grad = _phase(work.weight_grad, compute, groups, fabric)
     gradients: dict[Part, Number] = {}
@@ -144,7 +149,11 @@ def costs_by_recompute(
     budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
     exposed = fabric.exposed(groups["tp"], nbytes, beside, budget)
     gradients[Part.TENSOR_PARALLEL] = gradients.get(Part.TENSOR_PARALLEL, 0.0) + exposed
+    _add_exposed_tokens(gradients, (work.input_grad, work.weight_grad), groups, fabric)
     talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
+    # Launches run ahead of the GPU, but not past a wait: for the slowest host of a tensor-parallel group, or for the
+    # GPU's word how many tokens come to each expert.
+    ahead = ~talk["tp"] & (not any(item.group == "ep" for item in work.forward.collectives))
     of_forward = compute.host_time((work.forward,), talk)
     of_gradients = compute.host_time((work.input_grad, work.weight_grad), talk, backward=True)
     weight_share = compute.host_time((work.weight_grad,), talk, backward=True) / np.maximum(of_gradients, 1e-30)
@@ -158,8 +167,10 @@ def costs_by_recompute(
         whole = each.recompute is work.forward
         first, second = dict(forward), dict(gradients)
         again = dict(forward) if whole else _phase(each.recompute, compute, groups, fabric)
+        if not whole:
+            _add_exposed_tokens(again, (each.recompute,), groups, fabric)
         launches = (of_forward, of_forward if whole else compute.host_time((each.recompute,), talk), of_gradients)
-        waited = _wait_for_host((first, again, second), launches, ~talk["tp"])[-1]
+        waited = _wait_for_host((first, again, second), launches, ahead)[-1]
         second[Part.RECOMPUTE] = sum(again.values())
         answers.append(BlockCosts(first, second, at_peak, sum(weight_grad.values()) + weight_share * waited))
     return answers
@@ -169,7 +180,8 @@ def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Numb
     """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
 
     Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
-    Tensor-parallel ranks wait at every collective for the slowest of their hosts, and gain nothing.
+    Where they may not (`ahead`: tensor-parallel ranks wait at every collective for the slowest of their hosts) nothing
+    is gained.
     """
     gaps = [np.maximum(0.0, host - sum(parts.values())) for parts, host in zip(passes, launches, strict=True)]
     in_hand = np.maximum(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes))
@@ -186,6 +198,9 @@ def _phase(phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric) 
     communication = _collective_time(phase, groups["tp"], fabric, overlapped=False)
     if np.any(communication):
         parts[Part.TENSOR_PARALLEL] = communication
+    tokens = sum(collective_time(item, groups["ep"], fabric) for item in of_experts(phase, overlapped=False))
+    if np.any(tokens):
+        parts[Part.EXPERT_PARALLEL] = tokens
     exchange = _context_time(phase, parts.get(Part.ATTENTION, 0.0), groups["cp"], fabric)
     if np.any(exchange):
         parts[Part.CONTEXT_PARALLEL] = exchange
@@ -198,7 +213,23 @@ def _of_tensor(phase: Phase, overlapped: bool) -> Iterator[Collective]:
 
 def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: bool) -> Number:
     chosen = _of_tensor(phase, overlapped)
-    return sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen)
+    return sum(collective_time(item, group, fabric) for item in chosen)
+
+
+def of_experts(phase: Phase, overlapped: bool) -> list[Collective]:
+    """The phase's exchanges of tokens, those that compute waits for or those beside it."""
+    return [item for item in phase.collectives if item.group == "ep" and item.overlapped is overlapped]
+
+
+def _add_exposed_tokens(parts: dict[Part, Number], phases: Sequence[Phase], groups: Groups, fabric: Fabric) -> None:
+    """What tokens on their way beside another micro-batch's computation add to a pass of as much computation."""
+    items = [item for phase in phases for item in of_experts(phase, overlapped=True)]
+    if items:
+        group = groups["ep"]
+        seconds = sum(collective_time(item, group, fabric) for item in items)
+        compute = sum(each for name, each in parts.items() if name in _PART_OF.values())
+        exposed = fabric.exposed(group, sum(item.nbytes for item in items), seconds, compute)
+        parts[Part.EXPERT_PARALLEL] = parts.get(Part.EXPERT_PARALLEL, 0.0) + exposed
 
 
 def _context_time(phase: Phase, attention: Number, group: Group, fabric: Fabric) -> Number:
@@ -207,7 +238,7 @@ def _context_time(phase: Phase, attention: Number, group: Group, fabric: Fabric)
     A ring of cp steps computes on its own block first and cannot hide behind the last block's attention.
     """
     chosen = [item for item in phase.collectives if item.group == "cp"]
-    seconds = sum(COLLECTIVES[item.kind](item.nbytes, group, fabric) for item in chosen)
+    seconds = sum(collective_time(item, group, fabric) for item in chosen)
     nbytes = sum(item.nbytes for item in chosen)
     beside = any(item.overlapped for item in chosen)
     return fabric.exposed(group, nbytes, seconds, attention * (1.0 - 1.0 / group.size) if beside else 0.0)

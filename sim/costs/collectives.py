@@ -14,7 +14,7 @@ from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
-from sim.work.operations import Number
+from sim.work.operations import Collective, Number
 
 #: Bus bandwidth of NCCL's double binary tree relative to its ring, between nodes (NVIDIA/nccl:src/graph/tuning.cc).
 _TREE_BANDWIDTH = 0.92
@@ -47,21 +47,36 @@ class Fabric:
 
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
+        return self._over_cards(group, self.network_bytes_per_s)
+
+    def _over_cards(self, group: Group, bytes_per_s: Number) -> Number:
         shared = self.network.shared_efficiency or self.network.efficiency
         efficiency = np.where(group.shares_network, shared, self.network.efficiency)
-        return efficiency * self.network_bytes_per_s * group.per_domain
+        return efficiency * bytes_per_s * group.per_domain
 
     def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
-        """Of a collective that moves `nbytes` in `seconds` beside compute, the share of its time that is really hidden.
+        """Of a collective in which a rank moves `nbytes` in `seconds` beside compute, the time's share really hidden.
 
-        Between domains the same ring still runs over NVLink, for the part of the time that its slower links leave it.
+        What passes through memory is taken from the compute beside it byte by byte, however long it takes: on a slow
+        network a smaller share of the time, but for the SMs that are held until the end. Between domains the same
+        ring still runs over NVLink, and the larger of the two counts.
         """
         if np.max(group.num_domains) <= 1:
             return self.nvlink.hidden_share
+        seconds = np.maximum(seconds, 1e-30)
         inside = _transfer(nbytes, self.inside_domain(group), self.nvlink) * (np.asarray(group.per_domain) > 1)
-        stolen = (1.0 - self.nvlink.hidden_share) * inside / np.maximum(np.maximum(inside, seconds), 1e-30)
-        between = 1.0 - np.maximum(stolen, 1.0 - self.network.hidden_share)
+        over_nvlink = (1.0 - self.nvlink.hidden_share) * np.minimum(inside / seconds, 1.0)
+        between = 1.0 - np.maximum(over_nvlink, self._over_network(group, nbytes, seconds))
         return np.where(np.asarray(group.num_domains) > 1, between, self.nvlink.hidden_share)
+
+    def _over_network(self, group: Group, nbytes: Number, seconds: Number) -> Number:
+        """Share of the time that traffic between domains takes from compute."""
+        network = self.network
+        rate: Number = 1.0
+        if network.hidden_at_bytes_per_s is not None:
+            there = _transfer(nbytes, self._over_cards(group, network.hidden_at_bytes_per_s), network)
+            rate = np.minimum(there / seconds, 1.0)
+        return (1.0 - network.hidden_share) * (network.held_part + (1.0 - network.held_part) * rate)
 
     def exposed(self, group: Group, nbytes: Number, seconds: Number, budget: Number) -> Number:
         """What collectives of `seconds` lengthen compute by, when they may run beside `budget` of it.  [s]"""
@@ -163,21 +178,27 @@ def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Num
 
 
 def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
-    """Time of an all-reduce that NVLink's switches add up (NVLS), with rings between domains.  [s]
+    """Time of an all-reduce that NVLink's switches add up (NVLS), with a tree between domains.  [s]
 
     Of g members each sends its buffer to be added and its part of the sum to be handed out, (g+1)/g of the buffer.
-    Between N domains every member's part goes round a ring of its own. The buffer passes both in pieces, one behind
-    the other, so that the slower of the two sets the pace. Infinite where the profile knows of no such switches.
+    Between domains every member's part climbs a tree of its own and comes back. The buffer passes both in pieces, one
+    behind the other, so that the slower of the two sets the pace. Two domains exchange what they have; of more, those
+    within the tree relay for two others, which halves the pace [1]_. Infinite where the profile knows of no such
+    switches.
+
+    .. [1] NVIDIA/nccl:src/graph/tuning.cc: the bus bandwidth of NVLS trees, bwInter/2 beyond two nodes.
     """
     if fabric.nvlink.in_switch_efficiency is None:
         return np.full(np.broadcast(nbytes, group.size).shape, np.inf)
     members, domains = group.per_domain, group.num_domains
     reached = fabric.nvlink.in_switch_efficiency * fabric.nvlink_bytes_per_s
     inside = _transfer(nbytes * (members + 1) / members, reached, fabric.nvlink)
-    rings = _transfer(2 * (domains - 1) / domains * nbytes, fabric.between_domains(group), fabric.network)
+    crossing = _transfer(nbytes, fabric.between_domains(group), fabric.network)
+    relays = np.where(np.asarray(domains) > 2, 2.0, 1.0)
     latency = fabric.nvlink.base_latency_s + 2 * fabric.nvlink.hop_latency_s
-    between = fabric.network.base_latency_s + 2 * (domains - 1) * fabric.network.hop_latency_s
-    seconds = latency + np.where(domains > 1, np.maximum(inside, rings) + between, inside)
+    levels = np.ceil(np.log2(np.maximum(domains, 1)))
+    between = fabric.network.base_latency_s + 2 * levels * fabric.network.hop_latency_s
+    seconds = latency + np.where(domains > 1, relays * np.maximum(inside, crossing) + between, inside)
     return np.where(members > 1, seconds, np.inf)
 
 
@@ -208,4 +229,40 @@ def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
     return link.base_latency_s + link.hop_latency_s + nbytes / (link.p2p_efficiency * bandwidth)
 
 
+def all_to_all(nbytes: Number, group: Group, fabric: Fabric, copies: int = 1) -> Number:
+    """Time of an all-to-all in which each rank hands out `nbytes`, the n-th part of it to itself.  [s]
+
+    Every rank sends (g−1)/n over NVLink and, over its own card, the (n−g)/n for other domains, both at once.
+
+    Parameters
+    ----------
+    nbytes : float or array
+        What each rank has for all. [bytes]
+    group : Group
+    fabric : Fabric
+    copies : int
+        Of every piece, to ranks of which several may be in one domain: a piece crosses to a domain once and is handed
+        on by NVLink, N (1 − (1 − 1/N)^k) crossings to N domains instead of k [1]_. 1: pieces have nothing in common.
+
+    .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.2, for routing that is even.
+    """
+    fabric = fabric.of_operation("all_to_all")
+    n, domains, members = group.size, np.asarray(group.num_domains, dtype=float), group.per_domain
+    away = nbytes * (n - members) / n
+    sent = away * np.minimum(1.0, domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies)
+    handed_on = away * (members - 1) / members if copies > 1 else 0.0
+    inside = _transfer(nbytes * (members - 1) / n + handed_on, fabric.inside_domain(group), fabric.nvlink)
+    outside = _transfer(sent, fabric.between_domains(group) / members, fabric.network)
+    base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
+    latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s
+    return np.where(n > 1, np.where(domains > 1, np.maximum(inside, outside), inside) + latency, 0.0)
+
+
 COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}
+
+
+def collective_time(item: Collective, group: Group, fabric: Fabric) -> Number:
+    """Time of a collective of a block.  [s]"""
+    if item.kind == "all_to_all":
+        return all_to_all(item.nbytes, group, fabric, item.copies)
+    return COLLECTIVES[item.kind](item.nbytes, group, fabric)

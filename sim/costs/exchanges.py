@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs.block import block_costs, model_groups, pricing
-from sim.costs.collectives import COLLECTIVES, Fabric
+from sim.costs.block import block_costs, model_groups, of_experts, pricing
+from sim.costs.collectives import Fabric, collective_time
 from sim.costs.compute import ComputeModel
-from sim.costs.stage import head_params
-from sim.costs.zero import gather_s, gathered_widths, scatter_s
-from sim.network.placement import Group, data_group
+from sim.costs.replicas import Held, Replicas, away, replicas_of
+from sim.costs.stage import blocks_of, model_blocks
+from sim.costs.zero import gathered_widths, sharded_block
+from sim.network.placement import Group
 from sim.specs import Scenario
-from sim.work.layers import embedding_work, head_work, layer_work
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import Stage, stage_params
+from sim.work.stages import Stage
 
 Array = np.ndarray
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
@@ -37,7 +37,7 @@ class Exchange:
     seconds : with the machine to themselves. [s]
     nbytes : that each member sends. [bytes]
     budget : compute that may hide them. [s]
-    hidden_share : of their time within the budget, what is really hidden.
+    hidden_share : of their time within the budget, the share that is really hidden.
     """
 
     group: str
@@ -45,7 +45,7 @@ class Exchange:
     seconds: Array
     nbytes: Array
     budget: Array
-    hidden_share: float
+    hidden_share: Array
 
 
 @dataclass(slots=True)
@@ -70,25 +70,20 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     visits : float
         As in `sim.costs.stage.stage_costs`.
     """
-    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    plan = scenario.plan
     cut, compute, fabric = pricing(scenario)
-    groups = model_groups(scenario)
-    groups["dp"] = data_group(plan, scenario.cluster)
-    blocks = (
-        (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
-        (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
-        (head_work(model, stack, cut), head_params(scenario)),
-    )
+    replicas = replicas_of(scenario)
+    groups = model_groups(scenario) | {"dp": replicas.data}
     tables = []
-    for (work, params), width in zip(blocks, gathered_widths(scenario), strict=True):
+    for (work, held), width in zip(model_blocks(scenario, cut), gathered_widths(scenario), strict=True):
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
-        if plan.zero_stage >= 2 and plan.num_replicas > 1:
+        if plan.zero_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
             costs = block_costs(work, compute, groups, fabric)
             budgets = float(costs.forward_s), float(costs.backward_s)
-            _zero(table, params, width, budgets, scenario, groups["dp"], fabric, visits)
+            _zero(table, held, width, budgets, scenario, replicas, fabric, visits)
         tables.append(table)
-    counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
+    counts = blocks_of(stages, scenario.model)
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         rows = [table.get(key) or _rows() for table in tables]
@@ -96,9 +91,17 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
             np.array([[getattr(row, name) for row in block] for block in rows]).T @ counts.T
             for name in ("seconds", "nbytes", "budget")
         )
-        share = fabric.hidden_share(groups[key[0]], nbytes.max(), seconds.max())
-        found.append(Exchange(*key, seconds, nbytes, budget, float(share)))
+        hidden = np.array([[_hidden_s(row, groups[key[0]], fabric) for row in block] for block in rows]).T @ counts.T
+        found.append(Exchange(*key, seconds, nbytes, budget, hidden / np.maximum(seconds, 1e-30)))
     return tuple(found)
+
+
+def _hidden_s(row: _Row, group: Group, fabric: Fabric) -> float:
+    """What compute hides of a row's collectives where all of them run beside it.  [s]"""
+    if row.seconds == 0:
+        return 0.0
+    moved = row.nbytes * group.size / (group.size - 1)
+    return float(row.seconds * fabric.hidden_share(group, moved, row.seconds))
 
 
 def _rows() -> list[_Row]:
@@ -125,6 +128,8 @@ def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[
         waits = [item for item in phase.collectives if item.group == "tp" and not item.overlapped]
         _add(table, ("tp", False), row, *_moved(waits, groups["tp"], fabric))
         context = [item for item in phase.collectives if item.group == "cp"]
+        tokens = of_experts(phase, overlapped=False)
+        _add(table, ("ep", False), row, *_moved(tokens, groups["ep"], fabric))
         beside = any(item.overlapped for item in context)
         budget = 0.0
         if beside:
@@ -134,6 +139,16 @@ def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[
     if hidden:
         beside_it = _compute_s(work.weight_grad, compute) + _compute_s(work.input_grad, compute, Cause.MATMUL)
         _add(table, ("tp", True), INPUT_GRAD, *_moved(hidden, groups["tp"], fabric), beside_it)
+    # Tokens on their way beside computation share a pass's, forward, recomputed, or both gradients'.
+    passes = (
+        (FORWARD, (work.forward,)),
+        (INPUT_GRAD, (work.recompute,)),
+        (INPUT_GRAD, (work.input_grad, work.weight_grad)),
+    )
+    for row, together in passes:
+        tokens = [item for phase in together for item in of_experts(phase, overlapped=True)]
+        budget = sum(_compute_s(phase, compute) for phase in together)
+        _add(table, ("ep", True), row, *_moved(tokens, groups["ep"], fabric), budget)
 
 
 def _compute_s(phase: Phase, compute: ComputeModel, only: Cause | None = None) -> float:
@@ -144,7 +159,7 @@ def _moved(items: Iterable[Collective], group: Group, fabric: Fabric) -> tuple[f
     """(seconds, bytes that each member sends) of collectives one after the other."""
     seconds = nbytes = 0.0
     for item in items:
-        seconds += float(COLLECTIVES[item.kind](item.nbytes, group, fabric))
+        seconds += float(collective_time(item, group, fabric))
         passes = 2.0 if item.kind == "all_reduce" else 1.0
         nbytes += float(passes * item.nbytes * (group.size - 1) / group.size)
     return seconds, nbytes
@@ -152,25 +167,25 @@ def _moved(items: Iterable[Collective], group: Group, fabric: Fabric) -> tuple[f
 
 def _zero(
     table: _Table,
-    params: float,
+    held: Held,
     width: int,
     budgets: tuple[float, float],
     scenario: Scenario,
-    group: Group,
+    replicas: Replicas,
     fabric: Fabric,
     visits: float,
 ) -> None:
     """Gathers and reductions of ZeRO stages 2 and 3, as `sim.costs.stage.zero_traffic` prices them."""
     plan, stack = scenario.plan, scenario.stack
-    share, ring = visits / scenario.num_microbatches, (group.size - 1) / group.size
-    weights, grads = params * width, params * GRADIENT_WIDTH[stack.gradient_precision]
+    share, sharded = visits / scenario.num_microbatches, sharded_block(held, width, scenario, replicas, fabric)
+    sent, grad_width = float(away(held, replicas)), GRADIENT_WIDTH[stack.gradient_precision]
     if plan.zero_stage == 3:
-        seconds = float(gather_s(weights, stack, group, fabric)) * share
+        seconds = float(sharded.gather) * share
         for row, budget in zip((FORWARD, INPUT_GRAD), budgets, strict=True):
-            _add(table, ("dp", stack.overlap_param_gather), row, seconds, weights * ring * share, budget)
+            _add(table, ("dp", stack.overlap_param_gather), row, seconds, sent * width * share, budget)
     if plan.zero_stage == 3 or visits > 1:
-        seconds = float(scatter_s(grads, stack, group, fabric)) * share
+        seconds = float(sharded.scatter) * share
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and stack.overlap_param_gather == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
-        _add(table, ("dp", stack.overlap_grad_reduce), INPUT_GRAD, seconds, grads * ring * share, budget)
+        _add(table, ("dp", stack.overlap_grad_reduce), INPUT_GRAD, seconds, sent * grad_width * share, budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,15 @@ import numpy as np
 from sim.costs.block import Part, block_costs, model_groups, pricing
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, send
 from sim.costs.compute import ComputeModel
+from sim.costs.replicas import Held, Replicas, held_by, replicas_of, summed_over
 from sim.costs.zero import gathered_widths, with_zero_traffic, zero_visits
-from sim.network.placement import Group, data_group, hop_crosses_domains, tensor_group
-from sim.specs import Scenario
-from sim.work.layers import Cut, embedding_work, head_work, layer_work
-from sim.work.operations import Number
+from sim.network.placement import Group, hop_crosses_domains, tensor_group
+from sim.specs import ModelSpec, Scenario
+from sim.work.layers import embedding_work, head_work, layer_work
+from sim.work.operations import BlockWork, Number
 from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
-from sim.work.stages import Stage, deal_stages, stage_params
+from sim.work.pieces import Cut
+from sim.work.stages import DENSE_LAYER, EMBEDDING, LAYER, Stage, deal_stages, stage_params
 
 Array = np.ndarray
 
@@ -101,18 +104,10 @@ def stage_costs(
 
     visits = zero_visits(plan.num_chunks, scenario.num_microbatches, visits)
     blocks = [
-        with_zero_traffic(block_costs(work, compute, groups, fabric), params, gathered, scenario, fabric, visits)
-        for (work, params), gathered in zip(
-            (
-                (layer_work(model, stack, cut), stage_params(Stage(0, 1, False, False), model, plan.tp)),
-                (embedding_work(model, stack, cut), stage_params(Stage(0, 0, True, False), model, plan.tp)),
-                (head_work(model, stack, cut), head_params(scenario)),
-            ),
-            gathered_widths(scenario),
-            strict=True,
-        )
+        with_zero_traffic(block_costs(work, compute, groups, fabric), held, gathered, scenario, fabric, visits)
+        for (work, held), gathered in zip(model_blocks(scenario, cut), gathered_widths(scenario), strict=True)
     ]
-    counts = np.array([(s.num_layers, s.has_embedding, s.has_head) for s in stages], dtype=float)
+    counts = blocks_of(stages, model)
 
     def spread(tables: list[dict[Part, float]]) -> dict[Part, Array]:
         parts = {part for table in tables for part in table}
@@ -122,7 +117,8 @@ def stage_costs(
     forward[Part.HOST] = forward.get(Part.HOST, 0.0) + np.full(len(stages), stack.forward_setup_s)
     send_forward, send_backward = _sends(scenario, cut, fabric, home, len(stages) // copies)
     reduce, tail, gather, optimizer = _once_a_step(scenario, stages, home, copies, compute, fabric, visits)
-    params = np.array([stage_params(stage, model, plan.tp) for stage in stages])
+    params = np.array([stage_params(stage, model, plan.tp, plan.ep) for stage in stages])
+    average = float(params.sum() / plan.pp)
     return StageCosts(
         stages=stages,
         forward=forward,
@@ -140,16 +136,36 @@ def stage_costs(
         step_setup=stack.step_setup_s,
         tied_embedding=0.0 if home[0] == home[len(stages) // copies - 1] else _tied_embedding(scenario, fabric),
         hidden_share=float(
-            fabric.hidden_share(data_group(plan, scenario.cluster), _gradient_bytes(scenario, stages), reduce.mean())
+            fabric.hidden_share(replicas_of(scenario).data, reduced_bytes(average, scenario), reduce.mean())
         ),
         notes=frozenset(compute.notes),
     )
 
 
-def _gradient_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
-    """Gradients on the average GPU. [bytes]"""
-    params = sum(stage_params(stage, scenario.model, scenario.plan.tp) for stage in stages) / scenario.plan.pp
-    return params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+def reduced_bytes(params: Number, scenario: Scenario) -> Number:
+    """What a rank sends, but for its own share, to sum so many gradients: an all-reduce sends them twice.  [bytes]"""
+    passes = 2.0 if scenario.plan.zero_stage == 0 else 1.0
+    return passes * params * GRADIENT_WIDTH[scenario.stack.gradient_precision]
+
+
+def model_blocks(scenario: Scenario, cut: Cut) -> list[tuple[BlockWork, Held]]:
+    """What stages are made of: a layer, the embedding, the head; and a layer without experts where the first are so."""
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    layer, embedding, dense = (held_by(each, model, plan.tp, plan.ep) for each in (LAYER, EMBEDDING, DENSE_LAYER))
+    blocks = [
+        (layer_work(model, stack, cut), layer),
+        (embedding_work(model, stack, cut), embedding),
+        (head_work(model, stack, cut), Held(head_params(scenario))),
+    ]
+    if model.num_dense_layers:
+        blocks.append((layer_work(model, stack, cut, dense=True), dense))
+    return blocks
+
+
+def blocks_of(stages: Sequence[Stage], model: ModelSpec) -> Array:
+    """How many of each of the `model_blocks` every stage has."""
+    rows = [(s.num_layers - s.num_dense_layers, s.has_embedding, s.has_head, s.num_dense_layers) for s in stages]
+    return np.array(rows, dtype=float)[:, : 4 if model.num_dense_layers else 3]
 
 
 def head_params(scenario: Scenario) -> float:
@@ -213,27 +229,36 @@ def _once_a_step(
     Copies of the model sum their gradients too, over ranks that lie apart, and every copy updates all its weights.
     """
     model, plan = scenario.model, scenario.plan
-    group = data_group(plan, scenario.cluster)
-    summed = group
-    if copies > 1:
-        summed = Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
+    replicas = replicas_of(scenario)
+    summed = (
+        replicas
+        if copies == 1
+        else Replicas(*(_over_copies(each, copies) for each in (replicas.data, replicas.experts)))
+    )
     rows = []
     for rank in range(plan.pp):
-        held = [stage for stage, where in zip(stages, home, strict=True) if where == rank]
-        params = sum(stage_params(stage, model, plan.tp) for stage in held)
+        stages_here = [stage for stage, where in zip(stages, home, strict=True) if where == rank]
+        held = sum((held_by(stage, model, plan.tp, plan.ep) for stage in stages_here), Held(0.0))
         # The last bucket, with the first layer or the embedding, is complete only when the backward ends.
-        first = stage_params(Stage(0, 0 if held[0].has_embedding else 1, held[0].has_embedding, False), model, plan.tp)
-        rows.append(rank_once_a_step(params, first, scenario, group, summed, compute, fabric, visits))
+        first = EMBEDDING if stages_here[0].has_embedding else LAYER
+        if stages_here[0].num_dense_layers and first is LAYER:
+            first = DENSE_LAYER
+        first_held = held_by(first, model, plan.tp, plan.ep)
+        rows.append(rank_once_a_step(held, first_held, scenario, replicas, summed, compute, fabric, visits))
     reduce, tail, gather_all, optimizer = np.array(rows, dtype=float).T
     return reduce, tail, gather_all, optimizer
 
 
+def _over_copies(group: Group, copies: int) -> Group:
+    return Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
+
+
 def rank_once_a_step(
-    params: Number,
-    first_params: Number,
+    held: Held,
+    first: Held,
     scenario: Scenario,
-    group: Group,
-    summed: Group,
+    replicas: Replicas,
+    summed: Replicas,
     compute: ComputeModel,
     fabric: Fabric,
     visits: Number,
@@ -244,22 +269,28 @@ def rank_once_a_step(
 
     Parameters
     ----------
-    params, first_params : float or array
-        Of the rank, and of what it holds first.
-    group, summed : Group
+    held, first : Held
+        What the rank holds, and what of it comes first.
+    replicas, summed : Replicas
         The ranks that shard, and those that sum gradients.
     visits : float or array
         As in `stage_costs`.
     """
     plan, stack, training = scenario.plan, scenario.stack, scenario.training
-    grads = params * GRADIENT_WIDTH[stack.gradient_precision]
+    width = GRADIENT_WIDTH[stack.gradient_precision]
     collective = all_reduce if plan.zero_stage == 0 else reduce_scatter
     reduced_already = (plan.zero_stage == 3) | ((plan.zero_stage == 2) & (np.asarray(visits) > 1))
-    reduction = 0.0 if plan.zero_stage == 3 else collective(grads, summed, fabric) * ~reduced_already
-    gather = all_gather(params * training.activation_bytes, group, fabric) if plan.zero_stage in (1, 2) else 0.0
-    shard = params / group.size if plan.zero_stage else params
+    reduction: Number = 0.0
+    if plan.zero_stage != 3:
+        reduction = summed_over(collective, held, width, summed, fabric) * ~reduced_already
+    gather: Number = 0.0
+    if plan.zero_stage in (1, 2):
+        gather = summed_over(all_gather, held, training.activation_bytes, replicas, fabric)
+    shard = held.params
+    if plan.zero_stage:
+        shard = (held.params - held.experts) / replicas.data.size + held.experts / replicas.experts.size
     update = sum(compute.operation_time(item) for item in optimizer_work(shard, stack, training))
-    return reduction, reduction * np.minimum(1.0, first_params / params), gather, update
+    return reduction, reduction * np.minimum(1.0, first.params / held.params), gather, update
 
 
 def _tied_embedding(scenario: Scenario, fabric: Fabric) -> float:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.costs.exchanges import Exchange, stage_exchanges
+from sim.costs.replicas import Held, away, held_by, replicas_of
 from sim.costs.stage import StageCosts
 from sim.costs.wires import Stream, Wires
 from sim.costs.zero import zero_visits
@@ -28,7 +29,6 @@ from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import stage_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _between_replicas(
     streams: list[Stream],
 ) -> tuple[IntArray, IntArray]:
     """Streams of the gradient reduction and of the weight gather of every rank."""
-    plan = scenario.plan
+    plan, replicas = scenario.plan, replicas_of(scenario)
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
     reduce, gather = np.full(plan.pp, -1), np.full(plan.pp, -1)
     for table, name, seconds, width, passes in (
@@ -141,10 +141,12 @@ def _between_replicas(
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
-            nbytes = passes * width * sum(stage_params(stage, scenario.model, plan.tp) for stage in held)
-            n = plan.num_replicas
+            holds = sum((held_by(stage, scenario.model, plan.tp, plan.ep) for stage in held), Held(0.0))
+            nbytes = passes * width * float(away(holds, replicas))
             table[rank] = len(streams)
-            streams.append(wires.rings(name, "dp", gpus[rank], nbytes * (n - 1) / n, float(seconds[rank])))
+            # Experts' gradients, over every ep-th of the same GPUs, are counted into the others' rings.
+            group = "dp" if plan.num_replicas > 1 else "experts"
+            streams.append(wires.rings(name, group, gpus[rank], nbytes, float(seconds[rank])))
     return reduce, gather
 
 
@@ -169,7 +171,8 @@ def _inside(
         row = int(np.argmax(exchange.seconds[:, stage]))
         if longest[stage] > 0:
             sizes = float(exchange.nbytes[row, stage]), float(exchange.seconds[row, stage])
-            name = {"tp": "tensor", "cp": "context", "dp": "sharded"}[exchange.group]
+            name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[exchange.group]
             stream[rank] = len(streams)
-            streams.append(wires.rings(name, exchange.group, gpus[rank], *sizes))
+            send = wires.all_to_all if exchange.group == "ep" else wires.rings
+            streams.append(send(name, exchange.group, gpus[rank], *sizes))
     return Inside(exchange, stream)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sim.costs.block import cut_of
+from sim.costs.replicas import Held, held_by
+from sim.costs.stage import blocks_of, model_blocks
 from sim.costs.zero import zero_visits
-from sim.specs import Scenario
-from sim.work.layers import embedding_work, head_work, layer_work
+from sim.specs import ParallelPlan, Scenario
 from sim.work.operations import BlockWork
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import deal_stages, stage_params
+from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class Traffic:
     """What the average GPU sends in a step. [bytes]
 
     pipeline : activations and their gradients to other pipeline ranks.
-    tensor : collectives within layers, over the tensor- and the context-parallel group.
+    tensor : collectives within layers, over the tensor-, the context- and the expert-parallel group.
     data : gradient reductions and weight gathers over the data-parallel group.
     """
 
@@ -32,8 +31,8 @@ class Traffic:
 def ring_bytes(kind: str, nbytes: float, size: int) -> float:
     """Sent by each of `size` ranks of a ring for a buffer of `nbytes`. [bytes]
 
-    An all-reduce sends 2 (n − 1)/n of the buffer, a gather or a reduce-scatter half of that (Thakur, Rabenseifner,
-    Gropp 2005, sections 4.1 to 4.4).
+    An all-reduce sends 2 (n − 1)/n of the buffer, a gather, a reduce-scatter or an all-to-all half of that (Thakur,
+    Rabenseifner, Gropp 2005, sections 4.1 to 4.4).
     """
     return (2.0 if kind == "all_reduce" else 1.0) * nbytes * (size - 1) / size
 
@@ -69,18 +68,16 @@ def step_traffic(
     each = boundary / plan.tp if scatter or plan.sequence_parallel else boundary
     pipeline = sends * each / plan.pp
     tensor = sends * ring_bytes("all_gather", boundary, plan.tp) / plan.pp if scatter else 0.0
-    blocks = (
-        (model.num_layers, layer_work(model, stack, cut)),
-        (1, embedding_work(model, stack, cut)),
-        (1, head_work(model, stack, cut)),
-    )
-    tensor += microbatches * sum(count * _within(work, plan.tp, plan.cp) for count, work in blocks) / plan.pp
+    blocks = [work for work, _ in model_blocks(scenario, cut)]
+    counts = blocks_of(deal_stages(model, plan), model).sum(axis=0)
+    sent = [_within(work, plan) for work in blocks]
+    tensor += float(microbatches * (counts @ sent) / plan.pp)
     return Traffic(pipeline, tensor, _between_replicas(scenario, copies, visits, updates, training.activation_bytes))
 
 
-def _within(work: BlockWork, tp: int, cp: int) -> float:
+def _within(work: BlockWork, plan: ParallelPlan) -> float:
     """Sent in one block for one micro-batch. [bytes]"""
-    sizes = {"tp": tp, "cp": cp}
+    sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     phases = (work.forward, work.input_grad, work.weight_grad, work.recompute)
     return sum(
         ring_bytes(item.kind, float(item.nbytes), sizes[item.group]) for phase in phases for item in phase.collectives
@@ -89,15 +86,19 @@ def _within(work: BlockWork, tp: int, cp: int) -> float:
 
 def _between_replicas(scenario: Scenario, copies: int, visits: float, updates: float, width: int) -> float:
     """Gradient reductions and weight gathers, as `sim.costs.stage` prices them. [bytes]"""
-    plan, stack = scenario.plan, scenario.stack
-    stages = deal_stages(scenario.model, plan) * copies
-    params = sum(stage_params(stage, scenario.model, plan.tp) for stage in stages) / plan.pp
-    size = plan.num_replicas
-    gradients, weights = params * GRADIENT_WIDTH[stack.gradient_precision], params * width
+    plan, stack, model = scenario.plan, scenario.stack, scenario.model
+    stages = deal_stages(model, plan) * copies
+    held = sum((held_by(stage, model, plan.tp, plan.ep) for stage in stages), Held(0.0)) * (1.0 / plan.pp)
+    parts = ((held.params - held.experts, plan.num_replicas), (held.experts, plan.num_expert_replicas))
     visits = float(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
     reductions = visits if plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1) else updates
     collective = "reduce_scatter" if plan.zero_stage else "all_reduce"
-    # Copies of the model sum their gradients too.
-    moved = reductions * ring_bytes(collective, gradients, size * copies if reductions == updates else size)
     gathers = {0: 0.0, 1: updates, 2: updates, 3: 2.0 * visits}[plan.zero_stage]
-    return float(np.asarray(moved + gathers * ring_bytes("all_gather", weights, size)))
+    gradient_width = GRADIENT_WIDTH[stack.gradient_precision]
+    moved = 0.0
+    for params, size in parts:
+        # Copies of the model sum their gradients too.
+        summed = size * copies if reductions == updates else size
+        moved += reductions * ring_bytes(collective, params * gradient_width, summed)
+        moved += gathers * ring_bytes("all_gather", params * width, size)
+    return float(moved)

@@ -27,7 +27,7 @@ class Stream:
         its own flows meet.
     link_bytes : what one message puts on each. [bytes]
     entitled : its weight on a shared link: seconds at full speed for a byte of one member.
-    kind : forward, backward, gradients, weights, tensor, context or sharded.
+    kind : forward, backward, gradients, weights, tensor, context, tokens or sharded.
     nbytes : that one member sends in a message. [bytes]
     pace : share of full speed that its slowest card leaves it: a fitted efficiency is a share of what a card is worth,
         and of a slow card it is the same share.
@@ -80,21 +80,39 @@ class Wires:
         Parameters
         ----------
         group : str
-            tp, cp, or dp (data- and context-parallel ranks together).
+            tp, cp, ep, dp (data- and context-parallel ranks together), or experts (those that hold the same ones).
         gpus : array (dp, cp, tp)
         """
-        dp, cp, tp = gpus.shape
-        members = {
-            "tp": gpus.reshape(dp * cp, tp),
-            "cp": gpus.transpose(0, 2, 1).reshape(dp * tp, cp),
-            "dp": gpus.reshape(dp * cp, tp).T,
-        }[group]
+        members = self._members(group, gpus)
         n = members.shape[1]
         phases = [ring(self._domains(each), nbytes * n / (n - 1), 1)[0] for each in members]
         sources, targets, sizes = (
             np.concatenate([getattr(phase, name) for phase in phases]) for name in ("source", "target", "nbytes")
         )
         return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, nbytes)
+
+    def all_to_all(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
+        """All-to-alls of one pipeline rank's groups, all at once: each member sends `nbytes` in all, as of `rings`."""
+        members = self._members(group, gpus)
+        n = members.shape[1]
+        sender, receiver = np.nonzero(~np.eye(n, dtype=bool))
+        sources, targets = members[:, sender].ravel(), members[:, receiver].ravel()
+        return self._stream(
+            kind, (0.0, seconds, 0.0), sources, targets, np.full(sources.size, nbytes / (n - 1)), nbytes
+        )
+
+    def _members(self, group: str, gpus: IntArray) -> IntArray:
+        """GPUs of every group of a kind."""
+        dp, cp, tp = gpus.shape
+        if group == "cp":
+            return gpus.transpose(0, 2, 1).reshape(dp * tp, cp)
+        experts = gpus.reshape(-1, self._scenario.plan.ep)
+        return {
+            "tp": gpus.reshape(dp * cp, tp),
+            "dp": gpus.reshape(dp * cp, tp).T,
+            "ep": experts,
+            "experts": experts.T,
+        }[group]
 
     def _domains(self, members: IntArray) -> IntArray:
         """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""

@@ -8,14 +8,15 @@ import numpy as np
 
 from sim.costs.block import BlockCosts, Part
 from sim.costs.collectives import Fabric, all_gather, reduce_scatter
-from sim.network.placement import Group, data_group
+from sim.costs.replicas import Held, Replicas, replicas_of, summed_over
+from sim.network.placement import Group
 from sim.specs import Scenario, StackSpec
 from sim.work.operations import Number
 from sim.work.optimizer import GRADIENT_WIDTH
 
 
 def with_zero_traffic(
-    block: BlockCosts, params: float, gathered_width: float, scenario: Scenario, fabric: Fabric, visits: float
+    block: BlockCosts, held: Held, gathered_width: float, scenario: Scenario, fabric: Fabric, visits: float
 ) -> BlockCosts:
     """Add what ZeRO moves at a visit: stage 3 gathers weights forward and backward, 2 and 3 reduce gradients.
 
@@ -24,9 +25,9 @@ def with_zero_traffic(
     A visit's traffic is spread over its micro-batches; with overlap, what their compute does not hide is exposed.
     """
     plan = scenario.plan
-    if plan.zero_stage < 2 or plan.num_replicas == 1:
+    if plan.zero_stage < 2 or plan.num_replicas == plan.num_expert_replicas == 1:
         return block
-    sharded = sharded_block(params, gathered_width, scenario, data_group(plan, scenario.cluster), fabric)
+    sharded = sharded_block(held, gathered_width, scenario, replicas_of(scenario), fabric)
     sums = (block.forward_s, block.backward_s)
     extra = zero_traffic(*sums, sharded, scenario, fabric, visits, scenario.num_microbatches)
     forward, backward = (
@@ -46,11 +47,12 @@ def zero_visits(num_chunks: Number, num_microbatches: Number, scheduled: Number 
     return np.where(np.asarray(num_chunks) == 1, num_microbatches, each)
 
 
-def gathered_widths(scenario: Scenario) -> tuple[int, int, int]:
-    """In numbers of how many bytes ZeRO gathers the weights of a layer, the embedding and the head."""
+def gathered_widths(scenario: Scenario) -> tuple[int, ...]:
+    """In numbers of how many bytes ZeRO gathers the weights of a layer, the embedding, the head and a dense layer."""
     width = scenario.training.activation_bytes
     eight = scenario.training.precision == "fp8" and scenario.stack.fp8_gathers
-    return (1 if eight else width), width, width
+    layer = 1 if eight else width
+    return (layer, width, width, layer) if scenario.model.num_dense_layers else (layer, width, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +71,19 @@ class Sharded:
     scatter: Number
 
 
-def sharded_block(params: Number, gathered_width: float, scenario: Scenario, group: Group, fabric: Fabric) -> Sharded:
-    """A block of so many parameters under the scenario's ZeRO stage, its weights gathered in so wide numbers."""
+def sharded_block(held: Held, gathered_width: float, scenario: Scenario, replicas: Replicas, fabric: Fabric) -> Sharded:
+    """A block's parameters under the scenario's ZeRO stage, its weights gathered in so wide numbers."""
     stack = scenario.stack
-    weights = params * gathered_width
-    grads = params * GRADIENT_WIDTH[stack.gradient_precision]
-    gather = gather_s(weights, stack, group, fabric) * (scenario.plan.zero_stage == 3)
-    return Sharded(group, weights, grads, gather, scatter_s(grads, stack, group, fabric))
-
-
-def gather_s(weights: Number, stack: StackSpec, group: Group, fabric: Fabric) -> Number:
-    """Gathering a block's weights in as many collectives as the stack takes.  [s]"""
+    weights = held.params * gathered_width
+    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
     pieces = stack.gathers_per_layer
-    return pieces * (all_gather(weights / pieces, group, fabric) + _slices_s(stack, group))
-
-
-def scatter_s(grads: Number, stack: StackSpec, group: Group, fabric: Fabric) -> Number:
-    """Reducing a block's gradients: at once, or slice by slice in as many collectives as the weights.  [s]"""
-    pieces = stack.gathers_per_layer if stack.slice_s else 1
-    return pieces * (reduce_scatter(grads / pieces, group, fabric) + _slices_s(stack, group))
+    gather = summed_over(all_gather, held, gathered_width, replicas, fabric, pieces)
+    gather = gather + pieces * _slices_s(stack, replicas.data)
+    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
+    at_once = pieces if stack.slice_s else 1
+    scatter = summed_over(reduce_scatter, held, grad_width, replicas, fabric, at_once)
+    scatter = scatter + at_once * _slices_s(stack, replicas.data)
+    return Sharded(replicas.data, weights, held.params * grad_width, gather * (scenario.plan.zero_stage == 3), scatter)
 
 
 def _slices_s(stack: StackSpec, group: Group) -> Number:

@@ -22,7 +22,7 @@ from sim.engines.within import slack
 from sim.schedules import Order
 
 Array = np.ndarray
-_PARTS = {"tp": Part.TENSOR_PARALLEL, "cp": Part.CONTEXT_PARALLEL, "dp": Part.DATA_PARALLEL}
+_PARTS = {"tp": Part.TENSOR_PARALLEL, "cp": Part.CONTEXT_PARALLEL, "ep": Part.EXPERT_PARALLEL, "dp": Part.DATA_PARALLEL}
 
 
 def stretches(traffic: Traffic, order: Order, step_time_s: float, *, reduce_beside: bool) -> Array:

@@ -23,9 +23,9 @@ from sim.schedules.actions import U
 from sim.schedules.registry import is_staggered
 
 Array = np.ndarray
-_AT_ONCE = 2**23
+AT_ONCE = 2**23
 """Actions times columns that are played at once: about half a gigabyte of arrays."""
-_NOT_KERNELS = (Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.DATA_PARALLEL, Part.HOST)
+_NOT_KERNELS = (Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.EXPERT_PARALLEL, Part.DATA_PARALLEL, Part.HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def replica(program: Program, factors: Array) -> Replica:
         return {part: seconds for part, seconds in parts.items() if part not in _NOT_KERNELS}
 
     alone = replace(costs, forward=kernels_of(costs.forward), backward=kernels_of(costs.backward))
-    kernels = replace(program, costs=alone).on(order).compute
+    kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).on(order).compute)
     return Replica(replace(program, costs=costs).on(order), kernels, factors / slowest[:, np.newaxis])
 
 
@@ -100,7 +100,7 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     require_own_step(order)
     costs = replace(program.costs, optimizer=np.max([each.program.costs.optimizer for each in replicas], axis=0))
     program = replace(program, costs=costs)
-    batch = max(1, _AT_ONCE // (len(order) * width))
+    batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []
     for first in range(0, seeds, batch):
         drawn = range(first, min(first + batch, seeds))
@@ -108,7 +108,7 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         compute = np.empty((len(order), len(columns)))
         for column, (each, k, number) in enumerate(columns):
             compute[:, column] = _noisy(each, jitter, (seed, number, k))
-        occupy, release = _with_sends(program, compute)
+        occupy, release = with_sends(program, compute)
         start = earliest_starts(order, occupy, release)
         end = start + occupy
         times += [_finish(program, start, end, slice(i * width, (i + 1) * width)).step_time for i in range(len(drawn))]
@@ -119,7 +119,7 @@ def noisy_program(pipeline: Replica, jitter: float, number: int, seed: int = 0) 
     """The program of one pipeline in step `number`, as `noisy_steps` draws it for the first replica."""
     require_own_step(pipeline.program.order)
     compute = _noisy(pipeline, jitter, (seed, number, 0))[:, np.newaxis]
-    occupy, release = _with_sends(pipeline.program, compute)
+    occupy, release = with_sends(pipeline.program, compute)
     return replace(pipeline.program, compute=compute[:, 0], occupy=occupy[:, 0], release=release[:, 0])
 
 
@@ -131,11 +131,17 @@ def require_own_step(order: Order) -> None:
     ScheduleError
         Naming the schedule.
     """
-    if is_staggered(order.schedule) or (order.kind == U).any():
+    if steps_overlap(order):
         raise ScheduleError(
-            f"schedule {order.schedule!r} lets steps overlap, so that none can be drawn on its own; leave out jitter "
-            "and slow GPUs in different replicas, or choose a schedule with a flush, such as 1f1b or zb_h1"
+            f"schedule {order.schedule!r} lets steps overlap, so that none can be drawn on its own: noise is simulated "
+            "on one pipeline of it; leave out contention, --unfold and slow GPUs in different replicas, or choose a "
+            "schedule with a flush, such as 1f1b or zb_h1"
         )
+
+
+def steps_overlap(order: Order) -> bool:
+    """Whether ranks begin the next step without waiting for the others."""
+    return is_staggered(order.schedule) or bool((order.kind == U).any())
 
 
 def _noisy(pipeline: Replica, jitter: float, key: tuple[int, int, int]) -> Array:
@@ -149,7 +155,7 @@ def _finish(program: Program, start: Array, end: Array, columns: slice) -> Timel
     return finish_step(program, "dag", start[:, columns].max(axis=1), end[:, columns].max(axis=1))
 
 
-def _with_sends(program: Program, compute: Array) -> tuple[Array, Array]:
+def with_sends(program: Program, compute: Array) -> tuple[Array, Array]:
     """What actions occupy their ranks for and when their results arrive, for compute that differs by column.  [s]"""
     order = program.order
     occupy = compute + (program.occupy - program.compute)[:, np.newaxis]

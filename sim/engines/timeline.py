@@ -12,12 +12,13 @@ from sim.errors import SpecError
 from sim.schedules.actions import F, Kind, U
 from sim.schedules.registry import is_staggered
 from sim.shown import Shown
+from sim.units import show_time
 from sim.work.operations import Number
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Timeline(Shown):
     """One training step.
 
@@ -37,6 +38,12 @@ class Timeline(Shown):
     exposed_reduce: Array
     exposed_gather: Array
     step_time: float
+
+    def __repr__(self) -> str:
+        """One line: the fields hold every action of the step."""
+        order = self.program.order
+        step = show_time(self.step_time)
+        return f"<Timeline {order.schedule}: {order.num_ranks} ranks, {step} a step, by {self.engine}>"
 
     @property
     def updates(self) -> float:

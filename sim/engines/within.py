@@ -44,8 +44,10 @@ def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool])
             each = []
             for inside in traffic.inside:
                 exchange, stream = inside.exchange, int(inside.stream[rank])
-                seconds, budget = (float(table[which, stage].sum()) for table in (exchange.seconds, exchange.budget))
+                alone = exchange.seconds[which, stage]
+                seconds, budget = float(alone.sum()), float(exchange.budget[which, stage].sum())
                 if seconds > 0 and can_meet(stream):
-                    each.append(Collective(stream, exchange.beside, seconds, budget, exchange.hidden_share))
+                    share = float(alone @ exchange.hidden_share[which, stage]) / seconds
+                    each.append(Collective(stream, exchange.beside, seconds, budget, share))
             found[kind, stage] = tuple(each)
     return [found.get(key, ()) for key in zip(order.kind.tolist(), order.stage.tolist(), strict=True)]

@@ -14,6 +14,8 @@ import numpy as np
 IntArray = np.ndarray
 FloatArray = np.ndarray
 
+SLACK = 1e-9
+"""Relative difference that rounding may make between a link's capacity and what is asked of it."""
 _TIE = 1e-12
 """Relative difference below which two links are taken to saturate together."""
 

@@ -84,6 +84,20 @@ def context_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
     return Group(plan.cp, members, shares_network=plan.num_gpus > plan.cp, spans=spans)
 
 
+def expert_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+    """The expert-parallel group: neighbours among the GPUs that hold the same layers, whatever else these share."""
+    width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(plan.ep, 1, plan.ep, plan.pp * (width // plan.ep), domain)
+    return Group(plan.ep, members, shares_network=plan.num_gpus > plan.ep, spans=spans)
+
+
+def expert_data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+    """The group that sums the gradients of the same experts, and over which ZeRO shards them."""
+    size, domain = plan.num_expert_replicas, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(size, plan.ep, plan.ep * size, plan.pp, domain)
+    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
+
+
 def hop_crosses_domains(sender: Number, receiver: Number, plan: ParallelPlan, cluster: ClusterSpec) -> Number:
     """Whether any send from one pipeline rank to another leaves its NVLink domain. Takes arrays of ranks."""
     width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus

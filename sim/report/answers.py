@@ -156,12 +156,14 @@ def search_figure(result: SearchResult, width_in: float = WIDTH_IN) -> Any:
     axes.axvline(result.memory_limit_bytes / 1e9, color="#333333", lw=1, ls="--")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(None, min(12 * result.memory_limit_bytes / 1e9, 1.2 * gigabytes.max()))  # far beyond nothing is told
+    axes.set_ylim(0.8 * seconds.min(), 2 * seconds[gigabytes < axes.get_xlim()[1]].max())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
     axes.set_xlabel("memory of the fullest GPU [GB]; dashed: what it has", fontsize=9)
     axes.set_ylabel(f"step time [{unit}]", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, markerscale=1.5)
+    figure.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=8, markerscale=1.5)
     title = f"{result.space.scenario.name}: {result.plans_priced:,} plans"
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)
     return figure

@@ -7,7 +7,6 @@ from math import isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sim.reliability import Goodput
@@ -15,6 +14,7 @@ from sim.scaling.allocation import Optimum
 from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
 from sim.scaling.published import LossLaw
+from sim.table import Table
 from sim.units import show_short, significant
 
 _SHARES = {

@@ -18,6 +18,7 @@ from sim.reliability import (
     simulate_goodput,
     young_interval,
 )
+from sim.report.figures import new_figure
 from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
 from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
 from sim.scaling.critical_batch import critical_batch_laws, critical_batches
@@ -39,12 +40,8 @@ _DASHES = ("-", "--", "-.", ":")
 
 def _panels(title: str, width: float = 12.0) -> tuple[Any, Any, Any]:
     """A figure of two panels, and its legend's place to the right of each."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(width, 4.6), layout="constrained")
+    figure = new_figure(width, 4.6)
+    left, right = figure.subplots(1, 2)
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25, lw=0.6)

@@ -55,6 +55,7 @@ def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.
     axes.set_xlabel("micro-batches a step")
     axes.set_ylabel("waiting for other ranks [% of the step]")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _entitle(figure, next(iter(comparisons.values())), "waiting falls with the micro-batches of a step")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -87,6 +88,7 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
     _name_points(axes, groups, width_in)
     axes.set_xlabel("activations kept on the fullest rank [GB]")
     axes.set_ylabel("waiting for other ranks [% of the step]")
+    _entitle(figure, comparison, "memory against waiting")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -105,7 +107,7 @@ def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: flo
         A width out of range.
     """
     rows = comparison.rows
-    figure = new_figure(width_in, 0.9 + 0.27 * len(rows))
+    figure = new_figure(width_in, 1.2 + 0.27 * len(rows))
     axes = figure.subplots()
     end = longest * rows[0].answer.step_time_s
     for place, row in enumerate(rows):
@@ -120,8 +122,15 @@ def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: flo
     axes.set_xlim(0, 1.22 * end)
     axes.set_xlabel("step time of the average GPU [s]")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
+    _entitle(figure, comparison, "where the step goes")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _entitle(figure: Any, comparison: Comparison, what: str) -> None:
+    scenario = comparison.rows[0].answer.scenario
+    title = f"{scenario.model.name} on {scenario.plan.pp} pipeline ranks: {what}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
 
 
 def parts(answer: Estimate) -> dict[str, float]:

@@ -8,21 +8,27 @@ from typing import Any
 
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.costs.traffic import Traffic, step_traffic
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
-from sim.report.text import heading
+from sim.report.text import heading, layout_words
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
 from sim.schedules.passes import visits_per_stage, weight_versions
 from sim.schedules.registry import is_file
 from sim.specs import Scenario
+from sim.table import Table
 from sim.units import show, show_time
 
-COMMUNICATION = ("tensor_parallel_comm", "context_parallel_comm", "pipeline_comm", "data_parallel_comm")
+COMMUNICATION = (
+    "tensor_parallel_comm",
+    "context_parallel_comm",
+    "expert_parallel_comm",
+    "pipeline_comm",
+    "data_parallel_comm",
+)
 SLICES = 4
 """Slices of a sequence for a schedule that cuts them, where the plan says nothing."""
 CHUNKS = 2
@@ -60,7 +66,7 @@ class Row:
         return float(max(use.activations for use in self.answer.memory))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are documented in the README."""
+        """Plain data with stable keys, for JSON; the keys are in docs/schedules.md."""
         answer = self.answer
         return {
             "schedule": self.name,
@@ -225,8 +231,7 @@ def _what_was_asked(answer: Estimate) -> Text:
     title.append(lines[0].removeprefix(answer.scenario.name), style="not bold")
     recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
     title.append(
-        f"\ntp {plan.tp} · pp {plan.pp} · dp {plan.dp} · {answer.num_microbatches:,} micro-batches of "
-        f"{plan.microbatch_size}{recompute}",
+        f"\n{layout_words(plan)} · {answer.num_microbatches:,} micro-batches of {plan.microbatch_size}{recompute}",
         style="dim",
     )
     return title

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import SearchResult
 from sim.search.steps import seconds_apart
 from sim.specs import ParallelPlan
+from sim.table import Table
 from sim.units import show, show_time
 
 HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
@@ -69,6 +69,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
     differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
     sizes = {each.answer.num_gpus for each in result.best}
     shared = [f"{COLUMNS[name]} {cell(plans[0][name])}" for name in COLUMNS if name not in differ]
+    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
     shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", style="dim")

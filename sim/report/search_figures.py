@@ -32,6 +32,8 @@ TALLEST = 1.0
 """Losses beyond this share are cut off, and say how large they are."""
 CLOUD = 20_000
 """Plans drawn behind a front."""
+DEAREST = 2.0
+"""Numbers of GPUs whose fastest plan costs more times the least are named, not drawn."""
 NAMED = 5
 """Plans of a front that are named."""
 
@@ -50,12 +52,18 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     shown = fits[seconds[fits] < 4 * seconds[front].max()]
     left.plot(nbytes[shown], seconds[shown], ".", color="0.85", ms=2, zorder=0, rasterized=True, label="plans that fit")
     from matplotlib import colormaps
+    from matplotlib.patheffects import withStroke
+
+    halo = withStroke(linewidth=2.5, foreground="white")
 
     shades = [colormaps["viridis"](share) for share in np.linspace(0, 0.9, len(sizes))]
     for size, shade in zip(sizes.tolist(), shades, strict=True):
         own = front[gpus[front] == size]
         own = own[np.argsort(nbytes[own])]
-        left.step(nbytes[own], seconds[own], "o-", where="post", color=shade, lw=1.2, ms=4, label=f"{size:,} GPUs")
+        left.step(nbytes[own], seconds[own], "o-", where="post", color=shade, lw=1.2, ms=4)
+        if len(sizes) > 1:
+            left.annotate(f"{size:,} GPUs", (nbytes[own[-1]], seconds[own[-1]]), xytext=(0, 3), ha="right",
+                          textcoords="offset points", fontsize=7, path_effects=[halo], zorder=4)  # fmt: skip
     left.axvline(result.memory_limit_bytes / 1e9, color="0.3", lw=1, ls="--")
     left.text(result.memory_limit_bytes / 1e9, 0.98, "memory of a GPU", transform=left.get_xaxis_transform(),
               rotation=90, fontsize=8, ha="right", va="top")  # fmt: skip
@@ -85,12 +93,20 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
     panel.step(
         times[order], costs[order], where="post", color="0.6", lw=1, zorder=0, label="none is faster and cheaper"
     )
-    for size, time, cost, shade, best in zip(sizes.tolist(), times, costs, shades, unbeaten, strict=True):
-        panel.plot(time, cost, "o", color=shade, mfc=shade if best else "none", ms=6)
-        panel.annotate(f"{size:,}", (time, cost), xytext=(4, 4), textcoords="offset points", fontsize=7.5)
+    shown = costs <= DEAREST * costs.min()
+    for number in np.argsort(times[shown]).tolist():
+        size, time, cost = sizes[shown][number], times[shown][number], costs[shown][number]
+        shade = np.array(shades)[shown][number]
+        panel.plot(time, cost, "o", color=shade, mfc=shade if unbeaten[shown][number] else "none", ms=6)
+        panel.annotate(f"{size:,}", (time, cost), xytext=(0, -13 if number % 2 else 6), ha="center",
+                       textcoords="offset points", fontsize=7.5)  # fmt: skip
+    low, high = costs[shown].min(), costs[shown].max()
+    panel.set_ylim(low * (low / high) ** 0.15 * 0.98, high * (high / low) ** 0.15 * 1.02)
     panel.legend(frameon=False, fontsize=8)
     panel.set(xscale="log", yscale="log", xlabel=f"fastest plan: {time_unit}", ylabel=f"cost [{cost_unit}]")
-    panel.set_title("fastest plan of each number of GPUs\n(hollow: another is faster and cheaper)", fontsize=9)
+    left_out = ", ".join(f"{size:,}" for size in sizes[~shown].tolist())
+    beyond = f"; beyond {DEAREST:g} times the least: {left_out}" if left_out else ""
+    panel.set_title(f"fastest plan of each number of GPUs\n(hollow: beaten in both{beyond})", fontsize=9)
     for axis in (panel.xaxis, panel.yaxis):
         _plain(axis)
 

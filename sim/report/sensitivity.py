@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.report.search import cell, largest, plan_line
 from sim.report.standing import ordinal
 from sim.search import Rules, SearchResult, ValueCost
+from sim.table import Table
 from sim.units import show_time
 
 NAMES = {

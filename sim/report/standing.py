@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.report.search import COLUMNS, cell, largest, plan_line, signed
 from sim.search import SearchResult, Standing, Step, Why
 from sim.search.among import loss_of
+from sim.table import Table
 from sim.units import show_time
 
 SEEN = 0.001

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sim.report.figures import new_figure
@@ -21,8 +20,10 @@ from sim.scaling.lamy_poirier import (
     pipeline_intensity,
     tensor_intensity,
 )
+from sim.scaling.paper_question import DOMAIN
 from sim.scaling.strategies import Entry, formula_days
 from sim.specs import Scenario
+from sim.table import Table
 from sim.units import show, show_short, significant
 
 ORDERS = {"baseline": "standard", "improved": "layered"}
@@ -124,17 +125,21 @@ def _hiding(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Table
 
 def sizes_view(rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Group:
     """Time against model size."""
-    table = plain_table("model", "params", "batch", "standard", "GPUs", "layered", "GPUs", "ratio")
+    table = plain_table("model", "params", "batch", "standard", "GPUs", "layered", "GPUs", "tp", "ratio")
     for row in rows:
         days = [row[method]["days"] for method in ("baseline", "improved")]
         gpus = [f"{row[method]['num_gpus']:,}" if row[method].get("num_gpus") else "–" for method in _COLOURS]
+        gpus[1] += "" if row["improved"].get("fits", True) else "*"
+        degree = str(row["improved"]["plan"]["tp"]) if row["improved"].get("plan") else "–"
         ratio = "–" if any(isnan(each) for each in days) else f"{days[0] / days[1]:.2f}"
         table.add_row(
             f"X_{row['x']}", show_short(row["params"]), f"{row['batch']:,}", _time(days[0]), gpus[0], _time(days[1]),
-            gpus[1], ratio,
+            gpus[1], degree, ratio,
         )  # fmt: skip
+    refused = [f"*: X_{row['x']} {row['improved']['refused']}; timed all the same" for row in rows
+               if row["improved"].get("fits") is False]  # fmt: skip
     return Group(Text("The shortest training of X_x, 100,000 steps at the critical batch", style="bold"), table,
-                 notes(*remarks))  # fmt: skip
+                 notes(*refused, *remarks))  # fmt: skip
 
 
 def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Any:
@@ -204,11 +209,17 @@ def sizes_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
         panel.plot(params[here], days[here], "o-", color=colour, label=f"{ORDERS[method]} order, best plans")
         formula = np.array([row[method]["formula_days"] for row in rows])
         panel.plot(params[here], formula[here], ":", color=colour, label=f"{ORDERS[method]}, by formula, GPUs at peak")
+        homeless = here & np.array([row[method].get("fits") is False for row in rows])
+        if homeless.any():
+            label = "fits in no plan's memory, timed all the same"
+            panel.plot(params[homeless], days[homeless], "o", color=colour, mfc="white", label=label)
     for row in rows:
-        panel.annotate(
-            f"X_{row['x']}", (row["params"], row["improved"]["days"]), xytext=(4, -12), textcoords="offset points",
-            fontsize=8,
-        )  # fmt: skip
+        if isnan(row["improved"]["days"]):
+            continue
+        degree = row["improved"]["plan"]["tp"]
+        name = f"X_{row['x']}" + (f", tp {degree}" if degree > DOMAIN else "")
+        place = (row["params"], row["improved"]["days"])
+        panel.annotate(name, place, xytext=(4, -12), textcoords="offset points", fontsize=8)
     panel.set(xscale="log", yscale="log", xlabel="parameters", ylabel="days, without failures")
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

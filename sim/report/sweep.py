@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.report.search import COLUMNS, HEADINGS, cell
@@ -15,6 +14,7 @@ from sim.search.axes import Axis
 from sim.search.sweep_result import Point, Sweep
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
+from sim.table import Table
 from sim.units import show, show_time
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import rich.table
 from rich.console import Console, Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
+from sim.specs import ParallelPlan
+from sim.table import Table
 from sim.units import show, show_count, show_time, significant
 from sim.work.memory import MemoryUse
 
@@ -26,6 +28,11 @@ _MEMORY_WIDTH = 64
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
 
 
+def layout_words(plan: ParallelPlan, chunks: str = "") -> str:
+    """The degrees that every plan has, and expert parallelism where there is any: `tp 2 · pp 8 · dp 16 · ep 32`."""
+    return f"tp {plan.tp} · pp {plan.pp}{chunks} · dp {plan.dp}{f' · ep {plan.ep}' if plan.ep > 1 else ''}"
+
+
 def heading(answer: Estimate) -> Text:
     """What was asked, in two lines."""
     scenario, plan = answer.scenario, answer.scenario.plan
@@ -39,6 +46,7 @@ def heading(answer: Estimate) -> Text:
             *([f"cp {plan.cp}"] if plan.cp > 1 else []),
             f"pp {plan.pp}{chunks}",
             f"dp {plan.dp}",
+            *([f"ep {plan.ep}"] if scenario.model.num_experts else []),
             f"{answer.num_microbatches:,} micro-batches of {plan.microbatch_size}",
             plan.schedule,
             *options,
@@ -46,7 +54,8 @@ def heading(answer: Estimate) -> Text:
     )
     title = Text(scenario.name, style="bold")
     title.append(
-        f"  {scenario.model.name}, {show_count(answer.params)} parameters on "
+        f"  {scenario.model.name}, {show_count(answer.params)} parameters"
+        f"{f' ({show_count(answer.active_params)} active)' if scenario.model.num_experts else ''} on "
         f"{answer.num_gpus:,} × {scenario.cluster.gpu.name} "
         f"({scenario.cluster.name})\n",
         style="not bold",
@@ -55,7 +64,7 @@ def heading(answer: Estimate) -> Text:
     return title
 
 
-def _headline(answer: Estimate) -> Table:
+def _headline(answer: Estimate) -> rich.table.Table:
     scenario = answer.scenario
     recompute = scenario.plan.recompute != "none"
     table = Table.grid(padding=(0, 2))
@@ -96,7 +105,7 @@ def _headline(answer: Estimate) -> Table:
     return table
 
 
-def _bars(answer: Estimate, width: int) -> Table:
+def _bars(answer: Estimate, width: int) -> rich.table.Table:
     shares = answer.breakdown.shares()
     seconds = answer.breakdown.seconds
     longest = max(shares.values())

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sim.report.text import heading
@@ -14,6 +13,7 @@ from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, Point
 from sim.specs import ParallelPlan, Scenario
+from sim.table import Table
 from sim.units import show, show_count, show_short, show_time, significant
 
 JOULES_PER_GWH = 3.6e12

@@ -25,6 +25,8 @@ LIMIT_COLOURS = {
     "memory": "#D55E00",
     "failures": "#3B3B3B",
 }
+LEAST_SHOWN = 0.01
+"""Share of the time that a cause must cost somewhere to be drawn."""
 _LOST = {
     "checkpoints": "writing checkpoints",
     "lost_work": "work lost in failures",
@@ -53,7 +55,9 @@ def training_figure(training: Training) -> Any:
     left.set_title("where the days go: arithmetic, what slows it, failures", fontsize=10)
     low, high = training.low.days, training.high.days
     tokens = np.geomspace(run.tokens / 1000, run.tokens, 200)
-    loss = power_sum_loss(answer.params, tokens, BESIROGLU)
+    loss = power_sum_loss(answer.active_params, tokens, BESIROGLU)
+    # The law is of dense models: a mixture does better than one of its active parameters.
+    of_active = ", active parameters" if answer.scenario.model.num_experts else ""
     share = tokens / run.tokens
     right.plot(share * run.days, loss, color="#0072B2", lw=1.8)
     around = [[run.days - low], [high - run.days]]
@@ -62,7 +66,9 @@ def training_figure(training: Training) -> Any:
         f"{significant(run.days)} days, loss {loss[-1]:.2f}", (run.days, loss[-1]), xytext=(-6, 8),
         textcoords="offset points", ha="right", fontsize=9,
     )  # fmt: skip
-    right.set(xlabel="days", ylabel="loss by Besiroglu 2024 [nats/token]", xlim=(0, None), ylim=(None, loss[20]))
+    right.set(
+        xlabel="days", ylabel=f"loss by Besiroglu 2024{of_active} [nats/token]", xlim=(0, None), ylim=(None, loss[20])
+    )
     right.set_title("what they buy", fontsize=10)
     right.legend(frameon=False, fontsize=8)
     for panel in (left, right):
@@ -74,9 +80,9 @@ def training_figure(training: Training) -> Any:
 
 
 def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
-    """Days against GPUs, and money and energy against days; every point coloured by what limits it."""
-    figure = new_figure(11, 4.6)
-    left, right = figure.subplots(1, 2)
+    """Days against GPUs, what limits each size and by how much, and money and energy against days."""
+    figure = new_figure(13.5, 4.6)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 0.9, 1))
     gpus = np.array([point.run.num_gpus for point in frontier.points], dtype=float)
     days = np.array([point.run.days for point in frontier.points])
     cost = np.array([point.run.cost for point in frontier.points])
@@ -107,6 +113,12 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
             f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(-gap, -gap - 8 if gap > 0 else 6),
             textcoords="offset points", ha="left" if where == "shortest" else "right", fontsize=8,
         )  # fmt: skip
+    for cause, colour in LIMIT_COLOURS.items():
+        lost = np.array([point.losses.get(cause, 0.0) for point in frontier.points])
+        if lost.max() > LEAST_SHOWN:
+            middle.plot(gpus, lost, "o-", ms=4, lw=1.4, color=colour, label=cause)
+    middle.set(xscale="log", xlabel="GPUs", ylabel="of the time, saved without this cause", ylim=(0, 1))
+    middle.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="days, failures included")
     right.set(xscale="log", xlabel="days, failures included", ylabel="cost", ylim=(0, None))
     joules = frontier.fastest.run.energy_j / frontier.fastest.run.cost
@@ -116,11 +128,14 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     )
     energy.set_ylabel("energy [GWh]")
     right.yaxis.set_major_formatter(lambda value, _: show_short(value) if value else "0")
-    for panel in (left, right):
+    for panel in (left, middle, right):
         panel.spines[["top"]].set_visible(False)
         panel.grid(alpha=0.25, lw=0.6)
         _plain(panel)
+    middle.spines[["right"]].set_visible(False)
     left.legend(frameon=False, fontsize=8)
+    middle.legend(frameon=False, fontsize=8)
+    middle.set_title("where the limit comes from", fontsize=10)
     left.set_title("the fastest run of every size", fontsize=10)
     right.set_title("what time costs", fontsize=10)
     goal = frontier.goal

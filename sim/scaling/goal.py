@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -10,11 +11,14 @@ from sim.errors import SpecError, require_positive
 from sim.scaling.allocation import flop_for_params
 from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
 from sim.scaling.critical_batch import critical_batch_laws, get_critical_batch_law, mccandlish_batch
-from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
+from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PowerSum, power_sum_loss, tokens_for_loss
 from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
+from sim.specs import ModelSpec
 from sim.units import show_short
 from sim.work.operations import Number
+from sim.work.params import active_params, total_params
 
+Array = np.ndarray
 DEFAULT_BATCH_LAW = "kaplan-2020"
 
 
@@ -26,6 +30,8 @@ class Goal:
     critical_batch : by McCandlish's definition: there twice the data and twice the least steps are needed. [tokens]
     loss : at the end, by a loss law; nan where it was not asked for and no law gives it.
     notes : what was assumed.
+    batch_law : of the critical batch; None where it was given, and is the same all the way.
+    form : loss on the way, for laws that ask for it; None where no law gives it.
     """
 
     params: float
@@ -33,6 +39,8 @@ class Goal:
     critical_batch: float
     loss: float
     notes: tuple[str, ...] = ()
+    batch_law: str | None = None
+    form: PowerSum | None = None
 
     def tokens(self, batch_tokens: Number) -> Number:
         """Data that the goal takes at a batch of so many tokens.  [tokens]"""
@@ -46,6 +54,22 @@ class Goal:
     def least_steps(self) -> float:
         """Optimizer steps that no batch, however large, goes below."""
         return self.min_tokens / self.critical_batch
+
+    def least_steps_by(self, min_tokens: Array) -> Array:
+        """Least steps to where ever more tokens at a small batch would lead; ends with `least_steps`.
+
+        A law names the critical batch of a run that ends at a loss, E_min/S_min, so that S_min follows for every loss
+        on the way. Where its batch would grow faster than the data, at the very beginning, no steps are counted.
+        """
+        if self.batch_law is None:
+            return np.asarray(min_tokens, dtype=float) / self.critical_batch
+        facts: dict[str, Number] = {"params": self.params, "tokens": min_tokens, "loss": float("nan")}
+        if self.form is not None:
+            facts["loss"] = power_sum_loss(self.params, min_tokens, self.form)
+        facts["flop"] = FLOP_PER_PARAM_TOKEN * self.params * np.asarray(min_tokens)
+        steps = min_tokens / mccandlish_batch(self.batch_law, **facts)
+        never_back: Array = np.minimum.accumulate(np.broadcast_to(steps, np.shape(min_tokens))[::-1])[::-1]
+        return never_back
 
 
 def goal_of(
@@ -91,6 +115,7 @@ def goal_of(
     require_positive(tokens=tokens)
     if loss is None:
         loss = float("nan") if law.form is None else float(power_sum_loss(params, tokens, law.form))
+    law_name = batch_law if critical_batch is None else None
     if critical_batch is None:
         facts = {"params": params, "tokens": tokens, "loss": loss, "flop": FLOP_PER_PARAM_TOKEN * params * tokens}
         critical_batch = float(mccandlish_batch(batch_law, **facts))
@@ -99,7 +124,7 @@ def goal_of(
         notes.append(f"critical batch by {batch_law} ({checked}); other laws: {others}")
     require_positive(critical_batch=critical_batch)
     notes.append("data at batch B: (1 + B/critical) times the least (McCandlish et al. 2018)")
-    return Goal(params, tokens, critical_batch, loss, tuple(notes))
+    return Goal(params, tokens, critical_batch, loss, tuple(notes), law_name, law.form)
 
 
 def _other_laws(name: str, facts: dict[str, float]) -> str:
@@ -110,3 +135,17 @@ def _other_laws(name: str, facts: dict[str, float]) -> str:
         if law.data_overhead is not None and law.name != name and np.isfinite([facts[need] for need in law.needs]).all()
     }
     return ", ".join(f"{show_short(batch)} ({other})" for other, batch in found.items())
+
+
+def goal_of_model(model: ModelSpec, **asked: Any) -> Goal:
+    """`goal_of` for a described model. A mixture of experts counts as a dense model of its active parameters.
+
+    Published laws are of dense models; a mixture reaches a lower loss than its active parameters and a higher one than
+    all of its parameters would (the effective parameter count of Clark et al. 2022, arXiv:2202.01169), so this takes no
+    less data than it needs.
+    """
+    goal = goal_of(float(active_params(model)), **asked)
+    if not model.num_experts:
+        return goal
+    note = f"loss and batch laws are of dense models; taken at the {show_short(active_params(model))} active parameters"
+    return replace(goal, params=float(total_params(model)), notes=(*goal.notes, note))

@@ -1,13 +1,30 @@
-"""A batch that grows on the way: how many steps it takes, and how long they are on average."""
+"""A batch that grows on the way: the data it takes for a loss, its steps, and how long they are on average.
+
+McCandlish et al. 2018, arXiv:1812.06162, hold at every loss on the way: progress that takes dS steps at least and dE
+tokens at least, takes dS + dE/B steps and dE + B dS tokens at batch B. So a smaller batch at the beginning, where the
+critical one is small, saves data. Of all ramps with as many steps the least data take those whose batch grows as the
+root of the critical one, dE/dS (own derivation: B = sqrt(r dE/dS) minimises steps + tokens/r).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from sim.errors import SpecError
 from sim.scaling.batch_tradeoff import ramped_steps
-from sim.units import significant
+from sim.scaling.goal import Goal
+
+Array = np.ndarray
+BEST = "best"
+"""A ramp that follows the goal's own critical batch (`best_ramp`)."""
+SAMPLES = 2000
+FIRST = 1e-6
+"""Share of the least data at which its samples begin; what is before counts as even."""
+HALVINGS = 3
+"""Of the whole batch, the smallest that a best ramp begins with: an eighth."""
 
 
 class StepTimes(Protocol):
@@ -42,7 +59,12 @@ class Ramp:
         return tuple(max(1, round(batch * share)) for _, share in self.stages)
 
     def __str__(self) -> str:
-        parts = (f"{significant(share, 2)} of it from {start:.2%} of the data" for start, share in self.stages)
+        """As `parse_ramp` reads it."""
+        parts = []
+        for start, share in self.stages:
+            over = round(1 / share)
+            part = "1" if share == 1 else f"1/{over}" if abs(share * over - 1) < 1e-9 else f"{share:.4g}"
+            parts.append(part + (f"@{100 * start:.6g}%" if start else ""))
         return ", ".join(parts)
 
 
@@ -88,3 +110,64 @@ def ramped(
             raise SpecError(f"no plan for the ramp's batch of {size:,.0f} sequences on {num_gpus:,} GPUs or fewer")
         seconds += (end - start) / size * step
     return total, seconds / total
+
+
+def ramped_tokens(ramp: Ramp, goal: Goal, batch_tokens: float) -> float:
+    """Data that a goal takes with a ramp that ends at a batch of so many tokens.  [tokens]"""
+    least, steps = _way(goal)
+    starts = [start for start, _ in ramp.stages]
+    batches = [share * batch_tokens for _, share in ramp.stages]
+
+    def needed(total: float) -> float:
+        """What the run takes if its stages begin at their shares of `total`."""
+        reached = 0.0
+        for start, end, batch in zip(starts, starts[1:], batches, strict=False):
+            spent = least + batch * steps
+            reached = float(np.interp(np.interp(reached, least, spent) + (end - start) * total, spent, least))
+        spent = least + batches[-1] * steps
+        return float(starts[-1] * total + spent[-1] - np.interp(reached, least, spent))
+
+    low, high = goal.min_tokens, float(goal.tokens(batch_tokens))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if needed(middle) > middle else (low, middle)
+    return high
+
+
+def _way(goal: Goal) -> tuple[Array, Array]:
+    """Least data and least steps, from the beginning to the goal."""
+    least = goal.min_tokens * np.geomspace(FIRST, 1.0, SAMPLES)
+    return np.concatenate([[0.0], least]), np.concatenate([[0.0], goal.least_steps_by(least)])
+
+
+def best_ramp(goal: Goal) -> Ramp:
+    """Eighths, quarters and halves of the batch, while the root of the critical one is nearest to them.
+
+    Raises
+    ------
+    SpecError
+        The critical batch is the same all the way.
+    """
+    least, steps = _way(goal)
+    critical = np.gradient(least[1:], steps[1:] + 1e-12 * steps[-1] * np.arange(SAMPLES))
+    share = np.sqrt(critical / critical[-1])
+    spent = least[1:] + goal.critical_batch * steps[1:]
+    stages = [(0.0, 0.5**HALVINGS)]
+    for power in range(HALVINGS - 1, -1, -1):
+        above = np.flatnonzero(share < 0.5 ** (power + 0.5))
+        start = round(float(spent[above[-1]] / spent[-1]), 4) if len(above) else 0.0
+        stages = [*(stage for stage in stages if stage[0] < start), (start, 0.5**power)]
+    if len(stages) == 1:
+        raise SpecError(
+            f"no ramp is better than none: by {goal.batch_law or 'the one given'} the critical batch is the same from "
+            "beginning to end; write the ramp out, such as '1/4, 1/2@2%, 1@20%', or choose another --batch-law"
+        )
+    return Ramp(tuple(stages))
+
+
+def against_none(ramp: Ramp, goal: Goal, batch_tokens: float) -> str:
+    """Said of a ramp: the data that it saves, and the steps that it costs."""
+    tokens = ramped_tokens(ramp, goal, batch_tokens)
+    steps = ramped_steps(tokens, [(start * tokens, share * batch_tokens) for start, share in ramp.stages])
+    less, more = 1 - tokens / float(goal.tokens(batch_tokens)), steps / float(goal.steps(batch_tokens)) - 1
+    return f"it takes {less:.1%} less data and {more:.1%} more steps than the whole batch from the start"

@@ -3,13 +3,16 @@
 Every strategy gets its best plan by search: the baseline's order (one contiguous stage a rank, GPipe or 1F1B) by the
 closed form and the exact engine, the improved one (layered accumulation, modular pipeline) by bounds and the exact
 engine. Both may choose batch, degrees and ZeRO stage under the same rules: full recomputation, at most the critical
-batch, and no more GPUs than its sequences times the tensor-parallel degree, since a batch feeds no more.
+batch, tensor parallelism within a node, and no more GPUs than sequences times its degree, since a batch feeds no more.
+Where nothing fits under them, activations wait in host memory; then layers are cut over as few nodes as it takes, with
+sequence parallelism; and where that does not fit either, the leanest plan is timed all the same, and says so.
 
 Lamy-Poirier 2021, arXiv:2106.02679; only the abstract was read. Its claims are held as ratios, not its figures.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,18 +22,18 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
 from sim.scaling.lamy_poirier import (
-    STEPS,
     Shape,
-    family,
     needed_intensity,
     pipeline_bubble,
     tensor_intensity,
     training_time,
 )
+from sim.scaling.paper_question import with_wide_tensor
 from sim.search import build_space, price_all
-from sim.search.layered import best_of, layered_table
-from sim.search.space import SCHEDULES, divisors
-from sim.specs import ParallelPlan, Scenario, build_scenario
+from sim.search.layered import LayeredTable, best_of, layered_table
+from sim.search.space import SCHEDULES, divisors, tensor_degrees
+from sim.specs import ParallelPlan, Scenario
+from sim.units import show
 
 STRATEGIES = {
     "data": (False, False),
@@ -40,8 +43,6 @@ STRATEGIES = {
 }
 """Whether each may cut layers (tensor) and stack them (pipeline)."""
 METHODS = ("baseline", "improved")
-VOCABULARY = 51_200
-"""Assumption: the paper counts no embeddings; this is Megatron's padded GPT-2 vocabulary."""
 LEAST_BATCH = 0.97
 """Of the critical batch, the smallest that is tried: batches that many degrees divide lie apart."""
 BATCHES = (5, 24)
@@ -50,25 +51,16 @@ FEWEST = 16
 """The baseline is searched from a sixteenth of the GPUs that the batch feeds to all of them."""
 CONFIRMED = 3
 """Of the baseline's best plans by the closed form, how many the exact engine runs for each batch."""
-
-IDEAL_NETWORK = {
-    "efficiency": 1.0,
-    "shared_efficiency": 1.0,
-    "p2p_efficiency": 1.0,
-    "hidden_share": 1.0,
-    "base_latency_s": 0.0,
-    "hop_latency_s": 0.0,
-    "half_volume_bytes": 0.0,
-}
-"""A network that reaches its nominal bandwidth at any size, beside compute at no cost: as the paper counts it."""
+_ENDLESS_MEMORY = 1e18
+"""That any plan fits in. [bytes]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The best plan of a strategy.
 
-    answer : of the exact engine; None where no plan fits.
-    refused : why there is none.
+    answer : of the exact engine; None where no plan fits, or one that `fits` not where the leanest was timed.
+    refused : why there is none, or what it needs.
     """
 
     strategy: str
@@ -96,6 +88,7 @@ class Entry:
         if answer is not None:
             plain |= {
                 "num_gpus": answer.num_gpus,
+                "fits": answer.fits,
                 "hfu": answer.hfu,
                 "batch": answer.scenario.training.global_batch_size,
                 "microbatches": answer.num_microbatches,
@@ -105,68 +98,25 @@ class Entry:
         return plain
 
 
-def question(x: int, bandwidth: str = "200 Gbit/s", ideal_network: bool = False) -> Scenario:
-    """X_x on A100 in NVLink domains of 16, a network card each, for 100,000 steps at the critical batch.
-
-    Parameters
-    ----------
-    bandwidth : str
-        Of the network, a GPU and direction.
-    ideal_network : bool
-        That it reaches it, and costs compute nothing; else as the profile of A100 has it.
-
-    Raises
-    ------
-    SpecError
-        No such model.
-    """
-    shape = family(x)
-    batch = max(1, int(shape.critical_batch_sequences))
-    scenario = build_scenario(
-        {
-            "name": f"X_{x}",
-            "model": {
-                "name": f"x{x}",
-                "num_layers": shape.num_layers,
-                "hidden_size": shape.hidden_size,
-                "num_heads": shape.num_heads,
-                "vocab_size": VOCABULARY,
-                "max_sequence_length": shape.sequence_length,
-            },
-            "cluster": {"preset": "generic-a100-16", "num_nodes": batch, "inter_node_bandwidth": bandwidth},
-            "plan": {},
-            "training": {
-                "global_batch_size": batch,
-                "sequence_length": shape.sequence_length,
-                "precision": "fp16",
-                "tokens": STEPS * shape.critical_batch_tokens,
-            },
-            "stack": "lamy-poirier",
-            "profile": "a100",
-        }
-    )
-    if not ideal_network:
-        return scenario
-    profile = scenario.profile
-    return scenario.replace(profile=profile.replace(network=profile.network.replace(**IDEAL_NETWORK)))
-
-
 def compare_strategies(
     scenario: Scenario,
     strategies: Sequence[str] = tuple(STRATEGIES),
     partitioned: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    methods: Sequence[str] = METHODS,
 ) -> tuple[Entry, ...]:
     """The best plan of every strategy, baseline and improved.
 
     Parameters
     ----------
     scenario : Scenario
-        As `question` makes it.
+        As `paper_question.question` makes it.
     strategies : sequence of str
         Of STRATEGIES.
     partitioned : bool
         Only with all state partitioned (ZeRO stage 3).
+    methods : sequence of str
+        Of METHODS.
     """
     critical = scenario.training.global_batch_size
     batches = range(max(1, round(LEAST_BATCH * critical)), critical + 1)
@@ -174,22 +124,66 @@ def compare_strategies(
     some, more = (divisible[:count] for count in BATCHES)
     entries = []
     for number, strategy in enumerate(strategies):
-        given = (
-            scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=ParallelPlan())
-            for batch in some
-        )
-        answers = [answer for each in given if (answer := _baseline(each, strategy, partitioned)) is not None]
-        standard = min(answers, key=_days, default=None)
-        if standard is None and not STRATEGIES[strategy][1]:
-            standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
-        layered = _layered(scenario, strategy, more, partitioned)
-        entries += [
-            Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"),
-            Entry(strategy, "improved", partitioned, layered, "" if layered else "no layered plan fits"),
-        ]
+        layered, why = _improved(scenario, strategy, more, partitioned)
+        if "baseline" in methods:
+            wide = layered.scenario.plan.tp if layered and layered.scenario.plan.sequence_parallel else None
+            standard = _best_standard(scenario, strategy, some, partitioned, wide)
+            if standard is None and not STRATEGIES[strategy][1]:
+                standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
+            entries.append(Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"))
+        if "improved" in methods:
+            entries.append(Entry(strategy, "improved", partitioned, layered, why))
         if progress is not None:
             progress(number + 1, len(strategies))
     return tuple(entries)
+
+
+def _improved(
+    scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool
+) -> tuple[Estimate | None, str]:
+    """The best layered plan, within a node or over as few as it takes; else the leanest, with what it needs."""
+    found = _layered(scenario, strategy, batches, partitioned)
+    if found is not None or not all(STRATEGIES[strategy]):
+        return found, "" if found else "no layered plan fits"
+    layers = scenario.model.num_layers
+    if layers < 4 or all(layers % rank for rank in range(2, layers)):
+        return None, f"{layers} layers cannot be dealt to several ranks in several chunks"
+    degrees = [tp for tp in tensor_degrees(scenario) if tp % scenario.cluster.nvlink_domain_gpus == 0]
+    available = scenario.cluster.gpu.memory_bytes
+    first = bisect_left(degrees, True, key=lambda tp: _leanest(scenario, tp, batches[:1])[1] <= available)
+    for tp in degrees[first:]:
+        found = _layered(with_wide_tensor(scenario, tp), strategy, batches, partitioned, wide=tp)
+        if found is not None:
+            return found, ""
+    answer, needed = _leanest(scenario, degrees[-1], batches)
+    return answer, f"needs {show(needed, 'B')} a GPU of {show(available, 'B')}"
+
+
+def _leanest(scenario: Scenario, tp: int, batches: Sequence[int]) -> tuple[Estimate, float]:
+    """The layered plan that needs least memory of those that cut layers so, and how much.  [bytes]"""
+    cluster = scenario.cluster
+    roomy = cluster.node.replace(gpu=cluster.node.gpu.replace(memory_bytes=_ENDLESS_MEMORY))
+    asked = with_wide_tensor(scenario.replace(cluster=cluster.replace(node=roomy)), tp)
+    table = _table(asked, "data + pipeline + tensor", batches, True, scenario.model.num_layers, tp)
+    least = int(np.argmin(table.memory_bytes))
+    there = table.scenario_at(least)
+    node = there.cluster.node.replace(gpu=cluster.node.gpu)
+    answer = estimate(there.replace(cluster=there.cluster.replace(node=node)))
+    return answer, float(answer.largest.total)
+
+
+def _best_standard(
+    scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool, wide: int | None
+) -> Estimate | None:
+    """The best contiguous plan over some batches: within a node, or else with layers cut as the layered plan's are."""
+    answers = [answer for batch in batches if (answer := _baseline(scenario, batch, strategy, partitioned)) is not None]
+    if not answers and STRATEGIES[strategy] == (True, True):
+        asked = scenario if wide is None else with_wide_tensor(scenario, wide)
+        tp = scenario.cluster.nvlink_domain_gpus if wide is None else wide
+        answers = [
+            answer for batch in batches if (answer := _baseline(asked, batch, strategy, partitioned, tp)) is not None
+        ]
+    return min(answers, key=_days, default=None)
 
 
 def _days(answer: Estimate) -> float:
@@ -197,20 +191,28 @@ def _days(answer: Estimate) -> float:
     return answer.training_time_s / 86400.0
 
 
-def _baseline(scenario: Scenario, strategy: str, partitioned: bool) -> Estimate | None:
-    """The best contiguous plan of a batch."""
+def _baseline(
+    scenario: Scenario, batch: int, strategy: str, partitioned: bool, wide: int | None = None
+) -> Estimate | None:
+    """The best contiguous plan of a batch; `wide` as in `_table`."""
     tensor, pipeline = STRATEGIES[strategy]
-    batch, domain = scenario.training.global_batch_size, scenario.cluster.nvlink_domain_gpus
-    most = batch * domain if tensor else batch
+    scenario = scenario.replace(
+        training=scenario.training.replace(global_batch_size=batch), plan=ParallelPlan(),
+    )  # fmt: skip
+    degree = wide or scenario.cluster.nvlink_domain_gpus
+    most = batch * degree if tensor else batch
     try:
         space = build_space(scenario, (max(1, most // FEWEST), most), recomputes=("full",))
     except InfeasiblePlan:
         return None
     wanted = [
-        each for each in space.categories if not each.sequence_parallel and (each.zero_stage == 3 or not partitioned)
+        each
+        for each in space.categories
+        if each.sequence_parallel == (wide is not None) and (each.zero_stage == 3 or not partitioned)
     ]
     tp, _, pp, dp = space.layouts.T
-    kept = (tp <= domain) & (dp * pp <= batch) & ((tp > 1) == tensor) & ((pp > 1) == pipeline)
+    kept = (tp <= degree) & (dp * pp <= batch) & ((tp > 1) == tensor) & ((pp > 1) == pipeline)
+    kept &= (tp == degree) | (wide is None)
     if not kept.any():
         return None
     space = replace(space, categories=tuple(wanted), layouts=space.layouts[kept])
@@ -227,7 +229,12 @@ def _baseline(scenario: Scenario, strategy: str, partitioned: bool) -> Estimate 
 
 
 def _layered(
-    scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool, at_once: bool = False
+    scenario: Scenario,
+    strategy: str,
+    batches: Sequence[int],
+    partitioned: bool,
+    at_once: bool = False,
+    wide: int | None = None,
 ) -> Estimate | None:
     """The best layered plan over all batches; where none fits, with activations in host memory.
 
@@ -235,27 +242,40 @@ def _layered(
     ----------
     at_once : bool
         Only without accumulation, where layered and standard order are the same.
+    wide : int, optional
+        As in `_table`.
     """
-    tensor, pipeline = STRATEGIES[strategy]
-    domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
-    for offloaded in (0, layers):
-        table = layered_table(
-            scenario,
-            gpus=(1, scenario.cluster.num_gpus),
-            batches=batches,
-            tensor=[tp for tp in divisors(domain) if (tp > 1) == tensor],
-            pipeline=[pp for pp in divisors(layers) if (pp > 1) == pipeline],
-            recomputes=("full",),
-            sequence_parallel=(False,),
-            zero_stages=(3,) if partitioned else (0, 1, 2, 3),
-            offloaded_layers=offloaded,
-        )
+    for offloaded in (0, scenario.model.num_layers):
+        table = _table(scenario, strategy, batches, partitioned, offloaded, wide)
         share = 1.0 / table.rows.batch
         bound = np.where((table.rows.num_microbatches == 1) | (not at_once), table.bound_s * share, np.inf)
         found, _ = best_of(table, bound, lambda place, share=share: float(share[place]))  # type: ignore[misc]
         if found:
             return found[0]
     return None
+
+
+def _table(
+    scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool, offloaded: int, wide: int | None
+) -> LayeredTable:
+    """Every layered plan that fits.
+
+    wide : tensor-parallel degree over several nodes, with sequence parallelism; None: those within one, without.
+    """
+    tensor, pipeline = STRATEGIES[strategy]
+    domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
+    degrees = [tp for tp in divisors(domain) if (tp > 1) == tensor] if wide is None else [wide]
+    return layered_table(
+        scenario,
+        gpus=(1, scenario.cluster.num_gpus),
+        batches=batches,
+        tensor=degrees,
+        pipeline=[pp for pp in divisors(layers) if (pp > 1) == pipeline],
+        recomputes=("full",),
+        sequence_parallel=(wide is not None,),
+        zero_stages=(3,) if partitioned else (0, 1, 2, 3),
+        offloaded_layers=offloaded,
+    )
 
 
 def _standard(answer: Estimate | None) -> Estimate | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of
-from sim.scaling.ramp import Ramp, ramped
+from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
+from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run
 from sim.specs import Scenario
 
@@ -51,7 +51,7 @@ def train(
     tokens: float | None = None,
     loss: float | None = None,
     batch_law: str = DEFAULT_BATCH_LAW,
-    ramp: Ramp | None = None,
+    ramp: Ramp | str | None = None,
     terms: Terms | None = None,
 ) -> Training:
     """What the scenario's run takes.
@@ -64,8 +64,9 @@ def train(
         To reach instead; data by a loss law, and more of it the nearer the batch is to the critical one.
     batch_law : str
         Of the critical batch, for a loss.
-    ramp : Ramp, optional
-        The batch grows on the way; the plan keeps its GPUs and runs fewer micro-batches.
+    ramp : Ramp or str, optional
+        The batch grows on the way; the plan keeps its GPUs and runs fewer micro-batches. As `parse_ramp` reads it, or
+        "best". To a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
 
@@ -78,20 +79,31 @@ def train(
     answer = estimate(scenario)
     training = scenario.training
     notes: list[str] = []
-    if loss is not None:
-        goal = goal_of(float(answer.params), tokens=tokens, loss=loss, batch_law=batch_law)
-        tokens = float(goal.tokens(training.tokens_per_step))
-        notes += goal.notes
-    tokens = training.tokens if tokens is None else tokens
-    if tokens is None:
+    budget = training.tokens if tokens is None and loss is None else tokens
+    if budget is None and loss is None:
         raise SpecError("how long is the run? Give --tokens or --loss, or set training.tokens in the scenario")
+    goal = None
+    if loss is not None or ramp == BEST:
+        goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
+    if isinstance(ramp, str):
+        ramp = best_ramp(goal) if goal is not None and ramp == BEST else parse_ramp(ramp)
+    if goal is not None and loss is not None:
+        batch = float(training.tokens_per_step)
+        tokens = float(goal.tokens(batch)) if ramp is None else ramped_tokens(ramp, goal, batch)
+        notes += goal.notes
+        if ramp is not None:
+            notes.append(f"batch ramp {ramp}; {against_none(ramp, goal, batch)}")
+    else:
+        tokens = budget
+        if ramp is not None:
+            notes.append(f"batch ramp {ramp}; as many tokens as without it")
+    assert tokens is not None
     sequences = tokens / training.sequence_length
     steps, average = tokens / training.tokens_per_step, answer.step_time_s
     if ramp is not None:
         steps, average = ramped(
             ramp, training.global_batch_size, answer.num_gpus, answer.step_time_s, sequences, _Smaller(scenario)
         )
-        notes.append(f"batch ramp {ramp}; it saves no data")
     run, low, high = (
         training_run(
             float(answer.params), answer.num_gpus, scenario.cluster.gpu, average * factor, steps, tokens, terms

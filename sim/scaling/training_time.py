@@ -18,7 +18,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.scaling.goal import Goal
 from sim.scaling.prices import Prices, confirm, price_batches
-from sim.scaling.ramp import Ramp, ramped
+from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run
 from sim.scaling.what_limits import limit_of, losses_of
 from sim.specs import Scenario
@@ -199,9 +199,13 @@ def shortest(
     prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
 
+    data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
+    if ramp is not None:
+        data = {batch: ramped_tokens(ramp, goal, float(batch * length)) for batch in wanted}
+
     def run_of(num_gpus: int, batch: int, seconds: float) -> TrainingRun:
         """With the batch's ramp, where there is one."""
-        total, average, tokens = steps[batch], seconds, float(goal.tokens(batch * length))
+        total, average, tokens = steps[batch], seconds, data[batch]
         if ramp is not None:
             total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
         return training_run(goal.params, num_gpus, scenario.cluster.gpu, average, total, tokens, terms)
@@ -219,15 +223,20 @@ def shortest(
         points.append(Point(answer, float(batch * length), run, losses, limit))
         if progress is not None:
             progress(len(every) + number + 1, work)
+    front = _undominated(points)
+    stated = _assumptions(scenario, wanted, layered)
+    if ramp is not None and front:
+        said = against_none(ramp, goal, front[-1].batch_tokens)
+        stated = (f"batch ramp {ramp}; {said}, at the largest size's batch", *stated)
     return Frontier(
         goal,
         terms,
-        _undominated(points),
+        front,
         wanted,
         prices.plans,
         confirmed,
         time.perf_counter() - begun,
-        (*goal.notes, *terms.assumptions, *_assumptions(scenario, wanted, ramp, layered)),
+        (*goal.notes, *terms.assumptions, *stated),
     )
 
 
@@ -285,7 +294,7 @@ def _undominated(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(kept)
 
 
-def _assumptions(scenario: Scenario, batches: Sequence[int], ramp: Ramp | None, layered: bool) -> tuple[str, ...]:
+def _assumptions(scenario: Scenario, batches: Sequence[int], layered: bool) -> tuple[str, ...]:
     stated = [
         f"{len(batches)} batches of {batches[0]:,} to {batches[-1]:,} sequences of "
         f"{scenario.training.sequence_length:,} tokens",
@@ -293,6 +302,4 @@ def _assumptions(scenario: Scenario, batches: Sequence[int], ramp: Ramp | None, 
         + (", layered schedules by a bound" if layered else "")
         + "; the shown sizes run on the exact engine",
     ]
-    if ramp is not None:
-        stated.append(f"batch ramp {ramp}; it saves no data")
     return (*stated, *scenario.assumed)

@@ -76,11 +76,17 @@ class PlanTable:
     zero_stage: int = 0
     offloaded_layers: int = 0
     sequence_slices: int = 1
+    ep: int = 1
 
     @property
     def num_replicas(self) -> Array | int:
         """GPUs that hold the same part of the model."""
         return self.dp * self.cp
+
+    @property
+    def num_expert_replicas(self) -> Array | int:
+        """GPUs that hold the same experts."""
+        return self.tp * self.cp * self.dp // self.ep
 
     @property
     def num_stages(self) -> Array | int:
@@ -105,9 +111,12 @@ class ScenarioTable:
 
 
 def table(scenario: Scenario, stack: StackSpec | None = None, **plan: Array | int | str | bool) -> Scenario:
-    """A scenario with many plans in place of its own; what is not named is 1, or off."""
+    """A scenario with many plans in place of its own.
+
+    Its expert parallelism is kept; what else is not named is 1, or off.
+    """
     own = scenario.plan
-    plans = PlanTable(own.embedding_as_layer, own.head_as_layer, **plan)  # type: ignore[arg-type]
+    plans = PlanTable(own.embedding_as_layer, own.head_as_layer, ep=own.ep, **plan)  # type: ignore[arg-type]
     many = ScenarioTable(scenario.model, scenario.cluster, plans, scenario.training, stack or scenario.stack)
     return cast("Scenario", many)
 

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from sim.costs.zero import zero_visits
-from sim.network.placement import Group, context_group, data_group, hop_crosses_domains, tensor_group
+from sim.network.placement import (
+    Group,
+    context_group,
+    data_group,
+    expert_data_group,
+    expert_group,
+    hop_crosses_domains,
+    tensor_group,
+)
 from sim.search.columns import SCHEDULES, Columns, PlanTable
 from sim.search.space import Space
 from sim.specs import ClusterSpec
@@ -47,13 +55,14 @@ class Crossings:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Every cut and micro-batch there is, and how its tensor- and context-parallel groups lie; arrays over cells."""
+    """Every cut and micro-batch there is, and how the groups of its layers lie; arrays over cells."""
 
     tp: Array
     cp: Array
     microbatch_size: Array
     tensor: Group
     context: Group
+    experts: Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,7 @@ class Spots:
     cp: Array
     dp: Array
     data: Group
+    data_of_experts: Group
     visits: Array
 
 
@@ -111,9 +121,11 @@ def without_schedule(columns: Columns) -> tuple[Array, Array]:
 def gather_facts(space: Space, columns: Columns) -> Facts:
     """Look up once a layout what these rows of a space need."""
     cluster = space.scenario.cluster
-    plans: list[Any] = [PlanTable(False, False, *layout) for layout in space.layouts.tolist()]
-    tensor, context, data = (
-        _stack([place(plan, cluster) for plan in plans]) for place in (tensor_group, context_group, data_group)
+    ep = space.scenario.plan.ep
+    plans: list[Any] = [PlanTable(False, False, tp, cp, pp, dp, ep=ep) for tp, cp, pp, dp in space.layouts.tolist()]
+    places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
+    tensor, context, experts, data, data_of_experts = (
+        _stack([place(plan, cluster) for plan in plans]) for place in places
     )
     # Ranks of a domain or more always send to another one, however wide they are.
     widths = [(min(plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus), plan.pp) for plan in plans]
@@ -121,13 +133,15 @@ def gather_facts(space: Space, columns: Columns) -> Facts:
     links = np.array([known[width] for width in widths]).T
     crossings = Crossings(*links[:6].astype(bool), *links[6:])
     layout = columns.layout
-    cell, cells = _cells(space, columns, tensor, context)
+    cell, cells = _cells(space, columns, tensor, context, experts)
     num_microbatches = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
     # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
     visits = zero_visits(columns.num_chunks, num_microbatches, num_microbatches // columns.pp)
     twice = np.tile(np.arange(len(plans)), 2)
     tp, cp, pp, dp = space.layouts[twice].T
-    spots = Spots(tp, pp, cp, dp, take_group(data, twice), np.repeat([1, 2], len(plans)))
+    spots = Spots(
+        tp, pp, cp, dp, take_group(data, twice), take_group(data_of_experts, twice), np.repeat([1, 2], len(plans))
+    )
     return Facts(
         columns,
         take_group(data, layout),
@@ -151,17 +165,17 @@ def _stack(groups: list[Group]) -> Group:
     return Group(*(np.array([getattr(group, field.name) for group in groups]) for field in fields(Group)))
 
 
-def _cells(space: Space, columns: Columns, tensor: Group, context: Group) -> tuple[Array, Cells]:
-    """The cell of every row, and all cells."""
-    lies = [getattr(group, name) for group in (tensor, context) for name in ("per_domain", "spans", "shares_network")]
+def _cells(space: Space, columns: Columns, *groups: Group) -> tuple[Array, Cells]:
+    """The cell of every row, and all cells, by how their tensor-, context- and expert-parallel groups lie."""
+    lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
     cuts = np.stack([space.layouts[:, 0], space.layouts[:, 1], *lies], axis=1)
     _, first, cut = np.unique(cuts, axis=0, return_index=True, return_inverse=True)
     sizes, size = np.unique(columns.microbatch_size, return_inverse=True)
     codes, cell = np.unique(cut.ravel()[columns.layout] * len(sizes) + size, return_inverse=True)
     layout = first[codes // len(sizes)]
     tp, cp = space.layouts[layout, :2].T
-    groups = take_group(tensor, layout), take_group(context, layout)
-    return cell, Cells(tp, cp, sizes[codes % len(sizes)].astype(float), *groups)
+    placed = (take_group(group, layout) for group in groups)
+    return cell, Cells(tp, cp, sizes[codes % len(sizes)].astype(float), *placed)
 
 
 def _crossings(width: int, pp: int, cluster: ClusterSpec) -> tuple[int, ...]:

@@ -8,30 +8,30 @@ import numpy as np
 
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
-from sim.costs.stage import rank_once_a_step, tied_reduction
+from sim.costs.replicas import Held, Replicas
+from sim.costs.stage import rank_once_a_step, reduced_bytes, tied_reduction
 from sim.costs.zero import Sharded, gathered_widths, sharded_block
 from sim.search.columns import table
 from sim.search.facts import Spots, take_group
 from sim.search.layouts import dealt_layers
 from sim.specs import Scenario
-from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import Stage, stage_params
+from sim.work.stages import DENSE_LAYER, EMBEDDING, HEAD, LAYER, Stage, stage_expert_params, stage_params
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Parameters on one GPU, over spots.
+class AllHeld:
+    """What GPUs hold, over spots.
 
-    blocks : of a layer, the embedding, the head (first axis).
-    ranks : of the first, a middle and the last rank.
+    blocks : of a layer, the embedding, the head, and a first layer without experts where there are such.
+    ranks : of the first, a middle and the last rank (first axis).
     first_of_rank : what each of them holds first: the gradients that are complete last.
     """
 
-    blocks: Array
-    ranks: Array
-    first_of_rank: Array
+    blocks: list[Held]
+    ranks: Held
+    first_of_rank: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +50,47 @@ class OnceAStep:
         return OnceAStep(reduce, tail, gather, update, self.hidden_share[rows])
 
 
-def params_held(scenario: Scenario, spots: Spots) -> Held:
-    """Parameters of every spot."""
+def params_held(scenario: Scenario, spots: Spots) -> AllHeld:
+    """What is held at every spot."""
     model, plan = scenario.model, scenario.plan
-    kinds = (Stage(0, 1, False, False), Stage(0, 0, True, False), Stage(0, 0, False, True), Stage(0, 0, True, True))
+    kinds = (LAYER, EMBEDDING, HEAD, Stage(0, 0, True, True), DENSE_LAYER)
     degrees, place = np.unique(spots.tp, return_inverse=True)
-    counts = np.array([[stage_params(kind, model, int(tp)) for tp in degrees] for kind in kinds])
-    layer, embedding, head, both = counts[:, place]
+    counts = np.array([[stage_params(kind, model, int(tp), plan.ep) for tp in degrees] for kind in kinds])
+    layer, embedding, head, both, dense = counts[:, place]
     alone = spots.pp == 1
     head = np.where(alone, both - embedding, head)  # a tied projection beside its embedding adds only the norm
     layers = dealt_layers(scenario) / spots.pp
     e, h = int(plan.embedding_as_layer), int(plan.head_as_layer)
-    single = (layers - e - h) * layer + embedding + head
-    ranks = ((layers - e) * layer + embedding, layers * layer, (layers - h) * layer + head)
+    # The first stage holds all layers without experts: see `sim.search.layouts`.
+    fewer = model.num_dense_layers * (dense - layer)
+    single = (layers - e - h) * layer + embedding + head + fewer
+    ranks = ((layers - e) * layer + embedding + fewer, layers * layer, (layers - h) * layer + head)
     firsts = (embedding, layer, np.where(alone, embedding, layer))
-    return Held(np.stack([layer, embedding, head]), np.where(alone, single, np.stack(ranks)), np.stack(firsts))
+    # Of them experts' parameters, which no degree but ep cuts.
+    of_layer = np.full(len(spots.tp), stage_expert_params(LAYER, model, plan.ep))
+    none, without = np.zeros(len(spots.tp)), e + model.num_dense_layers
+    in_ranks = ((layers - without) * of_layer, layers * of_layer, (layers - h) * of_layer)
+    in_single = (layers - without - h) * of_layer
+    in_firsts = (none, of_layer, np.where(alone, none, of_layer))
+    blocks = [Held(layer, of_layer), Held(embedding), Held(head), Held(dense)]
+    return AllHeld(
+        blocks[: 4 if model.num_dense_layers else 3],
+        Held(np.where(alone, single, np.stack(ranks)), np.where(alone, in_single, np.stack(in_ranks))),
+        Held(np.stack(firsts), np.stack(in_firsts)),
+    )
 
 
 def once_a_step(
-    scenario: Scenario, zero_stage: int, spots: Spots, held: Held, compute: ComputeModel, fabric: Fabric
+    scenario: Scenario, zero_stage: int, spots: Spots, held: AllHeld, compute: ComputeModel, fabric: Fabric
 ) -> OnceAStep:
     """What every rank does once a step under a ZeRO stage, over spots."""
     given = table(scenario, zero_stage=zero_stage)
-    parts = rank_once_a_step(
-        held.ranks, held.first_of_rank, given, spots.data, spots.data, compute, fabric, spots.visits
-    )
-    reduce, tail, gather, update = (np.array(np.broadcast_to(part, held.ranks.shape), dtype=float) for part in parts)
-    grads = _of_average(held.ranks, spots) * GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    share = fabric.hidden_share(spots.data, grads, _of_average(reduce, spots))
+    replicas = Replicas(spots.data, spots.data_of_experts)
+    parts = rank_once_a_step(held.ranks, held.first_of_rank, given, replicas, replicas, compute, fabric, spots.visits)
+    shape = held.ranks.params.shape
+    reduce, tail, gather, update = (np.array(np.broadcast_to(part, shape), dtype=float) for part in parts)
+    sent = reduced_bytes(_of_average(held.ranks.params, spots), given)
+    share = fabric.hidden_share(spots.data, sent, _of_average(reduce, spots))
     return OnceAStep(reduce, tail, gather, update, np.array(np.broadcast_to(share, len(spots.tp))))
 
 
@@ -88,12 +101,13 @@ def _of_average(of_ranks: Array, spots: Spots) -> Array:
     return mean
 
 
-def sharded_blocks(scenario: Scenario, zero_stage: int, spots: Spots, held: Held, fabric: Fabric) -> list[Sharded]:
-    """A layer, the embedding and the head as ZeRO moves them at every visit, over spots."""
+def sharded_blocks(scenario: Scenario, zero_stage: int, spots: Spots, held: AllHeld, fabric: Fabric) -> list[Sharded]:
+    """The blocks as ZeRO moves them at every visit, over spots."""
     given = table(scenario, zero_stage=zero_stage)
+    replicas = Replicas(spots.data, spots.data_of_experts)
     return [
-        sharded_block(params, width, given, spots.data, fabric)
-        for params, width in zip(held.blocks, gathered_widths(given), strict=True)
+        sharded_block(block, width, given, replicas, fabric)
+        for block, width in zip(held.blocks, gathered_widths(given), strict=True)
     ]
 
 
@@ -118,7 +132,7 @@ class AtSpots:
         return self._once[zero_stage].take(rows)
 
     def sharded(self, zero_stage: int, rows: Array) -> list[Sharded]:
-        """Their layer, embedding and head as ZeRO moves them at every visit."""
+        """Their blocks as ZeRO moves them at every visit."""
         if zero_stage not in self._sharded:
             self._sharded[zero_stage] = sharded_blocks(self.scenario, zero_stage, self.spots, self.held, self.fabric)
         return [

@@ -14,24 +14,24 @@ from typing import Any, cast
 import numpy as np
 
 from sim.costs.block import block_costs, pricing
-from sim.costs.stage import rank_once_a_step, send_seconds, tied_reduction
+from sim.costs.replicas import Held, Replicas
+from sim.costs.stage import rank_once_a_step, reduced_bytes, send_seconds, tied_reduction
 from sim.costs.zero import gathered_widths, sharded_block, zero_traffic
-from sim.errors import InfeasiblePlan
+from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
 from sim.network.placement import Group, data_group
 from sim.search.columns import table as table_of
 from sim.search.space import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
-from sim.work.layers import Cut, embedding_work, head_work, layer_work
+from sim.work.layers import embedding_work, head_work, layer_work
 from sim.work.memory import cut_memory, memory_of, stage_activation_bytes
-from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import Stage, stage_params
+from sim.work.pieces import Cut
+from sim.work.stages import EMBEDDING, HEAD, LAYER, stage_params
 
 Array = np.ndarray
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
-LAYER, EMBEDDING, HEAD = Stage(0, 1, False, False), Stage(0, 0, True, False), Stage(0, 0, False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,36 +198,50 @@ def layered_table(
     Notes
     -----
     At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other.
+
+    Raises
+    ------
+    SpecError
+        The model is a mixture of experts.
     """
+    if scenario.model.num_experts:
+        raise SpecError(
+            f"layered plans are searched for models without experts, and {scenario.model.name!r} has "
+            f"{scenario.model.num_experts}; use flopcast search, or estimate one layered plan"
+        )
     domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
     degrees = [tp for tp in whole if tensor is None or tp in tensor]
     depths = [pp for pp in divisors(layers) if pipeline is None or pp in pipeline]
     everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes, sequence_parallel, zero_stages))
-    parts: list[tuple[Rows, Array, Array, Array]] = []
+    # Memory first: most plans of a large model do not fit, and need no price.
+    fitting: list[tuple[int, Array, Array]] = []
     looked_at = 0
-    data = _data_groups(scenario, everything)
-    seconds = {kind: _block_seconds(scenario, everything, *kind) for kind in product(recomputes, sequence_parallel)}
     for number, (recompute, sp, zero) in enumerate(choices):
         able = (everything.tp > 1) & (scenario.training.sequence_length % everything.tp == 0) | (not sp)
         able &= (everything.dp > 1) | (zero == 0)
         where = np.flatnonzero(able)
         if not len(where):
             continue
-        group = Group(data.size[where], data.per_domain[where], data.shares_network[where], data.spans[where])  # type: ignore[index]
-        here = seconds[recompute, sp][:, :, where]
-        part = _Part(scenario, everything.take(where), group, here, recompute, sp, zero, offloaded_layers)
-        needed = part.memory_bytes()
+        needed = _Part(scenario, everything.take(where), recompute, sp, zero, offloaded_layers).memory_bytes()
         looked_at += len(where)
-        fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
-        parts.append((part.rows.take(fits), np.full(len(fits), number), part.bound_s()[fits], needed[fits]))
-    if not parts:
-        none = np.empty(0)
-        return LayeredTable(scenario, choices, everything.take(none.astype(int)), none, none, none, 0, offloaded_layers)
-    rows = Rows(*(np.concatenate([getattr(part[0], field.name) for part in parts]) for field in fields(Rows)))
-    choice, bound, needed = (np.concatenate([part[index] for part in parts]) for index in (1, 2, 3))
-    return LayeredTable(scenario, choices, rows, choice, bound, needed, looked_at, offloaded_layers)
+        fits = needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9)
+        fitting.append((number, where[fits], needed[fits]))
+    places = np.concatenate([where for _, where, _ in fitting] or [np.empty(0, dtype=int)])
+    choice = np.repeat([number for number, _, _ in fitting], [len(where) for _, where, _ in fitting]).astype(int)
+    memory = np.concatenate([needed for _, _, needed in fitting] or [np.empty(0)])
+    rows, bound = everything.take(places), np.empty(len(places))
+    data = _data_groups(scenario, rows)
+    kinds = {choices[number][:2] for number, where, _ in fitting if len(where)}
+    seconds = {kind: _block_seconds(scenario, rows, *kind) for kind in kinds}
+    for number, (recompute, sp, zero) in enumerate(choices):
+        here = np.flatnonzero(choice == number)
+        if len(here):
+            group = Group(data.size[here], data.per_domain[here], data.shares_network[here], data.spans[here])  # type: ignore[index]
+            part = _Part(scenario, rows.take(here), recompute, sp, zero, offloaded_layers)
+            bound[here] = part.bound_s(group, seconds[recompute, sp][:, :, here])
+    return LayeredTable(scenario, choices, rows, choice, bound, memory, looked_at, offloaded_layers)
 
 
 def _rows(
@@ -275,7 +289,7 @@ def _block_seconds(scenario: Scenario, rows: Rows, recompute: str, sequence_para
     known = np.zeros((2, 3, degrees.shape[1], len(sizes)))
     for place, (tp, by_itself) in enumerate(degrees.T.tolist()):
         cut = _cut(scenario, tp, sizes.astype(float), recompute, sequence_parallel)
-        groups = {"tp": _tensor_group(scenario, tp, bool(by_itself)), "cp": Group(1, 1)}
+        groups = {"tp": _tensor_group(scenario, tp, bool(by_itself)), "cp": Group(1, 1), "ep": Group(1, 1)}
         for which, work in enumerate((layer_work, embedding_work, head_work)):
             costs = block_costs(work(scenario.model, scenario.stack, cut), compute, groups, fabric)
             known[0, which, place], known[1, which, place] = costs.forward_s, costs.backward_s
@@ -289,14 +303,12 @@ class _Part:
         self,
         scenario: Scenario,
         rows: Rows,
-        data: Group,
-        seconds: Array,
         recompute: str,
         sequence_parallel: bool,
         zero_stage: int,
         offloaded_layers: int,
     ) -> None:
-        self.scenario, self.rows, self.data, self.seconds = scenario, rows, data, seconds
+        self.scenario, self.rows = scenario, rows
         self.cut = _cut(scenario, rows.tp, rows.microbatch_size, recompute, sequence_parallel)
         ones = np.ones(len(rows), dtype=np.int64)
         self.table = table_of(
@@ -320,23 +332,26 @@ class _Part:
         degrees, place = np.unique(self.rows.tp, return_inverse=True)
         return np.array([of(tp) for tp in degrees.tolist()], dtype=float)[place]
 
-    def bound_s(self) -> Array:
+    def bound_s(self, data: Group, there_and_back: Array) -> Array:
         """Time that a step cannot go below.  [s]
 
         A rank turns to its next chunk when it has done all micro-batches of this one, and when the first of them has
         come round through all ranks; then the last chunk fills and drains the pipeline once. Embedding and head are
         counted where they stand, links between ranks at the nearest they can be.
+
+        data : over which each row sums gradients.
+        there_and_back : as of `_block_seconds`. [s]
         """
         scenario, rows, table = self.scenario, self.rows, self.table
         stack, plan = scenario.stack, table.plan
         _, compute, fabric = pricing(scenario)
+        replicas = Replicas(data, data)  # there are no experts
         m, v, pp = rows.num_microbatches, rows.num_chunks, rows.pp
-        there_and_back = self.seconds
         if plan.zero_stage >= 2:
             widths = gathered_widths(scenario)
             kinds = zip(*there_and_back, self.params, widths, strict=True)
             more = [
-                zero_traffic(f, b, sharded_block(params, width, table, self.data, fabric), table, fabric, 1.0, m)
+                zero_traffic(f, b, sharded_block(Held(params), width, table, replicas, fabric), table, fabric, 1.0, m)
                 for f, b, params, width in kinds
             ]
             there_and_back = there_and_back + np.array(more).transpose(1, 0, 2)
@@ -355,11 +370,15 @@ class _Part:
         back = first + (v - 2) * round_b + drain + m * (backward + embedding_b)
 
         # The first rank's backward is the last to end, and the embedding's gradients are complete only then.
-        held = self.params[0] * self.layers * v + self.params[1] + self.params[2] * (pp == 1)
-        reduce, tail, gather, update = rank_once_a_step(
-            held, self.params[1], table, self.data, self.data, compute, fabric, 1.0
+        layers, embedding, head = self.params[0] * self.layers * v, self.params[1], self.params[2]
+        held = np.stack([layers + embedding + head * (pp == 1), layers, layers + head])
+        of_ranks = rank_once_a_step(Held(held), Held(embedding), table, replicas, replicas, compute, fabric, 1.0)
+        reduce, tail, gather, update = (np.broadcast_to(part, held.shape)[0] for part in of_ranks)
+        average, reduction = (
+            np.where(pp == 1, first, (first + (pp - 2) * middle + last) / pp)
+            for first, middle, last in (held, np.broadcast_to(of_ranks[0], held.shape))
         )
-        hidden = fabric.hidden_share(self.data, held * GRADIENT_WIDTH[stack.gradient_precision], reduce)
+        hidden = fabric.hidden_share(data, reduced_bytes(average, table), reduction)
         if stack.overlap_grad_reduce:
             reduce = reduce - hidden * np.minimum(reduce - tail, back)
         if stack.overlap_param_gather:

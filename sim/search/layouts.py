@@ -24,10 +24,13 @@ def tensor_degrees(scenario: Scenario) -> list[int]:
     """Tensor-parallel degrees that cut the model's heads and matrices evenly."""
     model = scenario.model
     heads = model.num_kv_heads
+    widths = [model.shared_expert_intermediate_size]
+    if not model.num_experts or model.num_dense_layers:
+        widths.append(model.intermediate_size)
     return [
         tp
         for tp in divisors(model.num_heads)
-        if model.intermediate_size % tp == 0 and (heads % tp == 0 if heads > tp else tp % heads == 0)
+        if all(width % tp == 0 for width in widths) and (heads % tp == 0 if heads > tp else tp % heads == 0)
     ]
 
 
@@ -55,23 +58,51 @@ def find_layouts(scenario: Scenario, gpus: tuple[int, int], context: tuple[int, 
     axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
     layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
     sizes = layouts.prod(axis=1)
-    chosen: Array = layouts[(sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))]
+    inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
+    if inside.any():
+        inside &= _for_experts(scenario, layouts)
+        if not inside.any():
+            raise InfeasiblePlan(_no_experts(scenario, gpus))
+    chosen: Array = layouts[inside]
     if not len(chosen):
         raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
     return chosen
 
 
+def _for_experts(scenario: Scenario, layouts: Array) -> Array:
+    """Layouts over which the experts of a mixture can be dealt, the layers without experts all on the first stage."""
+    model, plan = scenario.model, scenario.plan
+    tp, cp, pp, dp = layouts.T
+    able: Array = tp * cp * dp % plan.ep == 0
+    if model.num_experts:
+        able &= (tp == 1) | cuts_sequences(layouts, scenario.training.sequence_length)
+    if model.num_dense_layers:
+        able &= dealt_layers(scenario) // pp - plan.embedding_as_layer >= model.num_dense_layers
+    return able
+
+
+def _no_experts(scenario: Scenario, gpus: tuple[int, int]) -> str:
+    ep, dense = scenario.plan.ep, scenario.model.num_dense_layers
+    first = f", and the first pipeline stage hold the {dense} layers without experts" if dense else ""
+    return (
+        f"no plan on {gpus[0]:,} to {gpus[1]:,} GPUs deals the experts: plan.ep = {ep} must divide tp · cp · dp{first};"
+        " choose another (--set plan.ep=N; a search keeps the scenario's) or other sizes (--gpus)"
+    )
+
+
 @cache
-def shapes(pp: int, per_replica: int, dealt: int) -> Array:
+def shapes(pp: int, per_replica: int, dealt: int, least: int = 1) -> Array:
     """(micro-batch size, schedule, chunks) of every way to run `per_replica` sequences through `pp` ranks.
 
-    Each GPipe shape stands before the 1F1B shape of the same numbers.
+    A stage holds at least `least` layers. Each GPipe shape stands before the 1F1B shape of the same numbers.
     """
     rows = []
     for size in divisors(per_replica):
         rows += [(size, 0, 1), (size, 1, 1)]
         if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
-            rows += [(size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1]
+            rows += [
+                (size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1 and dealt // pp // chunks >= least
+            ]
     return np.array(rows, dtype=np.int64)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.costs.block import cut_of
+from sim.costs.replicas import Held
 from sim.search.alive import KeptByRanks
 from sim.search.columns import Columns, table
 from sim.search.facts import Cells
@@ -15,7 +16,7 @@ from sim.search.layouts import dealt_layers
 from sim.search.stages import cell_scenario
 from sim.specs import Scenario
 from sim.work.memory import CutMemory, cut_memory, memory_of, stage_activation_bytes
-from sim.work.stages import Stage
+from sim.work.stages import DENSE_LAYER, EMBEDDING, HEAD, LAYER, Stage
 
 Array = np.ndarray
 
@@ -51,11 +52,14 @@ def find_peaks(
         kept: Array = np.broadcast_to(stage_activation_bytes(stage, model, stack, cut_of(which)), size)[cell]
         return kept
 
-    layer = np.stack([activations(each, Stage(0, 1, False, False)) for each in given])
-    embedding, head = activations(given[0], Stage(0, 0, True, False)), activations(given[0], Stage(0, 0, False, True))
+    layer = np.stack([activations(each, LAYER) for each in given])
+    embedding, head = activations(given[0], EMBEDDING), activations(given[0], HEAD)
     middle = dealt_layers(scenario) / (columns.pp * columns.num_chunks) * layer
     alone = columns.pp == 1
     first, last = middle - plan.embedding_as_layer * layer + embedding, middle - plan.head_as_layer * layer + head
+    if model.num_dense_layers:
+        dense = np.stack([activations(each, DENSE_LAYER) for each in given])
+        first = first + model.num_dense_layers * (dense - layer)
     peaks = (
         kept.first.peak(middle, np.where(alone, first + last - middle, first)),
         kept.middle * middle,
@@ -68,12 +72,12 @@ def find_peaks(
     return Peaks(CutMemory(working, *rest), np.stack(peaks, axis=1), logits)
 
 
-def memory_bytes(scenario: Scenario, columns: Columns, zero_stage: int, rank_params: Array, peaks: Peaks) -> Array:
+def memory_bytes(scenario: Scenario, columns: Columns, zero_stage: int, held: Held, peaks: Peaks) -> Array:
     """Peak memory of the fullest GPU under a ZeRO stage, over ways to recompute and rows.  [bytes]
 
     Parameters
     ----------
-    rank_params : array over first, middle and last rank, and rows
+    held : by first, middle and last rank, and rows
     """
     given = table(
         scenario,
@@ -84,7 +88,7 @@ def memory_bytes(scenario: Scenario, columns: Columns, zero_stage: int, rank_par
         num_chunks=columns.num_chunks,
         zero_stage=zero_stage,
     )
-    of_rank = memory_of(given, peaks.of_cut, rank_params, peaks.activations, peaks.logits).total
+    of_rank = memory_of(given, peaks.of_cut, held.params, peaks.activations, peaks.logits, experts=held.experts).total
     first, middle, last = np.moveaxis(of_rank, 1, 0)
     others = np.maximum(np.where(columns.pp > 1, last, 0.0), np.where(columns.pp > 2, middle, 0.0))
     fullest: Array = np.maximum(first, others)

@@ -56,7 +56,7 @@ class StepTimes:
         once: OnceAStep = self._remembered(("once", zero_stage), lambda: self.at_spots.once(zero_stage, facts.spot))
         exposed = once.reduce[[0, 1, 1, 2]][:, np.newaxis]
         if overlap_reduce and once.reduce.any():
-            params = self.at_spots.held.ranks[:, facts.spot]
+            params = self.at_spots.held.ranks.params[:, facts.spot]
             after = reduction_after_end(facts, params, backward, once, self._sends(), blocking=not overlap_p2p)
             exposed = exposed - once.hidden_share * np.clip(exposed - after, 0.0, exposed)
         gather = once.gather[:, np.newaxis]

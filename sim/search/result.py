@@ -16,6 +16,7 @@ from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
 from sim.shown import Shown
 from sim.specs import Scenario
+from sim.units import show_time
 
 Array = np.ndarray
 
@@ -48,7 +49,7 @@ class Candidate:
         return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchResult(Shown):
     """All plans with their prices, and the best of them.
 
@@ -71,6 +72,12 @@ class SearchResult(Shown):
     elapsed_s: float
     confirmed: int = 0
     plans_restored: int = 0
+
+    def __repr__(self) -> str:
+        """One line: the fields hold every plan."""
+        best = self.best[0].answer if self.best else None
+        found = "no plan fits" if best is None else f"the best takes {show_time(best.step_time_s)} a step"
+        return f"<SearchResult {self.space.scenario.name}: {self.plans_priced:,} plans, {found}>"
 
     @cached_property
     def plans_feasible(self) -> int:
@@ -207,7 +214,7 @@ class SearchResult(Shown):
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
         plan, columns = scenario.plan, self.space.columns
-        if plan.schedule not in SCHEDULES:
+        if plan.schedule not in SCHEDULES or plan.ep != self.space.scenario.plan.ep:
             return None
         rows = columns.schedule == SCHEDULES.index(plan.schedule)
         for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size"):

@@ -84,7 +84,7 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise SpecError("--save needs pyarrow: pip install 'flopcast[search]'") from None
+        raise SpecError("--save needs pyarrow: pip install pyarrow") from None
     sizes = [part.num_plans for part in space.parts(plans_per_unit)]
     note = describe(space, plans_per_unit, len(sizes))
     mark = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()

@@ -17,7 +17,7 @@ from sim.search.pool import processes_for, run_units
 from sim.search.priced import InMemory, Prices, of_unit
 from sim.search.result import OBJECTIVES, Candidate, SearchResult
 from sim.search.saved import open_folder
-from sim.search.space import build_space
+from sim.search.space import build_space, divisors
 from sim.search.units import PLANS_PER_UNIT, price_all
 from sim.specs import Scenario
 from sim.units import show
@@ -153,6 +153,13 @@ def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
     return tuple(best)
 
 
+def _wider_degrees(result: SearchResult, few: int = 4) -> list[int]:
+    """The next larger numbers of GPUs over which the experts can be dealt, at most all that hold the same layers."""
+    scenario, columns = result.space.scenario, result.space.columns
+    most = int((columns.num_gpus // columns.pp).max())
+    return [each for each in divisors(scenario.model.num_experts) if scenario.plan.ep < each <= most][:few]
+
+
 def _none_fits(result: SearchResult) -> str:
     """That memory is what rules all plans out, by how much, and whether the limit or the GPU is too small."""
     lowest, place, begin = np.inf, 0, 0
@@ -167,9 +174,19 @@ def _none_fits(result: SearchResult) -> str:
     named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
     enough = f"{math.ceil(lowest / 1e9)} GB"
     remedy = f"raise --memory-limit to {enough}, or " if limited and lowest < gpu.memory_bytes else ""
+    scenario, experts, dealt = result.space.scenario, "", ""
+    if scenario.model.num_experts:
+        experts = f", ep {plan.ep}"
+        wider = _wider_degrees(result)
+        if wider:
+            several = f", or --sweep plan.ep={','.join(map(str, wider))} to compare" if len(wider) > 1 else ""
+            dealt = (
+                f"deal the {scenario.model.num_experts} experts over more GPUs (a search keeps the scenario's plan.ep: "
+                f"--set plan.ep={wider[0]}{several}), "
+            )
     return (
         f"none of {result.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "
         f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
         f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute {plan.recompute}, "
-        f"ZeRO {plan.zero_stage}); {remedy}use more GPUs (--gpus, --max-gpus) or GPUs with more memory"
+        f"ZeRO {plan.zero_stage}{experts}); {remedy}{dealt}use more GPUs (--gpus, --max-gpus) or GPUs with more memory"
     )

@@ -53,7 +53,10 @@ class Space:
     def _shapes(self) -> list[Array]:
         """Of every layout."""
         batch, dealt = self.scenario.training.global_batch_size, dealt_layers(self.scenario)
-        return [shapes(pp, batch // dp, dealt) for pp, dp in self.layouts[:, 2:].tolist()]
+        model, plan = self.scenario.model, self.scenario.plan
+        # The first stage must hold all layers that have no experts.
+        least = model.num_dense_layers + plan.embedding_as_layer if model.num_dense_layers else 1
+        return [shapes(pp, batch // dp, dealt, least) for pp, dp in self.layouts[:, 2:].tolist()]
 
     @cached_property
     def starts(self) -> Array:
@@ -69,20 +72,22 @@ class Space:
         return Columns(tp, cp, pp, dp, num_chunks, microbatch_size, schedule, which)
 
     @cached_property
-    def _cuts(self) -> Array:
-        return cuts_sequences(self.layouts, self.scenario.training.sequence_length)
+    def _allowed(self) -> tuple[Array, Array]:
+        """Layouts that may run without sequence parallelism, and with."""
+        # Tensor-parallel ranks route tokens to experts each for itself.
+        without = (self.layouts[:, 0] == 1) | (not self.scenario.model.num_experts)
+        return without, cuts_sequences(self.layouts, self.scenario.training.sequence_length)
 
     def rows_of(self, sequence_parallel: bool) -> Array:
         """Rows of this part that may run with or without sequence parallelism."""
-        if not sequence_parallel:
-            return np.arange(self.starts[-1])
-        return np.flatnonzero(np.repeat(self._cuts, np.diff(self.starts)))
+        return np.flatnonzero(np.repeat(self._allowed[sequence_parallel], np.diff(self.starts)))
 
     @cached_property
     def plans_per_layout(self) -> Array:
         """Rows of each layout over all categories."""
         cutting = sum(category.sequence_parallel for category in self.categories)
-        each: Array = np.diff(self.starts) * (len(self.categories) - cutting + cutting * self._cuts)
+        without, cut = self._allowed
+        each: Array = np.diff(self.starts) * ((len(self.categories) - cutting) * without + cutting * cut)
         return each
 
     @cached_property
@@ -126,10 +131,17 @@ class Space:
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
 
 
-def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: how embedding and head are counted when layers are dealt."""
+def base_plan(scenario: Scenario, ep: int | None = None) -> ParallelPlan:
+    """What of the scenario's plan a search keeps: its expert parallelism, and how embedding and head are counted.
+
+    Parameters
+    ----------
+    ep : int, optional
+        Instead of the scenario's.
+    """
     plan = scenario.plan
-    return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
+    ep = plan.ep if ep is None else ep
+    return ParallelPlan(ep=ep, dp=ep, embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
 
 
 def build_space(

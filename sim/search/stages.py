@@ -38,8 +38,8 @@ def cell_scenario(
 
 def block_seconds(
     given: Scenario, cells: Cells, recomputes: Sequence[str], compute: ComputeModel, fabric: Fabric
-) -> tuple[Passes, Passes, Passes]:
-    """Forward and backward of a layer, the embedding and the head of every cell.
+) -> list[Passes]:
+    """Forward and backward of a layer, the embedding and the head of every cell, and of a first layer without experts.
 
     Embedding and head are never recomputed: of one way stand for all.
 
@@ -49,17 +49,21 @@ def block_seconds(
         As `cell_scenario` makes it.
     """
     model, stack, cut = given.model, given.stack, cut_of(given)
-    groups = {"tp": cells.tensor, "cp": cells.context}
-    layers = costs_by_recompute(layer_works(model, stack, cut, recomputes), compute, groups, fabric)
+    groups = {"tp": cells.tensor, "cp": cells.context, "ep": cells.experts}
+    kinds = [False, True] if model.num_dense_layers else [False]
+    layers = [
+        costs_by_recompute(layer_works(model, stack, cut, recomputes, dense), compute, groups, fabric)
+        for dense in kinds
+    ]
     ends = [block_costs(work(model, stack, cut), compute, groups, fabric) for work in (embedding_work, head_work)]
     size = len(cells.tp)
 
     def stacked(seconds: Sequence[Array]) -> Array:
         return np.stack([np.broadcast_to(each, size) for each in seconds])
 
-    layer = stacked([each.forward_s for each in layers]), stacked([each.backward_s for each in layers])
+    layer, *dense = ((stacked([e.forward_s for e in each]), stacked([e.backward_s for e in each])) for each in layers)
     embedding, head = ((stacked([each.forward_s]), stacked([each.backward_s])) for each in ends)
-    return layer, embedding, head
+    return [layer, embedding, head, *dense]
 
 
 def stage_seconds(
@@ -71,7 +75,7 @@ def stage_seconds(
     ----------
     scenario : Scenario
         Of one ZeRO stage and set of overlaps.
-    blocks : of a layer, the embedding and the head
+    blocks : as of `block_seconds`
         Over rows.
     sharded : of the same, or None
         Where ZeRO moves something at every visit.
@@ -91,12 +95,13 @@ def stage_seconds(
     layers = dealt_layers(scenario) / (columns.pp * columns.num_chunks)
     e, h, alone = int(plan.embedding_as_layer), int(plan.head_as_layer), columns.pp == 1
 
-    def stages(layer: Array, embedding: Array, head: Array, setup: float) -> Array:
+    def stages(layer: Array, embedding: Array, head: Array, *dense: Array, setup: float) -> Array:
         middle = layers * layer
         first, last = middle - e * layer + embedding, middle - h * layer + head
+        for each in dense:  # the first stage holds them all: see `sim.search.layouts`
+            first = first + scenario.model.num_dense_layers * (each - layer)
         single = first + last - middle
         return np.stack([np.where(alone, single, first), middle, np.where(alone, single, last)]) + setup
 
-    (layer_f, layer_b), (embedding_f, embedding_b), (head_f, head_b) = blocks
-    forward = stages(layer_f, embedding_f, head_f, scenario.stack.forward_setup_s)
-    return forward, stages(layer_b, embedding_b, head_b, 0.0)
+    forward = stages(*(each[0] for each in blocks), setup=scenario.stack.forward_setup_s)
+    return forward, stages(*(each[1] for each in blocks), setup=0.0)

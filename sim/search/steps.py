@@ -13,7 +13,7 @@ from sim.search.space import OVERLAPS
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, tuple[str, ...]] = {
-    "layout": ("tp", "cp", "pp", "dp"),
+    "layout": ("tp", "cp", "pp", "dp", "ep"),
     "micro-batch": ("microbatch_size",),
     "schedule": ("schedule", "num_chunks"),
     "recomputation": ("recompute",),

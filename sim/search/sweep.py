@@ -12,7 +12,7 @@ import numpy as np
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search.among import best_among, column, confirmed_already, none_fits, with_fields
-from sim.search.axes import SIZE, Axis, parse_axis
+from sim.search.axes import EXPERTS, SIZE, Axis, parse_axis
 from sim.search.search import Candidate, SearchResult, search
 from sim.search.space import OVERLAPS, base_plan
 from sim.search.sweep_result import Point, Sweep
@@ -65,7 +65,7 @@ def sweep(
     parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
     _check(parsed, gpus)
     keys: dict[tuple[float, ...], list[tuple[float, ...]]] = {}
-    fixed = [index for index, axis in enumerate(parsed) if axis.path.startswith("plan.")]
+    fixed = [index for index, axis in enumerate(parsed) if axis.path.startswith("plan.") and axis.path != EXPERTS]
     for values in product(*(axis.values for axis in parsed)):
         keys.setdefault(tuple(v for index, v in enumerate(values) if index not in fixed), []).append(values)
     points: dict[tuple[float, ...], Point] = {}
@@ -122,7 +122,8 @@ def _searched(
 def _scenario_at(scenario: Scenario, axes: tuple[Axis, ...], values: tuple[float, ...]) -> Scenario:
     """The scenario with these values; its plan is what is searched, and need not suit them."""
     numbers = {axis.full_path: value for axis, value in zip(axes, values, strict=True) if axis.full_path}
-    return with_numbers(scenario.replace(plan=base_plan(scenario)), numbers)
+    ep = int(numbers.pop(EXPERTS, scenario.plan.ep))
+    return with_numbers(scenario.replace(plan=base_plan(scenario, ep)), numbers)
 
 
 def _size_at(
@@ -216,9 +217,11 @@ def _notes(
     scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None, confirm: int
 ) -> tuple[str, ...]:
     """What the sweep took for granted, and what a reader may miss."""
+    beside = ", and the winners of the points beside it"
+    if all(axis.path.startswith("plan.") or axis.path == SIZE for axis in axes):
+        beside = ""  # see _try_neighbours
     notes = [
-        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine, and "
-        "the winners of the points beside it"
+        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine{beside}"
     ]
     for axis in axes:
         if axis.spacing != "listed":

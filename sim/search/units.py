@@ -32,7 +32,7 @@ def price_unit(part: Space) -> tuple[Array, Array]:
     timed, stands_for = without_schedule(columns)
     facts = gather_facts(part, columns.take(timed))
     at_spots = AtSpots(scenario, facts.spots, compute, fabric)
-    params = at_spots.held.ranks[:, columns.layout]
+    held = at_spots.held.ranks.take(columns.layout)
     kept = kept_by_ranks(columns, facts.num_microbatches[stands_for])
     answers = np.empty((2, part.num_plans))
     places = _places(part)
@@ -46,7 +46,7 @@ def price_unit(part: Space) -> tuple[Array, Array]:
         peaks = find_peaks(scenario, own, kept.take(rows), own_facts.cell[here], facts.cells, flag, recomputes)
         kinds = {(each.zero_stage, each.overlaps) for each in part.categories if each.sequence_parallel is flag}
         for zero_stage in {zero_stage for zero_stage, _ in kinds}:
-            nbytes = memory_bytes(scenario, own, zero_stage, params[:, rows], peaks)
+            nbytes = memory_bytes(scenario, own, zero_stage, held.take(rows), peaks)
             for overlaps in (overlaps for zero, overlaps in kinds if zero == zero_stage):
                 seconds = times.of(zero_stage, overlaps)[:, here]
                 for index, recompute in enumerate(recomputes):

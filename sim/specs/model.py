@@ -1,10 +1,10 @@
-"""The model: a decoder-only transformer, GPT-like or Llama-like, by its shape."""
+"""The model: a decoder-only transformer by its shape, GPT-like, Llama-like, or with a mixture of experts."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
 
@@ -14,7 +14,8 @@ class ModelSpec(Spec):
 
     The defaults describe a GPT: multi-head attention, a two-matrix MLP of four times the hidden size, learned
     positions, biases, LayerNorm, tied embeddings. Llama is `gated_mlp`, `num_kv_heads`, `position: rotary`,
-    `norm: rmsnorm`, `bias: false`, `tied_embeddings: false`.
+    `norm: rmsnorm`, `bias: false`, `tied_embeddings: false`. A mixture of experts has `num_experts` and
+    `experts_per_token`; DeepSeek's latent attention has `key_value_rank`.
     """
 
     name: str = "model"
@@ -32,6 +33,29 @@ class ModelSpec(Spec):
     """Width of the MLP. Default: 4 hidden_size."""
     gated_mlp: bool = False
     """SwiGLU and kin: two input matrices instead of one."""
+
+    value_head_dim: PositiveInt
+    """Columns of a head's values. Default: head_dim."""
+    key_value_rank: NonNegativeInt = 0
+    """Latent attention (DeepSeek): keys and values come from a vector of so many numbers a token. 0: from the hidden
+    state itself."""
+    query_rank: NonNegativeInt = 0
+    """The same for queries, with latent attention."""
+    rotary_head_dim: NonNegativeInt = 0
+    """Under latent attention, of head_dim the part that turns with the position; its key is shared by all heads."""
+
+    num_experts: NonNegativeInt = 0
+    """MLPs of a layer, of which a router picks some for every token. 0: one MLP for all tokens."""
+    experts_per_token: NonNegativeInt = 0
+    """How many of them a token goes through."""
+    expert_intermediate_size: PositiveInt
+    """Width of one expert. Default: intermediate_size."""
+    shared_expert_intermediate_size: NonNegativeInt = 0
+    """Width, all together, of experts that every token goes through besides."""
+    shared_expert_gate: bool = False
+    """What they give is weighted by a gate, one column of weights (Qwen2-MoE)."""
+    num_dense_layers: NonNegativeInt = 0
+    """First layers that have an MLP of intermediate_size instead of experts (DeepSeek)."""
 
     position: Literal["learned", "rotary", "none"] = "learned"
     max_sequence_length: PositiveInt = 2048
@@ -53,6 +77,8 @@ class ModelSpec(Spec):
     """Bias in the query/key/value projection (Qwen has it without the others). Default: bias."""
     attention_output_bias: bool
     """Bias in the attention's output projection. Default: bias."""
+    attention_sinks: bool = False
+    """One learned score a head beside those of the keys (gpt-oss): counted, not priced."""
     mlp_bias: bool
     """Biases in the MLP (GPT-J has them without the others). Default: bias."""
     head_bias: bool = False
@@ -80,6 +106,9 @@ class ModelSpec(Spec):
                     f"or use {divisor_near(hidden, heads)} heads"
                 )
             data["head_dim"] = hidden // heads
+        for name, like in (("value_head_dim", "head_dim"), ("expert_intermediate_size", "intermediate_size")):
+            if data.get(name) is None and data.get(like) is not None:
+                data[name] = data[like]
         for name in ("qkv_bias", "attention_output_bias", "mlp_bias"):
             if data.get(name) is None:
                 data[name] = data.get("bias", True)
@@ -94,13 +123,52 @@ class ModelSpec(Spec):
                 f"num_heads {self.num_heads} must be a multiple of num_kv_heads {self.num_kv_heads}; "
                 f"use {divisor_near(self.num_heads, self.num_kv_heads)} key/value heads"
             )
+        self._check_experts()
+        self._check_latent()
         return self
+
+    def _check_experts(self) -> None:
+        if not self.num_experts:
+            fields = ("experts_per_token", "shared_expert_intermediate_size", "num_dense_layers")
+            given = [name for name in fields if getattr(self, name)]
+            if given:
+                raise ValueError(f"{given[0]} {getattr(self, given[0])} needs num_experts; set it, or leave it out")
+        elif not 1 <= self.experts_per_token <= self.num_experts:
+            raise ValueError(
+                f"experts_per_token {self.experts_per_token} must be 1 to num_experts {self.num_experts}; "
+                "models in use have 1 to 8"
+            )
+        if self.shared_expert_gate and not self.shared_expert_intermediate_size:
+            raise ValueError(
+                "shared_expert_gate true needs shared_expert_intermediate_size, the width of what it weights; set it, "
+                "or shared_expert_gate to false"
+            )
+        if self.num_dense_layers >= self.num_layers and self.num_experts:
+            raise ValueError(
+                f"num_dense_layers {self.num_dense_layers} leaves none of the {self.num_layers} layers to experts; "
+                "lower it, or leave out num_experts"
+            )
+
+    def _check_latent(self) -> None:
+        if not self.key_value_rank:
+            given = [name for name in ("query_rank", "rotary_head_dim") if getattr(self, name)]
+            if given:
+                raise ValueError(f"{given[0]} {getattr(self, given[0])} needs key_value_rank (latent attention)")
+        elif self.rotary_head_dim >= self.head_dim:
+            raise ValueError(f"rotary_head_dim {self.rotary_head_dim} must be less than head_dim {self.head_dim}")
+        elif self.num_kv_heads != self.num_heads:
+            raise ValueError(
+                f"num_kv_heads {self.num_kv_heads} with latent attention, which gives every head keys and values of "
+                f"its own; leave it out, or set it to num_heads {self.num_heads}"
+            )
 
     def _derived(self) -> set[str]:
         rules = {
             "num_kv_heads": self.num_kv_heads == self.num_heads,
             "intermediate_size": self.intermediate_size == 4 * self.hidden_size,
             "head_dim": self.head_dim * self.num_heads == self.hidden_size,
+            "value_head_dim": self.value_head_dim == self.head_dim,
+            "expert_intermediate_size": self.expert_intermediate_size == self.intermediate_size,
             "qkv_bias": self.qkv_bias == self.bias,
             "attention_output_bias": self.attention_output_bias == self.bias,
             "mlp_bias": self.mlp_bias == self.bias,

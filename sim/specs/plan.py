@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from sim.specs.base import Spec
+from sim.specs.base import Spec, divisor_near
 
 LAYERED = ("breadth_first", "modular")
 """Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
@@ -23,6 +23,9 @@ class ParallelPlan(Spec):
     """Pipeline parallel degree: the layers are cut over pp ranks."""
     dp: PositiveInt = 1
     """Data parallel degree: the batch is cut over dp replicas."""
+    ep: PositiveInt = 1
+    """Expert parallel degree: whole experts are dealt over ep of the tp · cp · dp GPUs that hold the same layers; it
+    takes no GPUs of its own."""
     microbatch_size: PositiveInt = 1
     """Sequences that go through the pipeline together."""
     schedule: str = "1f1b"
@@ -57,6 +60,12 @@ class ParallelPlan(Spec):
             raise ValueError(f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
+        width = self.tp * self.cp * self.dp
+        if width % self.ep:
+            raise ValueError(
+                f"ep {self.ep} must divide tp · cp · dp = {width}, the GPUs that hold the same layers; "
+                f"nearest that does: {divisor_near(width, self.ep)}"
+            )
         return self
 
     @property
@@ -68,6 +77,11 @@ class ParallelPlan(Spec):
     def num_replicas(self) -> int:
         """GPUs that hold the same part of the model: their gradients are summed and ZeRO shards over them."""
         return self.dp * self.cp
+
+    @property
+    def num_expert_replicas(self) -> int:
+        """GPUs that hold the same experts: their gradients are summed and ZeRO shards over them."""
+        return self.tp * self.cp * self.dp // self.ep
 
     @property
     def num_stages(self) -> int:

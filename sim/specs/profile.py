@@ -101,7 +101,14 @@ class LinkParams(Spec):
     hidden_share: float = Field(gt=0, le=1)
     """Of a collective that runs beside compute, the share of its time that does not lengthen the step: NCCL's kernels
     take SMs and memory bandwidth from the kernels they run beside, the more the faster the link."""
-    operations: dict[Literal["all_gather", "reduce_scatter"], OperationParams] = Field(default_factory=dict)
+    hidden_at_bytes_per_s: PositiveFloat | None = None
+    """Bandwidth, per GPU and direction, of the link that `hidden_share` was found on; slower traffic takes less of the
+    memory's bandwidth each second. Default: the same share of the time at any. [bytes/s]"""
+    held_part: float = Field(default=0.0, ge=0, le=1)
+    """Of what is not hidden there, the part that does not depend on the rate: SMs are held until the last byte."""
+    operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
+        default_factory=dict
+    )
     """Collectives that were measured on their own; the others take the all-reduce's values."""
 
     def of(self, operation: str) -> LinkParams:

@@ -46,8 +46,14 @@ class Scenario(Spec):
         model, plan, training = self.model, self.plan, self.training
         rules = [
             (plan.tp, "plan.tp", model.num_heads, "model.num_heads"),
-            (plan.tp, "plan.tp", model.intermediate_size, "model.intermediate_size"),
         ]
+        if not model.num_experts or model.num_dense_layers:
+            rules.append((plan.tp, "plan.tp", model.intermediate_size, "model.intermediate_size"))
+        if model.num_experts:
+            rules.append((plan.ep, "plan.ep", model.num_experts, "model.num_experts"))
+        if model.shared_expert_intermediate_size:
+            size = model.shared_expert_intermediate_size
+            rules.append((plan.tp, "plan.tp", size, "model.shared_expert_intermediate_size"))
         if model.num_kv_heads > plan.tp:
             rules.append((plan.tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"))
         if plan.sequence_parallel:
@@ -109,14 +115,23 @@ class Scenario(Spec):
     def _limits(self) -> list[str]:
         model, plan, training = self.model, self.plan, self.training
         problems = []
+        if plan.ep > 1 and not model.num_experts:
+            problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
+        if model.num_experts and plan.tp > 1 and not plan.sequence_parallel:
+            problems.append(
+                f"plan.tp = {plan.tp} with a mixture of experts needs plan.sequence_parallel: each GPU routes its own "
+                "share of the tokens (Megatron-LM's rule); set it to true, or plan.tp to 1"
+            )
         if plan.offloaded_layers > model.num_layers:
             problems.append(f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers")
         if plan.num_gpus > self.cluster.num_gpus:
+            replicas = self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
+            nodes = -(-plan.num_gpus // self.cluster.node.gpus_per_node)
+            remedy = f"lower plan.dp to {replicas}" if replicas else "cut the model into fewer parts (tp, cp, pp)"
             problems.append(
                 f"the plan needs tp · {'cp · ' if plan.cp > 1 else ''}pp · dp = {plan.tp} · "
                 f"{f'{plan.cp} · ' if plan.cp > 1 else ''}{plan.pp} · {plan.dp} = {plan.num_gpus} GPUs, but cluster "
-                f"{self.cluster.name!r} has {self.cluster.num_gpus}; lower plan.dp to "
-                f"{max(1, self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp))} or raise cluster.num_nodes"
+                f"{self.cluster.name!r} has {self.cluster.num_gpus}; {remedy} or raise cluster.num_nodes to {nodes}"
             )
         if model.position == "learned" and training.sequence_length > model.max_sequence_length:
             problems.append(

@@ -79,6 +79,17 @@ class StackSpec(Spec):
     balanced_context: bool = True
     """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
     equally busy, instead of consecutive pieces, whose last rank attends to everything."""
+    overlap_experts: bool = False
+    """Tokens go to their experts and back beside the computation of another micro-batch (DeepSeek's DualPipe;
+    Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
+    launches_per_expert: NonNegativeFloat = 0.4
+    """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
+    that launches one multiply after the other."""
+    fp8_launches_per_expert: NonNegativeFloat = 1.5
+    """The same where each expert's tokens are cast to 8 bits and their scales laid out in kernels of their own."""
+    deduplicated_dispatch: bool = False
+    """A token crosses to an NVLink domain once and is handed on inside, instead of once for every expert there that it
+    goes to (DeepSeek's DeepEP)."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""

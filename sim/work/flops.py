@@ -7,20 +7,42 @@ sequence × sequence attention, as Megatron-LM does.
 from __future__ import annotations
 
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
+from sim.work.params import latent_head_params
 
 
-def layer_forward_flop(model: ModelSpec, batch: float, sequence: float) -> float:
-    """Forward matrix multiplies of one layer, attention not halved. [FLOP]"""
-    tokens = batch * sequence
-    query, key_value = model.num_heads * model.head_dim, 2 * model.num_kv_heads * model.head_dim
-    projections = model.hidden_size * (2 * query + key_value)
-    mlp = (3 if model.gated_mlp else 2) * model.hidden_size * model.intermediate_size
+def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, dense: bool = False) -> float:
+    """Forward matrix multiplies of one layer, attention not halved, of experts those a token goes through. [FLOP]
+
+    Parameters
+    ----------
+    dense : bool
+        One of the first layers of a mixture of experts, which have none.
+    """
+    tokens, h = batch * sequence, model.hidden_size
+    if model.key_value_rank:  # every matrix once, as in sim.work.params
+        projections = latent_head_params(model) + h * (model.query_rank + model.key_value_rank + model.rotary_head_dim)
+    else:
+        query, values = model.num_heads * model.head_dim, model.num_heads * model.value_head_dim
+        projections = h * (query + values + model.num_kv_heads * (model.head_dim + model.value_head_dim))
+    width = model.intermediate_size
+    router = 0
+    if model.num_experts and not dense:
+        width = model.experts_per_token * model.expert_intermediate_size + model.shared_expert_intermediate_size
+        router = h * (model.num_experts + model.shared_expert_gate)
+    mlp = (3 if model.gated_mlp else 2) * h * width + router
     return 2.0 * tokens * (projections + mlp) + attention_core_flop(model, batch, sequence)
 
 
+def layers_forward_flop(model: ModelSpec, batch: float, sequence: float) -> float:
+    """Forward matrix multiplies of all layers. [FLOP]"""
+    dense = model.num_dense_layers
+    with_experts = layer_forward_flop(model, batch, sequence)
+    return (model.num_layers - dense) * with_experts + dense * layer_forward_flop(model, batch, sequence, dense=True)
+
+
 def attention_core_flop(model: ModelSpec, batch: float, sequence: float) -> float:
-    """Scores and values of one layer, forward: 4 b s² times the width of the heads. [FLOP]"""
-    return 4.0 * batch * sequence**2 * model.num_heads * model.head_dim
+    """Scores and values of one layer, forward: 2 b s² times the columns of all heads' queries and values. [FLOP]"""
+    return 2.0 * batch * sequence**2 * model.num_heads * (model.head_dim + model.value_head_dim)
 
 
 def logits_flop(model: ModelSpec, batch: float, sequence: float) -> float:
@@ -34,7 +56,7 @@ def model_flop(model: ModelSpec, training: TrainingSpec) -> float:
     For a GPT: 72 B s l h² (1 + s/(6h) + V/(12 l h)).
     """
     batch, sequence = training.global_batch_size, training.sequence_length
-    forward = model.num_layers * layer_forward_flop(model, batch, sequence) + logits_flop(model, batch, sequence)
+    forward = layers_forward_flop(model, batch, sequence) + logits_flop(model, batch, sequence)
     return 3.0 * forward
 
 
@@ -49,10 +71,7 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     .. [2] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
     batch, sequence = training.global_batch_size, training.sequence_length
-    again = {
-        "none": 0.0,
-        "selective": attention_core_flop(model, batch, sequence),
-        "per_op": 0.5 * (layer_forward_flop(model, batch, sequence) - attention_core_flop(model, batch, sequence)),
-        "full": layer_forward_flop(model, batch, sequence),
-    }[plan.recompute]
-    return model_flop(model, training) + model.num_layers * again
+    core = model.num_layers * attention_core_flop(model, batch, sequence)
+    forward = layers_forward_flop(model, batch, sequence)
+    again = {"none": 0.0, "selective": core, "per_op": 0.5 * (forward - core), "full": forward}
+    return model_flop(model, training) + again[plan.recompute]

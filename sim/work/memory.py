@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from sim.specs import ModelSpec, Scenario, StackSpec
-from sim.work.layers import Cut, key_value_width
+from sim.work.experts import experts_activation_bytes, routed
 from sim.work.operations import Number
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
-from sim.work.params import layer_params
-from sim.work.stages import Stage, stage_params
+from sim.work.params import expert_params, layer_params
+from sim.work.pieces import Cut, key_value_width
+from sim.work.stages import LAYER, Stage, stage_expert_params, stage_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class MemoryUse:
         }
 
 
-def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompute: str | None = None) -> Number:
+def layer_activation_bytes(
+    model: ModelSpec, stack: StackSpec, cut: Cut, recompute: str | None = None, dense: bool = False
+) -> Number:
     """Activations one layer keeps for the backward of one micro-batch. [bytes]
 
     For a GPT in 16 bits with math attention these are Korthikanti's s b h (34 + 5 a s / h), (10 + 24/t + 5 a s/(h t)),
@@ -56,6 +59,8 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     ----------
     recompute : str, optional
         Instead of the cut's own.
+    dense : bool
+        One of the first layers of a mixture of experts, which have none.
 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, table 2.
     """
@@ -63,17 +68,24 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     mode = recompute or cut.recompute
     if mode == "full":
         return w * cut.norm_tokens * h
-    query = model.num_heads * model.head_dim / cut.tp
+    query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
     key_value = key_value_width(model, cut.tp)
+    experts = bool(model.num_experts) and not dense
     inputs = 2 if model.gated_mlp else 1
     if mode == "per_op":  # the layer's input, the attention's output, and the outputs of every other multiply
-        outputs = query + key_value + inputs * model.intermediate_size / cut.tp
-        return w * cut.norm_tokens * h + w * tokens * (query + outputs) + attention_core_bytes(model, stack, cut)
+        up = (
+            routed(model, cut).copies * model.expert_intermediate_size
+            if experts
+            else tokens * model.intermediate_size / cut.tp
+        )
+        outputs = w * tokens * (context + query + key_value) + w * inputs * up
+        return w * cut.norm_tokens * h + outputs + attention_core_bytes(model, stack, cut)
     mask = 1 if model.dropout else 0
     # Inputs of the norms and of the two column-parallel linears (one, if both read the same), both residual dropouts'
     # masks; an unfused norm also keeps its input and its normalised input in fp32 (and would let go of the former in
     # 16 bits, but which layouts ran says that it stays).
-    count, linears = model.norms_per_layer, min(model.norms_per_layer, 2)
+    # Experts read copies of their norm's output, and count that themselves.
+    count, linears = model.norms_per_layer, min(model.norms_per_layer, 2) - experts
     norms = 0 if stack.fused_norm else count * (4 + 4)
     # Linears that multiply 8-bit numbers keep their inputs in 8 bits.
     kept = 1 if cut.fp8 else w
@@ -83,8 +95,13 @@ def layer_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, recompu
     # Query, key and value, rotated where positions are (a rotation's gradient needs its angles, not its input); the
     # context; the activation's input and output.
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
-    inner = model.intermediate_size / cut.tp
-    cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (query + inner))
+    inner = 0.0 if experts else model.intermediate_size / cut.tp
+    cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (context + inner))
+    if model.key_value_rank:  # the latent vectors, before and after their norms
+        latent = model.query_rank + model.key_value_rank
+        around = around + cut.norm_tokens * (w * (latent + model.rotary_head_dim) + kept * latent)
+    if experts:
+        around = around + experts_activation_bytes(model, stack, cut)
     if model.query_key_norm != "none":  # what they normalise, besides what comes out
         cut_by_tp = cut_by_tp + tokens * w * (query + key_value / 2)
     core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
@@ -126,8 +143,10 @@ def stage_activation_bytes(
     offloaded_layers : int
         Layers of the whole model that keep theirs in host memory; every stage has its share of them.
     """
-    here = stage.num_layers * (1.0 - offloaded_layers / model.num_layers)
-    kept: Number = here * layer_activation_bytes(model, stack, cut)
+    kept: Number = (stage.num_layers - stage.num_dense_layers) * layer_activation_bytes(model, stack, cut)
+    if stage.num_dense_layers:
+        kept = kept + stage.num_dense_layers * layer_activation_bytes(model, stack, cut, dense=True)
+    kept = kept * (1.0 - offloaded_layers / model.num_layers)
     if stage.has_embedding and model.dropout:
         kept += cut.norm_tokens * model.hidden_size
     if stage.has_head:  # inputs of the final norm and of the logits' matrix
@@ -182,10 +201,12 @@ def rank_memory(
     weight_versions : int
         Versions of the weights that an asynchronous schedule keeps.
     """
-    params = sum(stage_params(stage, scenario.model, scenario.plan.tp) for stage in held)
+    plan, model = scenario.plan, scenario.model
+    params = sum(stage_params(stage, model, plan.tp, plan.ep) for stage in held)
+    experts = sum(stage_expert_params(stage, model, plan.ep) for stage in held)
     has_head = any(stage.has_head for stage in held)
     of_cut = cut_memory(scenario, cut)
-    return memory_of(scenario, of_cut, params, peak_activations, peak_logits * has_head, weight_versions)
+    return memory_of(scenario, of_cut, params, peak_activations, peak_logits * has_head, weight_versions, experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +242,17 @@ def memory_of(
     peak_activations: Number,
     peak_logits: Number = 0,
     weight_versions: Number = 1,
+    experts: Number = 0.0,
 ) -> MemoryUse:
-    """Peak memory of one GPU that holds so many parameters; as `rank_memory`.
+    """Peak memory of one GPU that holds so many parameters, `experts` of them of experts; as `rank_memory`.
 
     Takes arrays, in the plan's numbers too, but for its ZeRO stage.
     """
     plan, stack, training = scenario.plan, scenario.stack, scenario.training
     fp32_shards = stack.fp32_shards and plan.zero_stage == 3
-    shard = [1.0 / plan.num_replicas if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
+    shards = (params - experts) / plan.num_replicas + experts / plan.num_expert_replicas
+    share = shards / params
+    shard = [share if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
     grad_width = 4 if fp32_shards else GRADIENT_WIDTH[stack.gradient_precision]
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
@@ -243,7 +267,7 @@ def memory_of(
         optimizer=params * state_bytes_per_param(training, stack) * shard[0],
         activations=peak_activations,
         logits=logits,
-        working=working + _gathered_bytes(scenario, params),
+        working=working + _gathered_bytes(scenario, params - shards),
         buffers=2.0 * of_cut.boundary * (plan.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (peak_activations + logits + working),
@@ -254,6 +278,11 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> Number:
     """The largest thing alive for a moment besides what is kept."""
     model, stack, plan = scenario.model, scenario.stack, scenario.plan
     everything = layer_activation_bytes(model, stack, cut, "none")
+    if model.num_experts:
+        to = routed(model, cut)
+        widest = to.copies * max(model.expert_intermediate_size, model.hidden_size)
+    else:
+        widest = cut.tokens * np.maximum(model.intermediate_size / plan.tp, model.hidden_size)
     again = {
         "none": 0.0,
         "selective": attention_core_bytes(model, stack, cut),
@@ -261,23 +290,29 @@ def _working_bytes(scenario: Scenario, cut: Cut) -> Number:
         "full": everything,
     }[plan.recompute]
     # The largest gradients of the backward: the activation's beside its input, or the attention core's.
-    backward = 2 * cut.width * cut.tokens * np.maximum(model.intermediate_size / plan.tp, model.hidden_size)
+    backward = 2 * cut.width * widest
     if plan.offloaded_layers:  # one layer's activations on their way to the host or back
         again = again + layer_activation_bytes(model, stack, cut)
     return again + np.maximum(backward, attention_moment_bytes(model, stack, cut))
 
 
-def _gathered_bytes(scenario: Scenario, params: Number) -> Number:
+def _gathered_bytes(scenario: Scenario, most: Number) -> Number:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
-    A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers.
+    A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers. Never more than
+    `most`: all that is sharded away.
     """
     plan, model = scenario.plan, scenario.model
     layers = np.where(np.asarray(plan.num_chunks) == 1, 1, np.ceil(model.num_layers / plan.num_stages))
-    matrix = model.hidden_size * model.intermediate_size
-    at_work = (layers * layer_params(model) if scenario.stack.gathers_per_layer == 1 else matrix) / plan.tp
-    most = params * (1.0 - 1.0 / plan.num_replicas)  # never more than all of it
+    experts = stage_expert_params(LAYER, model, plan.ep)
+    at_work: Number
+    if scenario.stack.gathers_per_layer == 1:
+        at_work = layers * ((layer_params(model) - expert_params(model)) / plan.tp + experts)
+    elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
+        at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
+    else:
+        at_work = model.hidden_size * model.intermediate_size / plan.tp
     gradients = (
         GRADIENT_WIDTH[scenario.stack.gradient_precision] * np.minimum(at_work, most) if plan.zero_stage >= 2 else 0.0
     )

@@ -60,17 +60,20 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a tensor- or context-parallel group.
+    """One collective of a tensor-, context- or expert-parallel group.
 
-    nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with. [bytes]
+    nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with, what a rank of an
+        all-to-all hands out, its own share included. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
+    copies : of every piece of an all-to-all, where a domain that is to have several of them is sent it once.
     """
 
     name: str
-    kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
     nbytes: Number
     overlapped: bool = False
-    group: Literal["tp", "cp"] = "tp"
+    group: Literal["tp", "cp", "ep"] = "tp"
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def test_mistakes_name_the_remedy(arguments, says, runs_file, run_row, tmp_path)
 def test_a_table_without_a_usable_row_is_refused(runs_file, run_row, tmp_path):
     path = runs_file([run_row(experts=8), run_row(gpu="TPU")])
     said = refusal(path, "-o", tmp_path / "mine.yaml")
-    assert "none of 2 rows can be modelled (one: mixture of experts is not modelled yet)" in said
+    assert "none of 2 rows can be modelled (one: topk is empty)" in said
 
 
 def refusal(*arguments):

@@ -305,7 +305,7 @@ def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"experts": 8}, "mixture of experts"),
+        ({"experts": 8}, "topk is empty"),
         ({"notes": "LoRA rank 16"}, "LoRA"),
         ({"notes": "ONE layer timed"}, "single layer"),
         ({"model_name": "Nemotron-H 8B"}, "Mamba"),

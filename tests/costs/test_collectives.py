@@ -12,10 +12,12 @@ from sim.costs.collectives import (
     all_gather,
     all_reduce,
     hierarchical_all_reduce,
+    in_switch_all_reduce,
     reduce_scatter,
     ring_all_reduce,
     tree_all_reduce,
 )
+from sim.costs.stage import stage_costs
 from sim.errors import SpecError
 from sim.network.placement import Group, data_group, group_of, tensor_group
 from sim.specs import Profile, load_preset, load_scenario, preset_names
@@ -102,6 +104,18 @@ def test_hierarchical_is_scatter_inside_reduce_between_gather_inside():
     net = fabric(network=link(hop_latency_s=1e-5, base_latency_s=2e-5))
     parts = reduce_scatter(1e9, inside, net) + ring_all_reduce(1e9 / 8, outside, net) + all_gather(1e9, inside, net)
     assert hierarchical_all_reduce(1e9, total, net) == pytest.approx(parts)
+
+
+def test_switches_that_add_pass_a_buffer_once_and_their_trees_relay_beyond_two_domains():
+    rack = fabric(link(in_switch_efficiency=0.5))
+    one, two, three, twenty = (float(in_switch_all_reduce(7.2e9, Group(72 * n, 72), rack)) for n in (1, 2, 3, 20))
+    assert one == pytest.approx(7.2e9 * 73 / 72 / 150e9)
+    # Cards carry a buffer in a seventy-second of its time on one: NVLink sets the pace, and of a third domain the tree.
+    assert two == pytest.approx(one)
+    assert three == twenty == pytest.approx(2 * one)
+    slow = fabric(link(in_switch_efficiency=0.5), network_bytes_per_s=1e9)
+    assert float(in_switch_all_reduce(7.2e9, Group(144, 72), slow)) == pytest.approx(7.2e9 / 72e9)
+    assert np.isinf(in_switch_all_reduce(7.2e9, node(72), fabric()))
 
 
 def test_tree_latency_grows_with_the_logarithm_and_the_ring_latency_with_the_number_of_nodes():
@@ -193,3 +207,51 @@ def test_groups_of_a_scenario(scenarios):
     tensor, data = tensor_group(scenario.plan, scenario.cluster), data_group(scenario.plan, scenario.cluster)
     assert (tensor.size, tensor.num_domains) == (8, 1)
     assert (data.size, data.num_domains) == (8, 8)
+
+
+GPU_PROFILES = sorted(name for name in PROFILES if name != "cpu-2core")
+
+
+@pytest.mark.parametrize("name", GPU_PROFILES)
+def test_a_slow_network_takes_fewer_bytes_a_second_from_the_compute_beside_it(name):
+    """On the profile's own network a tenth of the time, as calibrated; below it two SMs stay held."""
+    network = PROFILES[name].network
+    own, group, nbytes = network.hidden_at_bytes_per_s, Group(64, 1, True), 1e11
+
+    def stolen(rate):
+        there = fabric(network=network, network_bytes_per_s=rate)
+        return 1 - float(there.hidden_share(group, nbytes, reduce_scatter(nbytes, group, there)))
+
+    assert stolen(own) == pytest.approx(1 - network.hidden_share, rel=0.02)
+    held = network.held_part * (1 - network.hidden_share)
+    assert 0.012 < held < 0.026  # 2 of 148 to 2 of 80 SMs
+    assert stolen(own / 8) - held == pytest.approx((stolen(own) - held) / 8, rel=0.02)
+    assert stolen(own / 1e6) == pytest.approx(held, rel=1e-3)
+
+
+def test_an_all_reduce_takes_as_much_a_second_as_a_reduce_scatter(scenarios):
+    """Gradients travel twice, at the same rate, for twice as long."""
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    once, twice = (stage_costs(scenario.replace(plan=scenario.plan.replace(zero_stage=zero))) for zero in (1, 0))
+    assert twice.reduce == pytest.approx(2 * once.reduce, rel=0.01)
+    assert twice.hidden_share == pytest.approx(once.hidden_share, rel=0.01)
+    assert once.hidden_share == pytest.approx(0.9, abs=0.01)
+
+
+def test_what_was_not_found_at_a_rate_holds_at_any():
+    anywhere = link(hidden_share=0.7, hidden_at_bytes_per_s=None)
+    for rate in (1e3, 1e12):
+        there = fabric(network=anywhere, network_bytes_per_s=rate)
+        assert there.hidden_share(Group(64, 1), 1e9, 1.0) == pytest.approx(0.7)
+
+
+@given(st.floats(1e8, 1e11), st.floats(1.01, 100), st.floats(1e4, 1e10), st.floats(0, 10), st.floats(0, 1))
+def test_a_faster_network_never_exposes_more(bandwidth, factor, nbytes, budget, held):
+    network = PROFILES["a100"].network.replace(held_part=held)
+    group = Group(64, 1)
+
+    def exposed(rate):
+        there = fabric(network=network, network_bytes_per_s=rate)
+        return float(there.exposed(group, nbytes, reduce_scatter(nbytes, group, there), budget))
+
+    assert exposed(bandwidth * factor) <= exposed(bandwidth) * (1 + 1e-9)

@@ -15,7 +15,7 @@ from sim.costs.wires import Stream
 from sim.engines import build_program, network, run
 from sim.engines.wire import Wire, shared_links
 from sim.errors import ScheduleError
-from sim.network.flow_run import simulate_flows
+from sim.network.flow_run import finish_times
 from sim.network.flows import Flows
 from sim.schedules import build_order, get_schedule
 
@@ -155,7 +155,7 @@ def test_the_wire_is_the_flow_simulation(rng, count, links):
         share.append(each.entitled)
     flows = Flows(count, *map(np.array, (flow, link, load, share)))
     seconds = np.array([each.transfer_s for each in streams])
-    expected = simulate_flows(np.concatenate([health, np.ones(count)]), flows, starts, seconds).finish_s
+    expected = finish_times(np.concatenate([health, np.ones(count)]), flows, starts, seconds)
     np.testing.assert_allclose(ends_of(streams, health, starts), expected, rtol=1e-6)
 
 
@@ -191,7 +191,8 @@ def within(order, seconds, budget, beside, streams):
     """Collectives in every action, on a link that all ranks share."""
     table = np.zeros((3, order.num_stages))
     table[:2] = seconds
-    exchange = Exchange("tp", beside, table, 1.0 * table, np.full((3, order.num_stages), float(budget)), 0.9)
+    whole = np.full((3, order.num_stages), float(budget))
+    exchange = Exchange("tp", beside, table, 1.0 * table, whole, np.full_like(table, 0.9))
     return Inside(exchange, np.arange(streams - order.num_ranks, streams))
 
 

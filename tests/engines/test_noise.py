@@ -100,7 +100,7 @@ def test_steps_do_not_depend_on_how_many_are_drawn(random_costs, monkeypatch):
     many = noisy_steps([alike(program)] * 2, 0.1, 7, seed=3)
     assert many.tobytes() == noisy_steps([alike(program)] * 2, 0.1, 7, seed=3).tobytes()
     np.testing.assert_array_equal(many[:3], noisy_steps([alike(program)] * 2, 0.1, 3, seed=3))
-    monkeypatch.setattr("sim.engines.noise._AT_ONCE", 1)
+    monkeypatch.setattr("sim.engines.noise.AT_ONCE", 1)
     np.testing.assert_array_equal(many, noisy_steps([alike(program)] * 2, 0.1, 7, seed=3))
     assert len(set(many)) == 7
     assert not np.isin(many, noisy_steps([alike(program)] * 2, 0.1, 7, seed=4)).any()

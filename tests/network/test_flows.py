@@ -1,13 +1,14 @@
 """Max-min rates against a linear programme, and flows that come and go against the definition."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import FlopcastError, SpecError
-from sim.network.flow_network import FlowNetwork
-from sim.network.flow_run import simulate_flows
+from sim.network.flow_run import finish_times
 from sim.network.flows import Flows, flows_on, max_min_rates
 from sim.network.routing import route
 
@@ -98,140 +99,51 @@ def test_no_limit_and_no_capacity():
     assert max_min_rates(flows, np.array([np.inf, 0.0])).tolist() == [np.inf, np.inf, 0.0, 0.0]
 
 
-def by_definition(capacity, flows, starts, sizes):
-    """Finish times with all rates computed anew at every event."""
-    left, finish, now = sizes.astype(float), np.full(len(sizes), np.nan), 0.0
-    while np.isnan(finish).any():
-        on = (starts <= now) & np.isnan(finish)
-        keep = on[flows.flow]
-        renumber = np.cumsum(on) - 1
-        running = Flows(int(on.sum()), renumber[flows.flow[keep]], flows.link[keep], flows.load[keep], flows.share[on])
-        rates = np.zeros(len(sizes))
-        rates[on] = max_min_rates(running, capacity)
-        ends = np.divide(left, rates, out=np.full(len(sizes), np.inf), where=rates > 0)
-        ends[on & (left <= 0)] = 0.0
-        arrivals = starts[starts > now]
-        step = min(ends[on].min(initial=np.inf), arrivals.min(initial=np.inf) - now)
-        left = left - rates * step
-        now += step
-        done = on & (ends <= step * (1 + 1e-12))
-        finish[done] = now
-    return finish
-
-
-@settings(max_examples=40)
 @given(network=networks(12, 6), data=st.data())
-def test_flows_end_when_the_definition_says(network, data):
+def test_what_flows_carry_while_they_run_is_what_they_were_to_carry(network, data):
     flows, capacity = network
     draw = lambda numbers: np.array([data.draw(st.sampled_from(numbers)) for _ in range(flows.num_flows)])  # noqa: E731
     starts, sizes = draw([0.0, 0.0, 0.5, 1.0, 2.25]), draw([0.0, 1.0, 3.0, 10.0])
-    run = simulate_flows(capacity, flows, starts, sizes, link_class=np.arange(len(capacity)))
-    np.testing.assert_allclose(run.finish_s, by_definition(capacity, flows, starts, sizes), rtol=1e-7, atol=1e-7)
-    # What was sent has arrived, link by link, and no link ever carried more than it can.
-    carried = matrix(flows, len(capacity)) @ sizes
-    np.testing.assert_allclose(run.link_bytes, carried, rtol=1e-9)
-    if len(run.times_s) > 1:
-        np.testing.assert_allclose(np.diff(run.times_s) @ run.class_bytes_per_s, carried, rtol=1e-6, atol=1e-6)
-        assert (run.class_bytes_per_s <= capacity * (1 + 1e-6)).all()
-        assert (run.utilisation(capacity) <= 1 + 1e-6).all()
+    finish = finish_times(capacity, flows, starts, sizes)
+    assert (finish >= starts).all()
+    # Between two events nothing comes or goes: rates are those of the flows under way.
+    events = np.unique(np.concatenate([starts, finish]))
+    moved = np.zeros(flows.num_flows)
+    for begin, end in pairwise(events):
+        kept = (starts <= begin) & (finish >= end)
+        keep = kept[flows.flow]
+        here = Flows(
+            int(kept.sum()),
+            (np.cumsum(kept) - 1)[flows.flow[keep]],
+            flows.link[keep],
+            flows.load[keep],
+            flows.share[kept],
+        )
+        moved[kept] += max_min_rates(here, capacity) * (end - begin)
+    np.testing.assert_allclose(moved, sizes, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("many", [2, 10_000])
-def test_events_of_a_large_machine_are_those_of_the_definition(machine, monkeypatch, many):
-    # However far it searches for the flows an event reaches before it computes all rates anew.
-    monkeypatch.setattr("sim.network.flow_network._MANY", many)
-    topology = machine("llama3-h100-roce")
-    rng = np.random.default_rng(5)
-    gpus = rng.permutation(topology.num_gpus)[:120]
-    flows = flows_on(route(topology, gpus, np.roll(gpus, 1), "ecmp"))
-    # More than enough flows on three racks' cables to reach each other; sizes and starts all differ.
-    near = np.arange(200) % 48
-    flows = flows + flows_on(route(topology, near, (near * 7 + 5) % 48, "ecmp"))
-    starts, sizes = rng.uniform(0, 0.01, flows.num_flows), rng.uniform(1e8, 1e9, flows.num_flows)
-    run = simulate_flows(topology.capacity, flows, starts, sizes)
-    np.testing.assert_allclose(run.finish_s, by_definition(topology.capacity, flows, starts, sizes), rtol=1e-6)
-
-
-@pytest.mark.parametrize("many", [0, 1000])
-@settings(max_examples=40)
-@given(data=st.data())
-def test_whatever_comes_and_goes_rates_are_those_of_the_flows_under_way(many, data):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sim.network.flow_network._MANY", many)
-        capacity = np.array(data.draw(st.lists(st.sampled_from([1.0, 2.0, 5.0, 7.0]), min_size=3, max_size=8)))
-        net, running = FlowNetwork(capacity), {}
-        for _ in range(data.draw(st.integers(1, 14))):
-            what = data.draw(st.sampled_from(["add", "add", "stop", "change", "wait"]))
-            if what == "add":
-                paths = data.draw(
-                    st.lists(st.sets(st.integers(0, len(capacity) - 1), min_size=1), min_size=1, max_size=3)
-                )
-                for path in paths:
-                    share = data.draw(st.sampled_from([0.5, 1.0, 2.0]))
-                    flow = flows_on(np.array([sorted(path)]), share=share)
-                    running[int(net.add(flow, data.draw(st.sampled_from([1.0, 3.0, 20.0])))[0])] = flow
-            elif what == "stop" and running:
-                number = data.draw(st.sampled_from(sorted(running)))
-                net.remove(np.array([number]))
-                del running[number]
-            elif what == "change":
-                link = data.draw(st.integers(0, len(capacity) - 1))
-                capacity[link] = data.draw(st.sampled_from([0.0, 1.0, 4.0]))
-                net.set_capacity(link, capacity[link])
-            elif what == "wait" and np.isfinite(net.next_completion()):
-                for number in net.advance(net.next_completion()).tolist():
-                    del running[number]
-            if running and data.draw(st.booleans()):
-                numbers = sorted(running)
-                together = running[numbers[0]]
-                for number in numbers[1:]:
-                    together = together + running[number]
-                np.testing.assert_allclose(
-                    net.rates(np.array(numbers)), max_min_rates(together, capacity), rtol=1e-8, atol=1e-9
-                )
-        assert net.num_flows == len(running)
-
-
-def test_an_engine_adds_stops_and_slows_flows_as_it_goes():
-    net = FlowNetwork(np.array([10.0, 6.0]))
-    one = net.add(flows_on(np.array([[0]])), 100.0)
-    assert net.next_completion() == pytest.approx(10.0)
-    assert net.advance(4.0).tolist() == []
-    two = net.add(flows_on(np.array([[0, 1], [1, -1]])), [30.0, 300.0])
-    np.testing.assert_allclose(net.rates(np.concatenate([one, two])), [7, 3, 3])
-    assert net.next_completion() == pytest.approx(4 + 60 / 7)
-    net.advance(5.0)
-    np.testing.assert_allclose(net.left(one), 53.0)
-    net.set_capacity(1, 2.0)
-    np.testing.assert_allclose(net.rates(np.concatenate([one, two])), [9, 1, 1])
-    np.testing.assert_allclose(net.remove(two[1:]), 297.0)
-    np.testing.assert_allclose(net.rates(np.concatenate([one, two[:1]])), [8, 2])
-    with pytest.raises(FlopcastError, match="stop there first"):
-        net.advance(100.0)
-    assert net.advance(net.next_completion()).tolist() == one.tolist()
-    assert net.now == pytest.approx(5 + 53 / 8)
-    assert net.num_flows == 1
-    net.advance(net.next_completion())
-    np.testing.assert_allclose(net.link_bytes, [130.0, 33.0])
-    assert net.next_completion() == np.inf
+def test_flows_come_and_go():
+    # Alone at 10 until the others come at 4; then 7, 3 and 3 of two links; the second is done at 4 + 30 / 3.
+    flows = flows_on(np.array([[0, -1], [0, 1], [1, -1]]))
+    finish = finish_times(np.array([10.0, 6.0]), flows, np.array([0.0, 4.0, 4.0]), np.array([100.0, 30.0, 300.0]))
+    np.testing.assert_allclose(finish, [4 + 60 / 7, 14.0, 14 + 270 / 6])
+    assert finish_times(np.array([1.0]), flows_on(np.array([[-1], [0]])), 2.0, [5.0, 0.0]).tolist() == [2.0, 2.0]
 
 
 def test_a_lost_link_is_named():
     with pytest.raises(FlopcastError, match="flow 1 never ends"):
-        simulate_flows(np.array([1.0, 0.0]), flows_on(np.array([[0], [1]])), 0.0, 5.0)
+        finish_times(np.array([1.0, 0.0]), flows_on(np.array([[0], [1]])), 0.0, 5.0)
     with pytest.raises(SpecError, match="cannot be negative"):
-        FlowNetwork(np.array([1.0])).add(flows_on(np.array([[0]])), -1.0)
+        finish_times(np.array([1.0]), flows_on(np.array([[0]])), 0.0, -1.0)
 
 
 def test_flows_alike_end_together_and_a_run_repeats_byte_for_byte(machine):
     topology = machine("superpod-a100")
     gpus = np.arange(topology.num_gpus)
     flows = flows_on(route(topology, gpus, (gpus + 168) % topology.num_gpus, "ecmp", seed=4))
-    runs = [simulate_flows(topology.capacity, flows, 0.0, 1e9 / 3) for _ in range(2)]
-    assert runs[0].finish_s.tobytes() == runs[1].finish_s.tobytes()
-    assert runs[0].link_bytes.tobytes() == runs[1].link_bytes.tobytes()
-    assert len(np.unique(runs[0].finish_s)) < 20
-    even = simulate_flows(
-        topology.capacity, flows_on(route(topology, gpus, (gpus + 168) % topology.num_gpus)), 0.0, 1e9
-    )
-    assert (even.finish_s == 1e9 / 25e9).all()
+    runs = [finish_times(topology.capacity, flows, 0.0, 1e9 / 3) for _ in range(2)]
+    assert runs[0].tobytes() == runs[1].tobytes()
+    assert len(np.unique(runs[0])) < 20
+    even = flows_on(route(topology, gpus, (gpus + 168) % topology.num_gpus))
+    assert (finish_times(topology.capacity, even, 0.0, 1e9) == 1e9 / 25e9).all()

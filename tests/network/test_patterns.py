@@ -6,8 +6,8 @@ import pytest
 from sim.costs import collectives as formulas
 from sim.costs.collectives import Fabric
 from sim.errors import SpecError
-from sim.network.collective_flows import effective_capacity, in_step, pattern_time, phase_flows
-from sim.network.flow_network import FlowNetwork
+from sim.network.collective_flows import collective_times, pattern_time, phase_flows
+from sim.network.flow_run import finish_times
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.patterns import (
     Latencies,
@@ -49,6 +49,12 @@ FABRIC = Fabric(
 def placed(domains, per_domain, first=0, apart=1):
     """Members 0 … per_domain − 1 of every `apart`-th node of 8 GPUs."""
     return first + np.arange(domains)[:, np.newaxis] * 8 * apart + np.arange(per_domain)
+
+
+def reached(topology, nvlink, network):
+    """Capacities where NVLink and network reach a share of theirs."""
+    shares = [nvlink if links.name in ("nvlink", "pcie") else network for links in topology.classes]
+    return topology.capacity * np.array(shares)[topology.class_of_link]
 
 
 PLACEMENTS = [(1, 2), (1, 4), (1, 8), (2, 1), (2, 8), (3, 8), (5, 4), (6, 1), (16, 8), (17, 2)]
@@ -169,7 +175,7 @@ def test_rings_between_nodes_stay_on_their_rail(machine):
 
 def test_where_nvlink_is_the_narrower_a_ring_uses_it_for_all_hops_but_one(machine):
     topology = machine("superpod-a100")
-    slow = effective_capacity(topology, 0.5, 1.0)  # 150 GB/s against 8 cards' 200
+    slow = reached(topology, 0.5, 1.0)  # 150 GB/s against 8 cards' 200
     time = pattern_time(ring_all_reduce(placed(4, 8), S), topology, Latencies(), capacity=slow)
     assert time == pytest.approx(7 / 8 * 2 * 31 / 32 * S / 150e9)
 
@@ -181,23 +187,10 @@ def test_groups_of_one_stage_keep_their_own_cards(machine):
     flows, sizes = zip(
         *(phase_flows(ring_all_reduce(placed(6, 1, first=r), S)[0], topology) for r in range(8)), strict=True
     )
-    net = FlowNetwork(topology.capacity)
-    for each, nbytes in zip(flows, sizes, strict=True):
-        net.add(each, nbytes)
-    assert net.next_completion() == pytest.approx(alone)
-
-
-def test_in_step_a_ring_runs_at_its_slowest_link_and_leaves_the_rest_to_others(machine):
-    topology = machine("superpod-a100")
-    flows, sizes = phase_flows(ring_all_reduce(placed(4, 1), S)[0], topology)
-    ring, nbytes = in_step(flows, sizes)
-    assert max_min_rates(ring, topology.capacity) == pytest.approx(NIC)
-    slow = topology.capacity.copy()
-    slow[topology.start("nic", "up") + 8] = NIC / 5  # the card of node 1's first GPU
-    other = phase_flows(send(0, 17, S, True)[0], topology)[0]
-    rates = max_min_rates(ring + other, slow)
-    np.testing.assert_allclose(rates, [NIC / 5, NIC * 4 / 5])
-    assert nbytes == pytest.approx(2 * 3 / 4 * S)
+    together = flows[0]
+    for each in flows[1:]:
+        together = together + each
+    np.testing.assert_allclose(finish_times(topology.capacity, together, 0.0, np.concatenate(sizes)), alone)
 
 
 def test_a_pod_boundary_slows_what_crosses_it(machine):
@@ -209,13 +202,28 @@ def test_a_pod_boundary_slows_what_crosses_it(machine):
         np.testing.assert_allclose(max_min_rates(flows, topology.capacity), rate)
 
 
-def test_efficiencies_scale_the_links_they_belong_to(machine):
-    topology = machine("superpod-a100")
-    capacity = effective_capacity(topology, 0.8, 0.5)
-    assert capacity[topology.start("nvlink", "up")] == pytest.approx(0.8 * NVLINK)
-    assert capacity[topology.start("leaf trunk", "up")] == pytest.approx(0.5 * 20 * NIC)
-    time = pattern_time(send(0, 9, S, True), topology, Latencies(), capacity=capacity)
-    assert time == pytest.approx(S / (NIC / 2))
+def test_collectives_of_a_machine(machine, cluster):
+    topology, network = machine("superpod-a100"), cluster("superpod-a100").network
+    times = collective_times(topology, 64, S, network)
+    assert times["ring all-reduce"] == pytest.approx(2 * 63 / 64 * S / (8 * NIC))
+    assert times["all-reduce in the switches"] == pytest.approx(2 * 7 / 8 * S / NVLINK + S / 8 / NIC)
+    assert list(collective_times(topology, 8, S, network)) == [
+        "ring all-reduce",
+        "all-reduce in the switches",
+        "all-gather",
+        "reduce-scatter",
+        "all-to-all",
+    ]
+    assert times["all-to-all by rails"] == pytest.approx(times["all-to-all"])  # cards are the narrowest either way
+    for wrong, says in ((1, "give 2 to 1,120"), (1121, "give 2 to 1,120"), (12, "equally many")):
+        with pytest.raises(SpecError, match=says):
+            collective_times(topology, wrong, S, network)
+    roce = cluster("llama3-h100-roce").network
+    times = collective_times(machine("llama3-h100-roce"), 512, S, roce)
+    assert not {"all-to-all", "all-reduce in the switches"} & set(times)
+    # Sixteen subflows take a ring's hops evenly over sixteen cables; in the trees several hops of a rack collide.
+    assert times["ring all-reduce"] == pytest.approx(2 * 511 / 512 * S / (8 * 50e9))
+    assert times["tree all-reduce"] > 2 * S / (8 * 50e9) * 1.1
 
 
 def test_pcie_limits_what_a_card_could_send(small_machine):

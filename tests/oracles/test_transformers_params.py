@@ -1,6 +1,7 @@
 """Parameter counts are those of Hugging Face transformers' own models, built on the meta device from a config."""
 
 import os
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -8,7 +9,9 @@ import pytest
 
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.importers import import_text
-from sim.specs.importers.architectures import ARCHITECTURES
+from sim.specs.importers.architectures import DENSE
+from sim.specs.importers.architectures_experts import EXPERTS
+from sim.specs.importers.huggingface import ARCHITECTURES
 from sim.work.params import total_params
 
 torch = pytest.importorskip("torch")
@@ -113,6 +116,24 @@ FOREIGN = {
     "falcon-rw": {"hidden_size": 2048, "num_attention_heads": 32, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
     "bloom": {"hidden_size": 1024, "n_head": 16},
     "mpt": {},
+    "mixtral": {},
+    "mixtral with tied embeddings": {"tie_word_embeddings": True},
+    "qwen2_moe": {},
+    "qwen2_moe with layers without experts": {"mlp_only_layers": [0], "qkv_bias": False},
+    "qwen3_moe": {"num_key_value_heads": 4, "head_dim": 128},
+    "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "deepseek_v2 without a query latent": {"num_experts_per_tok": 6, "q_lora_rank": None, "n_shared_experts": 2},
+    "deepseek_v3": {"first_k_dense_replace": 1},
+    "gpt_oss": {},
+    "olmoe": {"num_key_value_heads": 8},
+    "olmoe with biases": {"attention_bias": True},
+    "granitemoe": {},
+    "granitemoeshared": {"shared_intermediate_size": 1024},
+    "phimoe": {"attention_bias": True, "lm_head_bias": True},
+    "glm4_moe": {"head_dim": 128, "use_qk_norm": True},
+    "glm4_moe with biases": {"head_dim": 128, "attention_bias": True},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "minimax_m2": {},
 }  # fmt: skip
 LAYERS = 2
 """Enough to tell a layer from the rest, and quick to build."""
@@ -139,3 +160,9 @@ def test_imported_config_counts_as_transformers_does(name):
 
 def test_every_architecture_is_compared():
     assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == ARCHITECTURES.keys()
+
+
+def test_the_page_says_how_many_there_are():
+    page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
+    assert f"Decoders of {len(DENSE)} dense model types" in page
+    assert f"of {len(EXPERTS)} with mixtures of experts" in page

@@ -7,29 +7,43 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.scaling import strategies
 from sim.scaling.lamy_poirier import family
-from sim.scaling.strategies import compare_strategies, formula_days, question
+from sim.scaling.paper_question import NO_VOCABULARY, question
+from sim.scaling.strategies import METHODS, compare_strategies, formula_days
 
 THREE = "data + pipeline + tensor"
 
 
+NETWORKS = {
+    "InfiniBand": {},
+    "Ethernet": {"bandwidth": "25 Gbit/s"},
+    "Ethernet at 0.9": {"bandwidth": "25 Gbit/s", "efficiency": 0.9},
+    "ideal InfiniBand": {"ideal_network": True},
+    "ideal Ethernet": {"bandwidth": "25 Gbit/s", "ideal_network": True},
+}
+LAYERS_ONLY = {"vocabulary": NO_VOCABULARY}
+
+
+@pytest.fixture
+def few_batches(monkeypatch):
+    """Fewer batches than the command tries."""
+    monkeypatch.setattr(strategies, "BATCHES", (1, 4))
+
+
 @pytest.fixture(scope="module")
 def days():
-    """Days of X_160 by (network, method, and whether partitioned), best plans of fewer batches than the command tries."""
+    """Entries of X_160 by (network, method, and whether partitioned), best plans of few batches."""
     patch = pytest.MonkeyPatch()
     patch.setattr(strategies, "BATCHES", (1, 4))
     found = {}
-    for network, options in {
-        "InfiniBand": {},
-        "Ethernet": {"bandwidth": "25 Gbit/s"},
-        "ideal InfiniBand": {"ideal_network": True},
-        "ideal Ethernet": {"bandwidth": "25 Gbit/s", "ideal_network": True},
-    }.items():
-        for entry in compare_strategies(question(160, **options), (THREE,)):
+    for network, options in NETWORKS.items():
+        methods = ("improved",) if "0.9" in network else METHODS
+        for entry in compare_strategies(question(160, **options), (THREE,), methods=methods):
             found[network, entry.method] = entry
     for network in ("ideal InfiniBand", "ideal Ethernet"):
-        scenario = question(160, "25 Gbit/s" if "Ethernet" in network else "200 Gbit/s", ideal_network=True)
-        for entry in compare_strategies(scenario, (THREE,), partitioned=True):
+        for entry in compare_strategies(question(160, **NETWORKS[network]), (THREE,), partitioned=True):
             found[network, entry.method, "partitioned"] = entry
+        layers_only = question(160, **NETWORKS[network], **LAYERS_ONLY)
+        (found[network, "layers only"],) = compare_strategies(layers_only, (THREE,), methods=("improved",))
     patch.undo()
     return found
 
@@ -48,11 +62,18 @@ def test_no_fast_network_is_needed(days):
 
 
 def test_what_25_gbit_costs(days):
-    """The goal is a fifth. A network at its nominal rate costs a little more, one at the calibrated 43 % half."""
-    loss = {name: days[f"{name}Ethernet", "improved"].days / days[f"{name}InfiniBand", "improved"].days - 1
-            for name in ("", "ideal ")}  # fmt: skip
-    assert loss["ideal "] == pytest.approx(0.22, abs=0.02)
-    assert loss[""] == pytest.approx(0.53, abs=0.04)
+    """The goal is a fifth: met for the paper's models, which have only layers, and where Ethernet reaches 0.9 of its rate.
+
+    Embedding and head cost a little more, and at the 43 % that the profile has from InfiniBand it is nearly a half.
+    """
+
+    def loss(slow, fast, method="improved"):
+        return days[slow, method].days / days[fast, method].days - 1
+
+    assert loss("ideal Ethernet", "ideal InfiniBand", "layers only") < 0.20
+    assert loss("Ethernet at 0.9", "InfiniBand") < 0.20
+    assert loss("ideal Ethernet", "ideal InfiniBand") == pytest.approx(0.22, abs=0.02)
+    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.47, abs=0.03)
 
 
 def test_partitioned_state_needs_the_layered_order_on_a_slow_network(days):
@@ -82,6 +103,37 @@ def test_rules_and_formula(days):
         assert formula_days(entry, shape) < entry.days
     # The formula on the searched plans says what the reconstructed table says on its own: 13 and 6.7 days.
     assert formula_days(days["InfiniBand", "improved"], shape) == pytest.approx(6.7, rel=0.03)
+
+
+def test_large_models_are_cut_over_as_few_nodes_as_hold_them(few_batches):
+    """A layer of X_512 is larger than 16 GPUs: 103 GB of weights each."""
+    standard, layered = compare_strategies(question(512), (THREE,))
+    plan = layered.answer.scenario.plan
+    assert (plan.tp, plan.sequence_parallel) == (64, True)
+    assert layered.answer.fits
+    assert layered.answer.num_gpus <= plan.tp * layered.answer.scenario.training.global_batch_size
+    assert standard.answer is None
+    assert standard.refused == "no plan fits"
+
+
+def test_where_nothing_fits_the_leanest_is_timed_all_the_same(few_batches):
+    """Two activations of a sequence, of 32 GB each, are too much for every rank of X_1000: duration comes first, though."""
+    _, layered = compare_strategies(question(1000), (THREE,))
+    assert layered.refused == "needs 118 GB a GPU of 85.9 GB"
+    assert not layered.answer.fits
+    assert layered.days > 30 * 365
+    assert layered.answer.largest.working > 2 * 16_000 * 1e6 * 2
+    assert question(1000).cluster.nvlink_domain_gpus == 10
+
+
+def test_a_prime_number_of_layers_has_no_layered_pipeline(few_batches):
+    _, layered = compare_strategies(question(7), (THREE,))
+    assert layered.refused == "7 layers cannot be dealt to several ranks in several chunks"
+
+
+def test_an_ideal_network_has_no_efficiency():
+    with pytest.raises(SpecError, match=r"an ideal network has no efficiency of 0\.9"):
+        question(160, ideal_network=True, efficiency=0.9)
 
 
 def test_the_command(tmp_path):

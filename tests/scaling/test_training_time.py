@@ -10,7 +10,7 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.scaling.goal import goal_of
-from sim.scaling.ramp import parse_ramp
+from sim.scaling.ramp import parse_ramp, ramped_tokens
 from sim.scaling.run import Terms
 from sim.scaling.training_time import default_batches, shortest
 from sim.scaling.what_limits import limit_of, with_endless_links, without_latency
@@ -125,12 +125,17 @@ def test_without_a_critical_batch_the_batch_does_not_limit():
     assert free.fastest.run.tokens == pytest.approx(20e9)
 
 
-def test_a_ramp_takes_longer_than_the_final_batch(frontier):
+def test_a_ramp_takes_more_steps_and_less_data():
+    """Small batches are spared data that the whole batch spends; so fewer GPU-hours where GPUs, not steps, are short."""
     ramp = parse_ramp("1/4, 1@20%")
-    ramped = shortest(question(), GOAL, gpus=(64, 128), batches=(256,), ramp=ramp)
-    plain = shortest(question(), GOAL, gpus=(64, 128), batches=(256,))
-    assert ramped.fastest.run.wall_s > plain.fastest.run.wall_s
-    assert ramped.fastest.run.steps == pytest.approx((0.2 * 4 + 0.8) * plain.fastest.run.steps)
+    plain, ramped = (
+        shortest(question(), GOAL, gpus=(128, 128), batches=(256,), ramp=each).fastest.run for each in (None, ramp)
+    )
+    assert ramped.tokens == pytest.approx(ramped_tokens(ramp, GOAL, 256 * 2048.0))
+    assert ramped.tokens < plain.tokens
+    assert ramped.steps == pytest.approx((0.2 * 4 + 0.8) * ramped.tokens / (256 * 2048))
+    assert ramped.steps > plain.steps
+    assert ramped.gpu_hours < plain.gpu_hours
 
 
 def test_what_cannot_be():
@@ -183,6 +188,7 @@ def test_the_command(tmp_path):
         ((*SMALL[:-1], "--loss", "2.5"), "either tokens or a loss"),
         (("gpt-7.5b", "--cluster", "selene", "--gpus", "8..4"), "--gpus '8..4' must go from one or more"),
         ((*SMALL, "--within", "3"), "has no unit"),
+        ((*SMALL, "--within", "-1 d"), "within = -86400"),
         ((*SMALL, "--batch-law", "zhang"), "zhang-2024"),
         ((*SMALL, "--batches", "1,x"), "must be numbers of sequences"),
         ((*SMALL, "--png", "x.jpg"), "must end in"),

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +15,14 @@ from sim.estimate import estimate
 from sim.reliability import Failures
 from sim.scaling.batch_tradeoff import ramped_steps
 from sim.scaling.critical_batch import kaplan_batch
-from sim.scaling.goal import goal_of
+from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
-from sim.scaling.ramp import Ramp, parse_ramp, ramped
+from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
+from sim.work.params import active_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 GPT3, TRILLION = SCENARIOS / "gpt3-175b-1024-a100.yaml", SCENARIOS / "gpt-1t-3072-a100.yaml"
@@ -98,6 +100,16 @@ def test_a_goals_data_and_steps():
     assert "read in the paper" in said
 
 
+def test_a_mixture_of_experts_is_held_against_laws_by_its_active_parameters():
+    model = load_scenario(SCENARIOS / "qwen3-235b-a22b-256-h100.yaml").model
+    goal = goal_of_model(model, loss=2.0)
+    assert goal.min_tokens == goal_of(float(active_params(model)), loss=2.0).min_tokens
+    assert goal.params == total_params(model)  # which checkpoints hold
+    assert goal.notes[-1].endswith("taken at the 22.2B active parameters")
+    dense = load_scenario(LLAMA).model
+    assert goal_of_model(dense, loss=2.0) == goal_of(float(total_params(dense)), loss=2.0)
+
+
 @given(st.floats(1e3, 1e9), st.floats(1e3, 1e9))
 def test_larger_batches_take_fewer_steps_and_more_data(one, other):
     goal = goal_of(1e9, tokens=2e10, critical_batch=1e6)
@@ -172,8 +184,10 @@ def ask(*arguments):
 def test_the_command(tmp_path):
     printed = ask(TRILLION, "--png", tmp_path / "a.png", "--svg", tmp_path / "a.svg")
     assert all(len(line) <= 80 for line in printed.splitlines())
-    readme = (SCENARIOS.parent / "README.md").read_text()
-    shown = readme.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text\n")[2].partition("```")[0]
+    page = (SCENARIOS.parent / "docs" / "training-time.md").read_text()
+    shown = page.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text part\n")[2].partition("```")[
+        0
+    ]
     assert len(shown.splitlines()) == 4
     assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
     assert (tmp_path / "a.png").stat().st_size > 30_000
@@ -187,3 +201,70 @@ def test_the_command(tmp_path):
         ask(TRILLION, "--loss", "1.7")
     with pytest.raises(SpecError, match=r"must end in \.png or \.svg"):
         ask(TRILLION, "--png", "a.jpg")
+
+
+def test_a_ramp_saves_what_a_smaller_batch_saves():
+    """Constant critical batch: tokens and steps of each stage add up as McCandlish's hyperbola has them."""
+    goal = goal_of(1e9, tokens=1e12, critical_batch=1e6)
+    ramp = parse_ramp("1/4, 1@50%")
+    tokens = ramped_tokens(ramp, goal, 2e6)
+    first, second = (tokens / 2 / (1 + batch / 1e6) for batch in (5e5, 2e6))
+    assert first + second == pytest.approx(1e12, rel=1e-9)
+    assert goal.min_tokens < tokens < goal.tokens(2e6)
+    assert ramped_tokens(parse_ramp("1"), goal, 2e6) == pytest.approx(goal.tokens(2e6), rel=1e-9)
+
+
+@pytest.mark.parametrize(("law", "growth"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462)])
+def test_a_batch_that_follows_the_root_of_the_critical_one_saves_most(law, growth):
+    """B_crit ~ D^a: of the hyperbola's 1 is left (1 - a)/(1 - a/2)², by the Cauchy-Schwarz inequality (own derivation)."""
+    goal = goal_of(70e9, tokens=1.4e12, batch_law=law)
+    least = np.geomspace(1e-5, 1, 60)
+    # Along the way B = B_crit sqrt(b), b = u^a: tokens (1 + B/b') du, with b' = B_crit u^a / (1 - a).
+    spent = least + (1 - growth) * least ** (1 - growth / 2) / (1 - growth / 2)
+    shares = [0.0, *(spent / spent[-1])[:-1].tolist()]
+    middle = np.sqrt(np.concatenate([[least[0]], least[:-1]]) * least) ** (growth / 2)
+    smooth = Ramp(tuple(zip(shares, [*middle[:-1].tolist(), 1.0], strict=True)))
+
+    def product(ramp):
+        tokens = ramped_tokens(ramp, goal, goal.critical_batch)
+        stages = [(start * tokens, share * goal.critical_batch) for start, share in ramp.stages]
+        return (ramped_steps(tokens, stages) / goal.least_steps - 1) * (tokens / goal.min_tokens - 1)
+
+    bound = (1 - growth) / (1 - growth / 2) ** 2
+    assert product(smooth) == pytest.approx(bound, rel=0.02)
+    assert bound < product(best_ramp(goal)) < product(parse_ramp("1"))
+    for other in ("1/2, 1@50%", "1/8, 1@1%", "1/4, 1/2@2%, 1@20%"):
+        assert product(parse_ramp(other)) > bound
+    assert product(parse_ramp("1")) == pytest.approx(1, rel=1e-6)
+
+
+def test_the_best_ramp_is_written_as_it_is_read():
+    ramp = best_ramp(goal_of(70e9, tokens=1.4e12, batch_law="zhang-2024"))
+    assert parse_ramp(str(ramp)) == ramp
+    assert [share for _, share in ramp.stages] == [1 / 8, 1 / 4, 1 / 2, 1]
+    with pytest.raises(SpecError, match="by lamy-poirier-2021 the critical batch is the same from beginning to end"):
+        best_ramp(goal_of(70e9, tokens=1.4e12, batch_law="lamy-poirier-2021"))
+
+
+def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
+    scenario = load_scenario(GPT3)
+    whole, ramp = (train(scenario, loss=2.0, batch_law="zhang-2024", ramp=each) for each in (None, "best"))
+    assert 0.95 < ramp.run.tokens / whole.run.tokens < 0.99
+    assert ramp.run.steps > whole.run.steps
+    assert any("less data and" in note and "more steps" in note for note in ramp.assumptions)
+    budget = train(scenario, ramp="1/4, 1@10%")
+    assert budget.run.tokens == 300e9
+    assert any("as many tokens as without it" in note for note in budget.assumptions)
+
+
+def test_failures_that_leave_no_time_say_how_many_gpus_would_work():
+    gpu = load_scenario(TRILLION).cluster.gpu
+    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10)
+    with pytest.raises(
+        SpecError, match=r"hardly any work gets done on 30,000 GPUs.*every 86\.4 s.*GPUs work half"
+    ) as no:
+        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, terms)
+    most = int(str(no.value).partition("restart 600 s; ")[2].split()[0].replace(",", ""))
+    assert training_run(1e12, most, gpu, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
+    with pytest.raises(SpecError, match="not even one GPU works half of the time"):
+        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))

@@ -90,6 +90,42 @@ def test_prices_equal_estimates_of_odd_layouts(stack, shape):
     assert (differences(scenario, (1, 64), turn, context=(1, 2, 3)) < 1e-9).all()
 
 
+EXPERTS = {"num_experts": 12, "experts_per_token": 2, "expert_intermediate_size": 768, "gated_mlp": True}
+DEALT = {"embedding_as_layer": True, "head_as_layer": True}
+MIXTURES = {
+    "mixtral": (EXPERTS, {}),
+    "over three GPUs": (EXPERTS | {"bias": False}, {"ep": 3, "dp": 3}),
+    "deepseek": (
+        EXPERTS | {"num_layers": 10, "num_dense_layers": 1, "shared_expert_intermediate_size": 768, "bias": False,
+                   "key_value_rank": 128, "query_rank": 192, "head_dim": 96, "rotary_head_dim": 32, "value_head_dim": 64},
+        {"ep": 2, **DEALT},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_prices_of_mixtures_equal_estimates(name):
+    model, plan = MIXTURES[name]
+    scenario = small(model=model, plan=plan)
+    assert (differences(scenario, (1, 48), 5, context=(1, 2)) < 1e-9).all()
+
+
+def test_space_of_a_mixture_keeps_its_rules():
+    """Experts divide over the GPUs of a stage, tensor parallelism cuts the sequence, dense layers stand in front."""
+    model, plan = MIXTURES["deepseek"]
+    space = build_space(small(model=model | {"num_dense_layers": 3}, plan=plan), (1, 48))
+    columns = space.columns
+    assert (columns.tp * columns.cp * columns.dp % 2 == 0).all()
+    assert (columns.tp[space.rows_of(False)] == 1).all()
+    assert (12 // (columns.pp * columns.num_chunks) - 1 >= 3).all()
+
+
+def test_no_layout_for_experts_says_so():
+    model, plan = MIXTURES["over three GPUs"]
+    with pytest.raises(FlopcastError, match=r"plan\.ep = 3 must divide tp · cp · dp"):
+        build_space(small(model=model, plan=plan), (2, 2))
+
+
 def test_space_holds_what_the_rules_allow():
     """A plan of random numbers is in the space exactly where it can be estimated."""
     scenario, random = small(), np.random.default_rng(3)

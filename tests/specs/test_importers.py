@@ -7,15 +7,30 @@ import pytest
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
+from sim.specs import ModelSpec, load_preset
 from sim.specs.importers import Given, import_file, import_text
 from sim.specs.yaml12 import parse_yaml
-from sim.work.params import total_params
+from sim.work.params import active_params, total_params
 
 FOREIGN = Path(__file__).parent / "foreign"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 8192, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+QWEN3 = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "norm_topk_prob": True, "router_aux_loss_coef": 0.001, "vocab_size": 151936, "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1, "n_group": 8,
+    "topk_group": 4, "scoring_func": "sigmoid", "num_nextn_predict_layers": 1, "vocab_size": 129280,
 }  # fmt: skip
 
 
@@ -37,6 +52,18 @@ def test_a_config_becomes_a_scenario_that_can_be_asked():
     reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
     assert reasons["rope_theta"].startswith("rotary positions cost the same")
     assert reasons["torch_dtype"].startswith("of the stored weights")
+
+
+@pytest.mark.parametrize(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 671e9, 37.5e9)])
+def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
+    imported = import_text(config(**keys), "config.json")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == pytest.approx(total, rel=0.01)
+    assert active_params(scenario.model) == pytest.approx(active, rel=0.02)
+    assert scenario.plan.ep == 8
+    assert estimate(scenario).fits  # the GPUs it fills in hold all experts
+    assert "plan.ep" in names(imported.ledger.defaulted)
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
 
 
 def test_the_file_that_is_written_says_the_same_and_why():
@@ -62,9 +89,17 @@ def test_what_nobody_knows_is_listed():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model_type": "mixtral"}, "a mixture of experts"),
-        ({"model_type": "qwen3_moe"}, "a mixture of experts"),
-        ({"num_local_experts": 8}, "num_local_experts = 8: mixtures of experts are not modelled"),
+        ({"model_type": "mixtral"}, "num_local_experts is missing"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok is missing"),
+        ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9}, "must be 1 to num_experts 8"),
+        ({"model_type": "arctic"}, "a mixture of experts of another kind"),
+        ({"model_type": "llama4_text"}, "a mixture of experts of another kind"),
+        ({"num_local_experts": 8}, "num_local_experts = 8, but model_type 'llama' has no experts"),
+        ({**QWEN3, "decoder_sparse_step": 2}, "decoder_sparse_step = 2 must be 1: layers with experts must follow"),
+        ({**QWEN3, "mlp_only_layers": [5]}, "must be the first layers"),
+        ({**DEEPSEEK, "moe_layer_freq": 2}, "moe_layer_freq = 2 must be 1"),
+        ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
+        ({**DEEPSEEK, "kv_lora_rank": ...}, "kv_lora_rank is missing"),
         ({"model_type": "mamba2"}, "state-space or hybrid layers"),
         ({"model_type": "bert"}, "an encoder"),
         ({"is_encoder_decoder": True}, "has an encoder"),
@@ -120,6 +155,65 @@ def test_llama3_with_conditions_defaults_and_growing_arrays():
     assert any("-f" not in entry.value and entry.name.startswith("line") for entry in imported.ledger.ignored)
 
 
+def test_deepseek_v3_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "deepseek_v3_671b.sh")
+    scenario = imported.scenario()
+    model, plan, stack = scenario.model, scenario.plan, scenario.stack
+    assert total_params(model) == total_params(ModelSpec.read(load_preset("models", "deepseek-v3"), "preset"))
+    assert (model.head_dim, model.rotary_head_dim, model.value_head_dim) == (192, 64, 128)
+    assert (model.num_dense_layers, model.num_experts, model.experts_per_token) == (3, 256, 8)
+    # The layout names 32 stages: 3 layers with the embedding, 29 of 2, the loss; some are of no layer.
+    assert (plan.pp, plan.num_chunks, plan.ep, plan.dp, plan.uneven_layers) == (8, 4, 64, 128, True)
+    assert (stack.deduplicated_dispatch, stack.overlap_experts) == (True, True)
+    reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert reasons["--moe-router-score-function"].startswith("routing is priced as even")
+    assert reasons["--mtp-num-layers"].startswith("layers that predict further tokens")
+    assert all(reason != "not known to flopcast" for reason in reasons.values())
+
+
+def test_mixtral_as_megatron_starts_it():
+    imported = import_file(FOREIGN / "mixtral_8x7b.sh")
+    scenario = imported.scenario()
+    assert total_params(scenario.model) == 46_702_792_704  # mistralai/Mixtral-8x7B-v0.1:model.safetensors.index.json
+    assert (scenario.model.experts_per_token, scenario.plan.ep, scenario.plan.num_chunks) == (2, 8, 2)
+    assert any(entry.note.startswith("experts are taken whole") for entry in imported.ledger.defaulted)
+    assert not scenario.stack.deduplicated_dispatch
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+
+
+EXPERTS = "python p.py --num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --num-experts 8 --bf16 "
+
+
+@pytest.mark.parametrize(
+    ("frequency", "dense"),
+    [("1", 0), ("'([0]*3+[1]*2)'", 3), ("[0]+[1]*4", 1), ("'([0] * 1 + [1] * 4)'", 1), ("[0,0,1,1,1]", 2)],
+)
+def test_which_layers_have_experts(frequency, dense):
+    imported = import_text(f"{EXPERTS} --moe-layer-freq {frequency}", "run.sh")
+    assert imported.scenario().model.num_dense_layers == dense
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--moe-layer-freq 2", "must be 1 or a list such as"),
+        ("--moe-layer-freq '([0]+[1])*2'", "must be 1 or a list such as"),
+        ("--moe-layer-freq '__import__(\"os\").system(\"touch owned\")'", "must be 1 or a list such as"),
+        ("--moe-layer-freq [1]*9999+[0,0,0]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999", "more than 100,000"),
+        ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but --num-layers is 5"),
+        ("--moe-layer-freq [1]*4+[0]", "only where those without come first"),
+        ("--moe-router-topk 9", "must be 1 to num_experts 8"),
+        ("--expert-model-parallel-size 3", "ep 3 must divide"),
+        ("--expert-tensor-parallel-size 2", "cuts each expert over GPUs"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|t|tL'", "has 3 stages, no multiple of the 2"),
+        ("--pipeline-model-parallel-layout '$(touch owned)'", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_refused_experts_of_scripts(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(EXPERTS + more, "run.sh")
+
+
 def test_torchtitan_toml():
     imported = import_file(FOREIGN / "torchtitan_llama3_8b.toml", Given(gpus=64))
     scenario = imported.scenario()
@@ -134,6 +228,28 @@ def test_torchtitan_json():
     assert (plan.tp, plan.pp, plan.dp, plan.num_chunks, plan.schedule) == (8, 8, 8, 2, "interleaved")
     assert (plan.zero_stage, plan.recompute, plan.sequence_parallel) == (2, "full", True)
     assert scenario.num_microbatches == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "billions"),
+    [("deepseek_v3", "16B", 15.7), ("deepseek_v3", "671B", 671.0), ("qwen3", "30B-A3B", 30.5), ("gpt_oss", "120B", 116.8)],
+)  # fmt: skip
+def test_torchtitan_deals_experts(name, flavor, billions):
+    text = f"""[job]\n[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nlocal_batch_size = 4\nseq_len = 4096
+        [parallelism]\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 1\n"""
+    scenario = import_text(text, "train.toml", Given(gpus=64)).scenario()
+    assert total_params(scenario.model) / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert (scenario.plan.ep, scenario.plan.dp, scenario.plan.zero_stage) == (8, 64, 3)
+
+
+def test_torchtitan_says_where_a_dense_model_has_no_experts():
+    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text().replace(
+        "[parallelism]", "[parallelism]\nexpert_parallel_degree = 4"
+    )  # fmt: skip
+    imported = import_text(text, "train.toml", Given(gpus=64))
+    assert imported.scenario().plan.ep == 1
+    notes = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert notes["parallelism.expert_parallel_degree"] == "the model has no experts"
 
 
 DEEPSPEED = {
@@ -232,10 +348,10 @@ def test_gpus_that_do_not_hold_a_replica():
         ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "p.py --num-layers 2", "a.sh", "grow beyond"),
         ("python p.py --num-layers 2 --hidden-size " + "9" * 400, "a.sh", "must be a whole number"),
         ("python p.py --num-layers $N --hidden-size 64", "a.sh", "--num-layers is missing or only known when"),
-        ("python p.py --num-layers 2 --hidden-size 64 --num-experts 8", "a.sh", "mixtures of experts"),
         ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
-        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="671B"', "a.toml", "mixture of experts"),
+        ('[job]\n[training]\n[model]\nname="llama4"\nflavor="17bx16e"', "a.toml", "no preset has that name"),
+        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="16B"\n[parallelism]\nexpert_tensor_parallel_degree=2', "a.toml", "cuts each expert"),
         ('[job]\n[training]\nseq_len="long"\n[model]\nname="llama3"\nflavor="8B"', "a.toml", "training.seq_len = long must be"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="8B"\n[parallelism]\ntensor_parallel_degree=0', "a.toml", "tensor_parallel_degree = 0"),
         ('[job]\ntraining=3\nparallelism=4', "a.toml", "of no kind"),

@@ -17,6 +17,7 @@ from sim.specs import (
     preset_source,
 )
 from sim.specs.loading import resolve
+from sim.work.params import active_params, embedding_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # kind -> (record, where its presets stand in a scenario)
@@ -93,10 +94,29 @@ def gpt_billions(model):
     return (12 * layers * h**2 + 13 * layers * h + (model.vocab_size + model.max_sequence_length) * h) / 1e9
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names("models") if name.startswith("gpt")])
+@pytest.mark.parametrize(
+    "name", [name for name in preset_names("models") if name.startswith("gpt") and "oss" not in name]
+)
 def test_gpt_has_the_parameters_in_its_name(name):
     billions = name.rpartition("-")[2].removesuffix("b")
     assert round(gpt_billions(read("models", name)), len(billions.partition(".")[2])) == float(billions)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active", "last_digit", "embedding_counts"),
+    [
+        ("mixtral-8x7b", 46.7, 12.9, 0.1, True),  # mistral.ai/news/mixtral-of-experts
+        ("qwen3-30b-a3b", 30.5, 3.3, 0.11, True),  # the model's card; 3.353 is printed as 3.3
+        ("qwen3-235b-a22b", 235, 22, 1, True),
+        ("deepseek-v3", 671, 37, 1, False),  # arXiv:2412.19437, abstract
+        ("gpt-oss-120b", 116.83, 5.13, 0.01, False),  # arXiv:2508.10925, table 1
+    ],
+)
+def test_mixtures_have_their_published_parameters(name, total, active, last_digit, embedding_counts):
+    model = read("models", name)
+    assert total_params(model) / 1e9 == pytest.approx(total, rel=0.002)
+    met = active_params(model) - (0 if embedding_counts else embedding_params(model))
+    assert met / 1e9 == pytest.approx(active, abs=last_digit / 2)
 
 
 # Table 1 of arXiv:2104.04473: heads, hidden size, layers, tensor, pipeline, GPUs, batch.
@@ -129,6 +149,7 @@ PUBLISHED = {
     "gpt3-175b-4096-a100": (4096, 4096, 128),
     "megatron-2019-8.3b-512-v100": (512, 512, 1),
     "llama3-405b-16384-h100": (16384, 2048, 16),
+    "qwen3-235b-a22b-256-h100": (256, 2048, 128),
     "x160-38640-a100": (38640, 2415, 5),
     "korthikanti-2022/22b-full": (8, 4, 1),
     "korthikanti-2022/22b-selective": (8, 4, 1),

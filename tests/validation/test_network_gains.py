@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from validation.network_gains import layered_rows, network_rows
+from sim.units import show
+from validation.network_gains import PUBLISHED_BISECTION, bisection_rows, layered_rows, network_rows
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "network.md").read_text()
 SMALLER = ["plan.pp=16", "plan.dp=12", "training.global_batch_size=384"]  # of the 1T run, to be quick
 
 
@@ -32,13 +33,21 @@ def test_layered_accumulation_needs_no_infiniband_while_replicas_have_many_micro
     assert layered.ethernet_s < 1.2 * layered.infiniband_s
     assert plain.ethernet_s > 1.25 * plain.infiniband_s
     assert layered.ethernet_s < plain.infiniband_s * 1.1
-    assert f"{layered.infiniband_s:.1f} s | {layered.ethernet_s:.1f} s" in README
+    assert f"{layered.infiniband_s:.1f} s | {layered.ethernet_s:.1f} s" in PAGE
     (shortest,) = layered_rows([483], ["layered, ZeRO 3"])
     assert shortest.ethernet_s > 5 * shortest.infiniband_s  # five micro-batches a replica: there it does
-    assert f"{shortest.infiniband_s:.1f} s | {shortest.ethernet_s:.1f} s" in README
+    assert f"{shortest.infiniband_s:.1f} s | {shortest.ethernet_s:.1f} s" in PAGE
 
 
 def test_the_readme_has_the_table():
     (row,) = network_rows(["1:8, adaptive"], ["no rails"])
-    line = next(line for line in README.splitlines() if line.startswith("| 1:8 above"))
+    line = next(line for line in PAGE.splitlines() if line.startswith("| 1:8 above"))
     assert line.split("|")[4].strip() == f"{row.shared_s:.1f} s"
+
+
+def test_the_readme_has_the_bisection_bandwidths():
+    text = " ".join(PAGE.split())
+    for name, (fitted, half) in bisection_rows().items():
+        published = PUBLISHED_BISECTION[name]
+        assert f"{show(fitted, 'B/s', 3)} ({100 * (1 - fitted / published):.0f} % less)" in text
+        assert half == pytest.approx(published, rel=0.11)

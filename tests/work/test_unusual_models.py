@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sim.specs import ModelSpec, ParallelPlan, StackSpec
 from sim.work.layers import Cut, embedding_work, layer_work
 from sim.work.memory import layer_activation_bytes
-from sim.work.params import total_params
-from sim.work.stages import deal_stages, stage_params
+from sim.work.params import active_params, total_params
+from sim.work.stages import deal_stages, stage_expert_params, stage_params
 
 STACK = StackSpec(kernel_launch_s=0.0)
 CUT = Cut(1, 1, 2048, False, "none")
@@ -51,6 +51,47 @@ def test_stages_hold_the_model_exactly(fields):
     for stage in whole:
         twice = 2 * stage_params(stage, shape, 2) - stage_params(stage, shape, 1)
         assert 0 < twice < 0.1 * total_params(shape) + shape.max_sequence_length * shape.hidden_size
+
+
+mixture = st.fixed_dictionaries(
+    {
+        "num_experts": st.sampled_from([2, 4, 8]),
+        "experts_per_token": st.integers(1, 2),
+        "expert_intermediate_size": st.sampled_from([64, 96, 512]),
+        "shared_expert_intermediate_size": st.sampled_from([64, 128]),
+        "shared_expert_gate": st.booleans(),
+        "num_dense_layers": st.integers(0, 2),
+    }
+) | st.just({})
+latent = st.fixed_dictionaries(
+    {
+        "num_kv_heads": st.just(8),
+        "key_value_rank": st.sampled_from([16, 128]),
+        "query_rank": st.sampled_from([0, 32]),
+        "rotary_head_dim": st.sampled_from([0, 16]),
+        "value_head_dim": st.sampled_from([32, 96]),
+        "query_key_norm": st.just("none"),
+    }
+) | st.just({})
+
+
+@given(unusual, mixture, latent, st.booleans())
+def test_stages_of_mixtures_hold_the_model_exactly(fields, experts, attention, sinks):
+    shape = model(**{**fields, **experts, **attention, "attention_sinks": sinks})
+    stages = deal_stages(shape, ParallelPlan(pp=4))
+    copy = shape.vocab_size * shape.hidden_size * shape.tied_embeddings
+    assert sum(stage_params(stage, shape, 1) for stage in deal_stages(shape, ParallelPlan())) == total_params(shape)
+    assert sum(stage_params(stage, shape, 1) for stage in stages) == total_params(shape) + copy
+    for stage in stages:
+        # Two GPUs share the experts; each holds all the rest, and every expert is held once.
+        held, experts_held = stage_params(stage, shape, 1), stage_expert_params(stage, shape, 1)
+        assert 2 * stage_params(stage, shape, 1, ep=2) == 2 * held - experts_held
+        # Tensor parallelism cuts what is not an expert's, and of that never less than it leaves whole.
+        assert (held + experts_held) / 2 <= stage_params(stage, shape, 2) <= held
+    idle = total_params(shape) - active_params(shape)
+    unused = shape.num_experts - shape.experts_per_token
+    experts_of_model = sum(stage_expert_params(stage, shape, 1) for stage in stages)
+    assert idle * max(shape.num_experts, 1) == experts_of_model * unused
 
 
 def norm_bytes(shape):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ _COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
 
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
-    app.command(name="job")(job)
+    app.command(
+        name="job",
+        epilog=examples(
+            "validate job --quick",
+            "validate job --json job.json --figure job.png",
+        ),
+    )(job)
 
 
 def job(
@@ -124,8 +131,7 @@ def _compare(
 
 def _conclude(console: Any, done: list[Row], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
-    from rich.table import Table
-
+    from sim.table import Table
     from validation.job.compare import summary
     from validation.job.figure import draw
 

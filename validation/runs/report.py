@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibration.readers.training_runs import NO_CONVENTION
 from validation.runs.score import Group, Scored
 
 
@@ -33,7 +34,7 @@ _NAME_WIDTH = 34
 
 def group_table(groups: Sequence[Group], by: Sequence[str], width: int) -> Any:
     """A rich table of the groups of some kinds; below 110 columns without what matters least."""
-    from rich.table import Table
+    from sim.table import Table
 
     columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= 110}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -70,6 +71,10 @@ def reading(item: Scored) -> str:
         ("Omni-Path" in scenario.cluster.name or "V100" in run.gpu, "shared cluster, runs differ by up to 40 %"),
         ("power" in run.gpu.lower() or "cap" in run.gpu.lower(), "the GPU's power is capped below the profile's"),
         (bool(run.inferred) and len(run.choices) > 1, "layout not fully stated; the fastest that fits was assumed"),
+        (
+            NO_CONVENTION in run.inferred,
+            "flops_convention is not stated: are recomputed FLOPs counted?",
+        ),
         (scenario.training.precision == "fp8", "8-bit recipes differ in what stays in 16 bits, and cast costs"),
         (scenario.model.hidden_size <= 2048, "small kernels: the host's speed decides, which differs between machines"),
     ]

@@ -14,7 +14,7 @@ from validation.runs.sweeps import GOAL, SweepScore, biases, plan_words, sweeps_
 
 def print_sweeps(out: Any, scored: Sequence[Scored]) -> list[dict[str, Any]]:
     """Print the sweeps; plain data of each."""
-    from rich.table import Table
+    from sim.table import Table
 
     sweeps = sweeps_of(scored)
     if not sweeps:
@@ -51,7 +51,7 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> list[dict[str, Any]]:
 
 
 def _by_source(sweeps: Sequence[SweepScore]) -> Any:
-    from rich.table import Table
+    from sim.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("source", "sweeps", "runs", "within", "mean regret", "worst", "mean tau"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands.progress import spinner
 from sim.commands.scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
 from sim.errors import SpecError
 from sim.units import parse_count, show_short, significant
@@ -203,7 +204,8 @@ def fit(
     check_figures(png, svg)
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
-    found = fit_loss(kept, bootstraps, seed)
+    with spinner("fitting"):
+        found = fit_loss(kept, bootstraps, seed)
     top = 6 * float((kept.params * kept.tokens).max())
     if as_json:
         intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}

@@ -18,6 +18,10 @@ def strategies(
     ideal_network: Annotated[
         bool, typer.Option("--ideal-network", help="It reaches that, and costs compute nothing.")
     ] = False,
+    network_efficiency: Annotated[
+        float | None, typer.Option(help="Share of it that traffic reaches; the A100 profile's if not given.")
+    ] = None,
+    vocabulary: Annotated[int, typer.Option(help="Words; 16 is as good as none, as the paper counts.")] = 51_200,
     sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
     as_json: Json = False,
     png: Png = None,
@@ -28,11 +32,14 @@ def strategies(
     from sim.report import strategies as report
     from sim.report.figures import check_paths, save
     from sim.scaling.lamy_poirier import family
-    from sim.scaling.strategies import alone, compare_strategies, formula_days, question
+    from sim.scaling.paper_question import question
+    from sim.scaling.strategies import alone, compare_strategies, formula_days
 
     paths = [path for path in (png, svg) if path is not None]
     check_paths(paths)
     network = "ideal" if ideal_network else "as the A100 profile has it"
+    if network_efficiency is not None:
+        network += f", but at {network_efficiency:g} of its rate"
     remarks = [
         f"network {network}; GPUs and NVLink as calibrated; formula: GPUs at peak, all traffic hidden but tensor's",
         "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",
@@ -43,7 +50,9 @@ def strategies(
         wanted = _sizes(sizes)
         with progress_bar("models searched") as progress:
             for number, each in enumerate(wanted):
-                entries = compare_strategies(question(each, bandwidth, ideal_network), (THREE,))
+                entries = compare_strategies(
+                    question(each, bandwidth, ideal_network, network_efficiency, vocabulary), (THREE,)
+                )
                 shape = family(each)
                 row: dict[str, Any] = {"x": each, "params": shape.params}
                 row["batch"] = int(shape.critical_batch_sequences)
@@ -51,7 +60,10 @@ def strategies(
                 rows.append(row)
                 if progress is not None:
                     progress(number + 1, len(wanted))
-        remarks.append("–: no plan fits in memory, in standard order without host memory")
+        remarks += [
+            "–: no plan fits in memory, in standard order without host memory",
+            "tp beyond a node where nothing fits within one: as few GPUs a layer as it takes, sequence parallelism too",
+        ]
         if as_json:
             print_json(rows)
         else:
@@ -59,7 +71,7 @@ def strategies(
         if paths:
             save(report.sizes_figure(rows), paths)
         return
-    shape, scenario = family(x), question(x, bandwidth, ideal_network)
+    shape, scenario = family(x), question(x, bandwidth, ideal_network, network_efficiency, vocabulary)
     with progress_bar("plans searched") as progress:
         entries = compare_strategies(scenario, progress=progress)
         entries += compare_strategies(scenario, (THREE,), partitioned=True)

@@ -1,4 +1,4 @@
-"""Architectures of Hugging Face's `config.json`: what each fixes, and what a file that leaves a key out means.
+"""Dense architectures of Hugging Face's `config.json`: what each fixes, and what a file that leaves a key out means.
 
 Values that a file leaves out are those of the configuration classes of huggingface/transformers (v5); the tests hold
 the parameter counts against that library's own models.
@@ -37,30 +37,30 @@ class Architecture:
     notes: tuple[str, ...] = ()
 
 
-def _fields(**values: Any) -> Mapping[str, Any]:
+def fields(**values: Any) -> Mapping[str, Any]:
     return MappingProxyType(values)
 
 
-_GPT = _fields(position="learned", norm="layernorm", bias=True, gated_mlp=False)
-_LLAMA = _fields(position="rotary", norm="rmsnorm", bias=False, gated_mlp=True)
-_UNTIED = _fields(tied_embeddings=False)
-_TIED = _fields(tied_embeddings=True)
+_GPT = fields(position="learned", norm="layernorm", bias=True, gated_mlp=False)
+LLAMA = fields(position="rotary", norm="rmsnorm", bias=False, gated_mlp=True)
+UNTIED = fields(tied_embeddings=False)
+TIED = fields(tied_embeddings=True)
 _PARALLEL = "attention and MLP read the same input and could run side by side; they are priced one after the other"
 _ALIBI = "attention is biased by distance (ALiBi), at no cost here"
 
 
-def _attention_bias(keys: Keys) -> Fields:
+def attention_bias(keys: Keys) -> Fields:
     """`attention_bias`: queries, keys, values and the output projection alike."""
     bias = bool(keys.flag("attention_bias"))
     return {"qkv_bias": bias, "attention_output_bias": bias}
 
 
 def _llama(keys: Keys) -> Fields:
-    return {**_attention_bias(keys), "mlp_bias": bool(keys.flag("mlp_bias"))}
+    return {**attention_bias(keys), "mlp_bias": bool(keys.flag("mlp_bias"))}
 
 
 def _cohere(keys: Keys) -> Fields:
-    return {**_attention_bias(keys), "query_key_norm": "all" if keys.flag("use_qk_norm") else "none"}
+    return {**attention_bias(keys), "query_key_norm": "all" if keys.flag("use_qk_norm") else "none"}
 
 
 def _gpt_neox(keys: Keys) -> Fields:
@@ -134,53 +134,51 @@ def _without_residual_of_norm(keys: Keys) -> None:
     keys.flag("apply_residual_connection_post_layernorm")  # the same parameters and the same kernels
 
 
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(_LLAMA, _UNTIED, _llama),
-    "mistral": Architecture(_LLAMA, _fields(tied_embeddings=False, num_kv_heads=8)),
-    "ministral": Architecture(_LLAMA, _fields(tied_embeddings=False, num_kv_heads=8)),
-    "qwen2": Architecture(_fields(**_LLAMA, qkv_bias=True), _UNTIED),
+DENSE: Mapping[str, Architecture] = {
+    "llama": Architecture(LLAMA, UNTIED, _llama),
+    "mistral": Architecture(LLAMA, fields(tied_embeddings=False, num_kv_heads=8)),
+    "ministral": Architecture(LLAMA, fields(tied_embeddings=False, num_kv_heads=8)),
+    "qwen2": Architecture(fields(**LLAMA, qkv_bias=True), UNTIED),
     "qwen3": Architecture(
-        _fields(**_LLAMA, query_key_norm="head"), _fields(tied_embeddings=False, head_dim=128), _attention_bias
+        fields(**LLAMA, query_key_norm="head"), fields(tied_embeddings=False, head_dim=128), attention_bias
     ),
-    "gemma": Architecture(_LLAMA, _fields(tied_embeddings=True, head_dim=256), _attention_bias),
+    "gemma": Architecture(LLAMA, fields(tied_embeddings=True, head_dim=256), attention_bias),
     "gemma2": Architecture(
-        _fields(**_LLAMA, norms_per_layer=4),
-        _fields(tied_embeddings=True, head_dim=256, num_kv_heads=4),
-        _attention_bias,
+        fields(**LLAMA, norms_per_layer=4),
+        fields(tied_embeddings=True, head_dim=256, num_kv_heads=4),
+        attention_bias,
     ),
     "gemma3_text": Architecture(
-        _fields(**_LLAMA, norms_per_layer=4, query_key_norm="head"),
-        _fields(tied_embeddings=True, head_dim=256, num_kv_heads=4),
-        _attention_bias,
+        fields(**LLAMA, norms_per_layer=4, query_key_norm="head"),
+        fields(tied_embeddings=True, head_dim=256, num_kv_heads=4),
+        attention_bias,
     ),
-    "phi3": Architecture(_LLAMA, _UNTIED),
-    "granite": Architecture(_LLAMA, _UNTIED, _llama),
+    "phi3": Architecture(LLAMA, UNTIED),
+    "granite": Architecture(LLAMA, UNTIED, _llama),
     "smollm3": Architecture(
-        _LLAMA,
-        _fields(tied_embeddings=True, num_kv_heads=4),
+        LLAMA,
+        fields(tied_embeddings=True, num_kv_heads=4),
         _llama,
         ("layers without rotary positions are priced with them",),
     ),
-    "olmo2": Architecture(_fields(**_LLAMA, query_key_norm="all"), _UNTIED, _attention_bias),
-    "stablelm": Architecture(_fields(**{**_LLAMA, "norm": "layernorm"}), _UNTIED, _stablelm),
+    "olmo2": Architecture(fields(**LLAMA, query_key_norm="all"), UNTIED, attention_bias),
+    "stablelm": Architecture(fields(**{**LLAMA, "norm": "layernorm"}), UNTIED, _stablelm),
     "cohere": Architecture(
-        _fields(**{**_LLAMA, "norm": "layernorm"}, norm_bias=False, norms_per_layer=1), _TIED, _cohere, (_PARALLEL,)
+        fields(**{**LLAMA, "norm": "layernorm"}, norm_bias=False, norms_per_layer=1), TIED, _cohere, (_PARALLEL,)
     ),
     "starcoder2": Architecture(
-        _fields(position="rotary", norm="layernorm", gated_mlp=False),
-        _fields(tied_embeddings=True, num_kv_heads=2),
+        fields(position="rotary", norm="layernorm", gated_mlp=False),
+        fields(tied_embeddings=True, num_kv_heads=2),
         _starcoder2,
     ),
-    "nemotron": Architecture(
-        _fields(position="rotary", norm="layernorm", bias=False, gated_mlp=False), _UNTIED, _llama
-    ),
-    "gpt2": Architecture(_GPT, _TIED),
+    "nemotron": Architecture(fields(position="rotary", norm="layernorm", bias=False, gated_mlp=False), UNTIED, _llama),
+    "gpt2": Architecture(_GPT, TIED),
     "gpt_neo": Architecture(
-        _fields(**_GPT, qkv_bias=False), _TIED, notes=("layers of local attention are priced with full attention",)
+        fields(**_GPT, qkv_bias=False), TIED, notes=("layers of local attention are priced with full attention",)
     ),
-    "gpt_neox": Architecture(_fields(**{**_GPT, "position": "rotary"}), _UNTIED, _gpt_neox),
+    "gpt_neox": Architecture(fields(**{**_GPT, "position": "rotary"}), UNTIED, _gpt_neox),
     "gptj": Architecture(
-        _fields(
+        fields(
             position="rotary",
             norm="layernorm",
             bias=False,
@@ -189,25 +187,25 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             gated_mlp=False,
             norms_per_layer=1,
         ),
-        _UNTIED,
+        UNTIED,
         notes=(_PARALLEL,),
     ),
-    "gpt_bigcode": Architecture(_GPT, _TIED, _gpt_bigcode),
-    "opt": Architecture(_fields(position="learned", norm="layernorm", gated_mlp=False), _TIED, _opt),
+    "gpt_bigcode": Architecture(_GPT, TIED, _gpt_bigcode),
+    "opt": Architecture(fields(position="learned", norm="layernorm", gated_mlp=False), TIED, _opt),
     "phi": Architecture(
-        _fields(position="rotary", norm="layernorm", bias=True, head_bias=True, gated_mlp=False, norms_per_layer=1),
-        _UNTIED,
+        fields(position="rotary", norm="layernorm", bias=True, head_bias=True, gated_mlp=False, norms_per_layer=1),
+        UNTIED,
         _phi,
         (_PARALLEL,),
     ),
-    "falcon": Architecture(_fields(norm="layernorm", gated_mlp=False), _TIED, _falcon),
+    "falcon": Architecture(fields(norm="layernorm", gated_mlp=False), TIED, _falcon),
     "bloom": Architecture(
-        _fields(position="none", norm="layernorm", bias=True, gated_mlp=False, embedding_norm=True),
-        _TIED,
+        fields(position="none", norm="layernorm", bias=True, gated_mlp=False, embedding_norm=True),
+        TIED,
         _bloom,
         (_ALIBI,),
     ),
     "mpt": Architecture(
-        _fields(position="none", norm="layernorm", norm_bias=False, bias=False, gated_mlp=False), _TIED, notes=(_ALIBI,)
+        fields(position="none", norm="layernorm", norm_bias=False, bias=False, gated_mlp=False), TIED, notes=(_ALIBI,)
     ),
 }

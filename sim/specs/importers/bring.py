@@ -9,7 +9,15 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
-from sim.specs.importers.fill import Given, batch_of, cluster_of, cluster_section, fewest_gpus, sequence_of
+from sim.specs.importers.fill import (
+    Given,
+    batch_of,
+    cluster_of,
+    cluster_section,
+    experts_plan,
+    fewest_gpus,
+    sequence_of,
+)
 from sim.specs.importers.huggingface import is_huggingface, read_model
 from sim.specs.importers.ledger import Ledger, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
@@ -165,7 +173,7 @@ def _huggingface(data: Any, text: str, ledger: Ledger, given: Given, model: Any,
         ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N")
     else:
         gpus = ledger.took("GPUs", given.gpus, "--gpus")
-    plan = {"dp": gpus, "zero_stage": 3, "recompute": "full"}
+    plan = {"dp": gpus, **experts_plan(section, cluster, gpus, ledger), "zero_stage": 3, "recompute": "full"}
     ledger.assume("plan.zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
     ledger.assume("plan.recompute", "full", "the same")
     sequence = sequence_of(section, ledger)

@@ -7,7 +7,15 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
-from sim.specs.importers.fill import Given, batch_of, cluster_of, cluster_section, fewest_gpus, sequence_of
+from sim.specs.importers.fill import (
+    Given,
+    batch_of,
+    cluster_of,
+    cluster_section,
+    experts_plan,
+    fewest_gpus,
+    sequence_of,
+)
 from sim.specs.importers.ledger import NO_EFFECT, Keys, Ledger
 from sim.specs.presets import load_preset
 
@@ -71,6 +79,7 @@ def read_deepspeed(data: Mapping[str, Any], ledger: Ledger, given: Given, model:
     training = {"sequence_length": sequence_of(shape, ledger)}
     gpus = _batch(plan, training, keys, shape, cluster, given, ledger)
     plan["dp"] = ledger.took("plan.dp", gpus, "every GPU is a replica; --set plan.tp=N and others cut it otherwise")
+    plan |= experts_plan(shape, cluster, gpus, ledger)
     plan["recompute"] = ledger.assume("plan.recompute", "full", "the file does not say whether activations are kept")
     _precision(training, keys, ledger)
     stack = _stack(zero, ledger)

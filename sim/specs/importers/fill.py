@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,15 +64,27 @@ def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, unit: int = 1) -> i
     """The smallest multiple of a node and of `unit`, a power of two of them, whose memory the states fill by half."""
     shape = ModelSpec.read(model, "model")
     attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
-    mlp = (3 if shape.gated_mlp else 2) * shape.intermediate_size
     tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
-    matrices = shape.hidden_size * (shape.num_layers * (attention + mlp) + tables)
+    dense = shape.num_dense_layers if shape.num_experts else shape.num_layers
+    experts = shape.num_experts * shape.expert_intermediate_size + shape.shared_expert_intermediate_size
+    widths = dense * shape.intermediate_size + (shape.num_layers - dense) * experts
+    mlps = (3 if shape.gated_mlp else 2) * widths
+    matrices = shape.hidden_size * (shape.num_layers * attention + mlps + tables)
     gpus = unit
     while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
         gpus *= 2
     while gpus * cluster.gpu.memory_bytes < 2 * STATE_BYTES * matrices and gpus < 2**24:
         gpus *= 2
     return gpus
+
+
+def experts_plan(model: dict[str, Any], cluster: ClusterSpec, gpus: int, ledger: Ledger) -> dict[str, int]:
+    """Of a plan whose GPUs are all replicas, how the experts of a mixture are dealt: over a node as far as they go."""
+    experts = ModelSpec.read(model, "model").num_experts
+    if not experts:
+        return {}
+    ep = math.gcd(experts, cluster.node.gpus_per_node, gpus)
+    return {"ep": ledger.assume("plan.ep", ep, f"a node's GPUs share the {experts} experts")}
 
 
 def batch_of(replica: int, sequence: int, ledger: Ledger) -> int:

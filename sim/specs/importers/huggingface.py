@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.specs.importers.architectures import ARCHITECTURES, Architecture
+from sim.specs.importers.architectures import DENSE, Architecture
+from sim.specs.importers.architectures_experts import EXPERTS
 from sim.specs.importers.irrelevant import HUGGINGFACE
 from sim.specs.importers.ledger import Keys, Ledger, short
 from sim.specs.model import ModelSpec
@@ -24,10 +25,23 @@ _NAMES = {
 }
 """Field -> keys that hold it, the usual one first."""
 _REQUIRED = ("num_layers", "hidden_size", "num_heads", "vocab_size")
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
+ARCHITECTURES = {**DENSE, **EXPERTS}
+"""Value of `model_type` -> what it is."""
+_COUNTS_OF_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
 _OTHER_KINDS = {
     "state-space or hybrid layers": ("mamba", "jamba", "zamba", "rwkv", "falcon_h1", "bamba", "nemotron_h", "xlstm"),
-    "a mixture of experts": ("moe", "mixtral", "dbrx", "deepseek", "gpt_oss", "llama4", "jetmoe", "arctic", "grok"),
+    "a mixture of experts of another kind": (
+        "moe",
+        "dbrx",
+        "deepseek",
+        "llama4",
+        "arctic",
+        "grok",
+        "minimax",
+        "kimi",
+        "longcat",
+        "flex_olmo",
+    ),
     "an encoder": ("bert", "electra", "t5", "bart", "pegasus", "whisper", "vit", "clip", "siglip", "xlnet"),
 }
 
@@ -83,16 +97,22 @@ def _architecture(kind: str | None, keys: Keys, ledger: Ledger) -> Architecture:
     if keys.raw("is_encoder_decoder") is True:
         raise SpecError(f"{where}: model_type {short(kind)!r} has an encoder; flopcast models decoders only")
     name = kind.lower()
-    if name in ARCHITECTURES:
-        experts = next((key for key in _EXPERTS if isinstance(keys.raw(key), int) and keys.raw(key) > 1), None)
+    if name in EXPERTS:
+        return EXPERTS[name]
+    if name in DENSE:
+        counts = (key for key in _COUNTS_OF_EXPERTS if isinstance(keys.raw(key), int) and keys.raw(key) > 1)
+        experts = next(counts, None)
         if experts is None:
-            return ARCHITECTURES[name]
-        raise SpecError(f"{where}: {experts} = {short(keys.raw(experts))}: mixtures of experts are not modelled")
+            return DENSE[name]
+        raise SpecError(
+            f"{where}: {experts} = {short(keys.raw(experts))}, but model_type {short(kind)!r} has no experts; which of "
+            "its layers they replace is not known"
+        )
     for what, parts in _OTHER_KINDS.items():
         if any(part in name for part in parts):
             raise SpecError(
-                f"{where}: model_type {short(kind)!r} is {what}, which flopcast does not model; dense decoders such as "
-                f"{', '.join(sorted(ARCHITECTURES)[:4])} it does"
+                f"{where}: model_type {short(kind)!r} is {what}, which flopcast does not model; decoders such as "
+                f"{', '.join([*sorted(DENSE)[:3], *sorted(EXPERTS)[:3]])} it does"
             )
     raise SpecError(
         f"{where}: model_type {short(kind)!r} is not known{nearest(kind[:60], ARCHITECTURES)}; describe the model "
@@ -109,9 +129,7 @@ def _name(keys: Keys, kind: str) -> str:
 def _sizes(fields: dict[str, Any], keys: Keys, architecture: Architecture, ledger: Ledger) -> None:
     for name, names in _NAMES.items():
         present = next((key for key in names if key in keys), names[0])
-        value = keys.whole(*names)
-        if value is None and name in _REQUIRED:
-            raise SpecError(f"{ledger.where}: {names[0]} is missing; without it there is no model")
+        value = keys.needed(*names) if name in _REQUIRED else keys.whole(*names)
         if value is None or name in fields:
             continue
         fields[name] = ledger.took(f"model.{name}", value, present)

@@ -8,6 +8,8 @@ _ROTARY = "rotary positions cost the same whatever their base and scaling"
 _WINDOW = "every layer is priced with attention over the whole sequence"
 _STORED = "of the stored weights; training.precision says what is trained in"
 _ONE_DROPOUT = "priced with the residual branches' dropout"
+_ROUTING = "routing is priced as even, whatever chooses the experts and balances them"
+_FURTHER = "layers that predict further tokens are neither counted nor priced"
 _STACK = "the stack describes what is fused and overlapped; see stack.*"
 
 _HUGGINGFACE = {
@@ -19,6 +21,12 @@ _HUGGINGFACE = {
     "the rotation is priced over all columns of a head": "partial_rotary_factor",
     "bounding scores and logits is not priced": "attn_logit_softcapping final_logit_softcapping",
     _STORED: "torch_dtype dtype quantization_config*",
+    _ROUTING: (
+        "router_* aux_loss_alpha seq_aux norm_topk_prob n_group topk_group topk_method scoring_func "
+        "routed_scaling_factor input_jitter_noise ep_size"
+    ),
+    _FURTHER: "num_nextn_predict_layers num_mtp* use_mtp mtp_*",
+    "of latent attention; the columns of a head are those of its two parts": "qk_head_dim",
     "attention is priced in full, biases by distance cost nothing": "attn_config*",
     _ONE_DROPOUT: "attention_dropout attn_pdrop",
     NO_EFFECT: (
@@ -32,7 +40,8 @@ _HUGGINGFACE = {
         "tie_encoder_decoder chunk_size_feed_forward norm_type init_device no_bias use_return_dict "
         "problem_type finetuning_task slow_but_exact offset_alibi num_logits_to_keep hidden_dropout_prob "
         "bias_dropout_fusion embedding_fraction learned_pos_emb original_max_position_embeddings "
-        "inference_runner use_bidirectional_attention transformers_version num_labels"
+        "swiglu_limit swiglu_alpha rope_interleave initial_context_length inference_runner "
+        "use_bidirectional_attention transformers_version num_labels"
     ),
 }
 _MEGATRON = {
@@ -47,6 +56,17 @@ _MEGATRON = {
         "bf16 ddp-* overlap-param-gather-with* tp-comm* defer-embedding* delay-* no-bias-* no-async* bias-* "
         "masked-softmax*"
     ),
+    _ROUTING: (
+        "moe-router-* moe-aux-loss-coeff moe-z-loss-coeff moe-input-jitter-eps moe-token-drop-policy "
+        "moe-expert-capacity-factor moe-pad-expert-input-to-capacity moe-per-layer-logging moe-upcycling*"
+    ),
+    "experts are priced as one grouped multiply; see stack.launches_per_expert": (
+        "moe-grouped-gemm moe-use-legacy-grouped-gemm moe-permute-fusion moe-apply-probs-on-input"
+    ),
+    "shared experts run after the others, not beside the exchange of tokens": "moe-shared-expert-overlap",
+    "what is recomputed is what plan.recompute says": "moe-layer-recompute",
+    "of experts: not priced": "moe-*",
+    _FURTHER: "mtp-*",
     _ROTARY: "rope-* rotary-* use-rope* no-rope*",
     "of Megatron-DeepSpeed; import the DeepSpeed JSON for what it sets": (
         "deepspeed* no-pipeline-parallel cpu-optimizer checkpoint-in-cpu partition-activations"

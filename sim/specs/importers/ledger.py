@@ -94,6 +94,19 @@ class Keys:
             raise self.wrong(key, value, f"must be a whole number from {least} to {MOST:.0e}")
         return value
 
+    def needed(self, *names: str, least: int = 1) -> int:
+        """A whole number that the file must say.
+
+        Raises
+        ------
+        SpecError
+            It is not there, or not such a number.
+        """
+        value = self.whole(*names, least=least)
+        if value is None:
+            raise SpecError(f"{self._ledger.where}: {self.label}{names[0]} is missing; without it there is no model")
+        return value
+
     def number(self, *names: str) -> float | None:
         """A finite number that is not negative, or None."""
         key, value = self.take(*names)

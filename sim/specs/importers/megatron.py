@@ -6,6 +6,7 @@ Argument names and defaults are those of NVIDIA/Megatron-LM (megatron/training/a
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sim.errors import SpecError
@@ -13,6 +14,7 @@ from sim.specs.importers.arguments import Arguments
 from sim.specs.importers.fill import Given, cluster_of, cluster_section, replicas
 from sim.specs.importers.irrelevant import MEGATRON
 from sim.specs.importers.ledger import Ledger, short
+from sim.specs.importers.megatron_experts import exchange, read_experts, read_latent
 from sim.specs.importers.megatron_launch import gpus_of, training_command
 from sim.specs.importers.megatron_model import read_shape
 from sim.specs.importers.shell import read_script
@@ -24,7 +26,6 @@ _OLD = (
     "scattered-embeddings",
     "checkpoint-num-layers",
 )
-_EXPERTS = ("num-experts", "moe-router-topk", "moe-ffn-hidden-size")
 
 
 def is_megatron(text: str) -> bool:
@@ -38,17 +39,16 @@ def read_megatron(text: str, ledger: Ledger, given: Given) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        No training command, a mixture of experts, or a value that breaks a rule.
+        No training command, experts in layers that flopcast cannot deal, or a value that breaks a rule.
     """
     script = read_script(text, ledger)
     launcher, words = training_command(script, ledger)
     arguments = Arguments(words, ledger)
-    for name in _EXPERTS:
-        if name in arguments and arguments.text(name) not in (None, "1"):
-            raise SpecError(f"{ledger.where}: --{name}: mixtures of experts are not modelled")
     old = any(name in arguments for name in _OLD)
     plan = _plan(arguments, ledger)
     model = read_shape(arguments, plan["tp"], ledger)
+    read_latent(arguments, model, ledger)
+    read_experts(arguments, model, plan, ledger)
     training = _training(arguments, model, ledger)
     _chunks(plan, arguments, model["num_layers"], ledger)
     name, cluster = cluster_of(given, ledger)
@@ -145,7 +145,20 @@ def _chunks(plan: dict[str, Any], arguments: Arguments, layers: int, ledger: Led
     per_stage = arguments.whole("num-layers-per-virtual-pipeline-stage")
     chunks = arguments.whole("num-virtual-stages-per-pipeline-rank")
     source = "--num-virtual-stages-per-pipeline-rank"
-    if per_stage is not None:
+    first, last = (arguments.whole(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    layout = arguments.text("pipeline-model-parallel-layout")
+    if layout is not None:
+        stages = _stages_of(layout, ledger)
+        if stages % plan["pp"]:
+            raise SpecError(
+                f"{ledger.where}: --pipeline-model-parallel-layout {short(layout)!r} has {stages} stages, no multiple "
+                f"of the {plan['pp']} pipeline ranks"
+            )
+        source, chunks = "--pipeline-model-parallel-layout", stages // plan["pp"]
+    if layout is not None or first is not None or last is not None:
+        why = "layers are dealt as evenly as they go, not as the script says"
+        plan["uneven_layers"] = ledger.assume("plan.uneven_layers", True, why)
+    if per_stage is not None and layout is None:
         source = "--num-layers-per-virtual-pipeline-stage"
         dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
         if dealt % (plan["pp"] * per_stage):
@@ -158,6 +171,16 @@ def _chunks(plan: dict[str, Any], arguments: Arguments, layers: int, ledger: Led
         plan["schedule"] = ledger.took("plan.schedule", "interleaved", source)
     else:
         plan["schedule"] = ledger.assume("plan.schedule", "1f1b", "Megatron-LM's without virtual stages")
+
+
+def _stages_of(layout: str, ledger: Ledger) -> int:
+    """Stages of a layout such as `Et*3|(tt|)*29,m|L`: stages end at bars, `*` repeats a letter or what is bracketed."""
+    repeated = re.sub(
+        r"\(([^()]{1,99})\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), layout.strip("\"'")[:1000]
+    )
+    if not re.fullmatch(r"[A-Za-z*0-9,|]+", repeated):
+        raise SpecError(f"{ledger.where}: --pipeline-model-parallel-layout {short(layout)!r} cannot be read")
+    return repeated.count("|") + 1
 
 
 def _training(arguments: Arguments, model: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
@@ -231,4 +254,5 @@ def _stack(arguments: Arguments, old: bool, zero: int, ledger: Ledger) -> Any:
         changes["gradient_precision"] = ledger.took("stack.gradient_precision", "bf16", "--grad-reduce-in-bf16")
     if flash and name != "megatron-core":
         changes["attention"] = ledger.took("stack.attention", "flash", "--use-flash-attn")
+    changes |= exchange(arguments, ledger)
     return {"preset": name, **changes} if changes else name

@@ -23,6 +23,8 @@ _SCHEDULES = {
     "dualpipev": ("dualpipe_v", 2),
 }
 """Names of torch.distributed.pipelining, without case -> (ours, chunks a rank unless layers a stage are given)."""
+_PRESETS = {"deepseek-v3-671b": "deepseek-v3"}
+"""Models whose name and flavour are not those of our preset."""
 _KERNELS = "the stack describes what is fused and overlapped; see stack.*"
 _REASONS = {
     "job.*": NO_EFFECT,
@@ -48,7 +50,7 @@ _REASONS = {
     "parallelism.module_fqns_per_model_part": "layers are dealt evenly",
     "parallelism.pipeline_parallel_split_points": "layers are dealt evenly",
     "parallelism.pipeline_parallel_*": "layers are dealt evenly",
-    "parallelism.expert_*": "mixtures of experts are not modelled",
+    "parallelism.expert_*": "how tokens travel to experts is the stack's; see stack.deduplicated_dispatch",
     "model.*": NO_EFFECT,
     "training.*": NO_EFFECT,
     "activation_checkpoint.*": "not priced",
@@ -81,6 +83,7 @@ def read_torchtitan(data: Mapping[str, Any], ledger: Ledger, given: Given, named
     shape = load_preset("models", model) if isinstance(model, str) else model
     name, cluster = cluster_of(given, ledger)
     plan, replicated, sharded = _degrees(cut, training_keys, experimental, ledger)
+    _experts(plan, cut, shape, ledger)
     gpus = _gpus(plan, replicated, sharded, shape, cluster, given, ledger)
     _replicas(plan, gpus, replicated, sharded, cut, ledger)
     local = training_keys.whole("local_batch_size", "batch_size")
@@ -105,11 +108,8 @@ def _model(keys: Keys, ledger: Ledger) -> str:
     name, flavor = keys.text("name"), keys.text("flavor")
     if name is None or flavor is None:
         raise SpecError(f"{ledger.where}: model.name and model.flavor say which model it is; give --model instead")
-    if any(part in f"{name}{flavor}".lower() for part in ("moe", "deepseek", "llama4", "gpt_oss")):
-        raise SpecError(
-            f"{ledger.where}: model {short(f'{name} {flavor}')} is a mixture of experts, which is not modelled"
-        )
     preset = f"{name}-{flavor}".lower().replace("_", "-")
+    preset = _PRESETS.get(preset, preset)
     if preset not in preset_names("models"):
         raise SpecError(
             f"{ledger.where}: the file does not describe model {short(f'{name} {flavor}')!r}, and no preset has that "
@@ -147,6 +147,22 @@ def _degrees(cut: Keys, training: Keys, experimental: Keys, ledger: Ledger) -> t
     if replicated < 1:
         raise cut.wrong("data_parallel_replicate_degree", replicated, "must be one or more")
     return plan, replicated, sharded
+
+
+def _experts(plan: dict[str, Any], cut: Keys, shape: dict[str, Any], ledger: Ledger) -> None:
+    """Expert parallelism: over the GPUs of the sharded, context- and tensor-parallel degrees, as in ours."""
+    degree, of_tensor = cut.whole("expert_parallel_degree"), cut.whole("expert_tensor_parallel_degree")
+    if not shape.get("num_experts"):
+        if degree is not None and degree > 1:
+            ledger.ignore("parallelism.expert_parallel_degree", degree, "the model has no experts")
+        return
+    if degree is None:
+        plan["ep"] = ledger.assume("plan.ep", 1, "torchtitan's default")
+    else:
+        plan["ep"] = ledger.took("plan.ep", degree, "expert_parallel_degree")
+    if of_tensor is not None and of_tensor > 1:
+        rule = "cuts each expert over GPUs, which flopcast does not model; set it to 1"
+        raise cut.wrong("expert_tensor_parallel_degree", of_tensor, rule)
 
 
 def _gpus(

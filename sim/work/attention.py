@@ -1,0 +1,184 @@
+"""The attention block of one layer on one GPU: projections, rotary positions, the core, keys that are exchanged."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from sim.specs import ModelSpec, StackSpec
+from sim.work.operations import BlockWork, Cause, Collective, Number, Operation, Phase, matmul, memory
+from sim.work.pieces import (
+    Cut,
+    gather_in,
+    key_value_width,
+    linear,
+    norm_work,
+    norms_of_block,
+    reduce_out,
+    residual,
+)
+
+
+def projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Norm, projections to queries, keys and values, the attention core, output projection, residual."""
+    h, w, tokens = model.hidden_size, cut.width, cut.tokens
+    context = model.num_heads * model.value_head_dim / cut.tp
+    norm_f, norm_b = norms_of_block(model, stack, cut)
+    res_f, res_b = residual(model, stack, cut, model.attention_output_bias)
+    before = _latent_projections(model, stack, cut) if model.key_value_rank else _projections(model, stack, cut)
+    out_f, out_i, out_w = linear("attention output", tokens, h, context, stack, w)
+    # The heads are laid out anew around the core: one read and one write of the context.
+    permute = memory("head layout", 2 * w * tokens * context)
+    reduce_f, reduce_b = reduce_out(cut, h)
+    return BlockWork(
+        forward=Phase((norm_f,)) + before.forward + core.forward + Phase((permute, out_f, res_f), reduce_f),
+        input_grad=Phase((res_b, out_i, permute), reduce_b) + core.input_grad + before.input_grad + Phase((norm_b,)),
+        weight_grad=Phase((out_w,)) + before.weight_grad,
+    )
+
+
+def _projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Queries, keys and values by one matrix multiply, their norms and rotary positions."""
+    h, w, tokens = model.hidden_size, cut.width, cut.tokens
+    query, key_value = model.num_heads * model.head_dim / cut.tp, key_value_width(model, cut.tp)
+    turned = query + key_value * model.head_dim / (model.head_dim + model.value_head_dim)
+    qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value, h, stack, w)
+    rotations = _rotary(tokens * turned, model, stack, w)
+    qk_f, qk_b = _query_key_norms(tokens * turned, model, stack, w)
+    gather_f, gather_b = gather_in(cut, h, stack)
+    return BlockWork(
+        Phase((qkv_f, *qk_f, *rotations), gather_f), Phase((*rotations, *qk_b, qkv_i), gather_b), Phase((qkv_w,))
+    )
+
+
+def _latent_projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Latent attention: down to two latent vectors, each normed, and up from them to the heads of this GPU.
+
+    Every GPU has the projections down and applies them to its own tokens; under tensor parallelism the latent vectors
+    are gathered, not the hidden state (DeepSeek-V2, arXiv:2405.04434, section 2.1; NVIDIA/Megatron-LM:megatron/core/
+    transformer/multi_latent_attention.py).
+    """
+    h, w, tokens, own = model.hidden_size, cut.width, cut.tokens, cut.norm_tokens
+    heads, turning = model.num_heads / cut.tp, model.rotary_head_dim
+    latent = model.key_value_rank + turning
+    down_f, down_i, down_w = linear("keys' and values' latent", own, latent, h, stack, w)
+    up_width = heads * (model.head_dim - turning + model.value_head_dim)
+    up_f, up_i, up_w = linear("keys and values from latent", tokens, up_width, model.key_value_rank, stack, w)
+    query_f, query_i, query_w = linear("queries", tokens, heads * model.head_dim, model.query_rank or h, stack, w)
+    norm_f, norm_b = norm_work(own * model.key_value_rank, stack, w)
+    multiplies = [down_f, up_f, query_f], [query_i, up_i, down_i], [query_w, up_w, down_w]
+    norms = [norm_f], [norm_b]
+    if model.query_rank:
+        for passes, one in zip(multiplies, linear("queries' latent", own, model.query_rank, h, stack, w), strict=True):
+            passes.append(one)
+        for passes, one in zip(norms, norm_work(own * model.query_rank, stack, w), strict=True):
+            passes.append(one)
+    rotations = _rotary(tokens * (heads + 1) * turning, model, stack, w)
+    # Each head's key is its own part and the part that all heads share, joined.
+    join = memory("keys joined", 2 * w * tokens * heads * model.head_dim)
+    gather_f, gather_b = gather_in(cut, latent + (model.query_rank or h), stack)
+    return BlockWork(
+        Phase((*multiplies[0], *norms[0], *rotations, join), gather_f),
+        Phase((join, *rotations, *multiplies[1], *norms[1]), gather_b),
+        Phase(tuple(multiplies[2])),
+    )
+
+
+def _rotary(elements: Number, model: ModelSpec, stack: StackSpec, width: int) -> tuple[Operation, ...]:
+    """Turning so many elements of queries and keys: one pass; step by step negate, join, two products and a sum."""
+    if model.position != "rotary":
+        return ()
+    passes, kernels = (2, 1) if stack.fused_rotary else (10, 10)
+    return (memory("rotary positions", passes * width * elements, kernels),)
+
+
+def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Scores, softmax, dropout and values: what selective recomputation runs again."""
+    s, b, w = cut.sequence_length, cut.microbatch_size, cut.width
+    d, of_values = model.head_dim, model.value_head_dim
+    heads = model.num_heads / cut.tp * b
+    rows = s / (cut.cp * cut.slices)  # queries on this GPU; the keys and values of the whole sequence come by
+    # Two multiplies of rows × s × d a head forward (the second by the values' columns), four backward.
+    full = 2.0 * rows * s * (d + of_values) * heads
+    exchange_f, exchange_b = _exchange_keys(model, stack, cut)
+    if stack.attention == "flash":
+        # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
+        skipped = 1.0
+        if stack.causal_attention:
+            skipped = 0.5 if stack.balanced_context else 1.0 - 0.5 / cut.cp
+        nbytes = w * cut.tokens * (model.num_heads * (d + of_values) / cut.tp + key_value_width(model, cut.tp))
+
+        def fused(name: str, times: float, credited: float, back: bool) -> Operation:
+            return Operation(
+                name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if back else 1),
+                batch=heads, length=s, backward=back, credited_flop=credited * full,
+            )  # fmt: skip
+
+        # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
+        # two of them by the values' columns.
+        multiplies = (3 * d + 2 * of_values) / (d + of_values)
+        return BlockWork(
+            forward=Phase((fused("flash attention", 1.0, 1.0, False),), exchange_f),
+            input_grad=Phase((fused("flash attention backward", multiplies, 2.0, True),), exchange_b),
+            weight_grad=Phase(),
+        )
+
+    scores = heads * rows * s
+    # Megatron's fused kernel takes four sequences and heads at a time (megatron/model/fused_softmax.py).
+    gives_way = np.asarray(heads) % 4 != 0
+    # Scale, mask, softmax; where the fused kernel gives way, also a cast to fp32 and one back.
+    softmax_passes = 1 + 4 * gives_way if stack.fused_softmax else 3
+    attention = Cause.ATTENTION
+    forward = [
+        matmul("scores", rows, s, d, w, batch=heads, cause=attention),
+        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention, sort="softmax"),
+    ]
+    backward = [
+        matmul("values' gradient", s, of_values, rows, w, batch=heads, cause=attention),
+        matmul("probabilities' gradient", rows, s, of_values, w, batch=heads, cause=attention),
+        memory(
+            "softmax backward",
+            3 * w * scores + 2 * w * scores * (softmax_passes - 1),
+            softmax_passes,
+            attention,
+            sort="softmax",
+        ),
+        matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention),
+        matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention),
+    ]
+    if model.dropout:
+        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention, sort="dropout"))
+        backward.append(memory("attention dropout backward", (2 * w + 1) * scores, cause=attention, sort="dropout"))
+    forward.append(matmul("values", rows, of_values, s, w, batch=heads, cause=attention))
+    return BlockWork(Phase(tuple(forward), exchange_f), Phase(tuple(backward), exchange_b), Phase())
+
+
+def _exchange_keys(
+    model: ModelSpec, stack: StackSpec, cut: Cut
+) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Keys and values of the other context-parallel ranks, forward; they and their gradients, backward.
+
+    Passed round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered
+    before it (Llama 3, arXiv:2407.21783, section 3.3.2): the same bytes.
+    """
+    if np.max(cut.cp) == 1:
+        return (), ()
+    nbytes = cut.width * cut.microbatch_size * cut.sequence_length * key_value_width(model, cut.tp)
+    beside = stack.overlap_context
+
+    def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
+        return Collective(name, kind, nbytes, overlapped=beside, group="cp")
+
+    keys = exchange("exchange keys and values", "all_gather")
+    return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
+
+
+def _query_key_norms(
+    elements: Number, model: ModelSpec, stack: StackSpec, width: int
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Norms of queries and keys where there are any, a kernel each: forward, backward."""
+    if model.query_key_norm == "none":
+        return (), ()
+    forward, backward = norm_work(elements / 2, stack, width, 2)
+    return (forward,), (backward,)

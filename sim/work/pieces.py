@@ -1,0 +1,160 @@
+"""How a layer is cut, and the pieces that its blocks share: linears, norms, residuals, their collectives.
+
+Elementwise kernels are counted by the bytes they read and write: `width` bytes an activation, one byte a dropout mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.specs import ModelSpec, StackSpec
+from sim.work.operations import Cause, Collective, Number, Operation, Phase, matmul, memory
+from sim.work.optimizer import GRADIENT_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of plan and training the counts depend on. Numbers may be arrays; the flags are categories.
+
+    width : bytes of an activation or weight in compute precision.
+    fp8 : the linear layers inside transformer layers multiply 8-bit numbers.
+    slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
+    """
+
+    tp: Number
+    microbatch_size: Number
+    sequence_length: Number
+    sequence_parallel: bool
+    recompute: str
+    width: int = 2
+    cp: Number = 1
+    fp8: bool = False
+    slices: Number = 1
+    ep: Number = 1
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens that one GPU of a context-parallel group works on at a time: a micro-batch, or a slice of it."""
+        return self.microbatch_size * self.sequence_length / (self.cp * self.slices)
+
+    @property
+    def norm_tokens(self) -> Number:
+        """Tokens that one GPU normalises: all, or its share under sequence parallelism."""
+        return self.tokens / self.tp if self.sequence_parallel else self.tokens
+
+
+def linear(
+    name: str,
+    tokens: Number,
+    n: Number,
+    k: Number,
+    stack: StackSpec,
+    width: int,
+    cause: Cause = Cause.MATMUL,
+    batch: Number = 1.0,
+) -> tuple[Operation, Operation, Operation]:
+    """A linear layer's forward, input-gradient and weight-gradient multiplies.
+
+    With fused accumulation the weight gradient's epilogue reads and writes the main gradient instead of writing a
+    fresh 16-bit one.
+    """
+    fused = stack.fused_gradient_accumulation
+    output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if fused else width
+    return (
+        matmul(name, tokens, n, k, width, batch=batch, cause=cause),
+        matmul(f"{name} input gradient", tokens, k, n, width, batch=batch, cause=cause),
+        matmul(f"{name} weight gradient", k, n, tokens, width, batch=batch, cause=cause, output_width=output),
+    )
+
+
+def gather_in(cut: Cut, hidden: int, stack: StackSpec) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Collectives before a column-parallel linear: (forward, backward)."""
+    nbytes = cut.width * cut.tokens * hidden
+    if cut.sequence_parallel:
+        # The backward gathers the input again (it is kept sharded) beside the input-gradient multiply, and
+        # reduce-scatters the result [Korthikanti 2022, section 4.2.2].
+        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True),)
+        scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward)
+        return (
+            (Collective("gather activations", "all_gather", nbytes),),
+            (*(again if stack.regather_sequence else ()), scatter),
+        )
+    return (), (Collective("reduce input gradient", "all_reduce", nbytes, overlapped=stack.overlap_tp_backward),)
+
+
+def reduce_out(cut: Cut, hidden: int) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Collectives after a row-parallel linear: (forward, backward)."""
+    nbytes = cut.width * cut.tokens * hidden
+    if cut.sequence_parallel:
+        return (
+            (Collective("scatter output", "reduce_scatter", nbytes),),
+            (Collective("gather output gradient", "all_gather", nbytes),),
+        )
+    return (Collective("reduce output", "all_reduce", nbytes),), ()
+
+
+def norm_work(elements: Number, stack: StackSpec, width: int, count: Number = 1) -> tuple[Operation, Operation]:
+    """`count` norms of so many elements each.
+
+    Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
+
+    A kernel that does not keep its row reads x twice forward, and x and the gradient once more each backward
+    (NVIDIA/apex:csrc/layer_norm_cuda_kernel.cu against contrib/csrc/layer_norm).
+    """
+    if not stack.fused_norm:
+        # RMSNorm step by step: cast to fp32 (w + 4), square (8), mean (4), scale (8), cast back (4 + w), weight (2 w);
+        # autograd's backward runs each step's gradient, about twice the bytes.
+        step = (4 * width + 28) * elements * count
+        return (
+            memory("norm", step, kernels=6 * count, sort="norm"),
+            memory("norm backward", 2 * step, kernels=12 * count, sort="norm"),
+        )
+    forward, again = (2, 0) if stack.persistent_norm else (3, 2)
+    return (
+        memory("norm", forward * width * elements * count, count, sort="norm"),
+        # dx (3 tensors), the addition of the residual branch's gradient (3), the weights' gradient (2)
+        memory("norm backward", (8 + again) * width * elements * count, kernels=3 * count, sort="norm"),
+    )
+
+
+def norms_of_block(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
+    """Norms of the attention block or of the MLP block: half of the layer's, one but for unusual models."""
+    return norm_work(cut.norm_tokens * model.hidden_size, stack, cut.width, model.norms_per_layer / 2)
+
+
+def residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool) -> tuple[Operation, Operation]:
+    """Bias, dropout and residual addition, forward and backward."""
+    elements = cut.norm_tokens * model.hidden_size
+    w = cut.width
+    if not model.dropout:
+        kernels = 2 if bias and not stack.fused_bias_activation else 1
+        return memory("residual", 3 * w * elements * kernels, kernels, sort="add"), memory(
+            "bias gradient", w * elements * bias
+        )
+    if stack.fused_bias_activation:
+        return (
+            memory("dropout and residual", (3 * w + 1) * elements, sort="dropout"),
+            memory("dropout backward", (3 * w + 1) * elements, sort="dropout"),
+        )
+    # bias add (2 tensors), dropout (2 and the mask), addition (3); backward: dropout, bias gradient
+    return (
+        memory("dropout and residual", (7 * w + 1) * elements, kernels=3, sort="dropout"),
+        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2, sort="dropout"),
+    )
+
+
+def gradient_accumulation(params: Number, stack: StackSpec, width: int) -> Phase:
+    """Adding a micro-batch's weight gradients to the main gradients."""
+    main = GRADIENT_WIDTH[stack.gradient_precision]
+    if stack.fused_gradient_accumulation:
+        return Phase()  # the weight-gradient multiply's epilogue does it: see linear
+    if main > width and not stack.fused_gradient_cast:
+        return Phase((memory("cast and accumulate gradients", params * (width + 4 * main), kernels=16, sort="add"),))
+    return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),))
+
+
+def key_value_width(model: ModelSpec, tp: Number) -> Number:
+    """Columns of keys and values on one GPU; replicated where there are fewer key/value heads than ranks."""
+    per_rank = model.num_kv_heads / tp
+    at_least_one = per_rank * (per_rank >= 1) + 1.0 * (per_rank < 1)
+    return (model.head_dim + model.value_head_dim) * at_least_one

@@ -1,0 +1,82 @@
+"""All-to-alls: published bus bandwidths, and what handing tokens on inside a domain saves."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.costs.collectives import Fabric, all_gather, all_to_all
+from sim.network.placement import Group
+from sim.specs import build_scenario
+
+
+def fabric_of(cluster, profile):
+    scenario = build_scenario(
+        {
+            "model": "gpt-1.7b", "cluster": cluster, "profile": profile, "stack": "megatron-core", "plan": {},
+            "training": {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"},
+        }
+    )  # fmt: skip
+    return Fabric.of(scenario.cluster, scenario.profile)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "profile", "gpus", "per_domain", "busbw"),
+    [
+        ("superpod-a100", "a100", 8, 8, 210e9),
+        ("superpod-h100", "h100", 8, 8, 320e9),
+        ("superpod-b200", "b200", 8, 8, 640e9),
+        ("superpod-a100", "a100", 32, 8, 24e9),
+        ("superpod-h100", "h100", 32, 8, 48e9),
+        ("superpod-gb200", "b200", 32, 32, 640e9),
+    ],
+)
+def test_published_bus_bandwidth(cluster, profile, gpus, per_domain, busbw):
+    """stas00/ml-engineering, all-to-all-bw-2025.png: peaks, so of large buffers; bus bandwidth is (n−1)/n of a rank's
+    buffer over the time."""
+    nbytes = 16e9
+    seconds = float(all_to_all(nbytes, Group(gpus, per_domain), fabric_of(cluster, profile)))
+    assert (gpus - 1) / gpus * nbytes / seconds == pytest.approx(busbw, rel=0.03)
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    return fabric_of("superpod-h100", "h100")
+
+
+sizes = st.sampled_from([(8, 8), (16, 8), (64, 8), (4, 1), (2, 1)])
+
+
+@given(sizes, st.floats(1e3, 1e10), st.integers(1, 8))
+def test_crossing_once_is_never_slower_than_crossing_for_each(fabric, size, nbytes, copies):
+    group = Group(*size)
+    plain, deduplicated = (float(all_to_all(nbytes, group, fabric, each)) for each in (1, copies))
+    assert 0 < plain < np.inf
+    if group.num_domains > 1 and group.per_domain == 1:  # nobody to hand on to
+        assert deduplicated <= plain * (1 + 1e-9)
+
+
+@given(sizes, st.floats(1e3, 1e10))
+def test_more_bytes_take_longer(fabric, size, nbytes):
+    group = Group(*size)
+    assert all_to_all(nbytes, group, fabric) < all_to_all(1.5 * nbytes, group, fabric)
+
+
+def test_crossings_of_a_token(fabric):
+    """8 copies for 8 domains reach 8 (1 − (7/8)⁸) = 5.25 of them; of two domains hardly more than both."""
+    expected = {8: 5.2513, 2: 1.9922}
+    for domains, crossings in expected.items():
+        group = Group(8 * domains, 8)
+        plain, once = (float(all_to_all(64e9, group, fabric, copies)) for copies in (1, 8))
+        assert once / plain == pytest.approx(crossings / 8, rel=0.01)
+
+
+def test_nobody_to_talk_to(fabric):
+    assert all_to_all(1e9, Group(1, 1), fabric) == 0.0
+
+
+def test_a_rank_sends_as_much_as_in_a_gather(fabric):
+    """(n−1)/n of its buffer, at the collective's own efficiency."""
+    group = Group(8, 8)
+    gather, exchange = (float(each(64e9, group, fabric)) for each in (all_gather, all_to_all))
+    assert exchange / gather == pytest.approx(0.81 / 0.71, rel=0.02)

@@ -1,0 +1,97 @@
+"""What expert parallelism costs: memory dealt out once, tokens that travel, gradients summed by who holds the same."""
+
+import pytest
+
+from sim.estimate import estimate
+from sim.simulate import simulate
+from sim.specs import build_scenario
+from sim.work.params import total_params
+
+MODEL = {
+    "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "num_kv_heads": 4, "vocab_size": 32000,
+    "intermediate_size": 5632, "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False,
+    "tied_embeddings": False, "num_experts": 64, "experts_per_token": 4, "expert_intermediate_size": 1024,
+    "num_dense_layers": 2,
+}  # fmt: skip
+
+
+def scenario(*, model=None, stack=None, cluster="superpod-h100", **plan):
+    return build_scenario(
+        {
+            "model": MODEL | (model or {}), "cluster": cluster, "profile": "h100",
+            "stack": {"preset": "megatron-core", **(stack or {})},
+            "plan": {"microbatch_size": 1, **plan},
+            "training": {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plan", [{"dp": 64, "ep": 8}, {"dp": 32, "ep": 32, "pp": 2}, {"dp": 16, "cp": 2, "ep": 4, "pp": 2}]
+)
+def test_optimizer_state_is_dealt_out_once(plan):
+    """Sharded over whoever holds the same, 12 bytes a parameter in all, whatever the experts' group."""
+    answer = estimate(scenario(zero_stage=1, **plan))
+    replicas = plan["dp"] * plan.get("cp", 1)
+    held = replicas * sum(use.optimizer for use in answer.memory)
+    assert held == pytest.approx(12 * total_params(answer.scenario.model))
+
+
+def test_more_gpus_for_experts_hold_fewer_of_them():
+    few, many = (estimate(scenario(dp=64, ep=ep)).largest for ep in (8, 64))
+    experts = 14 * 64 * 3 * 2048 * 1024  # of the 14 layers that have some
+    assert few.weights - many.weights == pytest.approx(2 * experts * (1 / 8 - 1 / 64))
+
+
+def test_tokens_travel_slower_between_nodes():
+    inside, outside = (estimate(scenario(dp=64, ep=ep)).breakdown.seconds["expert_parallel_comm"] for ep in (8, 64))
+    assert 0 < 2 * inside < outside
+    assert estimate(scenario(dp=64, ep=1)).breakdown.seconds["expert_parallel_comm"] == 0
+
+
+def test_crossing_once_and_beside_computation_help():
+    plain, once, beside, graph = (
+        estimate(scenario(dp=64, ep=32, stack=stack)).step_time_s
+        for stack in (
+            {},
+            {"deduplicated_dispatch": True},
+            {"deduplicated_dispatch": True, "overlap_experts": True},
+            {"deduplicated_dispatch": True, "overlap_experts": True, "kernel_launch": "1 us"},
+        )
+    )
+    assert plain > once > beside >= graph
+
+
+def test_overlap_hides_no_more_than_there_is():
+    """Never faster than without any exchange of tokens."""
+    beside = estimate(scenario(dp=64, ep=32, stack={"overlap_experts": True}))
+    exposed = beside.breakdown.seconds["expert_parallel_comm"]
+    assert exposed > 0
+    waits = estimate(scenario(dp=64, ep=32)).breakdown.seconds["expert_parallel_comm"]
+    assert exposed < waits
+
+
+def test_many_small_experts_wait_for_the_host():
+    """The GPU says how many tokens each expert gets before the host can launch their multiplies: no running ahead."""
+    busy, starved = (
+        estimate(scenario(dp=8, ep=8, model=model, stack={"kernel_launch": "30 us"})).breakdown.shares()["host_wait"]
+        for model in ({"hidden_size": 8192, "head_dim": 128}, {"hidden_size": 512, "head_dim": 128})
+    )
+    assert busy < 0.2 < starved
+
+
+@pytest.mark.parametrize(
+    "plan", [{"dp": 32, "ep": 8, "pp": 2}, {"tp": 2, "sequence_parallel": True, "dp": 16, "ep": 16, "pp": 2}]
+)
+def test_engines_agree(plan):
+    exact, closed = (estimate(scenario(**plan), engine).step_time_s for engine in ("dag", "closed_form"))
+    assert closed == pytest.approx(exact, rel=0.05)
+    events = simulate(scenario(**plan))
+    assert min(events.step_times_s) == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_shared_links_never_help(zero):
+    plan = {"dp": 32, "ep": 32, "pp": 2, "zero_stage": zero}
+    alone, together = (estimate(scenario(**plan), contention=each).step_time_s for each in (False, True))
+    assert together >= alone * (1 - 1e-9)

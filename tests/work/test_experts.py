@@ -1,0 +1,188 @@
+"""Mixtures of experts and latent attention: counts against formulas, laws, and each other."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import SpecError
+from sim.specs import ModelSpec, build_scenario
+from sim.work.experts import routed
+from sim.work.flops import layer_forward_flop, model_flop
+from sim.work.layers import layer_work
+from sim.work.memory import layer_activation_bytes
+from sim.work.params import active_params, layer_params, total_params
+from sim.work.pieces import Cut
+from sim.work.stages import LAYER, deal_stages, stage_params
+
+TRAINING = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
+
+
+@st.composite
+def models(draw):
+    heads = draw(st.sampled_from([4, 8, 16]))
+    latent = draw(st.booleans())
+    experts = draw(st.sampled_from([0, 4, 8, 64]))
+    layers = draw(st.integers(2, 6))
+    shape = {
+        "num_layers": layers, "hidden_size": 64 * heads, "num_heads": heads, "vocab_size": 1024,
+        "intermediate_size": 64 * draw(st.integers(1, 8)) * heads, "gated_mlp": draw(st.booleans()),
+        "position": "rotary", "norm": "rmsnorm", "bias": draw(st.booleans()) and not latent,
+        "tied_embeddings": draw(st.booleans()),
+    }  # fmt: skip
+    if latent:
+        shape |= {"key_value_rank": 64, "query_rank": draw(st.sampled_from([0, 96])), "head_dim": 96,
+                  "rotary_head_dim": 32, "value_head_dim": 64}  # fmt: skip
+    elif draw(st.booleans()):
+        shape["num_kv_heads"] = heads // 4
+    if experts:
+        shape |= {"num_experts": experts, "experts_per_token": draw(st.integers(1, 4)),
+                  "expert_intermediate_size": 32 * heads, "num_dense_layers": draw(st.integers(0, layers - 1)),
+                  "shared_expert_intermediate_size": draw(st.sampled_from([0, 64 * heads]))}  # fmt: skip
+    return ModelSpec(**shape)
+
+
+def scenario_of(model, **plan):
+    return build_scenario(
+        {"model": model.model_dump(), "cluster": "superpod-h100", "profile": "h100", "stack": "megatron-core",
+         "plan": plan, "training": TRAINING}
+    )  # fmt: skip
+
+
+@given(models())
+def test_stages_hold_the_model(model):
+    """On one GPU a stage holds it all; over stages each layer stands once."""
+    whole = deal_stages(model, scenario_of(model).plan)
+    assert sum(stage_params(stage, model, 1) for stage in whole) == total_params(model)
+
+
+@given(models(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]))
+def test_expert_parallel_gpus_hold_the_experts_once(model, tp, ep):
+    """Of the experts a GPU has one ep-th, of everything else as much as without."""
+    ep = ep if model.num_experts else 1
+    experts = stage_params(LAYER, model, tp) - stage_params(LAYER, model, tp, ep)
+    assert experts == pytest.approx((1 - 1 / ep) * of_experts(model))
+
+
+def of_experts(model):
+    inputs = 2 if model.gated_mlp else 1
+    inner, h = model.expert_intermediate_size, model.hidden_size
+    biases = (inputs * inner + h) * model.mlp_bias
+    return model.num_experts * ((inputs + 1) * h * inner + biases)
+
+
+@given(models(), st.booleans())
+def test_executed_flop_equals_the_formula(model, dense):
+    """Forward, and twice that backward, of a layer on one GPU."""
+    work = layer_work(model, stack(), Cut(1, 2, 1024, False, "none"), dense)
+    expected = layer_forward_flop(model, 2, 1024, dense)
+    assert work.forward.model_flop == pytest.approx(expected)
+    assert work.input_grad.model_flop + work.weight_grad.model_flop == pytest.approx(2 * expected)
+
+
+@given(models(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]))
+def test_gpus_share_the_experts_work(model, tp, ep):
+    """Experts and what tensor parallelism cuts add up over its GPUs to the layer's; latent projections too, under
+    sequence parallelism."""
+    cut = Cut(tp, 2, 1024, tp > 1, "none", ep=ep if model.num_experts else 1)
+    work = layer_work(model.replace(num_kv_heads=model.num_heads), stack(), cut)
+    whole = layer_forward_flop(model.replace(num_kv_heads=model.num_heads), 2, 1024)
+    assert tp * work.forward.model_flop == pytest.approx(whole)
+
+
+@given(models(), st.sampled_from([1, 2, 4]))
+def test_tokens_are_neither_lost_nor_made(model, ep):
+    if model.num_experts:
+        to = routed(model, Cut(1, 2, 1024, False, "none", ep=ep))
+        assert to.each * to.experts == pytest.approx(to.copies) == pytest.approx(2048 * model.experts_per_token)
+
+
+def test_bytes_to_experts_and_back():
+    """k h bytes (E−1)/E a token, dispatch and combine, forward and backward: four exchanges of k h numbers a token."""
+    model = ModelSpec.model_validate(MIXTRAL)
+    work = layer_work(model, stack(), Cut(1, 1, 4096, False, "none", ep=8))
+    sent = [item for phase in (work.forward, work.input_grad) for item in phase.collectives if item.group == "ep"]
+    assert [item.nbytes for item in sent] == [2 * 4096 * 2 * 4096] * 4
+    assert {item.kind for item in sent} == {"all_to_all"}
+
+
+MIXTRAL = {
+    "num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "vocab_size": 32000,
+    "intermediate_size": 14336, "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False,
+    "tied_embeddings": False, "num_experts": 8, "experts_per_token": 2,
+}  # fmt: skip
+DEEPSEEK = {
+    "num_layers": 61, "hidden_size": 7168, "num_heads": 128, "vocab_size": 129280, "intermediate_size": 18432,
+    "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False,
+    "head_dim": 192, "value_head_dim": 128, "rotary_head_dim": 64, "query_rank": 1536, "key_value_rank": 512,
+    "num_experts": 256, "experts_per_token": 8, "expert_intermediate_size": 2048,
+    "shared_expert_intermediate_size": 2048, "num_dense_layers": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "total", "active"), [(MIXTRAL, 46.7e9, 12.9e9), (DEEPSEEK, 671e9, 37e9)])
+def test_published_sizes(shape, total, active):
+    """arXiv:2401.04088, section 2 (47B, 13B); arXiv:2412.19437, abstract."""
+    model = ModelSpec.model_validate(shape)
+    assert total_params(model) == pytest.approx(total, rel=0.005)
+    assert active_params(model) == pytest.approx(active, rel=0.02)
+
+
+def test_a_token_costs_six_times_what_it_meets():
+    """6 N a token plus attention and less the embedding, which is looked up."""
+    model = ModelSpec.model_validate(MIXTRAL)
+    scenario = scenario_of(model, ep=8, dp=8)
+    tokens = 64 * 1024
+    attention = 3 * model.num_layers * 2.0 * 64 * 1024**2 * 32 * 256
+    looked_up = 32000 * 4096
+    norms = 65 * 4096
+    expected = 6 * tokens * (active_params(model) - looked_up - norms) + attention
+    assert model_flop(model, scenario.training) == pytest.approx(expected, rel=1e-9)
+
+
+@given(models(), st.sampled_from(["none", "selective", "full"]))
+@settings(max_examples=30)
+def test_recomputation_keeps_less(model, recompute):
+    cut = Cut(1, 2, 1024, False, recompute)
+    kept = layer_activation_bytes(model, stack(), cut)
+    assert 0 < kept <= layer_activation_bytes(model, stack(), cut, "none")
+
+
+def test_one_expert_for_all_tokens_is_an_mlp_and_a_router():
+    dense = ModelSpec(num_layers=4, hidden_size=512, num_heads=8, vocab_size=1024, bias=False)
+    one = dense.replace(num_experts=1, experts_per_token=1)
+    router = 512
+    assert layer_params(one) == layer_params(dense) + router
+    assert layer_forward_flop(one, 1, 64) == layer_forward_flop(dense, 1, 64) + 2 * 64 * router
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "words"),
+    [
+        ({"experts_per_token": 9}, {}, "experts_per_token 9 must be 1 to num_experts 8"),
+        ({"num_experts": 0}, {}, "experts_per_token 2 needs num_experts"),
+        ({"num_dense_layers": 32}, {}, "leaves none of the 32 layers"),
+        ({"key_value_rank": 64, "num_kv_heads": None, "rotary_head_dim": 128}, {}, "must be less than head_dim 128"),
+        ({"rotary_head_dim": 64}, {}, "needs key_value_rank"),
+        ({}, {"ep": 3, "dp": 3}, "plan.ep = 3 must divide model.num_experts = 8"),
+        ({}, {"ep": 4, "dp": 2}, "ep 4 must divide tp · cp · dp = 2"),
+        ({}, {"tp": 2}, "needs plan.sequence_parallel"),
+    ],
+)
+def test_impossible_mixtures_say_why(changes, plan, words):
+    data = {"model": MIXTRAL | changes, "cluster": "superpod-h100", "profile": "h100", "stack": "megatron-core",
+            "plan": plan, "training": TRAINING | {"global_batch_size": 66 if plan.get("dp") == 3 else 64}}  # fmt: skip
+    with pytest.raises(SpecError, match=words):
+        build_scenario(data)
+
+
+def test_experts_need_a_mixture():
+    dense = {name: value for name, value in MIXTRAL.items() if "expert" not in name}
+    with pytest.raises(SpecError, match=r"plan\.ep = 8, but model .* has no experts"):
+        build_scenario({"model": dense, "cluster": "superpod-h100", "profile": "h100", "stack": "megatron-core",
+                        "plan": {"ep": 8, "dp": 8}, "training": TRAINING})  # fmt: skip
+
+
+def stack():
+    from sim.specs import StackSpec
+
+    return StackSpec(name="test", kernel_launch="10 us")
