@@ -203,7 +203,7 @@ app.command(
 app.command(
     epilog=examples(
         "topology selene",
-        "topology selene --nodes 384 --json",
+        "topology selene --nodes 384 --collectives 1GB --gpus 48 --json",
     )
 )(topology)
 app.command(

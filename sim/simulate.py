@@ -18,7 +18,7 @@ from sim.engines.program import Program
 from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
 from sim.estimate import estimate, priced_order, program_of
-from sim.network.faults import link_health
+from sim.network.faults import link_health, node_of
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
 from sim.schedules import get_schedule
@@ -133,9 +133,8 @@ def simulate(
     _check(jitter, seeds, seed)
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
     contention = contention or links or bool(faults)
-    factors = slow_gpus(
-        scenario, stragglers, gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
-    )
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
+    factors = slow_gpus(scenario, stragglers, gpus)
     if contention and unfold:
         raise SpecError(
             "unfolded replicas on shared links are not simulated: leave out --unfold, or --contention and slow links"
@@ -154,6 +153,7 @@ def simulate(
     levels: list[dict[str, Any]] = []
     busiest: list[dict[str, Any]] = []
     history: LinkHistory | None = None
+    remarks: list[str] = []
     if contention:
         if len(replicas) > 1:
             raise SpecError(
@@ -173,6 +173,12 @@ def simulate(
             fragmentation=fragmentation,
             seed=seed,
         )
+        used = np.unique(gpus // topology.gpus_per_node).tolist()
+        remarks += [
+            f"{name} belongs to a node that the plan does not use: it changes nothing"
+            for _, name in faults
+            if node_of(topology, name) not in (None, *used)
+        ]
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
         times = [each.timeline.step_time for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
@@ -186,17 +192,23 @@ def simulate(
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
         times = [dag.run(replicas[0].program).step_time]
+    expected = estimate(scenario)
+    if not expected.fits:
+        remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")
     return Simulation(
         scenario,
         jitter,
         tuple(times),
-        estimate(scenario).step_time_s,
+        expected.step_time_s,
         len(replicas),
         meetings,
         tuple(levels),
         tuple(busiest),
         history,
-        tuple(_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order))),
+        (
+            *_assumptions(scenario, jitter, bool(stragglers), contention, unfold, steps_overlap(order)),
+            *remarks,
+        ),
     )
 
 
@@ -204,32 +216,6 @@ def _programs(pipeline: Replica, jitter: float, number: int, seed: int) -> list[
     if not jitter:
         return [pipeline.program]
     return [noisy_program(pipeline, jitter, each, seed) for each in range(number)]
-
-
-def failed_node(scenario: Scenario, node: int) -> str:
-    """What a node's failure does to the step, in words.
-
-    Raises
-    ------
-    SpecError
-        The plan uses no such node.
-    """
-    per_node = scenario.cluster.node.gpus_per_node
-    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
-    last = int(gpus.max()) // per_node
-    if not 0 <= node <= last:
-        raise SpecError(f"node {node}: the plan uses nodes 0 to {last:,}; choose one of those")
-    pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
-    ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
-    return (
-        f"The step never ends: node {node} holds pipeline rank {ranks} of replica {replicas}, the other ranks wait for "
-        "its messages and the other replicas for its gradients. The job starts again from its last checkpoint; how "
-        "often that happens and what it costs is a question of reliability, not of a step."
-    )
-
-
-def _range(numbers: Array) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _check(jitter: float, seeds: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Slow GPUs and slow links as they are asked for: "1.2@rank17", "1.2@gpu139", "0.5@node12.nic3"."""
+"""Slow GPUs, slow links and failed nodes as they are asked for: "1.2@rank17", "1.2@gpu139", "0.5@node12.nic3"."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import isfinite
 import numpy as np
 
 from sim.errors import SpecError
+from sim.network.ranks import gpu_of_rank
 from sim.specs import Scenario
 
 Array = np.ndarray
@@ -86,3 +87,29 @@ def slowest_replicas(factors: Array) -> Array:
         )
     ]
     return np.asarray(kinds[kept])
+
+
+def failed_node(scenario: Scenario, node: int) -> str:
+    """What a node's failure does to the step, in words.
+
+    Raises
+    ------
+    SpecError
+        The plan uses no such node.
+    """
+    per_node = scenario.cluster.node.gpus_per_node
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
+    last = int(gpus.max()) // per_node
+    if not 0 <= node <= last:
+        raise SpecError(f"node {node}: the plan uses nodes 0 to {last:,}; choose one of those")
+    pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
+    ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
+    return (
+        f"The step never ends: node {node} holds pipeline rank {ranks} of replica {replicas}, the other ranks wait for "
+        "its messages and the other replicas for its gradients. The job starts again from its last checkpoint; how "
+        "often that happens and what it costs is a question of reliability, not of a step."
+    )
+
+
+def _range(numbers: Array) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

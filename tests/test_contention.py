@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_cli import MAIN, flopcast
+from test_cli import MAIN
 
 from sim import estimate, load_scenario, simulate
 from sim.contention import laid_out
@@ -117,7 +117,7 @@ def test_what_cannot_be_laid_out_is_refused(small):
         estimate(small.replace(plan=small.plan.replace(schedule="pipedream_2bw")), contention=True)
 
 
-def test_the_command():
+def test_the_command(command):
     few = [part for override in SMALL for part in ("--set", override)]
-    answer = json.loads(flopcast("estimate", MAIN, *few, "--contention", "--json").stdout)
+    answer = json.loads(command("estimate", MAIN, *few, "--contention", "--json")[0])
     assert any(note.startswith("links are shared") for note in answer["assumptions"])

@@ -5,12 +5,14 @@ import time
 
 import numpy as np
 import pytest
-from test_cli import MAIN, flopcast
+from test_cli import MAIN
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
-from sim.simulate import failed_node, simulate
+from sim.report.simulation import draw_simulation
+from sim.simulate import simulate
 from sim.specs.network import LevelSpec, NetworkSpec
+from sim.stragglers import failed_node
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
 
@@ -38,6 +40,7 @@ def test_contention_on_a_full_tree_changes_nothing(trillion):
     answer = simulate(trillion, contention=True)
     took = time.perf_counter() - began
     assert answer.mean_s == pytest.approx(answer.noiseless_s, rel=1e-6)
+    assert not any("does not fit" in note for note in answer.assumptions)
     assert took < 30  # 3 s asked for; ten times that on a machine that is busy
 
 
@@ -73,14 +76,14 @@ def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):
     assert simulate(small, slow_links=["1@node3"]).mean_s == pytest.approx(sound, rel=1e-12)
 
 
-def test_oversubscription_is_felt(trillion):
+def test_oversubscription_is_felt(small):
     times = []
     for oversubscription in (1.0, 10.0, 20.0):
-        leaf = LevelSpec(ports=40, below=20, oversubscription=oversubscription)
+        leaf = LevelSpec(ports=40, below=2, oversubscription=oversubscription)
         network = NetworkSpec(levels={"leaf": leaf, "core": LevelSpec(ports=8000)}, rail_optimised=True)
-        scenario = trillion.replace(cluster=trillion.cluster.replace(network=network))
+        scenario = small.replace(cluster=small.cluster.replace(network=network))
         times.append(simulate(scenario, contention=True).mean_s)
-    assert times[0] == pytest.approx(estimate(trillion).step_time_s, rel=1e-6)
+    assert times[0] == pytest.approx(estimate(small).step_time_s, rel=1e-6)
     assert times[0] < times[1] < times[2]
 
 
@@ -165,6 +168,20 @@ def test_what_is_wrong_with_a_question(small, question, says):
         simulate(small, **question)
 
 
+def test_a_link_of_a_node_that_the_plan_leaves_idle_is_said_to_change_nothing(small):
+    answer = simulate(small, slow_links=["0.5@gpu99.nic", "0.9@leaf0"], links_down=["node12", "node3.nic1"])
+    idle = [note.split()[0] for note in answer.assumptions if "does not use" in note]
+    assert idle == ["gpu99.nic", "node12"]
+    assert any("does not fit in memory" in note for note in answer.assumptions)
+
+
+def test_the_figure_says_how_far_steps_are_from_those_without_noise(small, tmp_path):
+    draw_simulation(simulate(small, jitter=0.02, seeds=4), tmp_path / "steps.svg")
+    assert (tmp_path / "steps.svg").stat().st_size > 5_000
+    with pytest.raises(SpecError, match="nothing to draw; add --jitter"):
+        draw_simulation(simulate(small), tmp_path / "none.png")
+
+
 def test_a_cluster_without_switches_says_what_to_add(small):
     plain = small.replace(cluster=small.cluster.replace(network=None))
     assert simulate(plain, jitter=0.02, seeds=2).mean_s > 0
@@ -178,20 +195,19 @@ def test_a_failed_node_ends_the_step(small):
         failed_node(small, 12)
 
 
-def test_the_command():
+def test_the_command(command):
     few = [part for override in SMALL for part in ("--set", override)]
-    answer = json.loads(
-        flopcast("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json").stdout
-    )
+    answer = json.loads(command("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json")[0])
     assert len(answer["step_times_s"]) == 3
     assert answer["p05_step_time_s"] <= answer["median_step_time_s"] <= answer["p95_step_time_s"]
-    shown = flopcast("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
-    assert shown.returncode == 0
+    shown, _, code = command("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
+    assert code == 0
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):
-        assert part in shown.stdout
-    followed = flopcast("simulate", MAIN, *few, "--links")
-    assert "Where messages' time goes" in followed.stdout
-    bad = flopcast("simulate", MAIN, "--straggler", "1.2@rank64")
-    assert bad.returncode == 2
-    assert "0 to 63" in bad.stderr
-    assert "never ends" in flopcast("simulate", MAIN, "--fail-node", "3").stdout
+        assert part in shown
+    assert "Where messages' time goes" in command("simulate", MAIN, *few, "--links")[0]
+    _, complaint, code = command("simulate", MAIN, *few, "--seeds", "5", "--placement", "tp-dp-pp-cp")
+    assert (complaint.count("changes nothing without"), code) == (2, 0)
+    _, complaint, code = command("simulate", MAIN, "--straggler", "1.2@rank64")
+    assert code == 2
+    assert "0 to 63" in complaint
+    assert "never ends" in command("simulate", MAIN, "--fail-node", "3")[0]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 Row = Mapping[str, str]
 
 LARGEST = 10**8
-"""Whole numbers beyond it (layers, tokens of a sequence, GPUs) are slips of the pen."""
+"""Whole numbers beyond it (parameters of a layer, tokens of a sequence) are slips of the pen."""
+MOST = {"num_gpus": 10**6, "layers": 10**4}
+"""Numbers that slip earlier: no machine and no model is near them."""
 
 
 class Unmodelled(Exception):
@@ -30,8 +32,9 @@ def whole(row: Row, key: str, default: int | None = None) -> int:
             raise Unmodelled(f"{key} is empty")
         return default
     value = number(row, key)
-    if value > LARGEST:
-        raise Unmodelled(f"{key} = {value:g} is too large to be meant; at most {LARGEST:,}")
+    most = MOST.get(key, LARGEST)
+    if value > most:
+        raise Unmodelled(f"{key} = {value:g} is too large to be meant; at most {most:,}")
     if value != int(value):
         raise Unmodelled(f"{key} = {row[key]} is not a whole number")
     return int(value)

@@ -57,8 +57,10 @@ def scenarios_of(
             except FlopcastError as error:
                 first = first or error
     if not scenarios:
-        assert first is not None
-        raise first
+        raise first or Unmodelled(
+            f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} "
+            f"over dp = {plan['dp']} and pp = {plan['pp']}"
+        )
     sparing = tuple(sparing_changes(row, plan, model["num_layers"]))
     return tuple(scenarios), sparing, tuple(dict.fromkeys(inferred))
 

@@ -8,7 +8,7 @@ import typer
 
 from sim.commands.options import AsJson, Png, Svg
 from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
-from sim.errors import SpecError
+from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
     from sim.specs import Scenario
@@ -45,11 +45,10 @@ def shortest(
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
     from sim.report.figures import check_paths, save
-    from sim.scaling.goal import goal_of
+    from sim.scaling.goal import goal_of_model
     from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.training_time import shortest as run
     from sim.units import parse, parse_count
-    from sim.work.params import total_params
 
     paths = [path for path in (png, svg) if path is not None]
     check_paths(paths)
@@ -58,8 +57,8 @@ def shortest(
     if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
         nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
         asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
-    goal = goal_of(
-        float(total_params(asked.model)),
+    goal = goal_of_model(
+        asked.model,
         tokens=None if tokens is None else parse_count(tokens, "tokens"),
         loss=None if loss is None else parse_count(loss, "loss"),
         batch_law=batch_law,
@@ -69,6 +68,8 @@ def shortest(
     if ramp is not None:
         grown = best_ramp(goal) if ramp == BEST else parse_ramp(ramp)
     limit = None if within is None else parse(within, "s")
+    if limit is not None:
+        require_positive(within=limit)
     money = None if budget is None else parse_count(budget, "budget")
     with progress_bar("batches priced and plans run") as progress:
         frontier = run(

@@ -23,7 +23,7 @@ def simulate(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
     jitter: Annotated[float, typer.Option(help="Relative standard deviation of a GPU's kernel times.")] = 0.0,
-    seeds: Annotated[int, typer.Option(help="Steps to draw where there is jitter.")] = 20,
+    seeds: Annotated[int | None, typer.Option(help="Steps to draw where there is jitter.", show_default="20")] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     straggler: Annotated[
         list[str] | None, typer.Option(metavar="FACTOR@WHERE", help="1.2@rank17 or 1.2@gpu139; may be repeated.")
@@ -45,8 +45,9 @@ def simulate(
     ] = False,
     unfold: Annotated[bool, typer.Option("--unfold", help="Every data-parallel replica has noise of its own.")] = False,
     placement: Annotated[
-        str, typer.Option(help="Order of the parallel dimensions over the GPUs, closest first.")
-    ] = "tp-cp-dp-pp",
+        str | None,
+        typer.Option(help="Order of the parallel dimensions over the GPUs, closest first.", show_default="tp-cp-dp-pp"),
+    ] = None,
     fragmentation: Annotated[float, typer.Option(help="Share of the nodes that lie anywhere in the machine.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     figure: Annotated[
@@ -55,10 +56,12 @@ def simulate(
 ) -> None:
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost."""
     from sim import load_scenario
+    from sim.network.ranks import MEGATRON_ORDER
+    from sim.report.figures import check_paths
     from sim.report.links import draw_links
-    from sim.report.simulation import check_path, draw_simulation
-    from sim.simulate import failed_node
+    from sim.report.simulation import draw_simulation
     from sim.simulate import simulate as run
+    from sim.stragglers import failed_node
 
     asked = load_scenario(scenario, overrides or (), profile)
     if fail_node is not None:
@@ -68,12 +71,12 @@ def simulate(
         )
         return
     if figure is not None:
-        check_path(figure)
+        check_paths([figure], (".png", ".svg", ".pdf"))
     with spinner("simulating"):
         answer = run(
             asked,
             jitter=jitter,
-            seeds=seeds,
+            seeds=20 if seeds is None else seeds,
             seed=seed,
             stragglers=straggler or (),
             slow_links=slow_link or (),
@@ -81,9 +84,17 @@ def simulate(
             contention=contention,
             links=links,
             unfold=unfold,
-            placement=placement,
+            placement=placement or MEGATRON_ORDER,
             fragmentation=fragmentation,
         )
+    for given, option, needs in (
+        (seeds is not None and not jitter, "--seeds", "--jitter"),
+        (unfold and not jitter, "--unfold", "--jitter"),
+        (fragmentation > 0 and not (answer.levels or straggler), "--fragmentation", "--contention"),
+        (placement is not None and not (answer.levels or straggler), "--placement", "--contention"),
+    ):
+        if given:
+            typer.secho(f"flopcast: {option} changes nothing without {needs}", err=True, fg="yellow")
     if figure is not None:
         (draw_links if links else draw_simulation)(answer, figure)
     if as_json:
@@ -145,7 +156,7 @@ def _messages(history: LinkHistory) -> Table:
     from sim.table import Table
     from sim.units import show
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))  # nine columns in eighty places
     causes = [c for c in history.kinds[0]["seconds"] if any(row["seconds"][c] > 1e-9 for row in history.kinds)]
     table.add_column("kind", no_wrap=True)
     for heading in ("messages", "bytes", *causes):

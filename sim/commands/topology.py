@@ -42,8 +42,12 @@ def topology(
 
 def _facts(machine: Any, spec: Any) -> dict[str, Any]:
     """Everything the command prints; bandwidths per direction."""
+    from sim.network.routing import expected_max_load
     from sim.network.topology import bisection_bytes_per_s, cable_counts, switch_counts
 
+    leaf, subflows = machine.levels[0], spec.network.subflows
+    hashed = spec.network.routing == "ecmp" and leaf.uplinks > 0
+    fullest = expected_max_load(leaf.uplinks * subflows, leaf.uplinks) / subflows if hashed else None
     bisection = bisection_bytes_per_s(machine)
     full = machine.num_gpus * spec.inter_node_bandwidth_bytes_per_s / 2
     cables = cable_counts(machine)
@@ -78,6 +82,7 @@ def _facts(machine: Any, spec: Any) -> dict[str, Any]:
         "nic_bytes_per_s": spec.inter_node_bandwidth_bytes_per_s * machine.gpus_per_node / machine.nics_per_node,
         "bisection_bytes_per_s": bisection,
         "share_of_full_bisection": bisection / full,
+        "fullest_cable_by_hash": fullest,
     }
 
 
@@ -127,6 +132,11 @@ def _show(facts: dict[str, Any]) -> None:
         f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} each way, "
         f"{facts['share_of_full_bisection']:.1%} of what the cards could send"
     )
+    if facts["fullest_cable_by_hash"]:
+        out.print(
+            f"Hashed paths: of as many flows as cables up from a {facts['levels'][0]['name']}, the fullest carries "
+            f"{facts['fullest_cable_by_hash']:.1f}"
+        )
     if "collectives" in facts:
         asked = facts["collectives"]
         out.print(f"Collectives of {show(asked['bytes'], 'B')} over {asked['gpus']:,} GPUs, if only links take time")

@@ -118,12 +118,17 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
 def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Array:
     """Of every stream, how many of its messages are moved in each bin."""
     activity = np.zeros((len(traffic.streams), len(edges) - 1))
-    table = np.array(messages, dtype=float).reshape(-1, 5)
+    pieces = [
+        (each.stream, begin, end, share * each.full_s)
+        for each in messages
+        for begin, end, share in each.pieces or ((each.begin_s, each.end_s, 1.0),)
+    ]
+    table = np.array(pieces, dtype=float).reshape(-1, 4)
     table = table[np.argsort(table[:, 0], kind="stable")]
     for here in runs(table[:, 0]):
         rows = table[here]
         stream = int(rows[0, 0])
-        begin, end, full = rows[:, 2], rows[:, 3], rows[:, 4]
+        begin, end, full = rows[:, 1:].T
         moved = np.clip((edges[:, np.newaxis] - begin) / np.maximum(end - begin, 1e-300), 0.0, 1.0)
         activity[stream] = np.diff(moved @ (full / traffic.streams[stream].transfer_s))
     return activity
@@ -154,7 +159,7 @@ def _label(traffic: Traffic, group: _Alike) -> str:
 def _kinds(messages: Sequence[Message], traffic: Traffic) -> tuple[dict[str, Any], ...]:
     """Where messages' time goes, kind by kind."""
     rows = []
-    table = np.array(messages, dtype=float).reshape(-1, 5)
+    table = np.array([each[:5] for each in messages], dtype=float).reshape(-1, 5)
     who = table[:, 0].astype(int)
     kinds = np.array([each.kind for each in traffic.streams])
     fixed = np.array([[each.before_s, each.after_s] for each in traffic.streams]).reshape(-1, 2)

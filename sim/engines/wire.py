@@ -16,22 +16,27 @@ from sim.network.flows import SLACK, FloatArray, Flows, IntArray, fill
 
 
 class Message(NamedTuple):
-    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]"""
+    """A message that arrived: when it was handed over, began and arrived, and what it takes at full speed. [s]
+
+    pieces : (begin, end, share of the message), where its rate changed on the way.
+    """
 
     stream: int
     queued_s: float
     begin_s: float
     end_s: float
     full_s: float
+    pieces: tuple[tuple[float, float, float], ...] = ()
 
 
 class _Move:
     """A message at the head of its stream's queue: seconds' worth that are left, since when, at which rate."""
 
-    __slots__ = ("arrived", "begin", "full", "left", "met", "queued", "rate", "since", "version")
+    __slots__ = ("arrived", "begin", "full", "left", "met", "pieces", "queued", "rate", "since", "version", "whole")
 
     def __init__(self, full: float, alone: float, arrived: simpy.Event, queued: float, now: float) -> None:
-        self.full, self.left = full, full / alone
+        self.full, self.left, self.whole = full, full / alone, full / alone
+        self.pieces: list[tuple[float, float, float]] = []
         self.arrived, self.queued, self.begin, self.since = arrived, queued, now, now
         self.rate, self.version, self.met = 1.0, 0, False
 
@@ -104,7 +109,9 @@ class Wire:
         assert move is not None
         move.version = -1
         self._moves[stream], self._active[stream] = None, False
-        self.messages.append(Message(stream, move.queued, move.begin, now, move.full))
+        if move.pieces:
+            move.pieces.append((move.since, now, move.left / move.whole))
+        self.messages.append(Message(stream, move.queued, move.begin, now, move.full, tuple(move.pieces)))
         self._queue[stream].popleft()
         if len(links):
             self._on_link[links] -= 1
@@ -140,7 +147,10 @@ class Wire:
         if move is None or move.rate == rate:
             return
         now = self._environment.now
-        move.left = max(0.0, move.left - (now - move.since) * move.rate)
+        moved = min((now - move.since) * move.rate, move.left)
+        if moved > 0.0:
+            move.pieces.append((move.since, now, moved / move.whole))
+        move.left -= moved
         move.since, move.rate = now, rate
         if not move.met:
             move.met = True

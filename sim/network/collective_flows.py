@@ -109,7 +109,8 @@ def collective_times(topology: Topology, num_gpus: int, nbytes: float, network: 
     """What the links alone allow: collectives over the machine's first GPUs, with all to themselves, no latency.  [s]
 
     Routed as the network says, added up in its switches if they can. Flows that share links unevenly count as done with
-    a hundredth left. Of more than MOST_TO_ALL GPUs without the all-to-all.
+    a hundredth left. Of more than MOST_TO_ALL GPUs without the all-to-all; by rails, what goes to a GPU of another rail
+    goes over NVLink to the neighbour on that rail first (NCCL's PXN).
 
     Raises
     ------
@@ -130,4 +131,7 @@ def collective_times(topology: Topology, num_gpus: int, nbytes: float, network: 
     chosen = ALGORITHMS | {"all-reduce in the switches": switches}
     found = {name: chosen[name](members, nbytes) for name in names}
     way: dict[str, Any] = {"routing": network.routing, "subflows": network.subflows, "done_share": 0.01}
-    return {name: pattern_time(pattern, topology, Latencies(), **way) for name, pattern in found.items()}
+    times = {name: pattern_time(pattern, topology, Latencies(), **way) for name, pattern in found.items()}
+    if "all-to-all" in times and len(members) > 1 and topology.rails > 1:
+        times["all-to-all by rails"] = pattern_time(found["all-to-all"], topology, Latencies(), proxy=True, **way)
+    return times

@@ -77,6 +77,12 @@ def _links(topology: Topology, name: str) -> IntArray:
     raise SpecError(f"unknown link {name!r}; {topology.name!r} has {', '.join(choices)}")
 
 
+def node_of(topology: Topology, name: str) -> int | None:
+    """The node whose card a link of this name is; None for cables between switches."""
+    nics = _links(topology, name) - topology.start("nic", "up")
+    return int(nics[0]) // topology.nics_per_node if 0 <= nics[0] < topology.num_nics else None
+
+
 def _check(name: str, kind: str, number: int, count: int) -> None:
     if number >= count:
         raise SpecError(f"link {name!r}: {kind}s are numbered 0 to {count - 1:,} here; choose one of those")

@@ -207,18 +207,20 @@ def expected_max_load(num_flows: int, num_links: int) -> float:
 
     powers = np.arange(num_flows + 1)
     logs = np.array([lgamma(power + 1) for power in powers])
-    expected = 0.0
-    for most in range(num_flows):
+    fewest = -(-num_flows // num_links)  # the busiest link never carries less
+    expected = float(fewest)
+    for most in range(fewest, num_flows):
         # Of the Poisson law with mean n/k the same coefficient, which keeps every number near one.
         mean = num_flows / num_links
         term = np.where(powers <= most, np.exp(powers * np.log(mean) - mean - logs), 0.0)
-        total = np.zeros(num_flows + 1)
-        total[0] = 1.0
-        for _ in range(num_links):
-            total = np.convolve(total, term)[: num_flows + 1]
+        total, power, rest = np.eye(1, num_flows + 1)[0], term, num_links
+        while rest:  # term to the power of num_links, by squaring
+            if rest % 2:
+                total = np.convolve(total, power)[: num_flows + 1]
+            power, rest = np.convolve(power, power)[: num_flows + 1], rest // 2
         poisson = np.exp(num_flows * np.log(num_flows) - num_flows - logs[num_flows])
         missing = 1.0 - total[num_flows] / poisson
         expected += missing
-        if missing < 1e-15:
+        if missing < 1e-12:
             break
     return float(expected)

@@ -63,7 +63,10 @@ class Goodput:
     def wall_time(self, useful_s: float) -> float:
         """Expected wall-clock time of so much useful work.  [s]"""
         if self.useful <= 0:
-            raise SpecError("no work gets done: failures come faster than checkpoints; see `best_interval`")
+            raise SpecError(
+                "no work gets done: failures come faster than checkpoints and restarts; take fewer GPUs, faster "
+                "storage or shorter restarts"
+            )
         return useful_s / self.useful
 
 

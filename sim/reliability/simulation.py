@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from sim.errors import SpecError, require_positive
 from sim.reliability.checkpoints import Checkpoints
 from sim.reliability.closed_form import Failures, Goodput, goodput, job_mtbf
+from sim.work.operations import Number
 
+Array = NDArray[np.float64]
 Repair = Literal["fixed", "exponential"]
 MOST_FAILURES = 5_000_000
 """A run of more is refused rather than played for minutes."""
@@ -63,14 +65,16 @@ def simulate_goodput(
     """
     require_positive(num_failures=num_failures)
     _require_playable(num_failures)
-    kept = saving = restarting = waiting = end = 0.0
-    for stretch in islice(_stretches(num_gpus, failures or Failures(), seed, repair), int(num_failures)):
-        intervals = _saved_intervals(stretch.uptime_s - stretch.restart_s, checkpoints)
-        kept += intervals * checkpoints.interval_s
-        saving += intervals * checkpoints.blocking_s
-        restarting += min(stretch.uptime_s, stretch.restart_s)
-        waiting += stretch.wait_s
-        end = stretch.start_s + stretch.uptime_s + stretch.wait_s
+    failures = failures or Failures()
+    played = int(num_failures)
+    blocks = islice(_blocks(num_gpus, failures, seed, repair), -(-played // _BLOCK))
+    uptimes, waits = (np.concatenate(each)[:played] for each in zip(*blocks, strict=True))
+    restarts = np.full(played, failures.restart_s)
+    restarts[0] = 0.0
+    intervals = float(_saved_intervals(uptimes - restarts, checkpoints).sum())
+    kept, saving = intervals * checkpoints.interval_s, intervals * checkpoints.blocking_s
+    restarting, waiting = float(np.minimum(uptimes, restarts).sum()), float(waits.sum())
+    end = float(uptimes.sum()) + waiting
     lost = end - kept - saving - restarting - waiting
     return Goodput(*(part / end for part in (kept, saving, lost, restarting, waiting)))
 
@@ -107,7 +111,8 @@ def _wall_time(useful_s: float, checkpoints: Checkpoints, stretches: Iterator[_S
         pauses = int(left // checkpoints.interval_s) * checkpoints.blocking_s
         if stretch.uptime_s >= stretch.restart_s + left + pauses:
             return stretch.start_s + stretch.restart_s + left + pauses
-        kept += _saved_intervals(stretch.uptime_s - stretch.restart_s, checkpoints) * checkpoints.interval_s
+        saved = _saved_intervals(stretch.uptime_s - stretch.restart_s, checkpoints)
+        kept += float(saved) * checkpoints.interval_s
     raise AssertionError("failures never end")
 
 
@@ -116,38 +121,50 @@ def _require_playable(num_failures: float) -> None:
         raise SpecError(f"{num_failures:,.0f} failures are more than the {MOST_FAILURES:,} that are played one by one")
 
 
-def _stretches(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[_Stretch]:
-    """The job's life, failure by failure, without end. What it computes meanwhile changes nothing of it."""
+def _blocks(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[tuple[Array, Array]]:
+    """Of failure after failure: the time until it strikes, and the wait for a repair after it.  [s]
+
+    The job's life without end, in blocks. What it computes meanwhile changes nothing of it.
+    """
     rng = np.random.default_rng(seed)
     mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
-    now, restart = 0.0, 0.0
+    now = 0.0
     away: list[float] = []  # when each node in repair comes back
     while True:
-        draws = zip(
-            rng.exponential(mtbf, _BLOCK),
-            rng.random(_BLOCK) < failures.hardware_share,
-            rng.exponential(failures.repair_s, _BLOCK) if repair == "exponential" else [failures.repair_s] * _BLOCK,
-            strict=True,
-        )
-        for uptime, broken, repair_s in draws:
-            struck = now + float(uptime)
-            wait = 0.0
-            if broken and failures.spare_nodes is not None:
+        uptimes = rng.exponential(mtbf, _BLOCK)
+        broken = np.flatnonzero(rng.random(_BLOCK) < failures.hardware_share)
+        repairs = rng.exponential(failures.repair_s, _BLOCK) if repair == "exponential" else None
+        waits = np.zeros(_BLOCK)
+        if failures.spare_nodes is not None:
+            strikes, waited = now + np.cumsum(uptimes), 0.0
+            for place, strike in zip(broken.tolist(), strikes[broken].tolist(), strict=True):
+                struck = strike + waited
                 while away and away[0] <= struck:
                     heappop(away)
-                heappush(away, struck + float(repair_s))
+                heappush(away, struck + (failures.repair_s if repairs is None else float(repairs[place])))
                 if len(away) > failures.spare_nodes:
                     wait = heappop(away) - struck
-            yield _Stretch(now, float(uptime), restart, wait)
-            now, restart = struck + wait, failures.restart_s
+                    waits[place], waited = wait, waited + wait
+        yield uptimes, waits
+        now += float(uptimes.sum() + waits.sum())
 
 
-def _saved_intervals(running_s: float, checkpoints: Checkpoints) -> int:
-    """Intervals safely written of those computed between a restart and the next failure.
+def _stretches(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[_Stretch]:
+    """The same one by one, with when each begins."""
+    now, restart = 0.0, 0.0
+    for uptimes, waits in _blocks(num_gpus, failures, seed, repair):
+        for uptime, wait in zip(uptimes.tolist(), waits.tolist(), strict=True):
+            yield _Stretch(now, uptime, restart, wait)
+            now, restart = now + uptime + wait, failures.restart_s
+
+
+def _saved_intervals(running_s: Number, checkpoints: Checkpoints) -> Array:
+    """Intervals safely written of those computed between a restart and the next failure. Takes arrays.
 
     The checkpoint whose write was still going on in the background is lost.
     """
     period = checkpoints.interval_s + checkpoints.blocking_s
-    begun = int(max(running_s, 0.0) // period)
+    begun = np.floor(np.maximum(running_s, 0.0) / period)
     since = running_s - begun * period
-    return begun if since >= checkpoints.drain_s else max(begun - 1, 0)
+    saved: Array = np.where(since >= checkpoints.drain_s, begun, np.maximum(begun - 1.0, 0.0))
+    return saved

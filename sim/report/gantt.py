@@ -13,6 +13,7 @@ from sim.report.lanes import draw_lanes
 from sim.report.legend import draw_time_axis, legend_handles, mark_breaks, place_legend
 from sim.report.memory import draw_memory
 from sim.report.scene import Scene
+from sim.report.text import layout_words
 from sim.units import show_time
 
 
@@ -96,7 +97,7 @@ def _subtitle(scene: Scene, width_in: float) -> str:
     slices = f" in {plan.sequence_slices} slices" if plan.sequence_slices > 1 else ""
     parts = [
         f"{answer.num_gpus:,} × {scene.scenario.cluster.gpu.name}",
-        f"tp {plan.tp} · pp {plan.pp}{chunks} · dp {plan.dp}",
+        layout_words(plan, chunks),
         f"{answer.num_microbatches:,} micro-batches of {plan.microbatch_size}{slices} a step",
     ]
     notes = []

@@ -74,7 +74,7 @@ def _draw_kinds(figure: Any, history: LinkHistory) -> None:
     axes.invert_yaxis()
     axes.tick_params(labelsize="small")
     axes.set(xlabel="of a step, on the average rank [s]", title="where messages' time goes")
-    axes.margins(x=0.02)
+    axes.set_xlim(0.0, 1.03 * float(start.max(initial=1e-9)))
     figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from sim.costs.traffic import Traffic, step_traffic
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
-from sim.report.text import heading
+from sim.report.text import heading, layout_words
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
 from sim.schedules.passes import visits_per_stage, weight_versions
@@ -231,8 +231,7 @@ def _what_was_asked(answer: Estimate) -> Text:
     title.append(lines[0].removeprefix(answer.scenario.name), style="not bold")
     recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
     title.append(
-        f"\ntp {plan.tp} · pp {plan.pp} · dp {plan.dp} · {answer.num_microbatches:,} micro-batches of "
-        f"{plan.microbatch_size}{recompute}",
+        f"\n{layout_words(plan)} · {answer.num_microbatches:,} micro-batches of {plan.microbatch_size}{recompute}",
         style="dim",
     )
     return title

@@ -5,24 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sim.canvas import new_figure
 from sim.errors import SpecError
+from sim.report.figures import save
 from sim.simulate import Simulation
+from sim.units import show
 
-FORMATS = (".png", ".svg", ".pdf")
-
-
-def check_path(path: Path) -> None:
-    """Whether a figure can be written there.
-
-    Raises
-    ------
-    SpecError
-        An ending that is no figure's, or no such folder.
-    """
-    if path.suffix not in FORMATS:
-        raise SpecError(f"{path} must end in {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise SpecError(f"no folder {path.parent} for the figure; make it first")
+_MEAN, _MOST, _LINE = "#0072B2", "#E69F00", "#D55E00"
+"""Okabe and Ito's, as everywhere."""
 
 
 def draw_simulation(answer: Simulation, path: Path) -> None:
@@ -31,34 +21,48 @@ def draw_simulation(answer: Simulation, path: Path) -> None:
     Raises
     ------
     SpecError
-        There is neither.
+        There is neither, or the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
     panels = [_steps] * (len(answer.step_times_s) > 1) + [_network] * bool(answer.levels)
     if not panels:
         raise SpecError("one step on links of its own gives nothing to draw; add --jitter 0.02 or --contention")
-    figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
+    figure = new_figure(5.4 * len(panels), 3.6)
     for place, panel in enumerate(panels, start=1):
         panel(answer, figure.add_subplot(1, len(panels), place))
     figure.suptitle(answer.scenario.name)
-    figure.savefig(path, dpi=150)
+    save(figure, [path])
 
 
 def _steps(answer: Simulation, axes: Any) -> None:
-    axes.hist(answer.step_times_s, bins="auto", color="tab:blue", alpha=0.7)
-    axes.axvline(answer.noiseless_s, color="black", linestyle="--", label=f"without noise: {answer.noiseless_s:.4g} s")
-    axes.axvline(answer.mean_s, color="tab:red", label=f"mean: {answer.mean_s:.4g} s")
-    axes.set(xlabel="step time [s]", ylabel="steps", title=f"{len(answer.step_times_s)} steps drawn")
-    axes.legend(fontsize="small")
+    """Step times in their own range; how far they are from the step without noise stands in the title."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.hist(answer.step_times_s, bins="auto", color=_MEAN, alpha=0.75)
+    axes.axvline(answer.mean_s, color=_LINE, linestyle="--", label=f"mean: {show(answer.mean_s, 's', digits=5)}")
+    low, high = axes.get_xlim()
+    if low <= answer.noiseless_s <= high:
+        axes.axvline(answer.noiseless_s, color="black", label="without noise")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(y=0.25)
+    axes.set(
+        xlabel="step time [s]",
+        ylabel="steps",
+        title=f"{len(answer.step_times_s)} steps: {answer.mean_s / answer.noiseless_s - 1:+.2%} on average "
+        f"to {show(answer.noiseless_s, 's', digits=4)} without noise",
+    )
+    axes.title.set_fontsize("medium")
+    axes.legend(fontsize="small", loc="upper right")
 
 
 def _network(answer: Simulation, axes: Any) -> None:
+    """Use of every level over the step, the busiest link behind the average one."""
     rows = answer.levels[::-1]
     names = [f"{row['level']} {row['direction']}" for row in rows]
-    axes.barh(names, [100 * row["max_utilisation"] for row in rows], color="tab:orange", label="busiest link")
-    axes.barh(
-        names, [100 * row["mean_utilisation"] for row in rows], color="tab:blue", height=0.4, label="average link"
-    )
+    most, mean = ([100 * row[f"{which}_utilisation"] for row in rows] for which in ("max", "mean"))
+    bars = axes.barh(names, most, color=_MOST, label="busiest link")
+    axes.barh(names, mean, color=_MEAN, height=0.4, label="average link")
+    axes.bar_label(bars, [f"{share:.3g} %" for share in most], padding=3, fontsize="small")
+    axes.margins(x=0.18)
     axes.set(xlabel="of what the links could carry in the step [%]", title="Network, by level")
-    axes.legend(fontsize="small")
+    axes.title.set_fontsize("medium")
+    axes.legend(fontsize="small", loc="lower right")

@@ -13,6 +13,7 @@ from sim.report.figures import check_paths, check_width, new_figure, save, windo
 from sim.report.lanes import draw_lanes
 from sim.report.legend import draw_time_axis, legend_handles, mark_breaks, place_legend
 from sim.report.scene import Scene
+from sim.report.text import layout_words
 from sim.units import show, show_time
 
 
@@ -106,6 +107,6 @@ def _shared_title(scenes: Sequence[Scene]) -> str:
     return (
         f"{scenario.model.name} on {answer.num_gpus:,} × {scenario.cluster.gpu.name}: one step under "
         f"{len(scenes)} schedule{'s' if len(scenes) > 1 else ''}\n"
-        f"tp {plan.tp} · pp {plan.pp} · dp {plan.dp} · {answer.num_microbatches:,} micro-batches of "
+        f"{layout_words(plan)} · {answer.num_microbatches:,} micro-batches of "
         f"{plan.microbatch_size}; fastest first"
     )

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
+from sim.specs import ParallelPlan
 from sim.table import Table
 from sim.units import show, show_count, show_time, significant
 from sim.work.memory import MemoryUse
@@ -25,6 +26,11 @@ _MEMORY_COLUMNS = {
 _MEMORY_WIDTH = 64
 """Columns of a terminal that the whole memory table needs."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}
+
+
+def layout_words(plan: ParallelPlan, chunks: str = "") -> str:
+    """The degrees that every plan has, and expert parallelism where there is any: `tp 2 · pp 8 · dp 16 · ep 32`."""
+    return f"tp {plan.tp} · pp {plan.pp}{chunks} · dp {plan.dp}{f' · ep {plan.ep}' if plan.ep > 1 else ''}"
 
 
 def heading(answer: Estimate) -> Text:

@@ -55,7 +55,9 @@ def training_figure(training: Training) -> Any:
     left.set_title("where the days go: arithmetic, what slows it, failures", fontsize=10)
     low, high = training.low.days, training.high.days
     tokens = np.geomspace(run.tokens / 1000, run.tokens, 200)
-    loss = power_sum_loss(answer.params, tokens, BESIROGLU)
+    loss = power_sum_loss(answer.active_params, tokens, BESIROGLU)
+    # The law is of dense models: a mixture does better than one of its active parameters.
+    of_active = ", active parameters" if answer.scenario.model.num_experts else ""
     share = tokens / run.tokens
     right.plot(share * run.days, loss, color="#0072B2", lw=1.8)
     around = [[run.days - low], [high - run.days]]
@@ -64,7 +66,9 @@ def training_figure(training: Training) -> Any:
         f"{significant(run.days)} days, loss {loss[-1]:.2f}", (run.days, loss[-1]), xytext=(-6, 8),
         textcoords="offset points", ha="right", fontsize=9,
     )  # fmt: skip
-    right.set(xlabel="days", ylabel="loss by Besiroglu 2024 [nats/token]", xlim=(0, None), ylim=(None, loss[20]))
+    right.set(
+        xlabel="days", ylabel=f"loss by Besiroglu 2024{of_active} [nats/token]", xlim=(0, None), ylim=(None, loss[20])
+    )
     right.set_title("what they buy", fontsize=10)
     right.legend(frameon=False, fontsize=8)
     for panel in (left, right):

@@ -207,15 +207,23 @@ def _minimise(start: Array, logs: Array) -> tuple[Array, float]:
     """BFGS from one start, with the exact gradient."""
     from scipy.optimize import minimize
 
+    log_params, log_tokens, log_loss = logs
+
     def objective(theta: Array) -> tuple[float, Array]:
-        terms = _terms(theta, logs)
-        predicted = np.logaddexp.reduce(terms, axis=0)
-        residual = logs[2] - predicted
-        share = np.exp(terms - predicted)
-        slope = -np.clip(residual, -HUBER_DELTA, HUBER_DELTA) * share
-        gradient = np.array([*slope.sum(axis=1), -(slope[0] @ logs[0]), -(slope[1] @ logs[1])])
+        a, b, e, alpha, beta = theta.tolist()
+        x, y = a - alpha * log_params, b - beta * log_tokens
+        top = np.maximum(np.maximum(x, y), e)
+        p, q, r = np.exp(x - top), np.exp(y - top), np.exp(e - top)
+        total = p + q + r
+        residual = log_loss - top - np.log(total)
+        clipped = np.minimum(np.maximum(residual, -HUBER_DELTA), HUBER_DELTA)
+        pull = clipped / total
+        of_params, of_tokens = pull * p, pull * q
+        gradient = np.array([
+            -of_params.sum(), -of_tokens.sum(), -(pull @ r), of_params @ log_params, of_tokens @ log_tokens,
+        ])  # fmt: skip
         # In units of the Huber delta, so that the tolerance means the same for any runs.
-        return float(_huber(residual).sum()) / HUBER_DELTA**2, gradient / HUBER_DELTA**2
+        return float(clipped @ (residual - clipped / 2)) / HUBER_DELTA**2, gradient / HUBER_DELTA**2
 
     found = minimize(objective, start, jac=True, method="BFGS", options=_OPTIONS)
     return found.x, float(found.fun) * HUBER_DELTA**2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,10 @@ from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
 from sim.scaling.critical_batch import critical_batch_laws, get_critical_batch_law, mccandlish_batch
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PowerSum, power_sum_loss, tokens_for_loss
 from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
+from sim.specs import ModelSpec
 from sim.units import show_short
 from sim.work.operations import Number
+from sim.work.params import active_params, total_params
 
 Array = np.ndarray
 DEFAULT_BATCH_LAW = "kaplan-2020"
@@ -132,3 +135,17 @@ def _other_laws(name: str, facts: dict[str, float]) -> str:
         if law.data_overhead is not None and law.name != name and np.isfinite([facts[need] for need in law.needs]).all()
     }
     return ", ".join(f"{show_short(batch)} ({other})" for other, batch in found.items())
+
+
+def goal_of_model(model: ModelSpec, **asked: Any) -> Goal:
+    """`goal_of` for a described model. A mixture of experts counts as a dense model of its active parameters.
+
+    Published laws are of dense models; a mixture reaches a lower loss than its active parameters and a higher one than
+    all of its parameters would (the effective parameter count of Clark et al. 2022, arXiv:2202.01169), so this takes no
+    less data than it needs.
+    """
+    goal = goal_of(float(active_params(model)), **asked)
+    if not model.num_experts:
+        return goal
+    note = f"loss and batch laws are of dense models; taken at the {show_short(active_params(model))} active parameters"
+    return replace(goal, params=float(total_params(model)), notes=(*goal.notes, note))

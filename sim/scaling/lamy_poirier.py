@@ -21,6 +21,8 @@ from sim.work.operations import Number
 HARDWARE_FLOP_PER_PARAM_TOKEN = 8.0
 STEPS = 100_000
 """Length of a run at the critical batch that the paper assumes (not verified)."""
+LARGEST = 2_000
+"""Of the family, the largest that is drawn or searched: centuries on any machine."""
 STATE_BYTES_PER_PARAM = 12.0
 """Master weight and two moments in 32 bits."""
 
@@ -67,12 +69,14 @@ def family(x: int) -> Shape:
     Raises
     ------
     SpecError
-        x is not a whole number above zero.
+        x is not a whole number above zero, or beyond LARGEST.
     """
     require_positive(x=x)
     if x != int(x):
         raise SpecError(f"x = {x} layers is no whole number; nearest: {max(1, round(float(x)))}")
     x = int(x)
+    if x > LARGEST:
+        raise SpecError(f"x = {x:,} is beyond X_{LARGEST:,} of {12.0 * LARGEST**5:.2g} parameters; choose up to that")
     return Shape(x, x, x * x, x, 16 * x)
 
 

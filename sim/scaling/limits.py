@@ -28,6 +28,10 @@ TOKENS_PER_PARAM = 20.0
 PUBLISHED_WALLS = {"utilisation falls": 1e28, "infeasible": 1e31}
 """Erdil and Schneider-Joseph 2024, abstract, for three months. [FLOP]"""
 THREE_MONTHS_S = 0.25 * 365.25 * 86400
+LEAST_MICROBATCH = 256.0
+"""Shortest that is priced. Assumption. [tokens]"""
+HEAD = 128
+"""Hidden units of an attention head, which tensor parallelism does not cut. Assumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def best_utilisation(
     batch_tokens: float,
     machine: Machine | None = None,
     growth: Growth | None = None,
-    least_microbatch: float = 256.0,
+    least_microbatch: float = LEAST_MICROBATCH,
 ) -> Number:
     """Share of peak that the best cut of a dense model over `num_gpus` can reach, were kernels perfect; 0 if none fits.
 
@@ -116,7 +120,7 @@ def best_utilisation(
     machine, growth = machine or Machine(), growth or Growth()
     hidden, layers = float(growth.hidden_size(params)), float(growth.num_layers(params))
     tp, pp, microbatch = np.meshgrid(
-        _powers_of_two(hidden / 128), _powers_of_two(layers), least_microbatch * _powers_of_two(128)
+        _powers_of_two(hidden / HEAD), _powers_of_two(layers), least_microbatch * _powers_of_two(128)
     )
     dp = np.asarray(num_gpus, dtype=float)[..., np.newaxis, np.newaxis, np.newaxis] / (tp * pp)
     microbatches = batch_tokens / (dp * microbatch)
@@ -149,13 +153,18 @@ def utilisation_in_time(
 
     (0, inf) where no cluster does: more GPUs only wait more.
     """
-    machine = machine or Machine()
+    machine, growth = machine or Machine(), growth or Growth()
     params, _ = optimal_shape(flop)
     least = flop / (machine.peak_flop_per_s * duration_s)
     gpus = np.maximum(least * np.geomspace(1, 1e4, 400), 1.0)
-    share = best_utilisation(gpus, float(params), batch_tokens, machine, growth)
-    enough = np.flatnonzero(gpus * share >= least)
-    return (float(share[enough[0]]), float(gpus[enough[0]])) if len(enough) else (0.0, float("inf"))
+    # Each rank has a micro-batch, and heads are not cut: a batch feeds no more GPUs than that.
+    fed = batch_tokens / LEAST_MICROBATCH * float(growth.hidden_size(params)) / HEAD
+    for some in np.array_split(gpus[gpus <= fed], 16):
+        share = best_utilisation(some, float(params), batch_tokens, machine, growth)
+        enough = np.flatnonzero(some * share >= least)
+        if len(enough):
+            return float(share[enough[0]]), float(some[enough[0]])
+    return 0.0, float("inf")
 
 
 def require_possible(flop: float, duration_s: float, batch_tokens: float, layer_latency_s: float) -> None:

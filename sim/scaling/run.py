@@ -20,6 +20,10 @@ from sim.reliability import (
     write_time,
 )
 from sim.specs import GpuSpec
+from sim.units import show_time
+
+LEAST_USEFUL = 0.01
+"""Share of the time below which a run is refused rather than said to take centuries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ def training_run(
     checkpoints = best_checkpoints(params, num_gpus, terms)
     shares = goodput(num_gpus, checkpoints, failures)
     useful = steps * step_time_s
+    if shares.useful < LEAST_USEFUL:
+        raise SpecError(_no_work(params, num_gpus, terms))
     wall = shares.wall_time(useful)
     paid = num_gpus + (failures.spare_nodes or 0) * failures.gpus_per_node
     hours = float(gpu_hours(paid, wall))
@@ -155,3 +161,24 @@ def best_checkpoints(params: float, num_gpus: int, terms: Terms) -> Checkpoints:
     drain = max(written - pause, 0.0)
     interval = float(best_interval(pause, job_mtbf(num_gpus, terms.failures.gpu_mtbf_s)))
     return Checkpoints(max(interval, drain - pause), pause, drain)
+
+
+def _no_work(params: float, num_gpus: int, terms: Terms) -> str:
+    """Said of a run whose failures leave no time, with the most GPUs that work half of it."""
+    failures = terms.failures
+
+    def useful(count: int) -> float:
+        return goodput(count, best_checkpoints(params, count, terms), failures).useful
+
+    low, high = 0, num_gpus
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if useful(middle) >= 0.5 else (low, middle)
+    gpus = f"{low:,} GPU" + ("s work" if low > 1 else " works")
+    nearest = f"{gpus} half of the time" if low else "not even one GPU works half of the time"
+    return (
+        f"hardly any work gets done on {num_gpus:,} GPUs: failures come faster than checkpoints, every "
+        f"{show_time(float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))}, where a checkpoint takes "
+        f"{show_time(float(write_time(checkpoint_bytes(params), terms.write_bytes_per_s)))} and a restart "
+        f"{show_time(failures.restart_s)}; {nearest}. Or write (--write-bandwidth) or restart (--restart) faster"
+    )

@@ -103,6 +103,7 @@ def compare_strategies(
     strategies: Sequence[str] = tuple(STRATEGIES),
     partitioned: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    methods: Sequence[str] = METHODS,
 ) -> tuple[Entry, ...]:
     """The best plan of every strategy, baseline and improved.
 
@@ -114,6 +115,8 @@ def compare_strategies(
         Of STRATEGIES.
     partitioned : bool
         Only with all state partitioned (ZeRO stage 3).
+    methods : sequence of str
+        Of METHODS.
     """
     critical = scenario.training.global_batch_size
     batches = range(max(1, round(LEAST_BATCH * critical)), critical + 1)
@@ -122,14 +125,14 @@ def compare_strategies(
     entries = []
     for number, strategy in enumerate(strategies):
         layered, why = _improved(scenario, strategy, more, partitioned)
-        wide = layered.scenario.plan.tp if layered and layered.scenario.plan.sequence_parallel else None
-        standard = _best_standard(scenario, strategy, some, partitioned, wide)
-        if standard is None and not STRATEGIES[strategy][1]:
-            standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
-        entries += [
-            Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"),
-            Entry(strategy, "improved", partitioned, layered, why),
-        ]
+        if "baseline" in methods:
+            wide = layered.scenario.plan.tp if layered and layered.scenario.plan.sequence_parallel else None
+            standard = _best_standard(scenario, strategy, some, partitioned, wide)
+            if standard is None and not STRATEGIES[strategy][1]:
+                standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
+            entries.append(Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"))
+        if "improved" in methods:
+            entries.append(Entry(strategy, "improved", partitioned, layered, why))
         if progress is not None:
             progress(number + 1, len(strategies))
     return tuple(entries)
@@ -142,6 +145,9 @@ def _improved(
     found = _layered(scenario, strategy, batches, partitioned)
     if found is not None or not all(STRATEGIES[strategy]):
         return found, "" if found else "no layered plan fits"
+    layers = scenario.model.num_layers
+    if layers < 4 or all(layers % rank for rank in range(2, layers)):
+        return None, f"{layers} layers cannot be dealt to several ranks in several chunks"
     degrees = [tp for tp in tensor_degrees(scenario) if tp % scenario.cluster.nvlink_domain_gpus == 0]
     available = scenario.cluster.gpu.memory_bytes
     first = bisect_left(degrees, True, key=lambda tp: _leanest(scenario, tp, batches[:1])[1] <= available)

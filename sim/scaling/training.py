@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of
+from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run
 from sim.specs import Scenario
@@ -84,7 +84,7 @@ def train(
         raise SpecError("how long is the run? Give --tokens or --loss, or set training.tokens in the scenario")
     goal = None
     if loss is not None or ramp == BEST:
-        goal = goal_of(float(answer.params), tokens=budget, loss=loss, batch_law=batch_law)
+        goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
     if isinstance(ramp, str):
         ramp = best_ramp(goal) if goal is not None and ramp == BEST else parse_ramp(ramp)
     if goal is not None and loss is not None:

@@ -217,9 +217,11 @@ def _notes(
     scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None, confirm: int
 ) -> tuple[str, ...]:
     """What the sweep took for granted, and what a reader may miss."""
+    beside = ", and the winners of the points beside it"
+    if all(axis.path.startswith("plan.") or axis.path == SIZE for axis in axes):
+        beside = ""  # see _try_neighbours
     notes = [
-        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine, and "
-        "the winners of the points beside it"
+        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine{beside}"
     ]
     for axis in axes:
         if axis.spacing != "listed":

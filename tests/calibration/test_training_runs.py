@@ -321,6 +321,12 @@ def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run
         ({"hidden": ""}, "hidden is empty"),
         ({"hidden": 2304.5}, "hidden = 2304.5 is not a whole number"),
         ({"gated_mlp": "y", "ffn_hidden": ""}, "ffn_hidden is empty"),
+        ({"num_gpus": 10**7, "dp": ""}, "num_gpus = 1e+07 is too large to be meant; at most 1,000,000"),
+        ({"layers": 99991}, "layers = 99991 is too large to be meant; at most 10,000"),
+        (
+            {"schedule": "interleaved", "vp_stages": 2, "pp": 4, "tp": 2, "dp": 2, "micro_batch_seqs": 16},
+            "no micro-batch and number of chunks share out",
+        ),
         ({"global_batch_seqs": "", "micro_batch_seqs": ""}, "neither global_batch_seqs nor micro_batch_seqs"),
         ({"global_batch_seqs": 3}, "smaller than dp"),
         ({"global_batch_seqs": 65}, "must be a multiple of plan.dp · plan.microbatch_size"),

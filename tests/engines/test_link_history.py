@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import simpy
 
 from sim import load_scenario, simulate
 from sim.costs.streams import Traffic
 from sim.costs.wires import Stream
 from sim.engines.link_history import CAUSES, link_history
-from sim.engines.wire import Message
+from sim.engines.wire import Message, Wire
 from sim.errors import SpecError
 from sim.report.links import draw_links
 
@@ -44,22 +45,28 @@ def test_messages_are_those_of_the_plan(followed):
         assert min(row["seconds"].values()) >= 0
 
 
+class OneLink:
+    """A machine of one link."""
+
+    class_of_link, levels, gpus_per_node, nics_per_node = np.array([0]), (), 1, 1
+
+    class Cards:
+        name, direction, start, count, is_trunk = "nvlink", "up", 0, 1, False
+
+    classes = (Cards(),)
+
+    def __init__(self, bytes_per_s=1.0):
+        self.capacity = np.array([bytes_per_s])
+
+
 def test_time_of_messages_by_hand():
     """Two on one link that each would fill: from 1 to 3 at half speed; the second waited a second for its turn."""
     link = np.array([0])
     one = Stream(0.5, 2.0, 0.25, link, np.ones(1), np.array([8.0]), 1.0, "forward", 8.0)
     other = Stream(0.0, 1.0, 0.0, link, np.ones(1), np.array([4.0]), 1.0, "gradients", 4.0)
 
-    class Machine:
-        capacity, class_of_link, levels, gpus_per_node, nics_per_node = np.array([8.0]), np.array([0]), (), 1, 1
-
-        class Cards:
-            name, direction, start, count, is_trunk = "nvlink", "up", 0, 1, False
-
-        classes = (Cards(),)
-
     none = np.zeros(0, dtype=int)
-    traffic = Traffic(Machine(), np.ones(1), (one, other), none, none, none, none)
+    traffic = Traffic(OneLink(8.0), np.ones(1), (one, other), none, none, none, none)
     messages = [Message(0, 0.0, 0.0, 3.0, 2.0), Message(1, 0.0, 1.0, 3.0, 1.0)]
     history = link_history(messages, traffic, 4.0, bins=4)
     forward, gradients = history.kinds
@@ -70,9 +77,30 @@ def test_time_of_messages_by_hand():
     np.testing.assert_allclose(use * 8.0, [8 / 3, 8 / 3 + 2, 8 / 3 + 2, 0.0])
 
 
-def test_the_figure_is_written_where_links_were_followed(followed, tmp_path, scenarios):
-    draw_links(followed, tmp_path / "links.png")
+def test_a_link_on_which_flows_come_and_go_never_carries_more_than_it_can():
+    """Alone for a second, then beside another: drawn at the pace it had, not at its average."""
+    link = np.array([0])
+    long, short = (
+        Stream(0.0, s, 0.0, link, np.ones(1), np.array([s]), 1.0, kind, s)
+        for s, kind in ((3.0, "forward"), (1.0, "backward"))
+    )
+    environment = simpy.Environment()
+    none = np.zeros(0, dtype=int)
+    traffic = Traffic(OneLink(), np.ones(1), (long, short), none, none, none, none)
+    wire = Wire(environment, traffic)
+    wire.move(0, 3.0)
+    environment.run(1.0)
+    wire.move(1, 1.0)
+    environment.run()
+    history = link_history(wire.messages, traffic, 4.0, bins=8)
+    (use,) = history.links.values()
+    np.testing.assert_allclose(use, np.ones(8))
+    assert [len(each.pieces) for each in wire.messages] == [0, 3]
+
+
+def test_the_figure_is_written_where_links_were_followed(tmp_path, scenarios):
+    scenario = load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL)
+    draw_links(simulate(scenario, links=True), tmp_path / "links.png")
     assert (tmp_path / "links.png").stat().st_size > 20_000
-    plain = simulate(load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL), contention=True)
     with pytest.raises(SpecError, match="add --links"):
-        draw_links(plain, tmp_path / "none.png")
+        draw_links(simulate(scenario, contention=True), tmp_path / "none.png")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wiring import endpoints
 
 from sim.errors import SpecError
 from sim.network.routing import ROUTINGS, expected_max_load, route
-from sim.network.topology import build_topology, endpoints
+from sim.network.topology import build_topology
 
 MACHINES = ["superpod-a100", "selene", "superpod-h100", "superpod-gb200", "llama3-h100-roce", "dgx-2h-superpod"]
 
@@ -107,7 +108,8 @@ def collisions(small_machine, num_flows, subflows, trials):
 )
 def test_ecmp_statistics(small_machine, num_flows, subflows, busiest):
     assert expected_max_load(num_flows * subflows, num_flows) / subflows == pytest.approx(busiest, abs=0.012)
-    loads = collisions(small_machine, num_flows, subflows, 1500)
+    trials = 1500 if subflows == 1 else 200  # many subflows differ less
+    loads = collisions(small_machine, num_flows, subflows, trials)
     assert loads.max(axis=1).mean() == pytest.approx(busiest, abs=0.06)
     if subflows == 1:
         used = (loads > 0).mean()

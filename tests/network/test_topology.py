@@ -3,13 +3,13 @@
 import networkx as nx
 import numpy as np
 import pytest
+from wiring import endpoints
 
 from sim.errors import SpecError
 from sim.network.topology import (
     bisection_bytes_per_s,
     build_topology,
     cable_counts,
-    endpoints,
     switch_counts,
 )
 from sim.specs import preset_names

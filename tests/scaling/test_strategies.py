@@ -8,7 +8,7 @@ from sim.errors import SpecError
 from sim.scaling import strategies
 from sim.scaling.lamy_poirier import family
 from sim.scaling.paper_question import NO_VOCABULARY, question
-from sim.scaling.strategies import compare_strategies, formula_days
+from sim.scaling.strategies import METHODS, compare_strategies, formula_days
 
 THREE = "data + pipeline + tensor"
 
@@ -26,7 +26,7 @@ LAYERS_ONLY = {"vocabulary": NO_VOCABULARY}
 @pytest.fixture
 def few_batches(monkeypatch):
     """Fewer batches than the command tries."""
-    monkeypatch.setattr(strategies, "BATCHES", (1, 2))
+    monkeypatch.setattr(strategies, "BATCHES", (1, 4))
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,14 @@ def days():
     patch.setattr(strategies, "BATCHES", (1, 4))
     found = {}
     for network, options in NETWORKS.items():
-        for entry in compare_strategies(question(160, **options), (THREE,)):
+        methods = ("improved",) if "0.9" in network else METHODS
+        for entry in compare_strategies(question(160, **options), (THREE,), methods=methods):
             found[network, entry.method] = entry
     for network in ("ideal InfiniBand", "ideal Ethernet"):
         for entry in compare_strategies(question(160, **NETWORKS[network]), (THREE,), partitioned=True):
             found[network, entry.method, "partitioned"] = entry
-        (_, found[network, "layers only"]) = compare_strategies(
-            question(160, **NETWORKS[network], **LAYERS_ONLY), (THREE,)
-        )
+        layers_only = question(160, **NETWORKS[network], **LAYERS_ONLY)
+        (found[network, "layers only"],) = compare_strategies(layers_only, (THREE,), methods=("improved",))
     patch.undo()
     return found
 
@@ -124,6 +124,11 @@ def test_where_nothing_fits_the_leanest_is_timed_all_the_same(few_batches):
     assert layered.days > 30 * 365
     assert layered.answer.largest.working > 2 * 16_000 * 1e6 * 2
     assert question(1000).cluster.nvlink_domain_gpus == 10
+
+
+def test_a_prime_number_of_layers_has_no_layered_pipeline(few_batches):
+    _, layered = compare_strategies(question(7), (THREE,))
+    assert layered.refused == "7 layers cannot be dealt to several ranks in several chunks"
 
 
 def test_an_ideal_network_has_no_efficiency():

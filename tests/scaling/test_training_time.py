@@ -188,6 +188,7 @@ def test_the_command(tmp_path):
         ((*SMALL[:-1], "--loss", "2.5"), "either tokens or a loss"),
         (("gpt-7.5b", "--cluster", "selene", "--gpus", "8..4"), "--gpus '8..4' must go from one or more"),
         ((*SMALL, "--within", "3"), "has no unit"),
+        ((*SMALL, "--within", "-1 d"), "within = -86400"),
         ((*SMALL, "--batch-law", "zhang"), "zhang-2024"),
         ((*SMALL, "--batches", "1,x"), "must be numbers of sequences"),
         ((*SMALL, "--png", "x.jpg"), "must end in"),

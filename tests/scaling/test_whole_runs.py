@@ -15,13 +15,14 @@ from sim.estimate import estimate
 from sim.reliability import Failures
 from sim.scaling.batch_tradeoff import ramped_steps
 from sim.scaling.critical_batch import kaplan_batch
-from sim.scaling.goal import goal_of
+from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
 from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
+from sim.work.params import active_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 GPT3, TRILLION = SCENARIOS / "gpt3-175b-1024-a100.yaml", SCENARIOS / "gpt-1t-3072-a100.yaml"
@@ -97,6 +98,16 @@ def test_a_goals_data_and_steps():
     said = " ".join(goal.notes)
     assert "zhang-2024" in said  # the laws disagree, and it says so
     assert "read in the paper" in said
+
+
+def test_a_mixture_of_experts_is_held_against_laws_by_its_active_parameters():
+    model = load_scenario(SCENARIOS / "qwen3-235b-a22b-256-h100.yaml").model
+    goal = goal_of_model(model, loss=2.0)
+    assert goal.min_tokens == goal_of(float(active_params(model)), loss=2.0).min_tokens
+    assert goal.params == total_params(model)  # which checkpoints hold
+    assert goal.notes[-1].endswith("taken at the 22.2B active parameters")
+    dense = load_scenario(LLAMA).model
+    assert goal_of_model(dense, loss=2.0) == goal_of(float(total_params(dense)), loss=2.0)
 
 
 @given(st.floats(1e3, 1e9), st.floats(1e3, 1e9))
@@ -244,3 +255,16 @@ def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
     budget = train(scenario, ramp="1/4, 1@10%")
     assert budget.run.tokens == 300e9
     assert any("as many tokens as without it" in note for note in budget.assumptions)
+
+
+def test_failures_that_leave_no_time_say_how_many_gpus_would_work():
+    gpu = load_scenario(TRILLION).cluster.gpu
+    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10)
+    with pytest.raises(
+        SpecError, match=r"hardly any work gets done on 30,000 GPUs.*every 86\.4 s.*GPUs work half"
+    ) as no:
+        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, terms)
+    most = int(str(no.value).partition("restart 600 s; ")[2].split()[0].replace(",", ""))
+    assert training_run(1e12, most, gpu, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
+    with pytest.raises(SpecError, match="not even one GPU works half of the time"):
+        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))

@@ -70,7 +70,7 @@ def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome
         return Outcome(number, said, None, None, None, run.skipped)
     try:
         answer = predict(run)
-    except (FlopcastError, ValueError, OverflowError) as error:
+    except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return Outcome(number, said, None, None, None, reason(error))
     return Outcome(number, said, "fits" if answer.fits else "oom", answer.largest.total, answer.memory_available_bytes)
 

@@ -137,7 +137,7 @@ def _predict(run: Run) -> Prediction | str:
     """The prediction, or why there is none."""
     try:
         answer = predict(run)
-    except (FlopcastError, ValueError, OverflowError) as error:
+    except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return reason(error)
     return Prediction(answer.scenario, answer.step_time_s, answer.fits)
 

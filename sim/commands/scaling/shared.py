@@ -22,7 +22,7 @@ def model_params(text: str) -> float:
     from sim.specs.presets import load_preset
     from sim.work.params import total_params
 
-    if text[:1].isdigit():
+    if text.lstrip("+-. ")[:1].isdigit():
         return parse_count(text, "parameters")
     if text not in preset_names("models"):
         from sim.errors import nearest

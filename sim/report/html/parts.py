@@ -142,6 +142,7 @@ def plan_table(result: SearchResult) -> tuple[list[str], list[str], list[PlanRow
     plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
     differ = [name for name in columns if len({str(plan[name]) for plan in plans}) > 1]
     shared = [f"{columns[name]} {_word(plans[0][name])}" for name in columns if name not in differ]
+    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
     first = result.best[0].worth(result.objective)
     rows = [
         PlanRow(

@@ -1,0 +1,144 @@
+"""Numbers of the papers that no other test asserts, or that they print and their own formulas do not give."""
+
+import numpy as np
+import pytest
+
+from sim.costs.zero import zero_visits
+from sim.reliability import Failures, checkpoint_bytes, job_mtbf
+from sim.scaling.allocation import best_loss, best_params, compute_optimal
+from sim.scaling.critical_batch import critical_batch, kaplan_batch
+from sim.scaling.lamy_poirier import family, needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity
+from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
+from sim.scaling.repeated_data import PARAM_DECAY, TOKEN_DECAY
+from sim.schedules import build_order
+from sim.schedules.actions import B
+from sim.schedules.passes import peak_alive, visits_per_stage
+from sim.specs import ModelSpec, StackSpec
+from sim.specs.hardware import GpuSpec
+from sim.specs.presets import load_preset
+from sim.work.layers import Cut
+from sim.work.memory import layer_activation_bytes
+
+A100 = 312e12
+X160 = family(160)
+
+
+def test_lamy_poiriers_two_constants_are_one():
+    """82.0 x^(2/3) sequences of 16 x tokens and 573 p^(1/3) tokens, with p = 12 x⁵."""
+    assert 82.0 * 16 / np.cbrt(12) == pytest.approx(573.07, abs=5e-3)
+    assert critical_batch("lamy-poirier-2021", params=1.0) == pytest.approx(573.07, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("bubble", "efficiency"), [(0.924, 0.49), (0.025, 0.89), (0.194, 0.77)], ids=["baseline", "improved", "25 GbE"]
+)
+def test_efficiencies_of_the_reconstructed_table(bubble, efficiency):
+    tensor = needed_intensity(A100, 600e9) / tensor_intensity(X160.hidden_size, 16)
+    assert 1 / (1 + bubble + tensor) == pytest.approx(efficiency, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("dp", "pp", "tp", "gpus", "microbatches"),
+    [
+        (483, 1, 1, 483, 5),
+        (14, 160, 1, 2240, 172),
+        (483, 5, 1, 2415, 5),
+        (483, 1, 16, 7728, 5),
+        (14, 160, 16, 35_840, 172),
+        (483, 5, 16, 38_640, 5),
+        (75, 32, 16, 38_400, 32),
+    ],
+)
+def test_plans_of_the_reconstructed_table(dp, pp, tp, gpus, microbatches):
+    assert dp * pp * tp == gpus
+    assert int(X160.critical_batch_sequences / dp) == microbatches
+    assert pp == 1 or microbatches >= pp
+    assert pp == 1 or pipeline_bubble(pp, microbatches, 1 if pp == 160 else 160 / pp) < 1
+
+
+def test_a_contiguous_stage_sends_less():
+    """12 d_m d_l/n_l: modular stages send every layer's activations."""
+    assert pipeline_intensity(25600, 160 / 5) == 32 * pipeline_intensity(25600) == 12 * 25600 * 32
+
+
+def test_a_checkpoint_is_a_layers_input():
+    """2 bytes a token and hidden unit, for every micro-batch of layered accumulation."""
+    model = ModelSpec.read(load_preset("models", "x160"), "model")
+    stack = StackSpec.read(load_preset("stacks", "lamy-poirier"), "stack")
+    cut = Cut(16, 1, 2560, False, "full", 2)
+    assert layer_activation_bytes(model, stack, cut) == 2 * 2560 * 25600
+
+
+@pytest.mark.parametrize(("schedule", "p", "v", "m"), [("1f1b", 4, 1, 12), ("gpipe", 4, 1, 12), ("interleaved", 4, 3, 12),
+                                                       ("breadth_first", 4, 3, 12), ("breadth_first", 4, 2, 9)])  # fmt: skip
+def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_zero_gathers(schedule, p, v, m):
+    """1/m, (p/m)(v − 1)/v, (v − 1)/v; gathers of a stage's weights 1 a pass breadth-first, else m/p or m."""
+    order = build_order(schedule, p, v, m)
+    first = (order.rank == 0) & (order.kind == B)
+    chunks = order.stage[first]
+    last_of_each = [np.flatnonzero(chunks == chunk)[-1] for chunk in np.unique(chunks)]
+    after = len(chunks) - 1 - min(last_of_each) if v > 1 else 1
+    windows = {"interleaved": p / m * (v - 1) / v, "breadth_first": (v - 1) / v}
+    assert after / len(chunks) == pytest.approx(windows.get(schedule, 1 / m))
+    visits = {"interleaved": m / p, "breadth_first": 1}
+    assert zero_visits(v, m, visits_per_stage(order)) == visits.get(schedule, m)
+    if schedule in ("gpipe", "breadth_first"):  # peak in flight: all micro-batches
+        assert peak_alive(order, np.full(p * v, 1 / v)).max() == pytest.approx(m)
+
+
+def test_kaplans_joint_law_is_the_published_one():
+    """L = [(N_c/N)^(α_N/α_D) + D_c/D]^α_D, with constants quoted from memory."""
+    from sim.scaling.loss_laws import power_sum_loss
+
+    params, tokens = 1.5e9, 3e10
+    published = ((6.4e13 / params) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103
+    assert power_sum_loss(params, tokens, KAPLAN) == pytest.approx(published, rel=1e-6)
+
+
+def test_kaplans_compute_optimal_exponents():
+    """N ~ C^0.73, B ~ C^0.24, S ~ C^0.03, which are all of C; and D ~ C^0.26 or so."""
+    law = get_law("kaplan-2020")
+    budgets = np.array([1.0, 10.0]) * PETAFLOP_DAY
+    batch = kaplan_batch(best_loss(budgets, law))
+    assert np.log10(batch[1] / batch[0]) == pytest.approx(0.24, abs=5e-3)
+    size, data = best_params(budgets, law), budgets / 6 / best_params(budgets, law)
+    assert np.log10(size[1] / size[0]) == pytest.approx(0.73)
+    assert np.log10(data[1] / data[0]) == pytest.approx(0.26, abs=0.011)
+    assert pytest.approx(1.0) == 0.73 + 0.24 + 0.03
+
+
+def test_kaplans_own_prefactor_of_data_is_not_that_of_his_model_size():
+    """4e10 tokens at a petaFLOP/s-day, where twice the compute over 6 N gives 2.2e10; we keep N."""
+    twice = 2 * compute_optimal(PETAFLOP_DAY, get_law("kaplan-2020")).tokens
+    assert twice == pytest.approx(2.2e10, rel=0.01)
+    assert 4e10 / twice == pytest.approx(1.8, abs=0.02)
+
+
+@pytest.mark.parametrize(("law", "data"), [("chinchilla-1", 0.50), ("chinchilla-2", 0.51), ("chinchilla-3", 0.54)])
+def test_chinchillas_exponents_of_data(law, data):
+    tokens = [compute_optimal(flop, get_law(law)).tokens for flop in (1e21, 1e22)]
+    assert np.log10(tokens[1] / tokens[0]) == pytest.approx(data, abs=5e-3)
+
+
+def test_muennighoffs_decays():
+    assert (TOKEN_DECAY, PARAM_DECAY) == (15.387756, 5.309743)
+
+
+@pytest.mark.parametrize(
+    ("law", "exponent"), [("zhang-2024", 0.47), ("bergsma-2025", 0.462), ("bergsma-2025-best", 0.383)]
+)
+def test_batches_grow_with_data_as_published(law, exponent):
+    batches = critical_batch(law, tokens=np.array([1e11, 1e12]))
+    assert np.log10(batches[1] / batches[0]) == pytest.approx(exponent)
+
+
+def test_llama3s_run_in_numbers():
+    """54 days, 16,384 GPUs, 419 failures of which 78 % hardware; a checkpoint of 1 MB to 4 GB a GPU."""
+    assert Failures().hardware_share == 0.78
+    assert 54 * 24 / (float(job_mtbf(16_384)) / 3600) == pytest.approx(419)
+    assert 1e6 < checkpoint_bytes(405e9) / 16_384 < 4e9
+
+
+@pytest.mark.parametrize(("gpu", "watts"), [("h100-sxm-80gb", 700), ("a100-sxm-80gb", 400)])
+def test_powers(gpu, watts):
+    assert GpuSpec.read(load_preset("gpus", gpu), gpu).max_power_w == watts
