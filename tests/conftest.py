@@ -1,6 +1,8 @@
 """What several test files share: where scenarios and measurements lie, and costs of stages made from plain numbers."""
 
 import csv
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,25 @@ def measurements():
     if not folder.is_dir():
         pytest.skip("no ../shared/published beside the repository: published measurements are not shipped with it")
     return folder
+
+
+@pytest.fixture(scope="session")
+def until_at_work():
+    """A function that waits until a process has computed for so long, however busy the machine is: then it is past
+    loading Python and its packages. [s]"""
+
+    def wait(process, cpu_s=1.3):
+        begun, times = time.monotonic(), Path(f"/proc/{process.pid}/stat")
+        while time.monotonic() < begun + 60 and process.poll() is None:
+            if not times.exists():  # not Linux
+                time.sleep(cpu_s)
+                return
+            user, system = times.read_text().rpartition(")")[2].split()[11:13]
+            if (int(user) + int(system)) / os.sysconf("SC_CLK_TCK") > cpu_s:
+                return
+            time.sleep(0.02)
+
+    return wait
 
 
 def make_costs(num_ranks, forward, backward, **given):

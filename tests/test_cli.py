@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -277,12 +276,12 @@ def heed_interrupts():
     ],
     ids=["estimate", "compare-schedules", "timeline"],
 )
-def test_interrupting_is_not_a_traceback(arguments):
+def test_interrupting_is_not_a_traceback(arguments, until_at_work):
     command = [sys.executable, "-m", "sim.cli", *arguments]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     )
-    time.sleep(1.5)
+    until_at_work(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -148,7 +147,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row):
+def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row, until_at_work):
     path = runs_file([run_row(id=str(i), global_batch_seqs=64 * (i + 1)) for i in range(400)])
     command = [sys.executable, "-m", "sim.cli", "validate", "--runs", str(path), "--every"]
 
@@ -158,7 +157,7 @@ def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row):
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     ) as running:
-        time.sleep(1.5)
+        until_at_work(running)
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
         assert running.returncode == 130
