@@ -195,11 +195,16 @@ def test_published_runs(measurements):
     poor = {}
     for source, (least, most) in MOST.items():
         precision = "bf16" if source == "DGX Cloud" else ""  # its 8-bit runs have larger errors
-        mine = [i.error for i in used if i.run.source.startswith(source) and precision in i.run.precision]
+        mine = [
+            i.error for i in used if i.run.source.startswith(source) and precision in i.run.precision and i.run.dense
+        ]
         mean = sum(map(abs, mine)) / max(len(mine), 1)
         if len(mine) < least or mean > most:
             poor[source] = (len(mine), mean)
     assert poor == {}
-    assert len(used) >= 1400
+    mixtures = [abs(item.error) for item in used if not item.run.dense]
+    assert len(mixtures) >= 150
+    assert sum(mixtures) / len(mixtures) < 0.23
+    assert len(used) >= 1550
     assert sum(item.fits is False for item in used) <= 12  # all of them ran
     assert 0.85 <= sum(item.covered for item in used) / len(used) <= 0.97
