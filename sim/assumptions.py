@@ -66,6 +66,12 @@ def stated_assumptions(
         often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"
         hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
         stated.append(f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}")
+    if model.num_experts:
+        travel = "beside another micro-batch's computation" if stack.overlap_experts else "while computation waits"
+        stated.append(
+            f"every expert gets as many tokens as any other; tokens travel {travel} (stack {stack.name!r}); the host "
+            "learns from the GPU how many come before it launches their multiplies"
+        )
     if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
         stated.append(
             f"sequences of {training.sequence_length:,} tokens exceed the model's {model.max_sequence_length:,}"

@@ -95,3 +95,8 @@ def test_shared_links_never_help(zero):
     plan = {"dp": 32, "ep": 32, "pp": 2, "zero_stage": zero}
     alone, together = (estimate(scenario(**plan), contention=each).step_time_s for each in (False, True))
     assert together >= alone * (1 - 1e-9)
+
+
+def test_an_answer_says_what_it_takes_of_routing():
+    said = " ".join(estimate(scenario(dp=8, ep=8)).assumptions)
+    assert "every expert gets as many tokens as any other; tokens travel while computation waits" in said
