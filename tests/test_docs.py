@@ -28,16 +28,22 @@ ELSEWHERE = {
 QUICK = ("validate --runs runs.csv --every",)
 """Commands of theirs that run here all the same."""
 SMALL = "scenarios/megatron-2021/39.1b.yaml"
+TINY = "scenarios/megatron-2021/1.7b.yaml"
 LIGHTER = {
     "--seeds 20": "--seeds 2",
     "--png schedules.png": "--png schedules.png --schedules 1f1b,zb_v",
     "compare-schedules scenarios/gpt3-175b-1024-a100.yaml": f"compare-schedules {SMALL}",
-    "--gpus 64..4096 --cp 1,2,4,8 --overlaps --save": "--gpus 1024 --overlaps --save",
-    "--gpus 64..4096 --objective": "--gpus 256..512 --objective",
-    "scenarios/gpt-1t-3072-a100.yaml --rules --sensitivity": f"{SMALL} --rules --sensitivity",
+    "--gpus 64..4096 --cp 1,2,4,8 --overlaps --save": "--gpus 1024 --save",
+    "--gpus 64..4096 --objective": "--gpus 512..1024 --objective",
+    "scenarios/gpt-1t-3072-a100.yaml --rules --sensitivity": f"{TINY} --rules --sensitivity",
     "bandwidth=25..800Gbit/s": "bandwidth=25..50Gbit/s",
     "--cp 1,2,4 --memory-limit": "--cp 1,2 --memory-limit",
     "simulate scenarios/gpt-1t-3072-a100.yaml --links": f"simulate {SMALL} --links",
+    "simulate scenarios/gpt-1t-3072-a100.yaml --link-down": f"simulate {SMALL} --link-down",
+    "search scenarios/gpt-1t-3072-a100.yaml --why own": f"search {TINY} --why own",
+    "search scenarios/gpt-1t-3072-a100.yaml -o": f"search {TINY} -o",
+    "search scenarios/gpt3-175b-4096-a100.yaml -o": f"search {TINY} -o",
+    "--sweep gpus=64..1024": "--sweep gpus=512,1024",
 }
 """Words of a command, and those that ask for less of the same; benchmarks/ and tests/search run the large ones."""
 HERE = {
