@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
@@ -105,7 +106,8 @@ def price_batches(
     plans, refusal = 0, InfeasiblePlan("there is no batch to price")
     for number, batch in enumerate(batches):
         training = scenario.training.replace(global_batch_size=batch)
-        given = scenario.replace(training=training, plan=ParallelPlan())
+        ep = expert_degree(scenario, batch)
+        given = scenario.replace(training=training, plan=ParallelPlan(ep=ep, dp=ep))
         result, table, fitting, whatever, bounded = None, None, _NONE, _NONE, _NONE
         try:
             result = search(given, gpus=gpus, top=1, confirm=1)
@@ -127,6 +129,14 @@ def price_batches(
     if not found:
         raise refusal
     return Prices(found, plans)
+
+
+def expert_degree(scenario: Scenario, batch: int) -> int:
+    """GPUs over which experts are dealt: as many of the scenario's, or of an NVLink domain's, as divide the batch."""
+    model, ep = scenario.model, scenario.plan.ep
+    if model.num_experts and ep == 1:
+        ep = gcd(model.num_experts, scenario.cluster.nvlink_domain_gpus)
+    return gcd(ep, batch)
 
 
 def confirm(prices: Prices, num_gpus: int, batch: int) -> tuple[Estimate | None, int]:

@@ -17,7 +17,7 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.scaling.goal import Goal
-from sim.scaling.prices import Prices, confirm, price_batches
+from sim.scaling.prices import Prices, confirm, expert_degree, price_batches
 from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run
 from sim.scaling.what_limits import limit_of, losses_of
@@ -196,6 +196,7 @@ def shortest(
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
     every = sorted({*wanted, *(size for batch in wanted for size in (ramp.batches_of(batch) if ramp else ()))})
     work = len(every) + MOST_POINTS
+    layered = layered and not scenario.model.num_experts
     prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
 
@@ -302,4 +303,7 @@ def _assumptions(scenario: Scenario, batches: Sequence[int], layered: bool) -> t
         + (", layered schedules by a bound" if layered else "")
         + "; the shown sizes run on the exact engine",
     ]
+    if scenario.model.num_experts:
+        ep = expert_degree(scenario, max(batches))
+        stated.append(f"experts dealt over {ep} GPUs; layered schedules are searched without experts only")
     return (*stated, *scenario.assumed)

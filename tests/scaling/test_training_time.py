@@ -149,6 +149,16 @@ def test_what_cannot_be():
         shortest(question(), GOAL, gpus=(64, 64), batches=(64,), terms=never, layered=False)
 
 
+def test_a_mixture_of_experts():
+    """Experts are dealt over a node's GPUs, which the answer says, and every plan shown fits."""
+    asked = question("superpod-h100", model="qwen3-30b-a3b", profile="h100", stack="megatron-core")
+    goal = goal_of(30.5e9, tokens=20e9, critical_batch=512 * 1024.0)
+    found = shortest(asked, goal, gpus=(32, 64), batches=(256,))
+    assert {point.answer.scenario.plan.ep for point in found.points} == {8}
+    assert all(point.answer.fits for point in found.points)
+    assert any("experts dealt over 8 GPUs" in said for said in found.assumptions)
+
+
 def test_batches_around_the_critical_one():
     sizes = default_batches(goal_of(1e9, tokens=2e10, critical_batch=2e6), 2048)
     assert sizes[0] == 32
