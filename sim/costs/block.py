@@ -180,13 +180,15 @@ def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Numb
     """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
 
     Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
+    What is recomputed and the gradients, which follow it at once, count as one.
     Where they may not (`ahead`: tensor-parallel ranks wait at every collective for the slowest of their hosts) nothing
     is gained.
     """
-    gaps = [np.maximum(0.0, host - sum(parts.values())) for parts, host in zip(passes, launches, strict=True)]
-    in_hand = np.maximum(0.0, sum(launches) - sum(sum(parts.values()) for parts in passes))
-    lead = np.where(ahead, in_hand, sum(gaps))
-    waits = [gap * lead / np.maximum(sum(gaps), 1e-30) for gap in gaps]
+    short = [host - sum(parts.values()) for parts, host in zip(passes, launches, strict=True)]
+    of_forward, of_backward = np.maximum(0.0, short[0]), np.maximum(0.0, short[1] + short[2])
+    in_hand = np.maximum(0.0, sum(short)) / np.maximum(of_forward + of_backward, 1e-30)
+    pooled = of_forward * in_hand, 0.0, of_backward * in_hand
+    waits = [np.where(ahead, some, np.maximum(0.0, own)) for some, own in zip(pooled, short, strict=True)]
     for parts, waited in zip(passes, waits, strict=True):
         if np.any(waited):
             parts[Part.HOST] = waited

@@ -22,8 +22,21 @@ def ones(program, members=2):
 
 
 @given(order=orders(STAGGERED, most_ranks=4), rng=rngs, blocks=st.booleans(), beside=st.booleans())
-def test_without_noise_staggered_steps_are_as_long_as_the_longest_ranks_own(order, rng, blocks, beside, random_costs):
+def test_without_noise_staggered_steps_are_no_longer_than_the_longest_ranks_own(
+    order, rng, blocks, beside, random_costs
+):
+    """Shorter only where ranks of very unequal work fall further apart, step by step, than within one."""
     program = build_program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
+    steps, exact = overlapping_steps(program, ones(program), 0.0, 3), run(program).step_time
+    assert (steps <= exact * (1 + 1e-9)).all()
+    assert steps[0] >= program.busy_per_rank().max() * (1 - 1e-9)
+    assert steps[0] >= 0.9 * exact
+
+
+@given(order=orders(STAGGERED, most_ranks=4), forward=st.floats(0.5, 2.0), backward=st.floats(0.5, 4.0))
+def test_without_noise_staggered_steps_of_equal_ranks_are_the_exact_step(order, forward, backward, costs_of):
+    stages = np.ones(order.num_stages)
+    program = build_program(order, costs_of(order.num_ranks, forward * stages, backward * stages))
     np.testing.assert_allclose(overlapping_steps(program, ones(program), 0.0, 3), run(program).step_time, rtol=1e-9)
 
 
