@@ -36,6 +36,10 @@ _FIRST_FLASH_YEAR = 2023
 """FlashAttention is of May 2022 (Dao et al. 2022, arXiv:2205.14135); training frameworks took it up by 2023."""
 EAGER_RATE = 0.54
 """Of the memory bandwidth, what eager kernels reach that are counted one by one: as fitted in stack aleph-alpha."""
+PIECEWISE_LAUNCH = {"kernel_launch": "50 us", "backward_launch": "60 us", "collective_launch": "50 us"}
+"""Where layers run in pieces, each with an autograd call of its own, so that tokens travel beside another micro-batch
+(NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py). Set on Megatron-Bridge's runs with 16
+experts a GPU and no CUDA graphs: 16 ms a layer in pieces (H100, B300), 9 ms without."""
 GRAPH_LAUNCH = "2 us"
 """Of a kernel inside a CUDA graph: assumed, the floor of kernel times."""
 _RELATIVES = r"Alpa|xFormers|SageMaker|metaseq|GPT-NeoX|HAI-LLM|MegaScale"
@@ -113,9 +117,7 @@ def _for_experts(row: Mapping[str, str], found: str) -> tuple[dict[str, Any], li
             "forward_setup": "0 s"
         }
     elif overlap and found == "megatron-core":
-        # Layers are run in pieces, each with an autograd call of its own (NVIDIA/Megatron-LM:megatron/core/models/
-        # common/model_chunk_schedule_plan.py): recipes without CUDA graphs take 16 ms a layer with it, 9 ms without.
-        changes |= {"kernel_launch": "50 us", "backward_launch": "60 us", "collective_launch": "50 us"}
+        changes |= PIECEWISE_LAUNCH
     return changes, inferred
 
 

@@ -28,9 +28,6 @@ class Held:
     def __add__(self, other: Held) -> Held:
         return Held(self.params + other.params, self.experts + other.experts)
 
-    def __sub__(self, other: Held) -> Held:
-        return Held(self.params - other.params, self.experts - other.experts)
-
     def __mul__(self, times: Number) -> Held:
         return Held(self.params * times, self.experts * times)
 

@@ -82,6 +82,8 @@ class StackSpec(Spec):
     overlap_experts: bool = False
     """Tokens go to their experts and back beside the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
+    routing_launches: NonNegativeFloat = 60.0
+    """Launches, forward, by which a router scores, chooses and counts, and the maps of tokens to experts are made."""
     launches_per_expert: NonNegativeFloat = 0.4
     """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
     that launches one multiply after the other."""

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Collective, Number, Operation, Phase, memory
-from sim.work.pieces import Cut, gather_in, linear, norms_of_block, reduce_out, residual
+from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
 
-ROUTING_KERNELS = (60, 40)
-"""Launches of softmax, choice, counting, the balance's loss and the maps that say which token goes where: forward,
-backward (router.py, moe_utils.py)."""
+BACKWARD_ROUTING = 2 / 3
+"""Launches of a router's backward over those of its forward: counting and the maps have none. Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     router_f, router_i, router_w = linear("router", to.own, model.num_experts, h, stack, w)
     # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
     scores = 4.0 * to.own * model.num_experts
-    choose_f = memory("routing", 6 * scores, ROUTING_KERNELS[0], sort="softmax")
-    choose_b = memory("routing backward", 6 * scores, ROUTING_KERNELS[1], sort="softmax")
+    choose_f = memory("routing", 6 * scores, stack.routing_launches, sort="softmax")
+    choose_b = memory("routing backward", 6 * scores, stack.routing_launches * BACKWARD_ROUTING, sort="softmax")
     launches = 1 + to.experts * (stack.fp8_launches_per_expert if cut.fp8 else stack.launches_per_expert)
     up_f, up_i, up_w, down_f, down_i, down_w = (
         replace(multiply, kernels=launches)
@@ -112,22 +111,16 @@ def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> 
 
 def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Experts for every token: one MLP, cut over the tensor-parallel group like any other."""
-    h, w, tokens, inner = model.hidden_size, cut.width, cut.tokens, model.shared_expert_intermediate_size / cut.tp
     if not model.shared_expert_intermediate_size:
         return BlockWork(Phase(), Phase(), Phase())
-    inputs = 2 if model.gated_mlp else 1
-    up_f, up_i, up_w = linear("shared expert up", tokens, inputs * inner, h, stack, w)
-    down_f, down_i, down_w = linear("shared expert down", tokens, h, inner, stack, w)
-    act_f = memory("shared expert's activation", w * tokens * inner * (inputs + 1), sort="activation")
-    act_b = memory("shared expert's activation backward", w * tokens * inner * (2 * inputs + 1), sort="activation")
-    add = memory("add shared expert", 3 * w * cut.norm_tokens * h, sort="add")
-    gate_f, gate_b = _shared_gate(w * cut.norm_tokens * h, model)
-    gather_f, gather_b = gather_in(cut, h, stack)
-    reduce_f, reduce_b = reduce_out(cut, h)
+    inner = mlp_between("shared expert", model.shared_expert_intermediate_size, model, stack, cut)
+    nbytes = cut.width * cut.norm_tokens * model.hidden_size
+    add = memory("add shared expert", 3 * nbytes, sort="add")
+    gate_f, gate_b = _shared_gate(nbytes, model)
     return BlockWork(
-        forward=Phase((up_f, act_f, down_f, *gate_f, add), gather_f + reduce_f),
-        input_grad=Phase((*gate_b, down_i, act_b, up_i, add), reduce_b + gather_b),
-        weight_grad=Phase((down_w, up_w)),
+        forward=inner.forward + Phase((*gate_f, add)),
+        input_grad=Phase(gate_b) + inner.input_grad + Phase((add,)),
+        weight_grad=inner.weight_grad,
     )
 
 

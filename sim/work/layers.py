@@ -23,9 +23,9 @@ from sim.work.pieces import (
     gradient_accumulation,
     key_value_width,
     linear,
+    mlp_between,
     norm_work,
     norms_of_block,
-    reduce_out,
     residual,
 )
 
@@ -101,25 +101,13 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, experts
 
 def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Norm, up (and gate), activation, down, residual."""
-    h, w, tokens = model.hidden_size, cut.width, cut.tokens
-    inner = model.intermediate_size / cut.tp
-    inputs = 2 if model.gated_mlp else 1
     norm_f, norm_b = norms_of_block(model, stack, cut)
     res_f, res_b = residual(model, stack, cut, model.mlp_bias)
-    up_f, up_i, up_w = linear("MLP up", tokens, inputs * inner, h, stack, w)
-    down_f, down_i, down_w = linear("MLP down", tokens, h, inner, stack, w)
-    unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
-    act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused, sort="activation")
-    # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
-    # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
-    back = 2 * inputs + 1 + model.mlp_bias + (4 if unfused > 1 and model.gated_mlp else 0)
-    act_b = memory("activation backward", w * tokens * inner * back, unfused + model.mlp_bias, sort="activation")
-    gather_f, gather_b = gather_in(cut, h, stack)
-    reduce_f, reduce_b = reduce_out(cut, h)
+    inner = mlp_between("MLP", model.intermediate_size, model, stack, cut)
     return BlockWork(
-        forward=Phase((norm_f, up_f, act_f, down_f, res_f), gather_f + reduce_f),
-        input_grad=Phase((res_b, down_i, act_b, up_i, norm_b), reduce_b + gather_b),
-        weight_grad=Phase((down_w, up_w)),
+        forward=Phase((norm_f,)) + inner.forward + Phase((res_f,)),
+        input_grad=Phase((res_b,)) + inner.input_grad + Phase((norm_b,)),
+        weight_grad=inner.weight_grad,
     )
 
 

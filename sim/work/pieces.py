@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import ModelSpec, StackSpec
-from sim.work.operations import Cause, Collective, Number, Operation, Phase, matmul, memory
+from sim.work.operations import BlockWork, Cause, Collective, Number, Operation, Phase, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 
 
@@ -140,6 +140,27 @@ def residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool) -> tuple[
     return (
         memory("dropout and residual", (7 * w + 1) * elements, kernels=3, sort="dropout"),
         memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2, sort="dropout"),
+    )
+
+
+def mlp_between(name: str, width: int, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
+    h, w, tokens, inner = model.hidden_size, cut.width, cut.tokens, width / cut.tp
+    inputs = 2 if model.gated_mlp else 1
+    up_f, up_i, up_w = linear(f"{name} up", tokens, inputs * inner, h, stack, w)
+    down_f, down_i, down_w = linear(f"{name} down", tokens, h, inner, stack, w)
+    unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
+    act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused, sort="activation")
+    # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
+    # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
+    back = 2 * inputs + 1 + model.mlp_bias + (4 if unfused > 1 and model.gated_mlp else 0)
+    act_b = memory("activation backward", w * tokens * inner * back, unfused + model.mlp_bias, sort="activation")
+    gather_f, gather_b = gather_in(cut, h, stack)
+    reduce_f, reduce_b = reduce_out(cut, h)
+    return BlockWork(
+        forward=Phase((up_f, act_f, down_f), gather_f + reduce_f),
+        input_grad=Phase((down_i, act_b, up_i), reduce_b + gather_b),
+        weight_grad=Phase((down_w, up_w)),
     )
 
 
