@@ -1,0 +1,235 @@
+"""Step times of many plans that run in one order, all at once: the exact engine's longest path over columns.
+
+What is timed here and what `estimate` says of one plan are the same but for two things, in which this is never more:
+a steady state that has not come in what is played, and repetitions that are no multiple of its period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.engines.dag import earliest_starts
+from sim.engines.timeline import step_end
+from sim.network.placement import hop_crosses_domains
+from sim.schedules import Order
+from sim.schedules.actions import B, F, I
+from sim.schedules.fold import ROUNDING, Fold
+from sim.search.columns import PlanTable
+from sim.search.order_facts import OrderFacts
+from sim.search.rank_kinds import RankKind, Ranks
+from sim.search.split_passes import FIRST, LAST, MIDDLE, Field, Passes
+
+Array = np.ndarray
+MOST_PLAYED = 3_000_000
+"""Actions times plans that are played at once."""
+DOUBLINGS, MOST_ACTIONS = 2, 40_000
+"""How often, and up to which length, more of an order is played to find its steady state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When what counts for the end of a step happens, over ranks (and their stages) and plans. [s]
+
+    begin, end : of each rank's first and last action.
+    start_last, end_last : of the last gradient action on each of its stages.
+    """
+
+    begin: Array
+    end: Array
+    start_last: Array
+    end_last: Array
+
+
+def step_times(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array) -> Array:
+    """Of plans that have this order.  [s]
+
+    times : repetitions that each plan's order leaves out.
+    """
+    row = field.row[plans]
+    one = field.variant.columns.num_chunks[row] == 1
+    # A rank with one chunk visits it anew for every micro-batch: `sim.costs.zero.zero_visits`.
+    visits = np.where(one, field.num_microbatches[row], facts.visits(times))
+    passes = field.passes(plans, visits)
+    table = codes_table(passes)
+    ends = _ends(field, facts, plans, times, passes, table)
+    return finished(field, ranks, facts, plans, table, ends, visits > 1)
+
+
+def codes_table(passes: Passes) -> Array:
+    """Seconds of every code of `OrderFacts.code`, over plans; updates take none. [s]"""
+    forward, backward, weight = passes.forward, passes.backward, passes.weight
+    return np.concatenate([forward, backward, backward - weight, weight, np.zeros_like(forward)])
+
+
+def sends_by_stage(field: Field, order: Order, plans: Array, passes: Passes) -> tuple[Array, Array]:
+    """Seconds of a send from each stage to the next, and to the one before; over plans. [s]"""
+    forward, backward = np.zeros((2, order.num_stages, len(plans)))
+    if order.num_ranks == 1:
+        return forward, backward
+    columns, cluster = field.variant.columns, field.scenario.cluster
+    row = field.row[plans]
+    width = np.minimum(columns.tp[row] * columns.cp[row] * columns.dp[row], cluster.nvlink_domain_gpus)
+    widths, which = np.unique(width, return_inverse=True)
+    here, there = order.rank_of_stage[:-1], order.rank_of_stage[1:]
+    within = (np.arange(1, order.num_stages) % (order.num_stages // order.copies) != 0) & (here != there)
+    crosses = np.stack(
+        [hop_crosses_domains(here, there, PlanTable(False, False, dp=int(each), pp=order.num_ranks), cluster)  # type: ignore[arg-type]
+         for each in widths], axis=1
+    )  # fmt: skip
+    seconds = np.where(crosses[:, which.ravel()], passes.far, passes.near) * within[:, np.newaxis]
+    forward[:-1], backward[1:] = seconds, seconds
+    return forward, backward
+
+
+def _ends(
+    field: Field, facts: OrderFacts, plans: Array, times: Array, passes: Passes, table: Array
+) -> Ends:
+    """Play the order for all plans, those that take the same times once."""
+    order = facts.order
+    sent = sends_by_stage(field, order, plans, passes)
+    blocks = field.overlap_p2p[plans] == 0
+    same = np.concatenate([table, *sent, blocks[np.newaxis], times[np.newaxis]])
+    _, first, column = np.unique(same, axis=1, return_index=True, return_inverse=True)
+    column = column.ravel()
+    batch = max(1, MOST_PLAYED // max(1, len(order)))
+    found = [
+        _played(facts, *(each[..., here] for each in (table, *sent, blocks, times)))
+        for here in (first[begin : begin + batch] for begin in range(0, len(first), batch))
+    ]
+    parts = (np.concatenate([getattr(each, name) for each in found], axis=-1) for name in Ends.__slots__)
+    return Ends(*(part[..., column] for part in parts))
+
+
+def _played(
+    facts: OrderFacts, table: Array, forward: Array, backward: Array, blocks: Array, times: Array, tries: int = 0
+) -> Ends:
+    order = facts.order
+    compute = table[facts.code]
+    sends = np.zeros_like(compute)
+    for chosen, seconds in ((order.kind == F, forward), ((order.kind == B) | (order.kind == I), backward)):
+        sends[chosen] = seconds[order.stage[chosen]]
+    release = compute + sends
+    occupy = np.where(blocks, release, compute)
+    if order.pair_needs is not None:  # what both of a pair give is there when both are done
+        pairs = np.flatnonzero(order.pair_needs >= 0)
+        release[pairs] += compute[pairs + 1]
+    start = earliest_starts(order, occupy, release)
+    later = np.zeros(len(times))
+    unsettled = np.zeros(len(times), dtype=bool)
+    if order.fold is not None:
+        length, seconds = _steady(order.fold, start)
+        busy = _block_seconds(facts, table, forward, backward, blocks)
+        unsettled = (length == 0) & (times > 0)
+        whole = times // np.maximum(length, 1) * (length > 0)
+        later = whole * seconds + (times - whole * length) * busy
+    ends = _of_interest(facts, start, start + occupy, later)
+    if unsettled.any() and tries < DOUBLINGS and len(order) <= MOST_ACTIONS:
+        longer = facts.bigger()
+        kept = order.fold.kept if longer.order.fold is None else longer.order.fold.kept  # type: ignore[union-attr]
+        here = np.flatnonzero(unsettled)
+        if longer.order.fold is not None:
+            left = times[here] - (kept - order.fold.kept) // order.fold.period  # type: ignore[union-attr]
+            here, left = here[left >= 0], left[left >= 0]
+            if len(here):
+                more = _played(longer, table[:, here], forward[:, here], backward[:, here], blocks[here], left, tries + 1)
+                for name in Ends.__slots__:
+                    getattr(ends, name)[..., here] = getattr(more, name)
+    return ends
+
+
+def _steady(fold: Fold, start: Array) -> tuple[Array, Array]:
+    """As `Fold.steady` of every column: (blocks, seconds) after which starts repeat; 0 where they do not yet."""
+    columns = start.shape[1]
+    length, seconds = np.zeros(columns, dtype=np.int64), np.zeros(columns)
+    if fold.seen <= fold.depth:
+        return length, seconds
+    starts = np.stack([start[fold.block(back)] for back in range(fold.seen)])
+    tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
+    for blocks in range(1, fold.seen - fold.depth + 1):
+        later = starts[: fold.depth] - starts[blocks : blocks + fold.depth]
+        here = (later.max(axis=(0, 1)) - later.min(axis=(0, 1)) <= tolerance) & (length == 0)
+        length[here], seconds[here] = blocks, later.mean(axis=(0, 1))[here]
+        if length.all():
+            break
+    return length, seconds
+
+
+def _block_seconds(facts: OrderFacts, table: Array, forward: Array, backward: Array, blocks: Array) -> Array:
+    """What the rank with the least work in it is busy for in a block that was left out. [s]"""
+    order = facts.order
+    assert order.fold is not None
+    busy = facts.block_counts @ table
+    here = order.fold.block(0)
+    for chosen, seconds in ((order.kind == F, forward), ((order.kind == B) | (order.kind == I), backward)):
+        sending = here[chosen[here]]
+        np.add.at(busy, order.rank[sending], seconds[order.stage[sending]] * blocks)
+    return np.asarray(busy.min(axis=0))
+
+
+def _of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> Ends:
+    """What the step's end is made of, with what was left out put in before what comes after it."""
+    order = facts.order
+
+    def at(values: Array, places: Array) -> Array:
+        chosen: Array = values[places]
+        if order.fold is not None:
+            after = places >= order.fold.cuts[order.rank[places]]
+            chosen = chosen + after[..., np.newaxis] * later
+        return chosen
+
+    last = facts.last_gradients
+    return Ends(
+        at(start, order.first[:-1]), at(end, order.first[1:] - 1), at(start, np.maximum(last, 0)),
+        at(end, np.maximum(last, 0)),
+    )  # fmt: skip
+
+
+def finished(
+    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, table: Array, ends: Ends, repeated: Array
+) -> Array:
+    """The step with all that follows the pipeline, as `sim.engines.timeline.finish_step` has it of one plan.  [s]"""
+    order, kinds = facts.order, facts.rank_kinds
+    each = {kind: ranks.once(kind, plans, repeated) for kind in dict.fromkeys(kinds)}
+    reduce, tail, gather, update, params = (
+        np.stack([getattr(each[kind], name) for kind in kinds])
+        for name in ("reduce", "tail", "gather", "update", "params")
+    )
+    share = ranks.hidden_share(plans, params.mean(axis=0), reduce.mean(axis=0))
+    done = ends.end - ends.begin if field.variant.schedule.staggered else ends.end
+    exposed = reduce
+    beside = field.overlap_reduce[plans]
+    if beside.any() and reduce.any():
+        after = _reduced(ranks, facts, field, plans, params, reduce, tail, ends) - ends.end
+        exposed = reduce - beside * share * np.clip(reduce - after, 0.0, reduce)
+    waits = gather
+    if field.overlap_gather[plans].any() and gather.any():
+        window = facts.before_last_gather @ table
+        waits = gather - field.overlap_gather[plans] * share * np.minimum(gather, window)
+    tied: Array = np.zeros(len(plans))
+    if order.rank_of_stage[0] != order.rank_of_stage[facts.per_copy - 1]:
+        tied = ranks.tied(plans)
+    return np.asarray(step_end(done + exposed, tied, update + waits) + field.scenario.stack.step_setup_s)
+
+
+def _reduced(
+    ranks: Ranks, facts: OrderFacts, field: Field, plans: Array, params: Array, reduce: Array, tail: Array, ends: Ends
+) -> Array:
+    """When each rank's reductions beside its backwards are done: `sim.engines.timeline.reductions` over plans. [s]"""
+    order = facts.order
+    chunks = facts.per_copy / order.num_ranks
+    layout = field.variant.columns.layout[field.row[plans]]
+    of_stage = np.empty((3, len(plans)))
+    for number, kind in ((FIRST, (1, 0)), (MIDDLE, (0, 0)), (LAST, (0, 1))):
+        heads = 1 if facts.per_copy == 1 else kind[1]
+        held, _ = ranks.held(RankKind(1.0 / chunks, kind[0], heads, False))
+        of_stage[number] = held.params[layout]
+    free = np.full(reduce.shape, -np.inf)
+    for turn in range(facts.last_gradients.shape[1]):
+        there = facts.last_gradients[:, turn] >= 0
+        stage = order.stage[facts.last_gradients[there, turn]]
+        duration = reduce[there] * of_stage[facts.kind_of_stage[stage]] / params[there]
+        begin = np.maximum(free[there], ends.start_last[there, turn])
+        free[there] = np.maximum(begin + duration, ends.end_last[there, turn] + np.minimum(tail[there], duration))
+    return free
