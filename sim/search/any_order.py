@@ -26,7 +26,7 @@ def bound_s(field: Field, ranks: Ranks) -> Array:
     """Of all plans of a field.  [s]"""
     chosen = field.variant.schedule
     plans = np.arange(len(field))
-    if is_file(chosen.name):  # its stages may be dealt unevenly
+    if is_file(chosen.name) or not len(field):  # its stages may be dealt unevenly
         return np.zeros(len(field))
     row, columns = field.row, field.variant.columns
     pp, chunks, copies = columns.pp[row], columns.num_chunks[row], chosen.copies
@@ -40,18 +40,15 @@ def bound_s(field: Field, ranks: Ranks) -> Array:
     stages = chunks * copies
     alone = field.alone[row]
 
-    begins = RankKind(float(copies), 1, 0, True)
-    middle = RankKind(float(copies), 0, 0, False)
-    last = RankKind(float(copies), 0, 1, False)
-    repeated = np.ones(len(field), dtype=bool)
-    once = [ranks.once(kind, plans, repeated) for kind in (begins, middle, last)]
-    reduce = [np.where(field.overlap_reduce, 0.0, part.reduce) for part in once]
+    once = _OnceAStep(field, ranks, float(copies), plans)
+    reduce = [np.where(field.overlap_reduce, 0.0, part) for part in once.least("reduce")]
+    gather = [np.where(field.overlap_gather & (not chosen.asynchronous), 0.0, part) for part in once.least("gather")]
+    update = [part + waits for part, waits in zip(once.least("update"), gather, strict=True)]
     embedding, head = (
         each * (whole[kind] + (stages - 1) * least) + part for kind, part in ((FIRST, reduce[0]), (LAST, reduce[2]))
     )
     if chosen.asynchronous:  # a rank's update stands in its order, and nothing hides the gather
-        updates = [part.update + part.gather for part in once]
-        period = np.maximum(embedding + updates[0], np.where(alone, 0.0, head + updates[2]))
+        period = np.maximum(embedding + update[0], np.where(alone, 0.0, head + update[2]))
         return np.asarray(period + field.scenario.stack.step_setup_s)
     pipeline = np.where(alone, embedding, np.maximum(embedding, head))
     if not chosen.staggered:
@@ -65,6 +62,50 @@ def bound_s(field: Field, ranks: Ranks) -> Array:
         # Weight gradients may all come after the last input gradient.
         inner = np.maximum(work + reduce[1], work - each * stages * passes.weight.max(axis=0) + drain)
         pipeline = np.maximum(pipeline, np.where(before > 0, fill + inner, 0.0))
-    gathers = [np.where(field.overlap_gather, 0.0, part.gather) for part in once]
-    update = np.maximum(once[0].update + gathers[0], np.where(pp > 2, once[1].update + gathers[1], 0.0))
-    return np.asarray(pipeline + update + field.scenario.stack.step_setup_s)
+    updated = np.maximum(update[0], np.where(pp > 2, update[1], 0.0))
+    return np.asarray(pipeline + updated + field.scenario.stack.step_setup_s)
+
+
+def least_memory(field: Field, ranks: Ranks) -> Array:
+    """What the fullest GPU of every plan cannot do with, whatever the order: one micro-batch on one stage.  [bytes]"""
+    plans = np.arange(len(field))
+    chosen = field.variant.schedule
+    if is_file(chosen.name) or not len(field):
+        return np.zeros(len(field))
+    copies, single = float(chosen.copies), field.variant.columns.pp[field.row] == 1
+
+    def needed(kind: RankKind, stage: int) -> Array:
+        alive = np.zeros((3, 1), dtype=np.int64)
+        alive[stage] = 1
+        return ranks.memory(kind, plans, alive, int(stage == LAST))
+
+    both = needed(RankKind(copies, 1, 1, True), FIRST)
+    ends = [needed(RankKind(copies, 1, 0, True), FIRST), needed(RankKind(copies, 0, 1, False), LAST)]
+    return np.asarray(np.where(single, both, np.maximum(*(np.minimum(each, both) for each in ends))))
+
+
+class _OnceAStep:
+    """Of the rank with the embedding, of one without, and of the rank with the head: the least each can take.
+
+    Where a rank holds several stages that with the embedding may hold the head too, and so may one without.
+    """
+
+    def __init__(self, field: Field, ranks: Ranks, copies: float, plans: Array) -> None:
+        repeated = np.ones(len(plans), dtype=bool)
+        kinds = (
+            RankKind(copies, 1, 0, True), RankKind(copies, 0, 0, False), RankKind(copies, 0, 1, False),
+            RankKind(copies, 1, 1, True),
+        )  # fmt: skip
+        self._first, self._middle, self._last, self._both = (ranks.once(kind, plans, repeated) for kind in kinds)
+        self._single = field.variant.columns.pp[field.row] == 1
+
+    def least(self, name: str) -> tuple[Array, Array, Array]:
+        """Seconds of one part for each of the three. [s]"""
+        first, middle, last, both = (
+            getattr(part, name) for part in (self._first, self._middle, self._last, self._both)
+        )
+        return (
+            np.where(self._single, both, np.minimum(first, both)),
+            np.minimum(middle, last),
+            np.where(self._single, both, np.minimum(last, both)),
+        )

@@ -24,8 +24,8 @@ from sim.search.split_passes import FIRST, LAST, MIDDLE, Field, Passes
 Array = np.ndarray
 MOST_PLAYED = 3_000_000
 """Actions times plans that are played at once."""
-DOUBLINGS, MOST_ACTIONS = 2, 40_000
-"""How often, and up to which length, more of an order is played to find its steady state."""
+MOST_ACTIONS = 50_000
+"""Up to which length more of an order is played to find its steady state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,86 @@ class Ends:
     end_last: Array
 
 
-def step_times(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array) -> Array:
-    """Of plans that have this order.  [s]
+def period_s(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array) -> Array:
+    """Time from batch to batch that an order without a flush cannot go below: what its busiest rank does.  [s]
+
+    As `sim.engines.timeline.finish_step` has it of one plan; no more of a reduction is hidden than in that time.
+    """
+    row = field.row[plans]
+    passes = field.passes(plans, field.num_microbatches[row])  # these hold one chunk a rank
+    each = field.num_microbatches[row]
+    busy = each * (passes.forward + passes.backward)
+    periods, exposed = [], []
+    of_kind = {kind: ranks.once(kind, plans, each > 1) for kind in dict.fromkeys(facts.rank_kinds)}
+    params, reduce = (
+        np.mean([getattr(of_kind[kind], name) for kind in facts.rank_kinds], axis=0) for name in ("params", "reduce")
+    )
+    share = ranks.hidden_share(plans, params, reduce)
+    beside = field.overlap_reduce[plans]
+    for kind, part in of_kind.items():
+        stage = FIRST if kind.firsts else LAST if kind.lasts else MIDDLE
+        update = part.update + part.gather + np.where(beside, 0.0, part.reduce)
+        periods.append(busy[stage] + facts.updates * update)
+        exposed.append(np.where(beside, facts.updates * part.reduce, 0.0))
+    period = np.max(periods, axis=0)
+    rest = np.max([each - share * np.minimum(each, period) for each in exposed], axis=0)
+    return np.asarray(period + rest + field.scenario.stack.step_setup_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What plans that have one order take, over codes or stages, and plans. [s]
+
+    table : of every code of `OrderFacts.code`.
+    forward, backward : a send from each stage to the next, and to the one before.
+    blocks : whether sends keep the sender.
+    times : repetitions that are left out.
+    """
+
+    table: Array
+    forward: Array
+    backward: Array
+    blocks: Array
+    times: Array
+
+    def take(self, plans: Array) -> Columns:
+        """Some of the plans."""
+        return Columns(*(getattr(self, name)[..., plans] for name in Columns.__slots__))
+
+    def leaving_out(self, times: int) -> Columns:
+        """With another number of repetitions left out."""
+        return Columns(self.table, self.forward, self.backward, self.blocks, np.full(len(self.times), times))
+
+    def sends(self, order: Order) -> Array:
+        """Of every action. [s]"""
+        seconds = np.zeros((len(order), len(self.times)))
+        for chosen, each in ((order.kind == F, self.forward), ((order.kind == B) | (order.kind == I), self.backward)):
+            seconds[chosen] = each[order.stage[chosen]]
+        return seconds
+
+    def seconds(self, facts: OrderFacts) -> tuple[Array, Array]:
+        """Of every action how long it occupies its rank, and when its result arrives, as of Program. [s]"""
+        order = facts.order
+        compute = self.table[facts.code]
+        release = compute + self.sends(order)
+        occupy = np.where(self.blocks, release, compute)
+        if order.pair_needs is not None:  # what both of a pair give is there when both are done
+            pairs = np.flatnonzero(order.pair_needs >= 0)
+            release[pairs] += compute[pairs + 1]
+        return occupy, release
+
+    def block_seconds(self, facts: OrderFacts) -> Array:
+        """What the rank with the least to do in a block that is left out is busy for. [s]"""
+        order = facts.order
+        assert order.fold is not None
+        busy = facts.block_counts @ self.table
+        here = order.fold.block(0)
+        np.add.at(busy, order.rank[here], self.sends(order)[here] * self.blocks)
+        return np.asarray(busy.min(axis=0))
+
+
+def step_times(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array) -> tuple[Array, Array]:
+    """Of plans that have this order [s]; and of which of them it is exact, and not a time that they cannot go below.
 
     times : repetitions that each plan's order leaves out.
     """
@@ -53,8 +131,8 @@ def step_times(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, time
     visits = np.where(one, field.num_microbatches[row], facts.visits(times))
     passes = field.passes(plans, visits)
     table = codes_table(passes)
-    ends = _ends(field, facts, plans, times, passes, table)
-    return finished(field, ranks, facts, plans, table, ends, visits > 1)
+    ends, exact = _ends(field, facts, plans, times, passes, table)
+    return finished(field, ranks, facts, plans, table, ends, visits > 1), exact
 
 
 def codes_table(passes: Passes) -> Array:
@@ -85,58 +163,47 @@ def sends_by_stage(field: Field, order: Order, plans: Array, passes: Passes) -> 
 
 def _ends(
     field: Field, facts: OrderFacts, plans: Array, times: Array, passes: Passes, table: Array
-) -> Ends:
+) -> tuple[Ends, Array]:
     """Play the order for all plans, those that take the same times once."""
-    order = facts.order
-    sent = sends_by_stage(field, order, plans, passes)
-    blocks = field.overlap_p2p[plans] == 0
-    same = np.concatenate([table, *sent, blocks[np.newaxis], times[np.newaxis]])
+    sent = sends_by_stage(field, facts.order, plans, passes)
+    columns = Columns(table, *sent, ~field.overlap_p2p[plans], times)
+    same = np.concatenate([table, *sent, columns.blocks[np.newaxis], times[np.newaxis]])
     _, first, column = np.unique(same, axis=1, return_index=True, return_inverse=True)
+    batch = max(1, MOST_PLAYED // max(1, len(facts.order)))
+    found = [_played(facts, columns.take(first[begin : begin + batch])) for begin in range(0, len(first), batch)]
+    parts = (np.concatenate([getattr(each, name) for each, _ in found], axis=-1) for name in Ends.__slots__)
     column = column.ravel()
-    batch = max(1, MOST_PLAYED // max(1, len(order)))
-    found = [
-        _played(facts, *(each[..., here] for each in (table, *sent, blocks, times)))
-        for here in (first[begin : begin + batch] for begin in range(0, len(first), batch))
-    ]
-    parts = (np.concatenate([getattr(each, name) for each in found], axis=-1) for name in Ends.__slots__)
-    return Ends(*(part[..., column] for part in parts))
+    return Ends(*(part[..., column] for part in parts)), np.concatenate([exact for _, exact in found])[column]
 
 
-def _played(
-    facts: OrderFacts, table: Array, forward: Array, backward: Array, blocks: Array, times: Array, tries: int = 0
-) -> Ends:
+def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
+    """As `sim.engines.steady.play_folded`; where all plans leave out as much as the order itself, and more of it is not
+    too long to be played, exact."""
     order = facts.order
-    compute = table[facts.code]
-    sends = np.zeros_like(compute)
-    for chosen, seconds in ((order.kind == F, forward), ((order.kind == B) | (order.kind == I), backward)):
-        sends[chosen] = seconds[order.stage[chosen]]
-    release = compute + sends
-    occupy = np.where(blocks, release, compute)
-    if order.pair_needs is not None:  # what both of a pair give is there when both are done
-        pairs = np.flatnonzero(order.pair_needs >= 0)
-        release[pairs] += compute[pairs + 1]
+    occupy, release = columns.seconds(facts)
     start = earliest_starts(order, occupy, release)
-    later = np.zeros(len(times))
-    unsettled = np.zeros(len(times), dtype=bool)
-    if order.fold is not None:
-        length, seconds = _steady(order.fold, start)
-        busy = _block_seconds(facts, table, forward, backward, blocks)
-        unsettled = (length == 0) & (times > 0)
-        whole = times // np.maximum(length, 1) * (length > 0)
-        later = whole * seconds + (times - whole * length) * busy
-    ends = _of_interest(facts, start, start + occupy, later)
-    if unsettled.any() and tries < DOUBLINGS and len(order) <= MOST_ACTIONS:
-        longer = facts.bigger()
-        kept = order.fold.kept if longer.order.fold is None else longer.order.fold.kept  # type: ignore[union-attr]
-        here = np.flatnonzero(unsettled)
-        if longer.order.fold is not None:
-            left = times[here] - (kept - order.fold.kept) // order.fold.period  # type: ignore[union-attr]
-            here, left = here[left >= 0], left[left >= 0]
-            if len(here):
-                more = _played(longer, table[:, here], forward[:, here], backward[:, here], blocks[here], left, tries + 1)
-                for name in Ends.__slots__:
-                    getattr(ends, name)[..., here] = getattr(more, name)
-    return ends
+    end = start + occupy
+    exact = np.ones(len(columns.times), dtype=bool)
+    if order.fold is None:
+        return _of_interest(facts, start, end, np.zeros(len(exact))), exact
+    length, seconds = _steady(order.fold, start)
+    rest = np.where(length > 0, columns.times % np.maximum(length, 1), columns.times)
+    later = (columns.times - rest) // np.maximum(length, 1) * seconds + rest * columns.block_seconds(facts)
+    ends = _of_interest(facts, start, end, later)
+    exact = rest == 0
+    if (columns.times == order.fold.times).all():
+        for number in np.unique(rest[~exact]).tolist():
+            here = np.flatnonzero((rest == number) & ~exact)
+            unsettled = length[here[0]] == 0
+            kept = 2 * order.fold.kept if unsettled else order.fold.kept + number * order.fold.period
+            if 2 * kept * facts.actions_a_microbatch > MOST_ACTIONS:
+                continue
+            longer = OrderFacts(order.fold.rebuild(kept), facts.floating)
+            left = 0 if longer.order.fold is None else longer.order.fold.times
+            more, exact[here] = _played(longer, columns.take(here).leaving_out(left))
+            for name in Ends.__slots__:
+                getattr(ends, name)[..., here] = getattr(more, name)
+    return ends, exact
 
 
 def _steady(fold: Fold, start: Array) -> tuple[Array, Array]:
@@ -154,18 +221,6 @@ def _steady(fold: Fold, start: Array) -> tuple[Array, Array]:
         if length.all():
             break
     return length, seconds
-
-
-def _block_seconds(facts: OrderFacts, table: Array, forward: Array, backward: Array, blocks: Array) -> Array:
-    """What the rank with the least work in it is busy for in a block that was left out. [s]"""
-    order = facts.order
-    assert order.fold is not None
-    busy = facts.block_counts @ table
-    here = order.fold.block(0)
-    for chosen, seconds in ((order.kind == F, forward), ((order.kind == B) | (order.kind == I), backward)):
-        sending = here[chosen[here]]
-        np.add.at(busy, order.rank[sending], seconds[order.stage[sending]] * blocks)
-    return np.asarray(busy.min(axis=0))
 
 
 def _of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> Ends:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, U, W
+from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import ALIVE, visits_per_stage, weight_versions
 from sim.search.rank_kinds import RankKind
 from sim.search.split_passes import FIRST, LAST, MIDDLE
@@ -83,7 +83,10 @@ class OrderFacts:
         for rank, kind in enumerate(self.rank_kinds):
             here = order.of_rank(rank)
             logits = int(np.cumsum(of_head[here]).max(initial=0))
-            alike.setdefault((kind, logits, int(versions[rank])), []).append(_largest(np.cumsum(counts[:, here], axis=1)))
+            # Where another forward follows, more is kept after that.
+            peaks = np.append(order.kind[here][1:] != F, True)
+            kept = _largest(np.cumsum(counts[:, here], axis=1)[:, peaks])
+            alike.setdefault((kind, logits, int(versions[rank])), []).append(kept)
         return tuple(
             Moments(kind, _largest(np.concatenate(each, axis=1)), logits, number)
             for (kind, logits, number), each in alike.items()
@@ -149,15 +152,11 @@ class OrderFacts:
         order = self.order
         return float(order.weight[order.kind == U].sum()) / order.num_ranks
 
-    def bigger(self) -> OrderFacts:
-        """With twice as many micro-batches in its arrays."""
-        assert self.order.fold is not None
-        return OrderFacts(self.order.fold.rebuild(2 * self.order.fold.kept), self.floating)
-
-
-def splits(order: Order) -> bool:
-    """Whether weight gradients are apart from input gradients."""
-    return bool((order.kind == W).any())
+    @property
+    def actions_a_microbatch(self) -> float:
+        """How many actions the arrays hold for each micro-batch in them."""
+        fold = self.order.fold
+        return len(self.order) / (self.order.num_microbatches if fold is None else fold.kept)
 
 
 def _largest(points: Array) -> Array:
