@@ -60,7 +60,8 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
         units = microbatches * unit
         return make_order(name, rows, num_ranks * num_chunks * chosen.copies, units, copies=chosen.copies)
 
-    period = 0 if chosen.period is None else chosen.period(num_ranks, num_chunks, **given)
+    sizes = {option: value for option, value in given.items() if option != "candidate"}
+    period = 0 if chosen.period is None else chosen.period(num_ranks, num_chunks, **sizes)
 
     def part(keep: int) -> Order:
         """The order with about `keep` micro-batches in its arrays, and the rest folded."""

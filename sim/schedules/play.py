@@ -26,12 +26,12 @@ def play(needs: IntArray, pair_needs: IntArray | None, first: IntArray) -> tuple
     """
     also = np.full(len(needs), -1) if pair_needs is None else pair_needs
     if len(first) > WIDE:
-        return _by_levels(needs, also, first)
+        return by_levels(needs, also, first)
     return _by_ranks(needs, also, first), None
 
 
-def _by_levels(needs: IntArray, also: IntArray, first: IntArray) -> tuple[IntArray, IntArray]:
-    """All ranks at once, one action each if what it needs is done."""
+def by_levels(needs: IntArray, also: IntArray, first: IntArray) -> tuple[IntArray, IntArray]:
+    """As `play`: all ranks at once, one action each if what it needs is done."""
     position, end = first[:-1].copy(), first[1:]
     done = np.zeros(len(needs) + 2, dtype=bool)
     done[-1] = True  # what needs nothing needs number −1

@@ -27,6 +27,7 @@ OPTIONS = {
     "slices": "plan.sequence_slices",
     "batches": "batches",
     "times": "times",
+    "candidate": "candidate",
 }
 """What a schedule may take besides its sizes, and the field that sets it."""
 
@@ -43,6 +44,9 @@ class Schedule:
     options : keywords that the generator takes besides its sizes, of OPTIONS.
     requirement : (num_ranks, num_chunks, num_microbatches) -> what is wrong with them, or None.
     period : (num_ranks, num_chunks, **options) -> micro-batches after which the order repeats; None: it does not.
+    candidates : of a schedule that chooses its order by what things take, (num_ranks, num_chunks, num_microbatches) ->
+        rows from which it chooses; where weight gradients are apart, it places these elsewhere but changes nothing
+        else, and no rank keeps more. Option `candidate` asks for one of them.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Schedule:
     options: tuple[str, ...]
     requirement: Callable[[int, int, int], str | None]
     period: Callable[..., int] | None
+    candidates: tuple[Callable[[int, int, int], list[Row]], ...] = ()
 
     @property
     def interleaves(self) -> bool:
@@ -80,6 +85,7 @@ def schedule(
     delay: int | None = None,
     requirement: Callable[[int, int, int], str | None] = lambda p, v, m: None,
     period: Callable[..., int] | None = None,
+    candidates: tuple[Callable[[int, int, int], list[Row]], ...] = (),
 ) -> Callable[[Any], Any]:
     """Register a generator under `name`; the first line of its docstring is its summary.
 
@@ -89,15 +95,18 @@ def schedule(
         Short for chunks="many".
     whole : bool
         The function gives the actions of all ranks at once.
-    chunks, copies, staggered, asynchronous, delay, requirement, period
+    chunks, copies, staggered, asynchronous, delay, requirement, period, candidates
         As in `Schedule`.
     """
 
     def register(generator: Any) -> Any:
         summary = (generator.__doc__ or "").strip().partition("\n")[0]
         options = tuple(option for option in OPTIONS if option in inspect.signature(generator).parameters)
+        options += ("candidate",) * bool(candidates)
 
-        def rows(p: int, v: int, m: int, **given: Any) -> list[Row]:
+        def rows(p: int, v: int, m: int, candidate: int | None = None, **given: Any) -> list[Row]:
+            if candidate is not None:
+                return candidates[candidate](p, v, m)
             if whole:
                 return [as_row(row) for row in generator(p, v, m, **given)]
             return [as_row(generator(rank, p, v, m, **given)) for rank in range(p)]
@@ -114,6 +123,7 @@ def schedule(
             options,
             requirement,
             period,
+            candidates,
         )
         for forget in _ON_REGISTER:
             forget()

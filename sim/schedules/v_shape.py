@@ -32,14 +32,25 @@ def _down_and_up(rank: int, num_ranks: int, num_microbatches: int) -> Row:
     return numbered(steps, num_microbatches)
 
 
-@schedule("zb_v", chunks=2, whole=True, staggered=True, period=lambda p, v, times=None: 1)
+def _all_down_and_up(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
+    return [_down_and_up(rank, num_ranks, num_microbatches) for rank in range(num_ranks)]
+
+
+@schedule(
+    "zb_v",
+    chunks=2,
+    whole=True,
+    staggered=True,
+    period=lambda p, v, times=None: 1,
+    candidates=(_all_down_and_up,),
+)
 def zb_v(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Zero bubble at 1F1B's memory, where forward, input gradient and weight gradient take equally long.
 
     Qi et al. 2024, arXiv:2405.15362, section 3; order as PyTorch's `ScheduleZBVZeroBubble`, with weight gradients
     placed by what things take where that is given. 2p chunks alive on every rank, as much as p micro-batches of both.
     """
-    rows = [_down_and_up(rank, num_ranks, num_microbatches) for rank in range(num_ranks)]
+    rows = _all_down_and_up(num_ranks, num_chunks, num_microbatches)
     return rows if times is None else place_weight_gradients(rows, 2 * num_ranks, num_microbatches, times)
 
 
@@ -106,26 +117,48 @@ def _repeat(rank: int, num_ranks: int, num_microbatches: int, times: tuple[int, 
     )
 
 
-def _v(num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int], times: Times | None) -> list[Row]:
+HALF, MIN = (2, 1, 2, 1), (1, 1, 1, 1)
+"""Steps of `_block`."""
+
+
+def _blocks(num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int]) -> list[Row]:
     block = _block(num_ranks, steps)
-    rows = [_repeat(rank, num_ranks, num_microbatches, block[rank]) for rank in range(num_ranks)]
+    return [_repeat(rank, num_ranks, num_microbatches, block[rank]) for rank in range(num_ranks)]
+
+
+def _v(num_ranks: int, num_microbatches: int, steps: tuple[int, int, int, int], times: Times | None) -> list[Row]:
+    rows = _blocks(num_ranks, num_microbatches, steps)
     return place_weight_gradients(rows, 2 * num_ranks, num_microbatches, times or EQUAL)
 
 
-@schedule("v_half", chunks=2, whole=True, staggered=True, period=lambda p, v, times=None: 1)
+@schedule(
+    "v_half",
+    chunks=2,
+    whole=True,
+    staggered=True,
+    period=lambda p, v, times=None: 1,
+    candidates=(lambda p, v, m: _blocks(p, m, HALF),),
+)
 def v_half(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Half of 1F1B's activations for about half of its bubble.
 
     Qi et al. 2024, arXiv:2405.15362, section 3.3: there and back, a rank further on is three units later.
     """
-    return _v(num_ranks, num_microbatches, (2, 1, 2, 1), times)
+    return _v(num_ranks, num_microbatches, HALF, times)
 
 
-@schedule("v_min", chunks=2, whole=True, staggered=True, period=lambda p, v, times=None: 1)
+@schedule(
+    "v_min",
+    chunks=2,
+    whole=True,
+    staggered=True,
+    period=lambda p, v, times=None: 1,
+    candidates=(lambda p, v, m: _blocks(p, m, MIN),),
+)
 def v_min(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """A third of 1F1B's activations for about two thirds of its bubble.
 
     Qi et al. 2024, arXiv:2405.15362, section 3.3: there and back, a rank further on is two units later. Where forward,
     input gradient and weight gradient take unequal times its blocks no longer fit together and it slows down.
     """
-    return _v(num_ranks, num_microbatches, (1, 1, 1, 1), times)
+    return _v(num_ranks, num_microbatches, MIN, times)

@@ -1,8 +1,10 @@
 """Pipelines through which micro-batches come from both ends, or go to and fro, played as early as they can."""
 
+from functools import lru_cache
+
 from sim.schedules.actions import Row
 from sim.schedules.listing import Times, at_work, play
-from sim.schedules.order import make_order
+from sim.schedules.order import Order, make_order
 from sim.schedules.registry import schedule
 
 
@@ -30,7 +32,41 @@ def _even_chunks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str 
     return None
 
 
-@schedule("hanayo", chunks="many", whole=True, requirement=_even_chunks, period=lambda p, v, times=None: p)
+def _home(num_ranks: int, num_chunks: int) -> list[int]:
+    """Which rank holds each stage of a wave."""
+    return [*range(num_ranks), *reversed(range(num_ranks))] * (num_chunks // 2)
+
+
+@lru_cache(maxsize=4)
+def _waves(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
+    """Waves of num_ranks micro-batches."""
+    return play(_home(num_ranks, num_chunks), 1, num_microbatches, lambda stage: num_ranks)
+
+
+@lru_cache(maxsize=4)
+def _eager(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]:
+    """Forwards ahead of the waves."""
+    home = _home(num_ranks, num_chunks)
+    ahead = [-(-2 * (len(home) - stage) // num_chunks) for stage in range(len(home))]
+    return play(home, 1, num_microbatches, lambda stage: ahead[stage], forward_first=True)
+
+
+@lru_cache(maxsize=2)
+def _orders(num_ranks: int, num_chunks: int, num_microbatches: int) -> tuple[tuple[list[Row], Order], ...]:
+    """Both, ready to be timed."""
+    size = (num_ranks, num_chunks, num_microbatches)
+    both = _waves(*size), _eager(*size)
+    return tuple((rows, make_order("", rows, num_ranks * num_chunks, num_microbatches)) for rows in both)
+
+
+@schedule(
+    "hanayo",
+    chunks="many",
+    whole=True,
+    requirement=_even_chunks,
+    period=lambda p, v, times=None: p,
+    candidates=(_waves, _eager),
+)
 def hanayo(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times | None = None) -> list[Row]:
     """Waves: micro-batches go down the ranks and come back, num_chunks/2 times; one copy of the weights.
 
@@ -38,11 +74,7 @@ def hanayo(num_ranks: int, num_chunks: int, num_microbatches: int, times: Times 
     micro-batches alive on each chunk. Where backwards take longer, waves of p micro-batches leave gaps; then forwards
     may go ahead of them instead.
     """
-    there, back = list(range(num_ranks)), list(reversed(range(num_ranks)))
-    home = (there + back) * (num_chunks // 2)
-    waves = play(home, 1, num_microbatches, lambda stage: num_ranks)
+    size = (num_ranks, num_chunks, num_microbatches)
     if times is None:
-        return waves
-    ahead = [-(-2 * (len(home) - stage) // num_chunks) for stage in range(len(home))]
-    eager = play(home, 1, num_microbatches, lambda stage: ahead[stage], forward_first=True)
-    return min((waves, eager), key=lambda rows: at_work(make_order("", rows, len(home), num_microbatches), times)[1])
+        return _waves(*size)
+    return min(_orders(*size), key=lambda each: at_work(each[1], times)[1])[0]

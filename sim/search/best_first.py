@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.errors import FlopcastError
+from sim.errors import ScheduleError
 from sim.estimate import estimate
-from sim.search.refined import Refined
+from sim.search.refined import ROUNDING, Refined
 from sim.search.result import Candidate
 
 Array = np.ndarray
-ROUNDING = 1e-9
-"""Of a score: what is less apart is equal."""
 
 
 @dataclass
@@ -43,12 +41,7 @@ class Found:
 
 
 def run_best_first(
-    parts: Sequence[Refined],
-    objective: str,
-    limit: float,
-    most_runs: int,
-    progress: Callable[[int], None],
-    found: Found,
+    parts: Sequence[Refined], objective: str, most_runs: int, progress: Callable[[int], None], found: Found
 ) -> None:
     """Fill `found`, which holds what is known at every moment.
 
@@ -56,73 +49,65 @@ def run_best_first(
     ----------
     parts : sequence of Refined
         All plans of a schedule.
-    limit : float
-        Of one GPU's memory. [bytes]
     progress : callable
         Called with the runs so far.
     """
-    scores = [_score(part, objective) for part in parts]
-    for part in parts:
-        found.leanest = min(found.leanest, float(part.nbytes.min(initial=np.inf)))
-    order = [np.argsort(np.where(part.nbytes <= limit, score, np.inf), kind="stable") for part, score in
-             zip(parts, scores, strict=True)]  # fmt: skip
-    place = [0] * len(parts)
-    refined: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
-    best = np.inf
+    found.leanest = min((float(part.nbytes.min(initial=np.inf)) for part in parts), default=np.inf)
+    waiting = [Waiting(part) for part in parts]
+    known: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
+    best = ceiling = np.inf
 
     def add(number: int, plans: Array) -> None:
-        part = parts[number]
-        score = _score(part, objective)
-        for plan in plans[(part.nbytes[plans] <= limit) & (score[plans] < best * (1 - ROUNDING))].tolist():
-            heapq.heappush(refined, (float(np.round(score[plan], 9)), float(part.nbytes[plan]), number, plan))
+        score = parts[number].score(plans)
+        for place in np.flatnonzero(score < best * (1 - ROUNDING)).tolist():
+            plan = int(plans[place])
+            heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
 
     while True:
         progress(found.runs)
-        waiting = [_next(parts[number], order[number], place, number, scores[number], limit) for number in
-                   range(len(parts))]  # fmt: skip
-        unrefined = min(waiting, default=np.inf)
-        found.bound = min(unrefined, refined[0][0] if refined else np.inf)
+        number = min(range(len(parts)), key=lambda each: waiting[each].score(), default=0)
+        unknown = waiting[number].score() if parts else np.inf
+        found.bound = min(unknown, known[0][0] if known else np.inf)
         if found.bound >= best * (1 - ROUNDING) or found.bound == np.inf or found.runs >= most_runs:
             return
-        if not refined or unrefined <= refined[0][0]:
-            number = int(np.argmin(waiting))
-            part, plan = parts[number], int(order[number][place[number]])
-            looked_at = part.refine(plan, scores[number] < best * (1 - ROUNDING), limit)
-            add(number, looked_at)
+        if not known or unknown <= known[0][0]:
+            plans, ceiling = parts[number].refine(waiting[number].plan(), ceiling)
+            add(number, plans)
             continue
-        _, _, number, plan = heapq.heappop(refined)
+        score, _, number, plan = heapq.heappop(known)
         part = parts[number]
+        if part.score(np.array([plan]))[0] > score:  # it was settled meanwhile, and stands further back
+            continue
         if part.rough[plan]:
-            settled = part.settle(plan, scores[number] < best * (1 - ROUNDING))
-            refined = [each for each in refined if not (each[2] == number and not part.rough[each[3]] and each[3] in settled)]
-            heapq.heapify(refined)
-            add(number, settled)
+            add(number, part.settle(plan, best))
             continue
         scenario = part.variant.scenario_of(int(part.field.row[plan]), int(part.field.category[plan]))
         found.runs += 1
         try:
             answer = estimate(scenario)
-        except FlopcastError:  # too many actions to be played
+        except ScheduleError:  # too many actions to be played
             continue
-        if answer.largest.total <= limit:
+        if answer.largest.total <= part.limit:
             candidate = Candidate(scenario, float(part.seconds[plan]), float(part.nbytes[plan]), answer)
             found.candidates.append(candidate)
             best = min(best, candidate.worth(objective))
+            ceiling = min(ceiling, best)
 
 
-def _next(part: Refined, order: Array, place: list[int], number: int, score: Array, limit: float) -> float:
-    """Score of the best plan whose order has not been looked at; infinite where there is none."""
-    at = place[number]
-    while at < len(order) and part.known[order[at]]:
-        at += 1
-    place[number] = at
-    if at == len(order) or part.nbytes[order[at]] > limit:
-        return np.inf
-    return float(score[order[at]])
+class Waiting:
+    """Plans whose order has not been looked at, the best first."""
 
+    def __init__(self, part: Refined) -> None:
+        self._part, self._place = part, 0
+        self._scores = part.score()
+        self._order = np.argsort(self._scores, kind="stable")
 
-def _score(part: Refined, objective: str) -> Array:
-    """What the objective makes smallest, or what it cannot go below."""
-    if objective == "memory_headroom":
-        return part.nbytes
-    return part.seconds * part.num_gpus if objective == "cost" else part.seconds
+    def score(self) -> float:
+        """Of the best; infinite where there is none."""
+        while self._place < len(self._order) and self._part.known[self._order[self._place]]:
+            self._place += 1
+        return float(self._scores[self.plan()]) if self._place < len(self._order) else np.inf
+
+    def plan(self) -> int:
+        """The best."""
+        return int(self._order[self._place])

@@ -6,7 +6,7 @@ a steady state that has not come in what is played, and repetitions that are no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from sim.engines.dag import earliest_starts
 from sim.engines.timeline import step_end
 from sim.network.placement import hop_crosses_domains
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I
-from sim.schedules.fold import ROUNDING, Fold
+from sim.schedules.actions import B, F, I, W
+from sim.schedules.fold import ROUNDING
+from sim.search import floating
 from sim.search.columns import PlanTable
 from sim.search.order_facts import OrderFacts
 from sim.search.rank_kinds import RankKind, Ranks
@@ -170,10 +171,24 @@ def _ends(
     same = np.concatenate([table, *sent, columns.blocks[np.newaxis], times[np.newaxis]])
     _, first, column = np.unique(same, axis=1, return_index=True, return_inverse=True)
     batch = max(1, MOST_PLAYED // max(1, len(facts.order)))
-    found = [_played(facts, columns.take(first[begin : begin + batch])) for begin in range(0, len(first), batch)]
+    play = _least if facts.floating else _played
+    found = [play(facts, columns.take(first[begin : begin + batch])) for begin in range(0, len(first), batch)]
     parts = (np.concatenate([getattr(each, name) for each, _ in found], axis=-1) for name in Ends.__slots__)
     column = column.ravel()
     return Ends(*(part[..., column] for part in parts)), np.concatenate([exact for _, exact in found])[column]
+
+
+def _least(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
+    """Of an order whose weight gradients float, the earliest that everything can be. As good as it gets: all exact."""
+    order = facts.order
+    start, done = floating.play(facts.fixed, order, *columns.seconds(facts), columns.table[9:12][facts.kind_of_stage])
+    later = np.zeros(len(columns.times))
+    if order.fold is not None:
+        length, seconds = repeats(order, start)
+        rest = np.where(length > 0, columns.times % np.maximum(length, 1), columns.times)
+        later = (columns.times - rest) // np.maximum(length, 1) * seconds + rest * columns.block_seconds(facts)
+    ends = of_interest(facts, start, start, later)
+    return replace(ends, end=done + later), np.ones(len(columns.times), dtype=bool)
 
 
 def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
@@ -185,11 +200,11 @@ def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
     end = start + occupy
     exact = np.ones(len(columns.times), dtype=bool)
     if order.fold is None:
-        return _of_interest(facts, start, end, np.zeros(len(exact))), exact
-    length, seconds = _steady(order.fold, start)
+        return of_interest(facts, start, end, np.zeros(len(exact))), exact
+    length, seconds = repeats(order, start)
     rest = np.where(length > 0, columns.times % np.maximum(length, 1), columns.times)
     later = (columns.times - rest) // np.maximum(length, 1) * seconds + rest * columns.block_seconds(facts)
-    ends = _of_interest(facts, start, end, later)
+    ends = of_interest(facts, start, end, later)
     exact = rest == 0
     if (columns.times == order.fold.times).all():
         for number in np.unique(rest[~exact]).tolist():
@@ -206,13 +221,18 @@ def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
     return ends, exact
 
 
-def _steady(fold: Fold, start: Array) -> tuple[Array, Array]:
-    """As `Fold.steady` of every column: (blocks, seconds) after which starts repeat; 0 where they do not yet."""
-    columns = start.shape[1]
+def repeats(order: Order, start: Array) -> tuple[Array, Array]:
+    """As `Fold.steady` of every column: (blocks, seconds) after which starts repeat; 0 where they do not yet.
+
+    Weight gradients follow from what is before them and are not looked at.
+    """
+    fold, columns = order.fold, start.shape[1]
+    assert fold is not None
     length, seconds = np.zeros(columns, dtype=np.int64), np.zeros(columns)
     if fold.seen <= fold.depth:
         return length, seconds
-    starts = np.stack([start[fold.block(back)] for back in range(fold.seen)])
+    moves = [fold.block(back) for back in range(fold.seen)]
+    starts = np.stack([start[each[order.kind[each] != W]] for each in moves])
     tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
     for blocks in range(1, fold.seen - fold.depth + 1):
         later = starts[: fold.depth] - starts[blocks : blocks + fold.depth]
@@ -223,7 +243,7 @@ def _steady(fold: Fold, start: Array) -> tuple[Array, Array]:
     return length, seconds
 
 
-def _of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> Ends:
+def of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> Ends:
     """What the step's end is made of, with what was left out put in before what comes after it."""
     order = facts.order
 
@@ -280,6 +300,11 @@ def _reduced(
         heads = 1 if facts.per_copy == 1 else kind[1]
         held, _ = ranks.held(RankKind(1.0 / chunks, kind[0], heads, False))
         of_stage[number] = held.params[layout]
+    if facts.floating:  # nobody knows which of its stages comes last
+        stage = order.stage[facts.last_gradients]
+        durations = reduce[:, np.newaxis] * of_stage[facts.kind_of_stage[stage]] / params[:, np.newaxis]
+        least = np.minimum(tail[:, np.newaxis], durations).min(axis=1)
+        return np.asarray(np.maximum((ends.start_last + durations).max(axis=1), ends.end + least))
     free = np.full(reduce.shape, -np.inf)
     for turn in range(facts.last_gradients.shape[1]):
         there = facts.last_gradients[:, turn] >= 0

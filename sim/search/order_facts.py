@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, U
+from sim.schedules.actions import B, F, I, U, W
 from sim.schedules.passes import ALIVE, visits_per_stage, weight_versions
+from sim.search.floating import Fixed, fixed_of
 from sim.search.rank_kinds import RankKind
 from sim.search.split_passes import FIRST, LAST, MIDDLE
 
@@ -113,9 +114,9 @@ class OrderFacts:
     @cached_property
     def last_gradients(self) -> Array:
         """Index of the last gradient action on each stage, over ranks and their stages in the order in which these end;
-        a rank with fewer stages has −1 at the end."""
+        a rank with fewer stages has −1 at the end. Of those that float the input gradient before."""
         order = self.order
-        gradients = np.flatnonzero((order.kind != F) & (order.kind != U))
+        gradients = np.flatnonzero((order.kind == I) if self.floating else (order.kind != F) & (order.kind != U))
         _, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
         last = np.sort(gradients[::-1][from_end])
         rank = order.rank[last]
@@ -134,7 +135,10 @@ class OrderFacts:
         counts = [
             np.bincount(self.code[order.first[rank] : last[rank] + 1], minlength=15) for rank in range(order.num_ranks)
         ]
-        return np.stack(counts)
+        found = np.stack(counts)
+        if self.floating:  # at most as many weight gradients as input gradients
+            found[:, 3 * W : 3 * W + 3] = found[:, 3 * I : 3 * I + 3]
+        return found
 
     @cached_property
     def block_counts(self) -> Array:
@@ -151,6 +155,11 @@ class OrderFacts:
         """Weight updates that stand in a step's order, on each rank."""
         order = self.order
         return float(order.weight[order.kind == U].sum()) / order.num_ranks
+
+    @cached_property
+    def fixed(self) -> Fixed:
+        """What of a floating order stands still."""
+        return fixed_of(self.order)
 
     @property
     def actions_a_microbatch(self) -> float:

@@ -6,12 +6,14 @@ number of micro-batches share what is played of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sim.errors import ScheduleError
 from sim.schedules import Order, build_order
+from sim.schedules.actions import W
 from sim.schedules.build import STEADY
 from sim.search.any_order import bound_s, least_memory
 from sim.search.in_order import period_s, step_times
@@ -21,6 +23,12 @@ from sim.search.split_passes import Field
 from sim.search.variants import Variant
 
 Array = np.ndarray
+ROUNDING = 1e-9
+"""Of a score: what is less apart is equal."""
+
+
+FIRST_LOOK, LATER_LOOK = 32, 512
+"""Plans of an order that are priced at once: few at first, as the best of them rules most others out."""
 
 
 class Refined:
@@ -28,112 +36,147 @@ class Refined:
 
     seconds : that the step cannot go below. [s]
     nbytes : that the fullest GPU cannot do with. [bytes]
-    order_of : which of the orders each plan has.
     known : of which plans the order has been looked at.
     rough : of which of them more must be played to know what the step takes.
     """
 
-    def __init__(self, variant: Variant) -> None:
-        self.field = Field(variant)
-        self.variant = variant
+    def __init__(self, variant: Variant, objective: str, limit: float) -> None:
+        self.field, self.variant = Field(variant), variant
+        self.objective, self.limit = objective, limit
         self.ranks = Ranks(self.field, variant.schedule.copies)
         self.seconds = bound_s(self.field, self.ranks)
         self.nbytes = least_memory(self.field, self.ranks)
         self.known = np.zeros(len(self.field), dtype=bool)
         self.rough = np.zeros(len(self.field), dtype=bool)
+        self._num_gpus = variant.columns.num_gpus[self.field.row]
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
-        self.order_of = order_of_row.ravel()[self.field.row]
-        self._grouped = np.argsort(self.order_of, kind="stable")
-        self._begins = np.searchsorted(self.order_of[self._grouped], np.arange(self.order_of.max(initial=-1) + 2))
+        self._order_of = order_of_row.ravel()[self.field.row]
+        self._grouped = np.argsort(self._order_of, kind="stable")
+        self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
 
-    @property
-    def num_gpus(self) -> Array:
-        """Of every plan."""
-        return np.asarray(self.variant.columns.num_gpus[self.field.row])
+    def score(self, plans: Array | slice = slice(None)) -> Array:
+        """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
+        fits = self.nbytes[plans] <= self.limit
+        if self.objective == "memory_headroom":
+            score = self.nbytes[plans]
+        else:
+            score = self.seconds[plans] * (self._num_gpus[plans] if self.objective == "cost" else 1)
+        return np.where(fits, score, np.inf)
 
-    def _order_keys(self) -> Array:
-        """What tells the orders of rows apart: ranks, chunks, and the micro-batches that are played."""
-        columns, count = self.variant.columns, self.field.num_microbatches
-        played = count.copy()
-        chosen = self.variant.schedule
-        if chosen.period is not None:
-            for row in range(len(columns)):
-                period = chosen.period(int(columns.pp[row]), int(columns.num_chunks[row]), **self._options)
-                kept = STEADY * max(period, int(columns.pp[row]))
-                kept += (int(count[row]) - kept) % period
-                played[row] = min(played[row], kept)
-        return np.stack([columns.pp, columns.num_chunks, played])
+    def refine(self, plan: int, ceiling: float) -> tuple[Array, float]:
+        """Look at the order of a plan for all plans that have it and whose score is below the ceiling.
+
+        Returns
+        -------
+        plans : array
+            That were looked at.
+        ceiling : float
+            The lower score that one of them is known to reach.
+        """
+        group = self._order_of[plan]
+        here = self._grouped[self._begins[group] : self._begins[group + 1]]
+        self.known[here] = True
+        here = here[np.argsort(self.score(here), kind="stable")]
+        looked_at, begin, size = [], 0, FIRST_LOOK
+        while begin < len(here):
+            some = here[begin : begin + size]
+            begin, size = begin + size, LATER_LOOK
+            some = some[self.score(some) < ceiling]
+            if not len(some):
+                break
+            ceiling = min(ceiling, self._look_at(some))
+            looked_at.append(some)
+        return np.concatenate([*looked_at, here[:0]]), ceiling
+
+    def settle(self, plan: int, ceiling: float) -> Array:
+        """Play as much of a plan's order as its estimate does, for all plans that have it; those that were played."""
+        same = np.flatnonzero((self._order_of == self._order_of[plan]) & self.rough)
+        here = same[(self._count(same) == self._count(plan)) & (self.score(same) < ceiling)]
+        seconds = [self._step_times(here, self._order(plan, which))[0] for which in self._candidates]
+        self.seconds[here] = np.maximum(self.seconds[here], np.min(seconds, axis=0))
+        self.rough[here] = False
+        return here
 
     @property
     def _options(self) -> dict[str, Any]:
         return {"slices": self.variant.slices} if "slices" in self.variant.schedule.options else {}
 
-    def refine(self, plan: int, able: Array, limit: float) -> Array:
-        """Look at the order of a plan for all plans that have it; those that were looked at.
+    @property
+    def _candidates(self) -> Sequence[int | None]:
+        """Orders from which the schedule chooses by what things take; None: it has one."""
+        return range(len(self.variant.schedule.candidates)) or (None,)
 
-        able : which plans may still be the best; no others are looked at.
-        limit : of a GPU's memory; what needs more is not timed. [bytes]
-        """
-        here = self._grouped[self._begins[self.order_of[plan]] : self._begins[self.order_of[plan] + 1]]
-        self.known[here] = True
-        here = here[able[here] & (self.nbytes[here] <= limit)]
-        count = self._count(here)
-        groups: dict[int, tuple[Order, list[Array], list[Array]]] = {}
-        shared: Order | None = None
-        for number in np.unique(count)[::-1].tolist():  # the longest first: shorter ones leave out less of it
-            chosen = here[count == number]
-            times = -1
-            if shared is not None and shared.fold is not None and not shared.fold.endless:
-                times = shared.fold.times - (shared.num_microbatches // self.variant.slices - number) // shared.fold.period
-            if times < 0:
-                order = self._order(int(chosen[0]))
-                if order is None:
-                    self.seconds[chosen] = self.nbytes[chosen] = np.inf
-                    continue
-                shared, times = order, 0 if order.fold is None else order.fold.times
-            assert shared is not None
-            group = groups.setdefault(id(shared), (shared, [], []))
-            group[1].append(chosen)
-            group[2].append(np.full(len(chosen), times))
-        for order, plans, left_out in groups.values():
-            self._price(OrderFacts(order), np.concatenate(plans), np.concatenate(left_out), limit)
-        return here
-
-    def settle(self, plan: int, able: Array) -> Array:
-        """Play as much of a plan's order as its estimate does, for all plans that have it; those that were played."""
-        same = np.flatnonzero((self.order_of == self.order_of[plan]) & self.rough & able)
-        here = same[self._count(same) == self._count(plan)]
-        order = self._order(plan)
-        assert order is not None, "it was played before"
-        times = np.full(len(here), 0 if order.fold is None else order.fold.times)
-        seconds, _ = step_times(self.field, self.ranks, OrderFacts(order), here, times)
-        self.seconds[here] = np.maximum(self.seconds[here], seconds)
-        self.rough[here] = False
-        return here
+    def _order_keys(self) -> Array:
+        """What tells the orders of rows apart: ranks, chunks, and the micro-batches that are played."""
+        columns, count, chosen = self.variant.columns, self.field.num_microbatches, self.variant.schedule
+        played = count.copy()
+        for row in range(len(columns) if chosen.period is not None else 0):
+            pp = int(columns.pp[row])
+            period = chosen.period(pp, int(columns.num_chunks[row]), **self._options)
+            kept = STEADY * max(period, pp)
+            played[row] = min(count[row], kept + (int(count[row]) - kept) % period)
+        return np.stack([columns.pp, columns.num_chunks, played])
 
     def _count(self, plans: Array | int) -> Array:
         return np.asarray(self.field.num_microbatches[self.field.row[plans]])
 
-    def _order(self, plan: int) -> Order | None:
-        """A plan's order; None where it has too many actions to be played, for an estimate too."""
-        row, columns = int(self.field.row[plan]), self.variant.columns
+    def _order(self, plan: int, candidate: int | None) -> Order:
+        row, columns, options = int(self.field.row[plan]), self.variant.columns, dict(self._options)
+        if candidate is not None:
+            options["candidate"] = candidate
         size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.field.num_microbatches[row]))
-        try:
-            return build_order(self.variant.schedule.name, *size, fold=True, **self._options)
-        except ScheduleError:
-            return None
+        return build_order(self.variant.schedule.name, *size, fold=True, **options)
 
-    def _price(self, facts: OrderFacts, plans: Array, times: Array, limit: float) -> None:
-        for moments in facts.moments:
-            needed = self.ranks.memory(moments.kind, plans, moments.alive, moments.logits, moments.versions)
-            self.nbytes[plans] = np.maximum(self.nbytes[plans], needed)
-        fits = self.nbytes[plans] <= limit
-        plans, times = plans[fits], times[fits]
-        if not len(plans):
-            return
+    def _look_at(self, plans: Array) -> float:
+        """Refine what is known of some plans; a score that one of them reaches."""
+        try:
+            found = [self._priced(plans, which) for which in self._candidates]
+        except ScheduleError:  # too many actions to be played, for an estimate too
+            self.nbytes[plans] = np.inf
+            return np.inf
+        seconds, nbytes, exact = (np.stack(each) for each in zip(*found, strict=True))
+        self.seconds[plans] = np.maximum(self.seconds[plans], seconds.min(axis=0))
+        self.nbytes[plans] = np.maximum(self.nbytes[plans], nbytes.min(axis=0))
+        self.rough[plans] = ~exact.all(axis=0)
+        reached = self.score(plans)[~self.rough[plans]]
+        # Of several orders nobody knows yet which it is, and of an order without a flush not when it is steady.
+        one = len(found) == 1 and self._candidates == (None,) and not self.variant.schedule.asynchronous
+        return float(reached.min(initial=np.inf)) * (1 + ROUNDING) if one else np.inf
+
+    def _priced(self, plans: Array, candidate: int | None) -> tuple[Array, Array, Array]:
+        """(step times, bytes, whether the time is exact) in one order. [s], [bytes]"""
+        seconds, nbytes = np.zeros(len(plans)), np.zeros(len(plans))
+        exact = np.ones(len(plans), dtype=bool)
+        for places, order, times in self._sharing(plans, candidate):
+            some, facts = plans[places], self._facts(order)
+            for moments in facts.moments:
+                needed = self.ranks.memory(moments.kind, some, moments.alive, moments.logits, moments.versions)
+                nbytes[places] = np.maximum(nbytes[places], needed)
+            fits = np.flatnonzero(nbytes[places] <= self.limit)
+            if len(fits):
+                seconds[places[fits]], exact[places[fits]] = self._step_times(some[fits], order, times[fits])
+        return seconds, nbytes, exact
+
+    def _sharing(self, plans: Array, candidate: int | None) -> Iterator[tuple[Array, Order, Array]]:
+        """(places, order, repetitions left out of it) of plans that share what is played of an order."""
+        count = self._count(plans)
+        left = np.arange(len(plans))
+        while len(left):
+            most = int(count[left].max())  # shorter ones leave out less of it
+            order = self._order(int(plans[left[count[left] == most][0]]), candidate)
+            if order.fold is None or order.fold.endless:
+                times = np.where(count[left] == most, 0, -1)
+            else:
+                times = order.fold.times - (most - count[left]) // order.fold.period
+            yield left[times >= 0], order, times[times >= 0]
+            left = left[times < 0]
+
+    def _facts(self, order: Order) -> OrderFacts:
+        return OrderFacts(order, floating=bool(self.variant.schedule.candidates) and bool((order.kind == W).any()))
+
+    def _step_times(self, plans: Array, order: Order, times: Array | None = None) -> tuple[Array, Array]:
         if self.variant.schedule.asynchronous:
-            seconds = period_s(self.field, self.ranks, facts, plans)
-        else:
-            seconds, exact = step_times(self.field, self.ranks, facts, plans, times)
-            self.rough[plans[~exact]] = True
-        self.seconds[plans] = np.maximum(self.seconds[plans], seconds)
+            return period_s(self.field, self.ranks, self._facts(order), plans), np.ones(len(plans), dtype=bool)
+        if times is None:
+            times = np.full(len(plans), 0 if order.fold is None else order.fold.times)
+        return step_times(self.field, self.ranks, self._facts(order), plans, times)
