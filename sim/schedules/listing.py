@@ -16,6 +16,8 @@ Array = np.ndarray
 Times = tuple[float, float, float, float]
 """Forward, input gradient, weight gradient, and a send to another rank; in any unit."""
 EQUAL: Times = (1.0, 1.0, 1.0, 0.0)
+WIDE = 12
+"""Ranks above which playing all at once beats a loop over single actions."""
 TRIES = 3
 """Times that weight gradients are placed anew, each knowing how long ranks waited before."""
 
@@ -44,6 +46,8 @@ def play(
     list of Row
         Of each rank. Micro-batches are dealt to the copies in turn.
     """
+    if max(home) >= WIDE:
+        return _play_at_once(home, copies, num_microbatches, most_alive, forward_first)
     per_copy = len(home) // copies
     ranks = max(home) + 1
     arrived: list[deque[tuple[float, int]]] = [deque() for _ in range(2 * len(home))]  # of stage s, kind k at 2 s + k
@@ -81,6 +85,65 @@ def play(
             arrived[2 * there + (B if turns or not forward else F)].append((free[rank], number))
             heapq.heappush(events, (max(free[rank], free[home[there]]), home[there]))
     return [np.array(row, dtype=np.int64).reshape(-1, 3) for row in rows]
+
+
+def _play_at_once(
+    home: Sequence[int], copies: int, num_microbatches: int, most_alive: Callable[[int], int], forward_first: bool
+) -> list[Row]:
+    """As `play`, all ranks at once: as everything takes equally long, all begin what they do at the same moments."""
+    stages, ranks, count = len(home), max(home) + 1, num_microbatches
+    within = np.arange(stages) % (stages // copies)
+    nowhere = 2 * stages
+    # Of stage s, kind k (forward 0, backward 1) at 2 s + k: from where micro-batches come, in which order they came.
+    source = np.empty(nowhere + 1, dtype=np.int64)
+    source[0:nowhere:2] = np.where(within == 0, nowhere, 2 * np.arange(stages) - 2)
+    source[1:nowhere:2] = np.where(within == within.max(), 2 * np.arange(stages), 2 * np.arange(stages) + 3)
+    came = np.zeros((nowhere + 1, count + 1), dtype=np.int64)
+    begins = np.flatnonzero(source[:nowhere] == nowhere)  # first stages
+    dealt = np.zeros(nowhere, dtype=np.int64)
+    for copy, first in enumerate(begins.tolist()):
+        numbers = np.arange(copy, count, copies)
+        came[first, : len(numbers)], dealt[first] = numbers, len(numbers)
+    # Of every rank what it may do, in the order of the better stage: (ranks, kinds and stages), padded with nothing.
+    mine = [[2 * s + k for s in range(stages) if home[s] == rank for k in (0, 1)] for rank in range(ranks)]
+    width = max(map(len, mine))
+    able = np.array([[*row, *[nowhere] * (width - len(row))] for row in mine])
+    most = np.array([most_alive(stage) for stage in range(stages)] + [0])
+    kind, stage = able % 2, able // 2
+    later = (kind == 0) != forward_first
+    worth = later * (count + 1) * (stages + 1) + (stages - stage)  # the earlier micro-batch, then the later stage
+    done = np.zeros(nowhere + 1, dtype=np.int64)
+    waiting = dealt.copy()
+    waiting = np.append(waiting, 0)
+    never = np.iinfo(np.int64).max
+    rows: list[Array] = []
+    every = np.arange(ranks)
+    total = 2 * stages // copies * count
+    taken = 0
+    target = np.full(nowhere + 1, nowhere)
+    target[source[:nowhere]] = np.arange(nowhere)
+    target[nowhere] = nowhere
+    while taken < total:
+        head = came[able, np.minimum(done[able], count)]
+        free = (done[able] < waiting[able]) & ((kind == 1) | (done[2 * np.minimum(stage, stages - 1)] -
+                                               done[np.minimum(2 * stage + 1, nowhere)] < most[stage]))  # fmt: skip
+        key = np.where(free, worth + head * (stages + 1), never)
+        choice = key.argmin(axis=1)
+        acting = np.flatnonzero(key[every, choice] != never)
+        what, number = able[acting, choice[acting]], head[acting, choice[acting]]
+        rows.append(np.stack([acting, what // 2, what % 2, number]))
+        done[what] += 1
+        there = target[what]
+        came[there, np.minimum(waiting[there], count)] = number
+        waiting[there] += 1
+        waiting[nowhere] = 0
+        taken += len(what)
+    everything = np.concatenate(rows, axis=1)
+    order = np.argsort(everything[0], kind="stable")
+    lengths = np.bincount(everything[0], minlength=ranks)
+    columns = everything[1:, order].T.copy()
+    columns[:, 1] = np.where(columns[:, 1] == 1, B, F)
+    return np.split(columns, np.cumsum(lengths)[:-1])
 
 
 def place_weight_gradients(

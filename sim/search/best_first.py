@@ -12,6 +12,7 @@ from sim.errors import ScheduleError
 from sim.estimate import estimate
 from sim.search.refined import ROUNDING, Refined
 from sim.search.result import Candidate
+from sim.specs import ParallelPlan
 
 Array = np.ndarray
 
@@ -41,7 +42,12 @@ class Found:
 
 
 def run_best_first(
-    parts: Sequence[Refined], objective: str, most_runs: int, progress: Callable[[int], None], found: Found
+    parts: Sequence[Refined],
+    objective: str,
+    most_runs: int,
+    likely: Sequence[ParallelPlan],
+    progress: Callable[[int], None],
+    found: Found,
 ) -> None:
     """Fill `found`, which holds what is known at every moment.
 
@@ -49,6 +55,8 @@ def run_best_first(
     ----------
     parts : sequence of Refined
         All plans of a schedule.
+    likely : sequence of ParallelPlan
+        Layouts to look at first: a good plan rules out the most others early.
     progress : callable
         Called with the runs so far.
     """
@@ -63,6 +71,10 @@ def run_best_first(
             plan = int(plans[place])
             heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
 
+    for number, part in enumerate(parts):
+        for plan in filter(None.__ne__, (part.like(each) for each in likely)):
+            plans, ceiling = part.refine(plan, ceiling)
+            add(number, plans)
     while True:
         progress(found.runs)
         number = min(range(len(parts)), key=lambda each: waiting[each].score(), default=0)
@@ -70,7 +82,8 @@ def run_best_first(
         found.bound = min(unknown, known[0][0] if known else np.inf)
         if found.bound >= best * (1 - ROUNDING) or found.bound == np.inf or found.runs >= most_runs:
             return
-        if not known or unknown <= known[0][0]:
+        # The first plan that is known to fit is run at once: without a score that is reached nothing is ruled out.
+        if not known or (unknown <= known[0][0] and ceiling < np.inf):
             plans, ceiling = parts[number].refine(waiting[number].plan(), ceiling)
             add(number, plans)
             continue

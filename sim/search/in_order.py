@@ -121,10 +121,13 @@ class Columns:
         return np.asarray(busy.min(axis=0))
 
 
-def step_times(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array) -> tuple[Array, Array]:
+def step_times(
+    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array, thorough: bool = False
+) -> tuple[Array, Array]:
     """Of plans that have this order [s]; and of which of them it is exact, and not a time that they cannot go below.
 
     times : repetitions that each plan's order leaves out.
+    thorough : all leave out as much as the order does; play more of it until the steady state is found.
     """
     row = field.row[plans]
     one = field.variant.columns.num_chunks[row] == 1
@@ -132,7 +135,7 @@ def step_times(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, time
     visits = np.where(one, field.num_microbatches[row], facts.visits(times))
     passes = field.passes(plans, visits)
     table = codes_table(passes)
-    ends, exact = _ends(field, facts, plans, times, passes, table)
+    ends, exact = _ends(field, facts, plans, times, passes, table, thorough)
     return finished(field, ranks, facts, plans, table, ends, visits > 1), exact
 
 
@@ -163,7 +166,7 @@ def sends_by_stage(field: Field, order: Order, plans: Array, passes: Passes) -> 
 
 
 def _ends(
-    field: Field, facts: OrderFacts, plans: Array, times: Array, passes: Passes, table: Array
+    field: Field, facts: OrderFacts, plans: Array, times: Array, passes: Passes, table: Array, thorough: bool
 ) -> tuple[Ends, Array]:
     """Play the order for all plans, those that take the same times once."""
     sent = sends_by_stage(field, facts.order, plans, passes)
@@ -171,8 +174,8 @@ def _ends(
     same = np.concatenate([table, *sent, columns.blocks[np.newaxis], times[np.newaxis]])
     _, first, column = np.unique(same, axis=1, return_index=True, return_inverse=True)
     batch = max(1, MOST_PLAYED // max(1, len(facts.order)))
-    play = _least if facts.floating else _played
-    found = [play(facts, columns.take(first[begin : begin + batch])) for begin in range(0, len(first), batch)]
+    batches = [columns.take(first[begin : begin + batch]) for begin in range(0, len(first), batch)]
+    found = [_least(facts, each) if facts.floating else _played(facts, each, thorough) for each in batches]
     parts = (np.concatenate([getattr(each, name) for each, _ in found], axis=-1) for name in Ends.__slots__)
     column = column.ravel()
     return Ends(*(part[..., column] for part in parts)), np.concatenate([exact for _, exact in found])[column]
@@ -191,9 +194,8 @@ def _least(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
     return replace(ends, end=done + later), np.ones(len(columns.times), dtype=bool)
 
 
-def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
-    """As `sim.engines.steady.play_folded`; where all plans leave out as much as the order itself, and more of it is not
-    too long to be played, exact."""
+def _played(facts: OrderFacts, columns: Columns, thorough: bool) -> tuple[Ends, Array]:
+    """As `sim.engines.steady.play_folded`; thorough, where what is played does not become too long, always exact."""
     order = facts.order
     occupy, release = columns.seconds(facts)
     start = earliest_starts(order, occupy, release)
@@ -206,7 +208,7 @@ def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
     later = (columns.times - rest) // np.maximum(length, 1) * seconds + rest * columns.block_seconds(facts)
     ends = of_interest(facts, start, end, later)
     exact = rest == 0
-    if (columns.times == order.fold.times).all():
+    if thorough:
         for number in np.unique(rest[~exact]).tolist():
             here = np.flatnonzero((rest == number) & ~exact)
             unsettled = length[here[0]] == 0
@@ -215,7 +217,7 @@ def _played(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
                 continue
             longer = OrderFacts(order.fold.rebuild(kept), facts.floating)
             left = 0 if longer.order.fold is None else longer.order.fold.times
-            more, exact[here] = _played(longer, columns.take(here).leaving_out(left))
+            more, exact[here] = _played(longer, columns.take(here).leaving_out(left), thorough)
             for name in Ends.__slots__:
                 getattr(ends, name)[..., here] = getattr(more, name)
     return ends, exact

@@ -84,8 +84,8 @@ class OrderFacts:
         for rank, kind in enumerate(self.rank_kinds):
             here = order.of_rank(rank)
             logits = int(np.cumsum(of_head[here]).max(initial=0))
-            # Where another forward follows, more is kept after that.
-            peaks = np.append(order.kind[here][1:] != F, True)
+            # Most is kept after a forward that no other follows.
+            peaks = (order.kind[here] == F) & np.append(order.kind[here][1:] != F, True)
             kept = _largest(np.cumsum(counts[:, here], axis=1)[:, peaks])
             alike.setdefault((kind, logits, int(versions[rank])), []).append(kept)
         return tuple(

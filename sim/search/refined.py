@@ -21,6 +21,7 @@ from sim.search.order_facts import OrderFacts
 from sim.search.rank_kinds import Ranks
 from sim.search.split_passes import Field
 from sim.search.variants import Variant
+from sim.specs import ParallelPlan
 
 Array = np.ndarray
 ROUNDING = 1e-9
@@ -63,6 +64,17 @@ class Refined:
             score = self.seconds[plans] * (self._num_gpus[plans] if self.objective == "cost" else 1)
         return np.where(fits, score, np.inf)
 
+    def like(self, plan: ParallelPlan) -> int | None:
+        """Of the plans with this layout and micro-batch the one in fewest chunks with the lowest score; None: no such."""
+        columns = self.variant.columns
+        rows = np.ones(len(columns), dtype=bool)
+        for name in ("tp", "cp", "pp", "dp", "microbatch_size"):
+            rows &= getattr(columns, name) == getattr(plan, name)
+        plans = np.flatnonzero(rows[self.field.row])
+        chunks, score = columns.num_chunks[self.field.row[plans]], self.score(plans)
+        order = np.lexsort((score, chunks))[: len(plans) * bool(np.isfinite(score).any())]
+        return int(plans[order[0]]) if len(order) else None
+
     def refine(self, plan: int, ceiling: float) -> tuple[Array, float]:
         """Look at the order of a plan for all plans that have it and whose score is below the ceiling.
 
@@ -92,7 +104,11 @@ class Refined:
         """Play as much of a plan's order as its estimate does, for all plans that have it; those that were played."""
         same = np.flatnonzero((self._order_of == self._order_of[plan]) & self.rough)
         here = same[(self._count(same) == self._count(plan)) & (self.score(same) < ceiling)]
-        seconds = [self._step_times(here, self._order(plan, which))[0] for which in self._candidates]
+        orders = [self._order(plan, which) for which in self._candidates]
+        left_out = (np.full(len(here), 0 if each.fold is None else each.fold.times) for each in orders)
+        seconds = [
+            self._step_times(here, each, times, thorough=True)[0] for each, times in zip(orders, left_out, strict=True)
+        ]
         self.seconds[here] = np.maximum(self.seconds[here], np.min(seconds, axis=0))
         self.rough[here] = False
         return here
@@ -174,9 +190,10 @@ class Refined:
     def _facts(self, order: Order) -> OrderFacts:
         return OrderFacts(order, floating=bool(self.variant.schedule.candidates) and bool((order.kind == W).any()))
 
-    def _step_times(self, plans: Array, order: Order, times: Array | None = None) -> tuple[Array, Array]:
+    def _step_times(
+        self, plans: Array, order: Order, times: Array, thorough: bool = False
+    ) -> tuple[Array, Array]:
+        facts = self._facts(order)
         if self.variant.schedule.asynchronous:
-            return period_s(self.field, self.ranks, self._facts(order), plans), np.ones(len(plans), dtype=bool)
-        if times is None:
-            times = np.full(len(plans), 0 if order.fold is None else order.fold.times)
-        return step_times(self.field, self.ranks, self._facts(order), plans, times)
+            return period_s(self.field, self.ranks, facts, plans), np.ones(len(plans), dtype=bool)
+        return step_times(self.field, self.ranks, facts, plans, times, thorough)
