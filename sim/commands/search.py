@@ -30,7 +30,13 @@ def search(
     batch: Annotated[int | None, typer.Option(help="Sequences a step, instead of the scenario's.")] = None,
     cp: Annotated[str | None, typer.Option(help="Context-parallel degrees to try, such as 1,2,4.")] = None,
     overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False,
-    others: Annotated[bool, typer.Option("--others", help="Also try other schedules on the best two plans.")] = False,
+    schedules: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Also the best plan of each of these schedules, such as zb_v,zb_h1, or all."
+        ),
+    ] = None,
+    others: Annotated[bool, typer.Option("--others", hidden=True, help="Short for --schedules all.")] = False,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Also the plans that none beats in time, memory, GPUs and cost at once.")
     ] = False,
@@ -66,15 +72,19 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
+    from sim.search import schedules_named, search_schedules
     from sim.search import search as run
     from sim.specs import load_scenario
     from sim.units import parse
 
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
-    asked = {"--pareto": pareto, "--sensitivity": sensitivity, "--rules": rules, "--others": others, "--why": bool(why),
-             "-o": output is not None}  # fmt: skip
+    schedules = schedules or ("all" if others else None)
+    asked = {"--pareto": pareto, "--sensitivity": sensitivity, "--rules": rules, "--why": bool(why),
+             "--schedules": schedules is not None, "-o": output is not None}  # fmt: skip
     _check_words(asked, bool(sweep), figure, output)
+    if schedules is not None:
+        schedules_named(schedules)  # a name that there is not is said at once
     own, named = read_fields((*(why or ()), *(more_fields or ())))
     given = original = load_scenario(scenario, overrides or (), profile)
     if fields:
@@ -102,6 +112,9 @@ def search(
         return
     with progress_bar("plans priced") as progress:
         result = run(given, top=top, progress=progress, jobs=jobs, save=save, **options)
+    if schedules is not None:
+        with progress_bar("schedules searched") as progress:
+            result = search_schedules(result, schedules, progress=progress)
     answers = _answers(result, None if batch is not None else original, own, named, asked)
     if output is not None:
         write_scenario(output, result.best[0].scenario)
@@ -142,7 +155,7 @@ def _check_words(asked: dict[str, bool], sweep: bool, figure: Path | None, outpu
 
 def _answers(result: Any, original: Any, own: bool, named: dict[str, Any], asked: dict[str, bool]) -> dict[str, Any]:
     """What was asked beside the best plans, by name."""
-    from sim.search import megatron_rules, other_schedules, standing_of, why_not
+    from sim.search import megatron_rules, standing_of, why_not
     from sim.search import sensitivity as cost_of_values
     from sim.search.why import check_fields
 
@@ -154,8 +167,6 @@ def _answers(result: Any, original: Any, own: bool, named: dict[str, Any], asked
         found["own_asked"] = own
     if asked["--why"] and not own:
         found["why"] = why_not(result, named)
-    if asked["--others"]:
-        found["others"] = other_schedules(result)
     if asked["--pareto"]:
         found["pareto"] = True
     if asked["--sensitivity"]:

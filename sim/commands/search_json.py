@@ -30,8 +30,6 @@ def as_data(result: SearchResult, named: Mapping[str, Any], answers: Mapping[str
             "losses_s": why.losses,
             "steps": _steps(why.steps),
         }
-    if "others" in answers:
-        data["other_schedules"] = [{"plan": _plan(each), "step_time_s": each.step_time_s} for each in answers["others"]]
     if "pareto" in answers:
         data["pareto"] = [_point(result, place) for place in result.pareto().tolist()]
     if "sensitivity" in answers:

@@ -102,19 +102,6 @@ def cell(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def others_view(result: SearchResult, answers: list[Estimate]) -> Group:
-    """The best few plans under schedules that only the exact engine knows."""
-    best = result.best[0].answer.step_time_s
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for answer in answers:
-        change = f"{answer.step_time_s / best - 1:+.1%}"
-        table.add_row(answer.scenario.plan.schedule, show_time(answer.step_time_s), change, plan_line(answer))
-    title = Text("Other schedules on the best two plans", style="bold")
-    return Group(
-        title + Text("  (exact engine; not part of the search)", style="dim"), table if answers else "none fits"
-    )
-
-
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
     """Plans that no other beats in step time, memory and GPUs, by the closed form."""
     front = result.pareto()

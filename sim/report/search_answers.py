@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.report.search import others_view, pareto_view, search_view
+from sim.report.search import pareto_view, search_view
+from sim.report.search_schedules import schedules_view
 from sim.report.sensitivity import rules_view, sensitivity_view
 from sim.report.standing import own_line, standing_view, why_view
 from sim.search import SearchResult
@@ -16,6 +17,8 @@ def print_answers(out: Any, result: SearchResult, named: Mapping[str, Any], answ
     own = answers.get("own")
     asked = own is not None and answers["own_asked"]
     out.print(search_view(result, None if own is None or asked else own_line(result, own), out.width))
+    if result.schedules:
+        out.print("", schedules_view(result, out.width))
     if own is not None and asked:
         changes = " ".join(f"plan.{name}={value}" for name, value in named.items())
         title = f"Why not the scenario's own plan{f' with {changes}' if changes else ''}?"
@@ -26,7 +29,5 @@ def print_answers(out: Any, result: SearchResult, named: Mapping[str, Any], answ
         out.print("", rules_view(result, answers["rules"]))
     if "sensitivity" in answers:
         out.print("", sensitivity_view(result, answers["sensitivity"]))
-    if "others" in answers:
-        out.print("", others_view(result, answers["others"]))
     if "pareto" in answers:
         out.print("", pareto_view(result))

@@ -1,6 +1,8 @@
 """Floor 5, answer: which plan to run, out of every plan there is."""
 
 from sim.search.axes import Axis, parse_axis
+from sim.search.by_schedule import best_with, schedules_named, search_schedules
+from sim.search.candidate import ScheduleBest
 from sim.search.rules import Rules, megatron_rules
 from sim.search.search import OBJECTIVES, Candidate, SearchResult, price_all, search
 from sim.search.sensitivity import ValueCost, sensitivity
@@ -9,7 +11,7 @@ from sim.search.standing import Standing, standing_of
 from sim.search.steps import Step, steps_between
 from sim.search.sweep import sweep
 from sim.search.sweep_result import Sweep
-from sim.search.why import Why, other_schedules, why_not
+from sim.search.why import Why, why_not
 
 __all__ = [
     "OBJECTIVES",
@@ -17,6 +19,7 @@ __all__ = [
     "Candidate",
     "Category",
     "Rules",
+    "ScheduleBest",
     "SearchResult",
     "Space",
     "Standing",
@@ -24,12 +27,14 @@ __all__ = [
     "Sweep",
     "ValueCost",
     "Why",
+    "best_with",
     "build_space",
     "megatron_rules",
-    "other_schedules",
     "parse_axis",
     "price_all",
+    "schedules_named",
     "search",
+    "search_schedules",
     "sensitivity",
     "standing_of",
     "steps_between",

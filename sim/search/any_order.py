@@ -3,9 +3,9 @@
 With m micro-batches, v stages a rank of f, i and w seconds (forward, input gradient, weight gradient):
 
 - a rank does all its own work, m v (f + i + w), the one with the embedding or the head that with theirs;
-- the p ranks begin with stages that differ, so of one pipeline some rank begins with stage p − 1 or a later one, after a
-  micro-batch has come through p − 1 stages before and been sent p − 1 times; and after its last input gradient the same
-  stages have theirs to do. Of two pipelines half as many stages lie before, and so on.
+- the p ranks begin with stages that differ, so of one pipeline some rank begins with stage p − 1 or a later one, after
+  a micro-batch has come through p − 1 stages before and been sent p − 1 times; and after its last input gradient the
+  same stages have theirs to do. Of two pipelines half as many stages lie before.
 
 Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. The once-a-step
 reduction and weight gather count where nothing may hide them.

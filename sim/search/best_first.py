@@ -1,4 +1,4 @@
-"""The best plan of a schedule, proven: plans are run in the order of what they cannot go below, until no other can win."""
+"""The best plan of a schedule, proven: plans run in the order of what they cannot go below, until no other can win."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ class Found:
 
     runs : plans that the exact engine ran.
     bound : score that no plan which was not run can go below; infinite where every such plan is ruled out.
-    leanest : fewest bytes that any plan cannot do with. [bytes]
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     runs: int = 0
     bound: float = 0.0
-    leanest: float = np.inf
 
     def best(self, objective: str) -> Candidate | None:
         """Of those that fit."""
@@ -60,7 +58,6 @@ def run_best_first(
     progress : callable
         Called with the runs so far.
     """
-    found.leanest = min((float(part.nbytes.min(initial=np.inf)) for part in parts), default=np.inf)
     waiting = [Waiting(part) for part in parts]
     known: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
     best = ceiling = np.inf
@@ -72,9 +69,10 @@ def run_best_first(
             heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
 
     for number, part in enumerate(parts):
-        for plan in filter(None.__ne__, (part.like(each) for each in likely)):
-            plans, ceiling = part.refine(plan, ceiling)
-            add(number, plans)
+        for plan in (part.like(each) for each in likely):
+            if plan is not None:
+                plans, ceiling = part.refine(plan, ceiling)
+                add(number, plans)
     while True:
         progress(found.runs)
         number = min(range(len(parts)), key=lambda each: waiting[each].score(), default=0)

@@ -1,11 +1,11 @@
 """A step time that no order with weight gradients elsewhere can go below, of many plans at once.
 
-Schedules such as ZB-V, V-Half and V-Min place weight gradients by what things take: every plan has an order of its own,
-but forwards and input gradients come in the same turn in all of them, and no rank ever keeps more than in the order they
-begin from (`sim.schedules.listing.place_weight_gradients`). So before the (n + 1)-th forward of a rank that keeps at most
-k, n + 1 − k weight gradients have been done; and no weight gradient before its input gradient. Between any action a and a
-later one b of a rank lie therefore, besides what else it does there, at least as many weight gradients as are due before b
-less those that can have been done before a.
+Schedules such as ZB-V, V-Half and V-Min place weight gradients by what things take: every plan has an order of its
+own, but forwards and input gradients come in the same turn in all of them, and no rank ever keeps more than in the
+order they begin from (`sim.schedules.listing.place_weight_gradients`). So before the (n + 1)-th forward of a rank that
+keeps at most k, n + 1 − k weight gradients have been done; and none before its input gradient. Between any action a
+and a later one b of a rank lie therefore, besides what else it does there, at least as many weight gradients as are
+due before b less those that can have been done before a.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fixed_of(order: Order) -> Fixed:
     first = np.searchsorted(place, order.first)
     needs = number[order.needs[place]]
     sequence, levels = by_levels(np.where(needs == len(place), -1, needs), np.full(len(place), -1), first)
-    assert levels is not None and len(sequence) == len(place)
+    assert len(sequence) == len(place), "the order is valid"
     begin = np.zeros(len(place), dtype=bool)
     begin[first[:-1]] = True
     previous = np.where(begin, len(place), np.arange(len(place)) - 1)

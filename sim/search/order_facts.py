@@ -1,4 +1,4 @@
-"""What an order alone says of every plan that runs in it: what is kept, who holds what, how often stages are visited."""
+"""What an order alone says of every plan that runs in it: what is kept, who holds what, how often it visits stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.search.split_passes import FIRST, LAST, MIDDLE
 
 Array = np.ndarray
 KEPT_AT_LEAST = np.array([1, -1, -1, 0, 0])
-"""As `ALIVE` where weight gradients stand elsewhere in every plan: an input gradient comes before its weight gradient."""
+"""As `ALIVE` where weight gradients stand elsewhere in every plan: each comes after its input gradient."""
 
 
 @dataclass(frozen=True, slots=True)

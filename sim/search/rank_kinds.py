@@ -96,9 +96,7 @@ class Ranks:
         replicas = Replicas(spots.data, spots.data_of_experts)
         summed = replicas if self.copies == 1 else Replicas(*(self._over_copies(each) for each in
                                                               (replicas.data, replicas.experts)))  # fmt: skip
-        parts = rank_once_a_step(
-            held, first, given, replicas, summed, field.compute, field.fabric, spots.visits
-        )
+        parts = rank_once_a_step(held, first, given, replicas, summed, field.compute, field.fabric, spots.visits)
         return OfRank(*(np.array(np.broadcast_to(each, len(spots.tp)), dtype=float) for each in (*parts, held.params)))
 
     def _over_copies(self, group: Group) -> Group:
@@ -128,9 +126,7 @@ class Ranks:
             self._tied = tied_reduction(field.scenario, spots.tp, width, width * pp, field.fabric) * (pp > 1)
         return np.asarray(self._tied[field.variant.columns.layout[field.row[plans]]])
 
-    def memory(
-        self, kind: RankKind, plans: Array, alive: Array, logits: Array | float, versions: int = 1
-    ) -> Array:
+    def memory(self, kind: RankKind, plans: Array, alive: Array, logits: Array | float, versions: int = 1) -> Array:
         """Peak memory of such a rank.  [bytes]
 
         alive : first, middle and last stages' micro-batches kept at once, axis 0; one of the moments of axis 1 is where
@@ -154,15 +150,11 @@ class Ranks:
             here = np.flatnonzero(field.zero_stage[plans] == zero_stage)
             if not len(here):
                 continue
-            numbers: Any = {
-                name: getattr(columns, name)[row[here]] for name in ("tp", "cp", "pp", "dp", "num_chunks")
-            }
+            numbers: Any = {name: getattr(columns, name)[row[here]] for name in ("tp", "cp", "pp", "dp", "num_chunks")}
             given = table(field.scenario, zero_stage=zero_stage, **numbers)
             of_cut = CutMemory(*(each[here] for each in (working, of_logits, held_logits, boundary)))
             part = held.take(here)
-            needed[here] = memory_of(
-                given, of_cut, part.params, peak[here], logits, versions, part.experts
-            ).total
+            needed[here] = memory_of(given, of_cut, part.params, peak[here], logits, versions, part.experts).total
         return needed
 
 
@@ -190,5 +182,3 @@ def _look_up_bytes(field: Field) -> Array:
             for place, part in enumerate((sizes.working, sizes.logits, sizes.held_logits, sizes.boundary), start=4):
                 found[place, int(flag), number] = part
     return found
-
-

@@ -6,7 +6,7 @@ number of micro-batches share what is played of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,35 +37,60 @@ class Refined:
 
     seconds : that the step cannot go below. [s]
     nbytes : that the fullest GPU cannot do with. [bytes]
+    named : fields that plans must have; others are left out.
     known : of which plans the order has been looked at.
     rough : of which of them more must be played to know what the step takes.
     """
 
-    def __init__(self, variant: Variant, objective: str, limit: float) -> None:
+    def __init__(self, variant: Variant, objective: str, limit: float, named: Mapping[str, Any] | None = None) -> None:
         self.field, self.variant = Field(variant), variant
         self.objective, self.limit = objective, limit
         self.ranks = Ranks(self.field, variant.schedule.copies)
         self.seconds = bound_s(self.field, self.ranks)
         self.nbytes = least_memory(self.field, self.ranks)
+        self._named = self._with(named or {})
+        self.nbytes[~self._named] = np.inf
         self.known = np.zeros(len(self.field), dtype=bool)
         self.rough = np.zeros(len(self.field), dtype=bool)
         self._num_gpus = variant.columns.num_gpus[self.field.row]
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
         self._order_of = order_of_row.ravel()[self.field.row]
+        self._made: dict[int, OrderFacts] = {}
         self._grouped = np.argsort(self._order_of, kind="stable")
         self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
+
+    @property
+    def num_plans(self) -> int:
+        """With the fields that are named."""
+        return int(self._named.sum())
+
+    @property
+    def leanest(self) -> float:
+        """Of them, fewest bytes that any plan cannot do with. [bytes]"""
+        return float(self.nbytes.min(initial=np.inf))
+
+    def _with(self, named: Mapping[str, Any]) -> Array:
+        """Which plans have these fields."""
+        match = np.ones(len(self.field), dtype=bool)
+        for name, value in named.items():
+            if name in ("recompute", "sequence_parallel", "zero_stage"):
+                able = np.array([getattr(each, name) == value for each in self.variant.space.categories])
+                match &= able[self.field.category]
+            else:
+                match &= getattr(self.variant.columns, name)[self.field.row] == value
+        return match
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
         fits = self.nbytes[plans] <= self.limit
         if self.objective == "memory_headroom":
-            score = self.nbytes[plans]
+            score: Array = self.nbytes[plans]
         else:
             score = self.seconds[plans] * (self._num_gpus[plans] if self.objective == "cost" else 1)
-        return np.where(fits, score, np.inf)
+        return np.asarray(np.where(fits, score, np.inf))
 
     def like(self, plan: ParallelPlan) -> int | None:
-        """Of the plans with this layout and micro-batch the one in fewest chunks with the lowest score; None: no such."""
+        """Of the plans with this layout and micro-batch, in the fewest chunks, that with the lowest score; or None."""
         columns = self.variant.columns
         rows = np.ones(len(columns), dtype=bool)
         for name in ("tp", "cp", "pp", "dp", "microbatch_size"):
@@ -88,6 +113,7 @@ class Refined:
         group = self._order_of[plan]
         here = self._grouped[self._begins[group] : self._begins[group + 1]]
         self.known[here] = True
+        self._made.clear()
         here = here[np.argsort(self.score(here), kind="stable")]
         looked_at, begin, size = [], 0, FIRST_LOOK
         while begin < len(here):
@@ -120,13 +146,15 @@ class Refined:
     @property
     def _candidates(self) -> Sequence[int | None]:
         """Orders from which the schedule chooses by what things take; None: it has one."""
-        return range(len(self.variant.schedule.candidates)) or (None,)
+        return range(len(self.variant.schedule.candidates)) if self.variant.schedule.candidates else (None,)
 
     def _order_keys(self) -> Array:
         """What tells the orders of rows apart: ranks, chunks, and the micro-batches that are played."""
         columns, count, chosen = self.variant.columns, self.field.num_microbatches, self.variant.schedule
         played = count.copy()
-        for row in range(len(columns) if chosen.period is not None else 0):
+        for row in range(len(columns)):
+            if chosen.period is None:
+                break
             pp = int(columns.pp[row])
             period = chosen.period(pp, int(columns.num_chunks[row]), **self._options)
             kept = STEADY * max(period, pp)
@@ -188,11 +216,13 @@ class Refined:
             left = left[times < 0]
 
     def _facts(self, order: Order) -> OrderFacts:
-        return OrderFacts(order, floating=bool(self.variant.schedule.candidates) and bool((order.kind == W).any()))
+        """Of an order, for as long as plans that have it are looked at."""
+        if id(order) not in self._made:
+            floating = bool(self.variant.schedule.candidates) and bool((order.kind == W).any())
+            self._made[id(order)] = OrderFacts(order, floating)
+        return self._made[id(order)]
 
-    def _step_times(
-        self, plans: Array, order: Order, times: Array, thorough: bool = False
-    ) -> tuple[Array, Array]:
+    def _step_times(self, plans: Array, order: Order, times: Array, thorough: bool = False) -> tuple[Array, Array]:
         facts = self._facts(order)
         if self.variant.schedule.asynchronous:
             return period_s(self.field, self.ranks, facts, plans), np.ones(len(plans), dtype=bool)

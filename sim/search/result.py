@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.estimate import Estimate
+from sim.search.candidate import OBJECTIVES, Candidate, ScheduleBest, schedules_stated
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
@@ -18,35 +18,9 @@ from sim.shown import Shown
 from sim.specs import Scenario
 from sim.units import show_time
 
+__all__ = ["OBJECTIVES", "Candidate", "ScheduleBest", "SearchResult"]
+
 Array = np.ndarray
-
-OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
-"""Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One plan of a search, confirmed by the exact engine.
-
-    priced_step_time_s : by the closed form, which ranked it. [s]
-    answer : the exact engine's.
-    """
-
-    scenario: Scenario
-    priced_step_time_s: float
-    memory_bytes: float
-    answer: Estimate
-
-    @property
-    def difference(self) -> float:
-        """Of the exact step time from the closed form's, as a share."""
-        return self.answer.step_time_s / self.priced_step_time_s - 1.0
-
-    def worth(self, objective: str) -> float:
-        """What an objective makes smallest: seconds, GPU-seconds or bytes."""
-        if objective == "memory_headroom":
-            return float(self.answer.largest.total)
-        return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +34,7 @@ class SearchResult(Shown):
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
     confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
+    schedules : the best plan of each schedule that was searched beside these, the best schedule first.
     """
 
     space: Space
@@ -72,6 +47,7 @@ class SearchResult(Shown):
     elapsed_s: float
     confirmed: int = 0
     plans_restored: int = 0
+    schedules: tuple[ScheduleBest, ...] = ()
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
@@ -140,12 +116,14 @@ class SearchResult(Shown):
         plan = self.space.scenario.plan
         stated = [
             f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
-            "the exact engine, so where the formula is off a plan below them may be as good"
+            "the exact engine, so where the formula is off a plan below them may be as good",
+            *schedules_stated(self.schedules),
         ]
         if plan.uneven_layers:
             stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
         if plan.microbatch_group is not None or plan.sequence_slices > 1:
-            stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
+            stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched (slices of "
+                          "seq1f1b are with --schedules seq1f1b)")  # fmt: skip
         return tuple(stated)
 
     def ranking(self, most: int | None = None) -> Array:
@@ -264,6 +242,7 @@ class SearchResult(Shown):
             "plans_per_s": self.plans_per_s,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),
+            **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
             "best": [
                 {
                     "plan": each.scenario.plan.model_dump(mode="json"),

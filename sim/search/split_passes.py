@@ -14,9 +14,10 @@ from sim.costs.block import BlockCosts, block_costs, costs_by_recompute, cut_of,
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.stage import send_seconds
-from sim.costs.zero import Sharded, zero_traffic
+from sim.costs.zero import zero_traffic
+from sim.network.placement import Group
 from sim.search.columns import RECOMPUTES, Category, stack_of, table
-from sim.search.facts import Cells, Facts, gather_facts, take_group
+from sim.search.facts import Cells, Facts, gather_facts
 from sim.search.held import AtSpots
 from sim.search.layouts import dealt_layers
 from sim.search.variants import Variant
@@ -150,15 +151,11 @@ class Field:
                 block[0, here], block[1, here] = forward + more[0], backward + more[1]
 
 
-
-
 def _column(categories: tuple[Category, ...], name: str) -> Array:
     return np.array([getattr(each, name) for each in categories])
 
 
-def _costs(
-    given: Scenario, compute: ComputeModel, groups: dict, fabric: Fabric
-) -> list[list[BlockCosts]]:
+def _costs(given: Scenario, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> list[list[BlockCosts]]:
     """Of every kind of block its costs under each way to recompute; embedding and head are never recomputed."""
     model, stack, cut = given.model, given.stack, cut_of(given)
     dense = [False, True] if model.num_dense_layers else [False]

@@ -116,7 +116,10 @@ def _unsearched(result: SearchResult, scenario: Scenario) -> str:
     """Why a plan that can be run has no rank."""
     plan, sizes = scenario.plan, result.space.columns.num_gpus
     if plan.schedule not in SCHEDULES:
-        return f"schedule {plan.schedule} is not in the search, which prices {', '.join(SCHEDULES)}; --others tries it"
+        return (
+            f"schedule {plan.schedule} is not among those that are priced one by one ({', '.join(SCHEDULES)}); "
+            f"--schedules {plan.schedule} finds its best plan"
+        )
     if not (sizes.min() <= plan.num_gpus <= sizes.max()):
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
     if plan.ep != result.space.scenario.plan.ep:

@@ -15,7 +15,7 @@ from sim.specs import Scenario
 TECHNIQUES: dict[str, tuple[str, ...]] = {
     "layout": ("tp", "cp", "pp", "dp", "ep"),
     "micro-batch": ("microbatch_size",),
-    "schedule": ("schedule", "num_chunks"),
+    "schedule": ("schedule", "num_chunks", "sequence_slices"),
     "recomputation": ("recompute",),
     "sequence parallelism": ("sequence_parallel",),
     "ZeRO": ("zero_stage",),

@@ -17,7 +17,7 @@ from sim.specs.plan import LAYERED
 
 Array = np.ndarray
 SLICES = (2, 4, 8)
-"""Parts of a sequence that are tried under a schedule that cuts sequences; in one part it is the schedule it comes of."""
+"""Parts of a sequence that are tried under a schedule that cuts sequences."""
 
 
 @dataclass(frozen=True)

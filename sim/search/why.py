@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.errors import FlopcastError, SpecError, nearest
-from sim.estimate import Estimate, estimate
+from sim.errors import SpecError, nearest
+from sim.estimate import Estimate
 from sim.schedules import get_schedule
-from sim.schedules.registry import schedules
 from sim.search.among import (
     FIELDS,
     best_among,
@@ -20,10 +19,12 @@ from sim.search.among import (
     rank_among,
     with_fields,
 )
+from sim.search.by_schedule import best_with
+from sim.search.candidate import ScheduleBest
 from sim.search.result import SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import Step, steps_between
-from sim.search.unpriced import chunks_for, try_unpriced
+from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan
 
 
@@ -38,6 +39,7 @@ class Why:
     steps : from that plan to the best, a technique at a time; none where it is faster than the best or
         has another number of GPUs.
     tried : of how many plans it is the best, where the search does not price such plans.
+    searched : the best of all plans of its schedule with these fields, where the search does not price that schedule.
     """
 
     ruled_out: str | None
@@ -46,6 +48,7 @@ class Why:
     losses: dict[str, float]
     steps: tuple[Step, ...] = ()
     tried: int = 0
+    searched: ScheduleBest | None = None
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -99,30 +102,12 @@ def _lost(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
 
 
 def _unpriced(result: SearchResult, named: Mapping[str, Any]) -> Why:
-    """Fields that no priced plan has: the rule they break, or the best of a few plans that have them."""
+    """Fields that no priced plan has: the rule they break, or the best of all or a few plans that have them."""
+    if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
+        searched = best_with(result, named)
+        if searched.best is not None:
+            return replace(_lost(result, searched.best.answer, None), searched=searched)
+        if searched.plans:
+            return Why(searched.reason, None, None, {}, searched=searched)
     answer, reason, tried = try_unpriced(result, named)
     return Why(reason, None, None, {}) if answer is None else replace(_lost(result, answer, None), tried=tried)
-
-
-def other_schedules(result: SearchResult, few: int = 2) -> list[Estimate]:
-    """The best few plans under every schedule that the closed form does not know, by the exact engine, fastest first.
-
-    Only those that keep the rules and fit; asynchronous schedules train another way and are left out.
-    """
-    answers = []
-    for candidate in result.best[:few]:
-        plan = candidate.scenario.plan
-        for chosen in schedules():
-            if chosen.name in SCHEDULES or chosen.asynchronous or plan.pp == 1:
-                continue
-            changes = {
-                "schedule": chosen.name,
-                "num_chunks": chunks_for(chosen.name, plan.num_chunks, candidate.scenario.model.num_layers // plan.pp),
-            }
-            try:
-                answer = estimate(candidate.scenario.replace(plan=plan.replace(**changes)))
-            except FlopcastError:
-                continue
-            if answer.largest.total <= result.memory_limit_bytes:
-                answers.append(answer)
-    return sorted(answers, key=lambda answer: answer.step_time_s)

@@ -1,0 +1,78 @@
+"""The best plan of each schedule in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sim.report.search import COLUMNS, cell
+from sim.search import ScheduleBest, SearchResult
+from sim.search.among import loss_of
+from sim.specs import ParallelPlan
+from sim.table import Table
+from sim.units import show, show_time
+
+FIELDS = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel",
+          "zero_stage")  # fmt: skip
+SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par."}
+"""Names with few letters, of fields that stand in front of their values."""
+
+
+def schedules_view(result: SearchResult, width: int = 80) -> Group:
+    """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
+    found = [each for each in result.schedules if each.best is not None]
+    plans = [each.best.scenario.plan for each in found if each.best is not None]
+    differ = [name for name in FIELDS if len({getattr(plan, name) for plan in plans}) > 1]
+    said = [_said(plans[0], name) for name in FIELDS if name not in differ and _tells(plans[0], name)] if plans else []
+    if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
+        differ = [name for name in differ if name != "dp"]
+    title = Text("Best of each schedule", style="bold")
+    runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
+    title.append(f"  ({looked_at:,} plans bounded, {runs:,} run on the exact engine)", style="not bold dim")
+    parts: list[RenderableType] = [title]
+    if said:
+        parts.append(Text("All of them: ", style="bold").append(" · ".join(said), style="not bold"))
+    if found:
+        parts.append(_table(result, found, differ))
+    unproven = [each for each in found if not each.proven]
+    if found:
+        proven = "all" if not unproven else f"{len(found) - len(unproven)} of {len(found)}"
+        parts.append(Text(f"Proven best of its schedule: {proven}", style="dim"))
+    for each in unproven:
+        parts.append(
+            Text(f"{each.schedule}: a plan that was not run may be {each.room:.1%} better at most", style="dim")
+        )
+    if any(each.asynchronous for each in found):
+        parts.append(Text("* trains another way: gradients come late; not among the best plans", style="dim"))
+    parts += [Text(f"{each.schedule}: {each.reason}") for each in result.schedules if each.best is None]
+    return Group(*parts)
+
+
+def _table(result: SearchResult, found: list[ScheduleBest], differ: list[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("schedule", no_wrap=True)
+    for heading in ("step\ntime", "to\nbest", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("plan", overflow="fold")
+    for each in found:
+        assert each.best is not None
+        answer = each.best.answer
+        table.add_row(
+            f"{each.schedule}{'*' if each.asynchronous else ''}",
+            show_time(answer.step_time_s),
+            f"{loss_of(result, answer):+.1%}",
+            show(answer.largest.total, "B"),
+            ", ".join(_said(each.best.scenario.plan, name) for name in differ if _tells(each.best.scenario.plan, name)),
+        )
+    return table
+
+
+def _said(plan: ParallelPlan, name: str) -> str:
+    if name == "recompute":
+        return {"none": "no recompute", "full": "full recompute"}.get(plan.recompute, plan.recompute)
+    return f"{SHORT.get(name, COLUMNS.get(name, name))} {cell(getattr(plan, name))}"
+
+
+def _tells(plan: ParallelPlan, name: str) -> bool:
+    """Whether a field says anything: sequences that are not cut and contexts that are whole go without saying."""
+    return name not in ("sequence_slices", "cp") or getattr(plan, name) > 1

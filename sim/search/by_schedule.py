@@ -1,0 +1,171 @@
+"""The best plan of every schedule, each over the whole space of layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.schedules import get_schedule
+from sim.schedules.registry import schedules
+from sim.search.best_first import Found, run_best_first
+from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.refined import Refined
+from sim.search.result import SearchResult
+from sim.search.variants import variants_of
+from sim.units import show
+
+MOST_RUNS = 40
+"""Plans of a schedule that the exact engine runs at most, if not told otherwise."""
+ALL = "all"
+"""All registered schedules but the asynchronous ones, which train another way."""
+
+
+def schedules_named(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of schedules in `all`, `zb_v,zb_h1` or a sequence of such; each once.
+
+    Raises
+    ------
+    ScheduleError, SpecError
+        There is no such schedule, or no name.
+    """
+    said = words.split(",") if isinstance(words, str) else list(words)
+    names: list[str] = []
+    for name in (each.strip() for each in said):
+        if not name:
+            raise SpecError("--schedules takes names with commas between, such as zb_v,zb_h1, or all")
+        if name == ALL:
+            names += [each.name for each in schedules() if not each.asynchronous]
+        else:
+            names.append(get_schedule(name).name)
+    return tuple(dict.fromkeys(names))
+
+
+def search_schedules(
+    result: SearchResult,
+    names: str | Sequence[str] = ALL,
+    *,
+    most_runs: int = MOST_RUNS,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> SearchResult:
+    """Search the space of a result under each of some schedules.
+
+    Plans are run on the exact engine in the order of a step time that they cannot go below, until none that is left can
+    be better than the best found: then that is the best of its schedule.
+
+    Parameters
+    ----------
+    result : SearchResult
+        Its layouts, categories, objective and memory limit count.
+    names : str or sequence of str
+        As `zb_v,zb_h1`, or `all`; asynchronous schedules only by name. A name may be that of a file with a grid.
+    most_runs : int
+        Plans of a schedule that the exact engine runs at most.
+    progress : callable, optional
+        Called with (schedules done, schedules in all, what is being done).
+
+    Returns
+    -------
+    SearchResult
+        With `schedules`, and the best over all in `best` (but for asynchronous schedules). Where it is interrupted
+        (KeyboardInterrupt), with what was found so far.
+
+    Raises
+    ------
+    ScheduleError, SpecError
+        No such schedule.
+    """
+    if most_runs < 1:
+        raise SpecError(f"most_runs = {most_runs} must be at least 1")
+    wanted = schedules_named(names)
+    bests: list[ScheduleBest] = []
+    candidates = list(result.best)
+    for number, name in enumerate(wanted):
+        found = Found()
+        likely = [each.scenario.plan for each in sorted(candidates, key=lambda each: each.worth(result.objective))[:1]]
+
+        def tell(runs: int, name: str = name, number: int = number) -> None:
+            if progress is not None:
+                progress(number, len(wanted), f"{name}, {runs} plans run" if runs else name)
+
+        interrupted = False
+        parts: list[Refined] = []
+        try:
+            tell(0)
+            parts = [Refined(each, result.objective, result.memory_limit_bytes)
+                     for each in variants_of(result.space, name)]  # fmt: skip
+            run_best_first(parts, result.objective, most_runs, likely, tell, found)
+        except KeyboardInterrupt:
+            interrupted = True
+        bests.append(_summed_up(result, name, parts, found, interrupted))
+        if not bests[-1].asynchronous:
+            candidates += found.candidates
+        if interrupted:
+            bests += [_not_begun(each) for each in wanted[number + 1 :]]
+            break
+    if progress is not None:
+        progress(len(wanted), len(wanted), "schedules searched")
+
+    def place(each: ScheduleBest) -> float:
+        return np.inf if each.best is None else each.best.worth(result.objective)
+
+    return replace(
+        result, schedules=tuple(sorted(bests, key=place)), best=_best(candidates, result.objective, len(result.best))
+    )
+
+
+def best_with(result: SearchResult, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
+    """The best plan with these fields, of which one is the schedule.
+
+    Raises
+    ------
+    ScheduleError
+        No such schedule.
+    """
+    fields = {name: value for name, value in named.items() if name != "schedule"}
+    parts = [Refined(each, result.objective, result.memory_limit_bytes, fields) for each in
+             variants_of(result.space, named["schedule"])]  # fmt: skip
+    found = Found()
+    run_best_first(parts, result.objective, most_runs, [result.best[0].scenario.plan], lambda runs: None, found)
+    return _summed_up(result, named["schedule"], parts, found, False)
+
+
+def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:
+    """The first of some candidates, each plan once; of equals those that need least memory."""
+    ranked = sorted(candidates, key=lambda each: (round(each.worth(objective), 9), each.memory_bytes))
+    once: dict[Any, Candidate] = {}
+    for each in ranked:
+        once.setdefault((each.scenario.plan, each.scenario.stack), each)
+    return tuple(list(once.values())[:most])
+
+
+def _summed_up(
+    result: SearchResult, name: str, parts: Sequence[Refined], found: Found, interrupted: bool
+) -> ScheduleBest:
+    best, plans = found.best(result.objective), sum(part.num_plans for part in parts)
+    proven = found.proven(result.objective) and not interrupted
+    room = 0.0 if proven else 1.0
+    reason = None
+    if best is not None and not proven:
+        room = max(0.0, 1.0 - found.bound / best.worth(result.objective))
+    elif best is None and interrupted:
+        reason = "interrupted before a plan was run"
+    elif not plans:
+        reason = "no plan of the space keeps its rules"
+    elif best is None and not proven:
+        reason = f"none of the {found.runs} plans that were run fits in {show(result.memory_limit_bytes, 'B')}"
+    elif best is None:
+        reason = (
+            f"none of its {plans:,} plans fits in {show(result.memory_limit_bytes, 'B')}; the leanest needs "
+            f"{show(min(float(part.leanest) for part in parts), 'B')} or more"
+        )
+    return ScheduleBest(name, best, plans, found.runs, proven, room, get_schedule(name).asynchronous, reason)
+
+
+def _not_begun(name: str) -> ScheduleBest:
+    return ScheduleBest(
+        name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, "interrupted before it was begun"
+    )

@@ -1,0 +1,94 @@
+"""A plan that the exact engine has run for a search, and the best such plan of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sim.estimate import Estimate
+from sim.schedules.registry import schedules
+from sim.search.columns import SCHEDULES
+from sim.specs import Scenario
+
+OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
+"""Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plan of a search, confirmed by the exact engine.
+
+    priced_step_time_s : by the closed form, which ranked it. [s]
+    answer : the exact engine's.
+    """
+
+    scenario: Scenario
+    priced_step_time_s: float
+    memory_bytes: float
+    answer: Estimate
+
+    @property
+    def difference(self) -> float:
+        """Of the exact step time from the closed form's, as a share."""
+        return self.answer.step_time_s / self.priced_step_time_s - 1.0
+
+    def worth(self, objective: str) -> float:
+        """What an objective makes smallest: seconds, GPU-seconds or bytes."""
+        if objective == "memory_headroom":
+            return float(self.answer.largest.total)
+        return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBest:
+    """The best plan of a schedule, over all layouts, micro-batches, chunks and categories that it takes.
+
+    best : by the objective; None where no plan keeps the rules or none fits, as `reason` says.
+    plans : of the schedule.
+    runs : how many of them the exact engine ran.
+    proven : no other plan of the schedule is better.
+    room : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
+    asynchronous : it trains another way: gradients come late.
+    """
+
+    schedule: str
+    best: Candidate | None
+    plans: int
+    runs: int
+    proven: bool
+    room: float
+    asynchronous: bool
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        answer = None if self.best is None else self.best.answer
+        return {
+            "schedule": self.schedule,
+            "plan": None if answer is None else answer.scenario.plan.model_dump(mode="json"),
+            "step_time_s": None if answer is None else answer.step_time_s,
+            "memory_bytes": None if answer is None else answer.largest.total,
+            "mfu": None if answer is None else answer.mfu,
+            "plans": self.plans,
+            "plans_run": self.runs,
+            "proven": self.proven,
+            "room": self.room,
+            "asynchronous": self.asynchronous,
+            "ruled_out": self.reason,
+        }
+
+
+def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
+    """Which schedules were searched beside those that are priced, and which were not."""
+    names = [each.schedule for each in searched]
+    left = [each.name for each in schedules() if each.name not in names and not each.asynchronous]
+    if not names:
+        others = [name for name in left if name not in SCHEDULES]
+        return [f"{len(others)} more schedules are there ({', '.join(others)}); --schedules all searches them"]
+    stated = [f"all plans of {', '.join(names)} were searched by what their steps cannot go below (their formula here)"]
+    if any(each.asynchronous for each in searched):
+        stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
+    if left:
+        stated.append(f"not searched so: {', '.join(left)}")
+    return stated
