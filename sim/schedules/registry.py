@@ -46,7 +46,7 @@ class Schedule:
     period : (num_ranks, num_chunks, **options) -> micro-batches after which the order repeats; None: it does not.
     candidates : of a schedule that chooses its order by what things take, (num_ranks, num_chunks, num_microbatches) ->
         rows from which it chooses; where weight gradients are apart, it places these elsewhere but changes nothing
-        else, and no rank keeps more. Option `candidate` asks for one of them.
+        else, and no rank keeps more. The first is that of no times. Option `candidate` asks for one of them.
     """
 
     name: str

@@ -60,6 +60,7 @@ def run_best_first(
     """
     waiting = [Waiting(part) for part in parts]
     known: list[tuple[float, float, int, int]] = []  # score, bytes, part, plan
+    run: set[tuple[int, int]] = set()
     best = ceiling = np.inf
 
     def add(number: int, plans: Array) -> None:
@@ -87,13 +88,14 @@ def run_best_first(
             continue
         score, _, number, plan = heapq.heappop(known)
         part = parts[number]
-        if part.score(np.array([plan]))[0] > score:  # it was settled meanwhile, and stands further back
+        if (number, plan) in run or part.score(np.array([plan]))[0] > score:  # settled meanwhile, it stands there twice
             continue
         if part.rough[plan]:
             add(number, part.settle(plan, best))
             continue
         scenario = part.variant.scenario_of(int(part.field.row[plan]), int(part.field.category[plan]))
         found.runs += 1
+        run.add((number, plan))
         try:
             answer = estimate(scenario)
         except ScheduleError:  # too many actions to be played

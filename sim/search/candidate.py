@@ -87,6 +87,7 @@ def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
         others = [name for name in left if name not in SCHEDULES]
         return [f"{len(others)} more schedules are there ({', '.join(others)}); --schedules all searches them"]
     stated = [f"all plans of {', '.join(names)} were searched by what their steps cannot go below (their formula here)"]
+    stated.append("of each of them the best is sought: below the first place there may be better plans of theirs")
     if any(each.asynchronous for each in searched):
         stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
     if left:

@@ -55,6 +55,7 @@ class Refined:
         self._num_gpus = variant.columns.num_gpus[self.field.row]
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
         self._order_of = order_of_row.ravel()[self.field.row]
+        self._visits = np.zeros(len(self.field))
         self._made: dict[int, OrderFacts] = {}
         self._grouped = np.argsort(self._order_of, kind="stable")
         self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
@@ -189,10 +190,12 @@ class Refined:
 
     def _priced(self, plans: Array, candidate: int | None) -> tuple[Array, Array, Array]:
         """(step times, bytes, whether the time is exact) in one order. [s], [bytes]"""
-        seconds, nbytes = np.zeros(len(plans)), np.zeros(len(plans))
+        seconds, nbytes = np.full(len(plans), np.inf), np.zeros(len(plans))
         exact = np.ones(len(plans), dtype=bool)
         for places, order, times in self._sharing(plans, candidate):
             some, facts = plans[places], self._facts(order)
+            if not candidate:  # an estimate counts them before what things take is known
+                self._visits[some] = facts.visits(times)
             for moments in facts.moments:
                 needed = self.ranks.memory(moments.kind, some, moments.alive, moments.logits, moments.versions)
                 nbytes[places] = np.maximum(nbytes[places], needed)
@@ -226,4 +229,4 @@ class Refined:
         facts = self._facts(order)
         if self.variant.schedule.asynchronous:
             return period_s(self.field, self.ranks, facts, plans), np.ones(len(plans), dtype=bool)
-        return step_times(self.field, self.ranks, facts, plans, times, thorough)
+        return step_times(self.field, self.ranks, facts, plans, times, self._visits[plans], thorough)

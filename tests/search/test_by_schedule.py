@@ -1,0 +1,376 @@
+"""The best plan of every schedule: bounds that hold, bests that are the best, and words about what is not."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import FlopcastError, ScheduleError, SpecError
+from sim.estimate import estimate
+from sim.report.search_schedules import schedules_view
+from sim.report.text import console
+from sim.schedules import get_schedule, listing, schedule_names
+from sim.schedules.actions import F, I
+from sim.schedules.build import build_order
+from sim.schedules.order import make_order
+from sim.schedules.passes import peak_alive
+from sim.search import build_space, price_all, search, search_schedules, why_not
+from sim.search.refined import Refined
+from sim.search.space import OVERLAPS
+from sim.search.variants import variants_of
+from sim.specs import load_scenario
+from sim.specs.loading import build_scenario
+
+SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
+OBJECTIVES = {
+    "step_time": lambda answer: answer.step_time_s,
+    "cost": lambda answer: answer.step_time_s * answer.num_gpus,
+    "memory_headroom": lambda answer: answer.largest.total,
+}
+MIXTURE = {"num_experts": 4, "experts_per_token": 2, "expert_intermediate_size": 512, "gated_mlp": True, "bias": False,
+           "num_layers": 10, "num_dense_layers": 1}  # fmt: skip
+SHAPES = {
+    "plain": {},
+    "blocking": {"stack": {"overlap_p2p": False, "overlap_grad_reduce": False}},
+    "as layers": {"model": {"num_layers": 10}, "plan": {"embedding_as_layer": True, "head_as_layer": True}},
+    "mixture": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "embedding_as_layer": True, "head_as_layer": True}},
+    "zero3": {"stack": {"preset": "deepspeed-zero3"}},
+}
+
+
+def small(model=None, plan=None, stack=None, batch=16, layers=12):
+    """A model of a few layers, whose pipelines straddle nodes of eight A100."""
+    described = {
+        "model": {"num_layers": layers, "hidden_size": 512, "num_heads": 8, "vocab_size": 51200, **(model or {})},
+        "cluster": "selene",
+        "plan": {"dp": 2, **(plan or {})},
+        "training": {"global_batch_size": batch, "sequence_length": 512, "precision": "fp16"},
+        "stack": {"preset": "megatron-core", "overlap_grad_reduce": True, **(stack or {})},
+        "profile": "a100",
+    }
+    return build_scenario(described)
+
+
+# What a step cannot go below
+
+
+@pytest.fixture
+def look_at_all(monkeypatch):
+    """Orders are looked at for all plans that have them, whether or not others rule them out."""
+    monkeypatch.setattr("sim.search.refined.FIRST_LOOK", 10**9)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look_at_all):
+    """A few plans of every schedule, over all categories and sizes: bound for any order ≤ bound in its order ≤ step."""
+    random = np.random.default_rng(list(SHAPES).index(shape))
+    space = build_space(small(**SHAPES[shape]), (2, 24), context=(1, 2), overlaps=True)
+    some = random.choice(len(space.categories), size=12, replace=False)
+    space = replace(space, categories=tuple(space.categories[number] for number in some))
+    for name in schedule_names():
+        for variant in variants_of(space, name)[:2]:
+            refined = Refined(variant, "step_time", np.inf)
+            if not refined.num_plans:
+                continue
+            for plan in random.integers(refined.num_plans, size=3).tolist():
+                answer = estimate(variant.scenario_of(int(refined.field.row[plan]), int(refined.field.category[plan])))
+                first, lean = refined.seconds[plan], refined.nbytes[plan]
+                assert first <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
+                refined.refine(plan, np.inf)
+                assert first <= refined.seconds[plan] <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
+                assert lean <= refined.nbytes[plan] <= answer.largest.total * (1 + 1e-9), (name, answer.scenario.plan)
+                if refined.rough[plan]:
+                    refined.settle(plan, np.inf)
+                if not variant.schedule.candidates:  # it has one order: the same memory, and unless it never ends time
+                    assert refined.nbytes[plan] == pytest.approx(answer.largest.total, rel=1e-9)
+                    if not variant.schedule.asynchronous:
+                        assert refined.seconds[plan] == pytest.approx(answer.step_time_s, rel=1e-9)
+
+
+def test_bounds_are_tight_where_pipelines_are_long(look_at_all):
+    """Over many micro-batches, where a search looks: the bound of a plan in its order is within 3 % of its step."""
+    random = np.random.default_rng(4)
+    space = build_space(small(batch=192), (4, 4), overlaps=False)
+    for name in schedule_names():
+        variant = variants_of(space, name)[0]
+        refined = Refined(variant, "step_time", np.inf)
+        of_pp = np.flatnonzero((variant.columns.pp == 4)[refined.field.row])
+        of_pp = of_pp[refined.field.num_microbatches[refined.field.row[of_pp]] >= 24]
+        for plan in random.choice(of_pp, size=min(2, len(of_pp)), replace=False).tolist():
+            refined.refine(plan, np.inf)
+            answer = estimate(variant.scenario_of(int(refined.field.row[plan]), int(refined.field.category[plan])))
+            assert refined.seconds[plan] >= 0.97 * answer.step_time_s, (name, answer.scenario.plan)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from([name for name in schedule_names() if get_schedule(name).candidates]),
+    ranks=st.integers(2, 5),
+    chunks=st.sampled_from([2, 4]),
+    count=st.integers(1, 14),
+    times=st.tuples(*[st.integers(100, 3000).map(lambda n: n / 1000)] * 3, st.integers(0, 500).map(lambda n: n / 1000)),
+)
+def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, count, times):
+    """One of the candidates; but for weight gradients, which stand elsewhere without more being kept."""
+    chosen = get_schedule(name)
+    chunks = chunks if chosen.chunks == "many" else chosen.chunks
+    order = build_order(name, ranks, chunks, count, times=(1.0, *times[1:]))
+    fits = []
+    for number in range(len(chosen.candidates)):
+        rows = chosen.candidates[number](ranks, chunks, count)
+        base = make_order(name, rows, ranks * chunks, count)
+        kept = (peak_alive(order) <= peak_alive(base)).all()
+        alike = all(
+            np.array_equal(*(row[(row[:, 1] == F) | (row[:, 1] == I)] for row in (rows[rank], order.row(rank))))
+            if (order.kind == I).any()
+            else np.array_equal(rows[rank], order.row(rank))
+            for rank in range(ranks)
+        )
+        fits.append(kept and alike)
+    assert any(fits)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    ranks=st.integers(1, 6), waves=st.integers(1, 2), copies=st.sampled_from([1, 2]), count=st.integers(1, 12),
+    most=st.integers(1, 8), first=st.booleans(),
+)  # fmt: skip
+def test_playing_all_ranks_at_once_gives_the_same_order(ranks, waves, copies, count, most, first):
+    there = [*range(ranks), *reversed(range(ranks))]
+    home = there if copies == 2 else there * waves
+    arguments = (home, copies, count * copies, lambda stage: most)
+    one = listing.play(*arguments, forward_first=first)
+    other = listing._play_at_once(*arguments, first)
+    assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+
+
+# The best is the best
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A search over all plans of two categories on 2 and 4 GPUs, so few that every one can be run."""
+    result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
+    chosen = [each for each in result.space.categories if (each.recompute, each.zero_stage) == ("selective", 2)]
+    return replace(result, space=replace(result.space, categories=tuple(chosen)))
+
+
+@pytest.fixture(scope="module")
+def every(tiny):
+    """Of every schedule the answers of all its plans."""
+    answers = {}
+    for name in schedule_names():
+        if get_schedule(name).asynchronous:
+            continue
+        found = []
+        for variant in variants_of(tiny.space, name):
+            for row, category in zip(*(each.tolist() for each in variant.plans), strict=True):
+                found.append(estimate(variant.scenario_of(row, category)))
+        answers[name] = found
+    return answers
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_best_of_each_schedule_is_the_best_of_all_its_plans(tiny, every, objective):
+    """Against every plan of every schedule, run one by one; under a limit that rules some of them out."""
+    worth = OBJECTIVES[objective]
+    limit = float(np.quantile([answer.largest.total for found in every.values() for answer in found], 0.6))
+    result = search_schedules(replace(tiny, objective=objective, memory_limit_bytes=limit))
+    assert {each.schedule for each in result.schedules} == set(every)
+    for each in result.schedules:
+        fits = [answer for answer in every[each.schedule] if answer.largest.total <= limit]
+        assert each.plans == len(every[each.schedule])
+        if not fits:
+            assert each.best is None
+            assert each.proven
+            continue
+        assert each.proven
+        assert each.room == 0.0
+        assert each.runs < max(4, 0.5 * len(every[each.schedule]))
+        assert worth(each.best.answer) == pytest.approx(min(map(worth, fits)), rel=1e-9)
+        assert each.best.answer.largest.total <= limit
+    bests = [worth(each.best.answer) for each in result.schedules if each.best is not None]
+    assert bests == sorted(bests)
+    first = min(bests[0], *(worth(each.answer) for each in tiny.best))
+    assert worth(result.best[0].answer) == pytest.approx(first, rel=1e-9)
+
+
+def test_spaces_of_the_priced_schedules_are_the_same(tiny):
+    """What is searched of GPipe, 1F1B and interleaved is what is priced."""
+    whole = {
+        (tiny.space.scenario_of(row, tiny.space.categories[number]).plan)
+        for number, rows, _, _ in price_all(tiny.space)
+        for row in rows.tolist()
+    }
+    found = {
+        variant.scenario_of(row, category).plan
+        for name in ("gpipe", "1f1b", "interleaved")
+        for variant in variants_of(tiny.space, name)
+        for row, category in zip(*(each.tolist() for each in variant.plans), strict=True)
+    }
+    assert found == whole
+
+
+def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
+    """Every number of chunks up to the layers is in the space exactly where the plan can be estimated."""
+    layouts = tiny.space.layouts
+    for name in ("zb_v", "dualpipe", "hanayo", "zb_interleaved", "breadth_first", "modular", "seq1f1b"):
+        variant = variants_of(tiny.space, name)[0]
+        columns = variant.columns
+        numbers = (columns.layout, columns.num_chunks, columns.microbatch_size)
+        there = set(zip(*(each.tolist() for each in numbers), strict=True))
+        base = variant.scenario_of(0, 0).plan
+        for (layout, degrees), chunks, size in product(enumerate(layouts.tolist()), (1, 2, 3, 4), (1, 2, 3, 4, 8)):
+            tp, cp, pp, dp = degrees
+            if pp == 1 and chunks == 1:
+                continue  # any order is the same without a pipeline
+            changes = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "num_chunks": chunks, "microbatch_size": size}
+            try:
+                plan = base.replace(**changes, sequence_parallel=False)
+                estimate(tiny.space.scenario.replace(plan=plan))
+                able = True
+            except FlopcastError:
+                able = False
+            assert ((layout, chunks, size) in there) == able, (name, changes)
+
+
+def test_no_plan_stands_twice(tiny):
+    result = search_schedules(replace(tiny, best=tiny.best * 2), "all,zb_v,1f1b,interleaved")
+    names = [each.schedule for each in result.schedules]
+    assert len(names) == len(set(names))
+    plans = [(each.scenario.plan, each.scenario.stack) for each in result.best]
+    assert len(plans) == len(set(plans))
+
+
+def test_a_limit_of_runs_leaves_room(tiny):
+    """What one run leaves open is no less than what the best gains."""
+    whole = {each.schedule: each for each in search_schedules(tiny, "v_min,zb_v,hanayo").schedules}
+    open_ones = 0
+    for name, best in whole.items():
+        (part,) = search_schedules(tiny, name, most_runs=1).schedules
+        assert part.runs == 1
+        assert part.room <= 1.0
+        open_ones += not part.proven
+        assert best.best.answer.step_time_s >= part.best.answer.step_time_s * (1 - part.room) * (1 - 1e-9)
+    with pytest.raises(SpecError, match="most_runs = 0"):
+        search_schedules(tiny, "zb_v", most_runs=0)
+
+
+# Words about what is not
+
+
+def test_names_that_are_not_there_and_plans_that_are_not(tiny):
+    with pytest.raises(ScheduleError, match=r"unknown schedule 'zb_w'; did you mean"):
+        search_schedules(tiny, "zb_v,zb_w")
+    with pytest.raises(SpecError, match="zb_v,zb_h1, or all"):
+        search_schedules(tiny, "zb_v,")
+    lean = search_schedules(replace(tiny, memory_limit_bytes=1e6), "v_min,dualpipe")
+    assert [each.best for each in lean.schedules] == [None, None]
+    assert all(each.proven for each in lean.schedules)
+    assert "fits in 1.00 MB; the leanest needs" in lean.schedules[0].reason
+    long = search(small(batch=2, layers=4), gpus=(2, 2), top=1)
+    (none,) = search_schedules(long, "dualpipe").schedules
+    assert none.plans == 0
+    assert none.reason == "no plan of the space keeps its rules"
+
+
+def test_asynchronous_schedules_are_searched_by_name_and_kept_apart(tiny):
+    assert not any(get_schedule(each.schedule).asynchronous for each in search_schedules(tiny, "all").schedules)
+    result = search_schedules(tiny, "pipedream_2bw,1f1b")
+    first = next(each for each in result.schedules if each.schedule == "pipedream_2bw")
+    assert first.asynchronous
+    assert first.proven
+    variant = variants_of(tiny.space, "pipedream_2bw")[0]
+    plans = zip(*(each.tolist() for each in variant.plans), strict=True)
+    fastest = min(estimate(variant.scenario_of(*each)).step_time_s for each in plans)
+    assert first.best.answer.step_time_s == pytest.approx(fastest, rel=1e-9)
+    assert all(each.scenario.plan.schedule != "pipedream_2bw" for each in result.best)
+    assert any("train another way" in note for note in result.assumptions)
+
+
+def test_an_interrupted_search_keeps_what_it_has(tiny):
+    def stop(done, size, now):
+        if now.startswith("zb_h1,"):
+            raise KeyboardInterrupt
+
+    result = search_schedules(tiny, "zb_v,zb_h1,v_min", progress=stop)
+    by_name = {each.schedule: each for each in result.schedules}
+    assert by_name["zb_v"].proven
+    assert by_name["zb_h1"].runs == 1
+    assert by_name["zb_h1"].best is not None
+    assert not by_name["zb_h1"].proven
+    assert by_name["v_min"].reason == "interrupted before it was begun"
+    assert result.best[0].answer.step_time_s <= by_name["zb_v"].best.answer.step_time_s
+
+
+def test_why_gives_the_best_of_all_plans_of_a_schedule(tiny, every):
+    why = why_not(tiny, {"schedule": "zb_v"})
+    fastest = min(every["zb_v"], key=lambda answer: answer.step_time_s)
+    assert why.answer.step_time_s == pytest.approx(fastest.step_time_s, rel=1e-9)
+    assert why.searched.plans == len(every["zb_v"])
+    some = [answer for answer in every["hanayo"] if answer.scenario.plan.pp == 2 and answer.scenario.plan.dp == 2]
+    why = why_not(tiny, {"schedule": "hanayo", "pp": 2, "dp": 2})
+    assert why.searched.plans == len(some)
+    assert why.answer.step_time_s == pytest.approx(min(answer.step_time_s for answer in some), rel=1e-9)
+
+
+def test_a_grid_is_a_schedule(tmp_path, tiny):
+    grid = tmp_path / "own.grid"
+    grid.write_text("0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3\n", encoding="utf-8")
+    (found,) = search_schedules(tiny, str(grid)).schedules
+    assert found.proven
+    variant = variants_of(tiny.space, str(grid))[0]
+    plans = list(zip(*(each.tolist() for each in variant.plans), strict=True))
+    assert found.plans == len(plans) > 0
+    assert found.best.answer.step_time_s == pytest.approx(
+        min(estimate(variant.scenario_of(*each)).step_time_s for each in plans), rel=1e-9
+    )
+
+
+def test_overlaps_are_searched_too():
+    result = search(small(batch=8, layers=4), gpus=(4, 4), overlaps=True, top=1)
+    (found,) = search_schedules(result, "zb_h1").schedules
+    (own,) = search_schedules(search(small(batch=8, layers=4), gpus=(4, 4), top=1), "zb_h1").schedules
+    assert found.plans == own.plans * 2 ** len(OVERLAPS)
+    assert found.best.answer.step_time_s <= own.best.answer.step_time_s
+
+
+# The command
+
+
+def test_command(tmp_path):
+    best = tmp_path / "best.yaml"
+    words = ["search", str(SMALL), "--top", "2", "--schedules", "zb_v,v_min", "-o", str(best)]
+    outcome = CliRunner().invoke(app, [*words, "--json"])
+    assert outcome.exit_code == 0, outcome.output
+    data = json.loads(outcome.output)
+    rows = data["schedules"]
+    assert {row["schedule"] for row in rows} == {"zb_v", "v_min"}
+    assert all(row["proven"] for row in rows)
+    first = min(row["step_time_s"] for row in rows)
+    assert data["best"][0]["step_time_s"] <= first
+    assert estimate(load_scenario(best)).step_time_s == pytest.approx(data["best"][0]["step_time_s"], rel=1e-12)
+    shown = CliRunner().invoke(app, words)
+    assert "Best of each schedule" in shown.output
+    assert isinstance(CliRunner().invoke(app, ["search", str(SMALL), "--schedules", "zbv"]).exception, ScheduleError)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_is_as_wide_as_the_terminal(tiny, width, capsys):
+    result = search_schedules(tiny, "all,pipedream", most_runs=1)
+    out = console()
+    out.width = width
+    out.print(schedules_view(result, width))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for each in result.schedules:
+        assert each.schedule in text
+    assert "pipedream*" in text
