@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -164,14 +165,16 @@ def place_weight_gradients(
     start, best = at_work(order, times)
     # Forwards and input gradients in the order in which they begin.
     played = order.topological[np.argsort(start[order.topological], kind="stable")]
-    todo = played[order.kind[played] != W]
+    todo = _Todo.of(order, played[order.kind[played] != W], times)
     found = list(rows)
     for eager in (True, False):
         allowed = [0.0] * order.num_ranks
         for _ in range(TRIES):
-            placed, span, allowed = _place(order, todo, times, allowed, eager)
+            done_by, span, allowed = _place(todo, times[2], allowed, eager)
             if span < best:
-                best, found = span, placed
+                best = span
+                columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
+                found = [columns[row] for row in done_by]
     return found
 
 
@@ -201,56 +204,77 @@ def _sends(order: Order, times: Times) -> list[float]:
     return list(np.where(order.abroad(order.needs) >= 0, times[3], 0.0).tolist())
 
 
-def _place(
-    order: Order, todo: Array, times: Times, allowed: list[float], eager: bool
-) -> tuple[list[Row], float, list[float]]:
-    """(rows, longest time at work, how long each rank waited).
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """Forwards and input gradients, one entry each in the order in which they begin.
+
+    action, need : its index in the order, and that of what it waits for.
+    weight : of an input gradient its weight gradient's index; −1 for a forward.
+    limit : of every rank, the most it ever keeps.
+    """
+
+    action: list[int]
+    rank: list[int]
+    need: list[int]
+    seconds: list[float]
+    send: list[float]
+    weight: list[int]
+    limit: list[int]
+    num_actions: int
+
+    @classmethod
+    def of(cls, order: Order, todo: Array, times: Times) -> _Todo:
+        """Of an order, with what these actions take."""
+        weights = np.full(len(order), -1)
+        weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
+        columns = (order.rank, order.needs, np.array(_seconds(order, times)), np.array(_sends(order, times)), weights)
+        limit = [int(most) for most in peak_alive(order)]
+        return cls(todo.tolist(), *(each[todo].tolist() for each in columns), limit, len(order))
+
+
+def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tuple[list[list[int]], float, list[float]]:
+    """(actions of every rank in order, longest time at work, how long each rank waited).
 
     allowed : how long each rank waited in an earlier try: it may wait as long again as the worst one did.
     eager : do a weight gradient rather than become the rank that has waited most.
     """
-    ranks, weight = order.num_ranks, times[2]
-    limit = [int(most) for most in peak_alive(order)]
+    ranks, limit = len(todo.limit), todo.limit
     free, first, waited = [0.0] * ranks, [-1.0] * ranks, [0.0] * ranks
     alive, most_waited, most_allowed = [0] * ranks, 0.0, max(allowed)
     due: list[deque[int]] = [deque() for _ in range(ranks)]
     done_by: list[list[int]] = [[] for _ in range(ranks)]
-    end = [0.0] * (len(order) + 1)
-    seconds, send = _seconds(order, times), _sends(order, times)
-    rank_of, need, forward = order.rank.tolist(), order.needs.tolist(), (order.kind == F).tolist()
-    weights = np.full(len(order), -1)  # of each input gradient its weight gradient
-    weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
-    weight_of = weights.tolist()
-
-    def do_weight_gradient(rank: int) -> None:
-        done_by[rank].append(due[rank].popleft())
-        free[rank] += weight
-        alive[rank] -= 1
-
-    for action in todo.tolist():
-        rank, at = rank_of[action], end[need[action]] + send[action]
-        pending = due[rank]
-        while pending and (at - free[rank] >= weight or (forward[action] and alive[rank] >= limit[rank])):
-            do_weight_gradient(rank)
-        if eager and pending and at > free[rank]:
-            most = max(most_waited, most_allowed - allowed[rank])
-            if waited[rank] + at - free[rank] > most:
-                do_weight_gradient(rank)
-        here = max(free[rank], at)
+    end = [0.0] * (todo.num_actions + 1)  # what needs nothing needs number −1
+    each = zip(todo.action, todo.rank, todo.need, todo.seconds, todo.send, todo.weight, strict=True)
+    for action, rank, need, seconds, send, own in each:
+        at, now = end[need] + send, free[rank]
+        pending, done = due[rank], done_by[rank]
+        while pending and (at - now >= weight or (own < 0 and alive[rank] >= limit[rank])):
+            done.append(pending.popleft())
+            now += weight
+            alive[rank] -= 1
+        if at > now:
+            if eager and pending and waited[rank] + at - now > max(most_waited, most_allowed - allowed[rank]):
+                done.append(pending.popleft())
+                now += weight
+                alive[rank] -= 1
+            here = at if at > now else now
+        else:
+            here = now
         if first[rank] < 0:
             first[rank] = here
         else:
-            waited[rank] += here - free[rank]
-            most_waited = max(most_waited, waited[rank])
-        done_by[rank].append(action)
-        free[rank] = end[action] = here + seconds[action]
-        if forward[action]:
+            waited[rank] += here - now
+            if waited[rank] > most_waited:
+                most_waited = waited[rank]
+        done.append(action)
+        free[rank] = end[action] = here + seconds
+        if own < 0:
             alive[rank] += 1
         else:
-            pending.append(weight_of[action])
+            pending.append(own)
     for rank in range(ranks):
-        while due[rank]:
-            do_weight_gradient(rank)
+        for own in due[rank]:
+            done_by[rank].append(own)
+            free[rank] += weight
     span = max(stop - begin for stop, begin in zip(free, first, strict=True))
-    columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
-    return [columns[row] for row in done_by], span, waited
+    return done_by, span, waited
