@@ -41,6 +41,7 @@ LIGHTER = {
     "simulate scenarios/gpt-1t-3072-a100.yaml --links": f"simulate {SMALL} --links",
     "simulate scenarios/gpt-1t-3072-a100.yaml --link-down": f"simulate {SMALL} --link-down",
     "search scenarios/gpt-1t-3072-a100.yaml --why own": f"search {TINY} --why own",
+    "search scenarios/gpt-1t-3072-a100.yaml --schedules all": f"search {TINY} --schedules all",
     "search scenarios/gpt-1t-3072-a100.yaml -o": f"search {TINY} -o",
     "search scenarios/gpt3-175b-4096-a100.yaml -o": f"search {TINY} -o",
     "--sweep gpus=64..1024": "--sweep gpus=512,1024",

@@ -112,7 +112,7 @@ def search(
         return
     with progress_bar("plans priced") as progress:
         result = run(given, top=top, progress=progress, jobs=jobs, save=save, **options)
-    if schedules is not None:
+    if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
     answers = _answers(result, None if batch is not None else original, own, named, asked)

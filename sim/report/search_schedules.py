@@ -44,7 +44,11 @@ def schedules_view(result: SearchResult, width: int = 80) -> Group:
         )
     if any(each.asynchronous for each in found):
         parts.append(Text("* trains another way: gradients come late; not among the best plans", style="dim"))
-    parts += [Text(f"{each.schedule}: {each.reason}") for each in result.schedules if each.best is None]
+    reasons: dict[str, list[str]] = {}
+    for each in result.schedules:
+        if each.best is None:
+            reasons.setdefault(str(each.reason), []).append(each.schedule)
+    parts += [Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
     return Group(*parts)
 
 
@@ -74,5 +78,7 @@ def _said(plan: ParallelPlan, name: str) -> str:
 
 
 def _tells(plan: ParallelPlan, name: str) -> bool:
-    """Whether a field says anything: sequences that are not cut and contexts that are whole go without saying."""
+    """Whether a field says anything: what is not cut, or cannot be, goes without saying."""
+    if name == "sequence_parallel":
+        return plan.tp > 1
     return name not in ("sequence_slices", "cp") or getattr(plan, name) > 1

@@ -86,8 +86,13 @@ def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
     if not names:
         others = [name for name in left if name not in SCHEDULES]
         return [f"{len(others)} more schedules are there ({', '.join(others)}); --schedules all searches them"]
-    stated = [f"all plans of {', '.join(names)} were searched by what their steps cannot go below (their formula here)"]
-    stated.append("of each of them the best is sought: below the first place there may be better plans of theirs")
+    proven, rest = ([each.schedule for each in searched if each.proven is sure] for sure in (True, False))
+    stated = [f"of {', '.join(rest)} not all plans could be ruled out"] if rest else []
+    if proven:
+        stated.append(
+            f"all plans of {', '.join(proven)} were searched, by what their steps cannot go below (their formula here); "
+            "of each of them the best is sought: below the first place there may be better plans of theirs"
+        )
     if any(each.asynchronous for each in searched):
         stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
     if left:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.search.among import best_among, causes_apart, column, confirmed_already, loss_of, none_fits
+from sim.search.candidate import ScheduleBest
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 
@@ -69,7 +70,9 @@ def sensitivity(
     values = {axis: column(result, axis) for axis in AXES}
     distinct = {axis: np.unique(found).tolist() for axis, found in values.items()}
     wanted = [(axis, value) for axis in AXES if len(distinct[axis]) > 1 for value in _in_order(axis, distinct[axis])]
-    rows = []
+    rows = [_searched(result, each) for each in result.schedules if not each.asynchronous]
+    there = {each.value for each in rows}
+    wanted = [pair for pair in wanted if not (pair[0] == "schedule" and SCHEDULES[pair[1]] in there)]
     for number, (axis, value) in enumerate(wanted, start=1):
         which = values[axis] == value
         own = _own(best, axis) == (SCHEDULES[value] if axis == "schedule" else value)
@@ -77,7 +80,7 @@ def sensitivity(
         rows.append(_cost(result, axis, value, which, found, best, own))
         if progress is not None:
             progress(number, len(wanted))
-    return tuple(rows)
+    return tuple(sorted(rows, key=lambda each: AXES.index(each.axis)))
 
 
 def _cost(
@@ -88,6 +91,17 @@ def _cost(
         return ValueCost(axis, shown, None, none_fits(result, which), None, {})
     loss = loss_of(result, found.answer)
     return ValueCost(axis, shown, found, None, loss, causes_apart(result, found.answer), own)
+
+
+def _searched(result: SearchResult, found: ScheduleBest) -> ValueCost:
+    """A schedule that was searched beside those that are priced."""
+    if found.best is None:
+        return ValueCost("schedule", found.schedule, None, found.reason, None, {})
+    answer, best = found.best.answer, result.best[0].scenario
+    own = answer.scenario.plan == best.plan and answer.scenario.stack == best.stack
+    return ValueCost(
+        "schedule", found.schedule, found.best, None, loss_of(result, answer), causes_apart(result, answer), own
+    )
 
 
 def _own(best: Candidate, axis: str) -> Any:
