@@ -185,8 +185,8 @@ def _bars(panel: Any, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
         size = 7 if len(rows) < 9 else 5.5
         height = 100 * max(min(each.loss, top), 0)
         panel.text(place, height, label, ha="center", va="bottom", fontsize=size, weight=weight)
-    panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7,
-                     rotation=0 if len(rows) < 9 else 60)  # fmt: skip
+    slanted = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if len(rows) >= 9 else {}
+    panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7, **slanted)
     panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), 115 * top)
     panel.set_ylabel("loss [%]", fontsize=8)
     panel.tick_params(axis="y", labelsize=7)

@@ -227,9 +227,13 @@ class _Todo:
         """Of an order, with what these actions take."""
         weights = np.full(len(order), -1)
         weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
-        columns = (order.rank, order.needs, np.array(_seconds(order, times)), np.array(_sends(order, times)), weights)
+        seconds, sends = np.array(_seconds(order, times)), np.array(_sends(order, times))
+        rank, need = order.rank[todo].tolist(), order.needs[todo].tolist()
         limit = [int(most) for most in peak_alive(order)]
-        return cls(todo.tolist(), *(each[todo].tolist() for each in columns), limit, len(order))
+        return cls(
+            todo.tolist(), rank, need, seconds[todo].tolist(), sends[todo].tolist(), weights[todo].tolist(), limit,
+            len(order),
+        )  # fmt: skip
 
 
 def _place(todo: _Todo, weight: float, allowed: list[float], eager: bool) -> tuple[list[list[int]], float, list[float]]:

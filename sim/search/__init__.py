@@ -1,7 +1,7 @@
 """Floor 5, answer: which plan to run, out of every plan there is."""
 
 from sim.search.axes import Axis, parse_axis
-from sim.search.by_schedule import best_with, schedules_named, search_schedules
+from sim.search.by_schedule import WithFields, schedules_named, search_schedules
 from sim.search.candidate import ScheduleBest
 from sim.search.rules import Rules, megatron_rules
 from sim.search.search import OBJECTIVES, Candidate, SearchResult, price_all, search
@@ -27,7 +27,7 @@ __all__ = [
     "Sweep",
     "ValueCost",
     "Why",
-    "best_with",
+    "WithFields",
     "build_space",
     "megatron_rules",
     "parse_axis",

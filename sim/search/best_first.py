@@ -70,6 +70,7 @@ def run_best_first(
             heapq.heappush(known, (float(score[place]), float(parts[number].nbytes[plan]), number, plan))
 
     for number, part in enumerate(parts):
+        add(number, np.flatnonzero(part.known))
         for plan in (part.like(each) for each in likely):
             if plan is not None:
                 plans, ceiling = part.refine(plan, ceiling)

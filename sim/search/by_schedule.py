@@ -95,8 +95,7 @@ def search_schedules(
         parts: list[Refined] = []
         try:
             tell(0)
-            parts = [Refined(each, result.objective, result.memory_limit_bytes)
-                     for each in variants_of(result.space, name)]  # fmt: skip
+            parts = _parts(result, name)
             run_best_first(parts, result.objective, most_runs, likely, tell, found)
         except KeyboardInterrupt:
             interrupted = True
@@ -117,20 +116,31 @@ def search_schedules(
     )
 
 
-def best_with(result: SearchResult, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
-    """The best plan with these fields, of which one is the schedule.
+class WithFields:
+    """Best plans of one schedule among those with given fields; what is found of the plans of one is known of the next.
 
     Raises
     ------
     ScheduleError
         No such schedule.
     """
-    fields = {name: value for name, value in named.items() if name != "schedule"}
-    parts = [Refined(each, result.objective, result.memory_limit_bytes, fields) for each in
-             variants_of(result.space, named["schedule"])]  # fmt: skip
-    found = Found()
-    run_best_first(parts, result.objective, most_runs, [result.best[0].scenario.plan], lambda runs: None, found)
-    return _summed_up(result, named["schedule"], parts, found, False)
+
+    def __init__(self, result: SearchResult, schedule: str) -> None:
+        self._result, self._schedule = result, schedule
+        self._parts = _parts(result, schedule)
+
+    def best(self, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
+        """The best plan with these fields."""
+        found, likely = Found(), [self._result.best[0].scenario.plan]
+        for part in self._parts:
+            part.restrict(named)
+        run_best_first(self._parts, self._result.objective, most_runs, likely, lambda runs: None, found)
+        return _summed_up(self._result, self._schedule, self._parts, found, False)
+
+
+def _parts(result: SearchResult, schedule: str) -> list[Refined]:
+    variants = variants_of(result.space, schedule)
+    return [Refined(each, result.objective, result.memory_limit_bytes) for each in variants]
 
 
 def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:

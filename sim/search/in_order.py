@@ -6,41 +6,26 @@ a steady state that has not come in what is played, and repetitions that are no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from sim.engines.dag import earliest_starts
-from sim.engines.timeline import step_end
-from sim.network.placement import hop_crosses_domains
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, W
+from sim.schedules.actions import W
 from sim.schedules.fold import ROUNDING
 from sim.search import floating
-from sim.search.columns import PlanTable
+from sim.search.action_seconds import Columns, codes_table, sends_by_stage
 from sim.search.order_facts import OrderFacts
-from sim.search.rank_kinds import RankKind, Ranks
+from sim.search.rank_kinds import Ranks
 from sim.search.split_passes import FIRST, LAST, MIDDLE, Field, Passes
+from sim.search.step_finish import Ends, finished
 
 Array = np.ndarray
 MOST_PLAYED = 3_000_000
 """Actions times plans that are played at once."""
 MOST_ACTIONS = 50_000
 """Up to which length more of an order is played to find its steady state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """When what counts for the end of a step happens, over ranks (and their stages) and plans. [s]
-
-    begin, end : of each rank's first and last action.
-    start_last, end_last : of the last gradient action on each of its stages.
-    """
-
-    begin: Array
-    end: Array
-    start_last: Array
-    end_last: Array
 
 
 def period_s(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array) -> Array:
@@ -69,58 +54,6 @@ def period_s(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array) -> Arr
     return np.asarray(period + rest + field.scenario.stack.step_setup_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What plans that have one order take, over codes or stages, and plans. [s]
-
-    table : of every code of `OrderFacts.code`.
-    forward, backward : a send from each stage to the next, and to the one before.
-    blocks : whether sends keep the sender.
-    times : repetitions that are left out.
-    """
-
-    table: Array
-    forward: Array
-    backward: Array
-    blocks: Array
-    times: Array
-
-    def take(self, plans: Array) -> Columns:
-        """Some of the plans."""
-        return Columns(*(getattr(self, name)[..., plans] for name in Columns.__slots__))
-
-    def leaving_out(self, times: int) -> Columns:
-        """With another number of repetitions left out."""
-        return Columns(self.table, self.forward, self.backward, self.blocks, np.full(len(self.times), times))
-
-    def sends(self, order: Order) -> Array:
-        """Of every action. [s]"""
-        seconds = np.zeros((len(order), len(self.times)))
-        for chosen, each in ((order.kind == F, self.forward), ((order.kind == B) | (order.kind == I), self.backward)):
-            seconds[chosen] = each[order.stage[chosen]]
-        return seconds
-
-    def seconds(self, facts: OrderFacts) -> tuple[Array, Array]:
-        """Of every action how long it occupies its rank, and when its result arrives, as of Program. [s]"""
-        order = facts.order
-        compute = self.table[facts.code]
-        release = compute + self.sends(order)
-        occupy = np.where(self.blocks, release, compute)
-        if order.pair_needs is not None:  # what both of a pair give is there when both are done
-            pairs = np.flatnonzero(order.pair_needs >= 0)
-            release[pairs] += compute[pairs + 1]
-        return occupy, release
-
-    def block_seconds(self, facts: OrderFacts) -> Array:
-        """What the rank with the least to do in a block that is left out is busy for. [s]"""
-        order = facts.order
-        assert order.fold is not None
-        busy = facts.block_counts @ self.table
-        here = order.fold.block(0)
-        np.add.at(busy, order.rank[here], self.sends(order)[here] * self.blocks)
-        return np.asarray(busy.min(axis=0))
-
-
 def step_times(
     field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array, visits: Array, thorough: bool = False
 ) -> tuple[Array, Array]:
@@ -138,32 +71,6 @@ def step_times(
     table = codes_table(passes)
     ends, exact = _ends(field, facts, plans, times, passes, table, thorough)
     return finished(field, ranks, facts, plans, table, ends, visits > 1), exact
-
-
-def codes_table(passes: Passes) -> Array:
-    """Seconds of every code of `OrderFacts.code`, over plans; updates take none. [s]"""
-    forward, backward, weight = passes.forward, passes.backward, passes.weight
-    return np.concatenate([forward, backward, backward - weight, weight, np.zeros_like(forward)])
-
-
-def sends_by_stage(field: Field, order: Order, plans: Array, passes: Passes) -> tuple[Array, Array]:
-    """Seconds of a send from each stage to the next, and to the one before; over plans. [s]"""
-    forward, backward = np.zeros((2, order.num_stages, len(plans)))
-    if order.num_ranks == 1:
-        return forward, backward
-    columns, cluster = field.variant.columns, field.scenario.cluster
-    row = field.row[plans]
-    width = np.minimum(columns.tp[row] * columns.cp[row] * columns.dp[row], cluster.nvlink_domain_gpus)
-    widths, which = np.unique(width, return_inverse=True)
-    here, there = order.rank_of_stage[:-1], order.rank_of_stage[1:]
-    within = (np.arange(1, order.num_stages) % (order.num_stages // order.copies) != 0) & (here != there)
-    crosses = np.stack(
-        [hop_crosses_domains(here, there, PlanTable(False, False, dp=int(each), pp=order.num_ranks), cluster)  # type: ignore[arg-type]
-         for each in widths], axis=1
-    )  # fmt: skip
-    seconds = np.where(crosses[:, which.ravel()], passes.far, passes.near) * within[:, np.newaxis]
-    forward[:-1], backward[1:] = seconds, seconds
-    return forward, backward
 
 
 def _ends(
@@ -262,57 +169,3 @@ def of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> En
         at(start, order.first[:-1]), at(end, order.first[1:] - 1), at(start, np.maximum(last, 0)),
         at(end, np.maximum(last, 0)),
     )  # fmt: skip
-
-
-def finished(
-    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, table: Array, ends: Ends, repeated: Array
-) -> Array:
-    """The step with all that follows the pipeline, as `sim.engines.timeline.finish_step` has it of one plan.  [s]"""
-    order, kinds = facts.order, facts.rank_kinds
-    each = {kind: ranks.once(kind, plans, repeated) for kind in dict.fromkeys(kinds)}
-    reduce, tail, gather, update, params = (
-        np.stack([getattr(each[kind], name) for kind in kinds])
-        for name in ("reduce", "tail", "gather", "update", "params")
-    )
-    share = ranks.hidden_share(plans, params.mean(axis=0), reduce.mean(axis=0))
-    done = ends.end - ends.begin if field.variant.schedule.staggered else ends.end
-    exposed = reduce
-    beside = field.overlap_reduce[plans]
-    if beside.any() and reduce.any():
-        after = _reduced(ranks, facts, field, plans, params, reduce, tail, ends) - ends.end
-        exposed = reduce - beside * share * np.clip(reduce - after, 0.0, reduce)
-    waits = gather
-    if field.overlap_gather[plans].any() and gather.any():
-        window = facts.before_last_gather @ table
-        waits = gather - field.overlap_gather[plans] * share * np.minimum(gather, window)
-    tied: Array = np.zeros(len(plans))
-    if order.rank_of_stage[0] != order.rank_of_stage[facts.per_copy - 1]:
-        tied = ranks.tied(plans)
-    return np.asarray(step_end(done + exposed, tied, update + waits) + field.scenario.stack.step_setup_s)
-
-
-def _reduced(
-    ranks: Ranks, facts: OrderFacts, field: Field, plans: Array, params: Array, reduce: Array, tail: Array, ends: Ends
-) -> Array:
-    """When each rank's reductions beside its backwards are done: `sim.engines.timeline.reductions` over plans. [s]"""
-    order = facts.order
-    chunks = facts.per_copy / order.num_ranks
-    layout = field.variant.columns.layout[field.row[plans]]
-    of_stage = np.empty((3, len(plans)))
-    for number, kind in ((FIRST, (1, 0)), (MIDDLE, (0, 0)), (LAST, (0, 1))):
-        heads = 1 if facts.per_copy == 1 else kind[1]
-        held, _ = ranks.held(RankKind(1.0 / chunks, kind[0], heads, False))
-        of_stage[number] = held.params[layout]
-    if facts.floating:  # nobody knows which of its stages comes last
-        stage = order.stage[facts.last_gradients]
-        durations = reduce[:, np.newaxis] * of_stage[facts.kind_of_stage[stage]] / params[:, np.newaxis]
-        least = np.minimum(tail[:, np.newaxis], durations).min(axis=1)
-        return np.asarray(np.maximum((ends.start_last + durations).max(axis=1), ends.end + least))
-    free = np.full(reduce.shape, -np.inf)
-    for turn in range(facts.last_gradients.shape[1]):
-        there = facts.last_gradients[:, turn] >= 0
-        stage = order.stage[facts.last_gradients[there, turn]]
-        duration = reduce[there] * of_stage[facts.kind_of_stage[stage]] / params[there]
-        begin = np.maximum(free[there], ends.start_last[there, turn])
-        free[there] = np.maximum(begin + duration, ends.end_last[there, turn] + np.minimum(tail[there], duration))
-    return free

@@ -37,19 +37,18 @@ class Refined:
 
     seconds : that the step cannot go below. [s]
     nbytes : that the fullest GPU cannot do with. [bytes]
-    named : fields that plans must have; others are left out.
     known : of which plans the order has been looked at.
     rough : of which of them more must be played to know what the step takes.
     """
 
-    def __init__(self, variant: Variant, objective: str, limit: float, named: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, variant: Variant, objective: str, limit: float) -> None:
         self.field, self.variant = Field(variant), variant
         self.objective, self.limit = objective, limit
         self.ranks = Ranks(self.field, variant.schedule.copies)
         self.seconds = bound_s(self.field, self.ranks)
         self.nbytes = least_memory(self.field, self.ranks)
-        self._named = self._with(named or {})
-        self.nbytes[~self._named] = np.inf
+        self._named = np.ones(len(self.field), dtype=bool)
+        self._looked_at = np.zeros(len(self.field), dtype=bool)
         self.known = np.zeros(len(self.field), dtype=bool)
         self.rough = np.zeros(len(self.field), dtype=bool)
         self._num_gpus = variant.columns.num_gpus[self.field.row]
@@ -68,7 +67,11 @@ class Refined:
     @property
     def leanest(self) -> float:
         """Of them, fewest bytes that any plan cannot do with. [bytes]"""
-        return float(self.nbytes.min(initial=np.inf))
+        return float(self.nbytes[self._named].min(initial=np.inf))
+
+    def restrict(self, named: Mapping[str, Any]) -> None:
+        """Leave out all plans but those with these fields; what is known of them stays known."""
+        self._named, self.known = self._with(named), self._looked_at.copy()
 
     def _with(self, named: Mapping[str, Any]) -> Array:
         """Which plans have these fields."""
@@ -83,7 +86,7 @@ class Refined:
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
-        fits = self.nbytes[plans] <= self.limit
+        fits = (self.nbytes[plans] <= self.limit) & self._named[plans]
         if self.objective == "memory_headroom":
             score: Array = self.nbytes[plans]
         else:
@@ -138,7 +141,7 @@ class Refined:
         ]
         self.seconds[here] = np.maximum(self.seconds[here], np.min(seconds, axis=0))
         self.rough[here] = False
-        return here
+        return np.asarray(here)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -180,6 +183,7 @@ class Refined:
             self.nbytes[plans] = np.inf
             return np.inf
         seconds, nbytes, exact = (np.stack(each) for each in zip(*found, strict=True))
+        self._looked_at[plans] = True
         self.seconds[plans] = np.maximum(self.seconds[plans], seconds.min(axis=0))
         self.nbytes[plans] = np.maximum(self.nbytes[plans], nbytes.min(axis=0))
         self.rough[plans] = ~exact.all(axis=0)

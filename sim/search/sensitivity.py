@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.search.among import best_among, causes_apart, column, confirmed_already, loss_of, none_fits
+from sim.search.by_schedule import WithFields
 from sim.search.candidate import ScheduleBest
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
@@ -18,6 +19,8 @@ AXES = (
     "zero_stage",
 )  # fmt: skip
 """Axes that are looked at; dp follows from the others."""
+FEW_RUNS = 8
+"""Plans of each value that the exact engine runs at most under a schedule that is not priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,16 @@ def sensitivity(
     """
     known, ranking = confirmed_already(result), result.ranking()
     best = result.best[0]
+
+    def worth(each: Candidate) -> float:
+        return each.worth(result.objective)
+
     values = {axis: column(result, axis) for axis in AXES}
     distinct = {axis: np.unique(found).tolist() for axis, found in values.items()}
     wanted = [(axis, value) for axis in AXES if len(distinct[axis]) > 1 for value in _in_order(axis, distinct[axis])]
+    # The best plan's own schedule may be one that is not priced: then its other plans are looked for too.
+    schedule = best.scenario.plan.schedule
+    under = None if schedule in SCHEDULES else WithFields(result, schedule)
     rows = [_searched(result, each) for each in result.schedules if not each.asynchronous]
     there = {each.value for each in rows}
     wanted = [pair for pair in wanted if not (pair[0] == "schedule" and SCHEDULES[pair[1]] in there)]
@@ -77,6 +87,9 @@ def sensitivity(
         which = values[axis] == value
         own = _own(best, axis) == (SCHEDULES[value] if axis == "schedule" else value)
         found = best if own else best_among(result, which, known, ranking, few)
+        if not own and under is not None and axis != "schedule":
+            other = under.best({axis: value}, FEW_RUNS).best
+            found = min((each for each in (found, other) if each is not None), key=worth, default=None)
         rows.append(_cost(result, axis, value, which, found, best, own))
         if progress is not None:
             progress(number, len(wanted))

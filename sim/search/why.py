@@ -19,7 +19,7 @@ from sim.search.among import (
     rank_among,
     with_fields,
 )
-from sim.search.by_schedule import best_with
+from sim.search.by_schedule import WithFields
 from sim.search.candidate import ScheduleBest
 from sim.search.result import SearchResult
 from sim.search.space import SCHEDULES
@@ -104,7 +104,8 @@ def _lost(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
 def _unpriced(result: SearchResult, named: Mapping[str, Any]) -> Why:
     """Fields that no priced plan has: the rule they break, or the best of all or a few plans that have them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
-        searched = best_with(result, named)
+        rest = {name: value for name, value in named.items() if name != "schedule"}
+        searched = WithFields(result, named["schedule"]).best(rest)
         if searched.best is not None:
             return replace(_lost(result, searched.best.answer, None), searched=searched)
         if searched.plans:

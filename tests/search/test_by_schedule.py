@@ -71,15 +71,15 @@ def look_at_all(monkeypatch):
 def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look_at_all):
     """A few plans of every schedule, over all categories and sizes: bound for any order ≤ bound in its order ≤ step."""
     random = np.random.default_rng(list(SHAPES).index(shape))
-    space = build_space(small(**SHAPES[shape]), (2, 24), context=(1, 2), overlaps=True)
-    some = random.choice(len(space.categories), size=12, replace=False)
+    space = build_space(small(**SHAPES[shape]), (4, 24), context=(1, 2), overlaps=True)
+    some = random.choice(len(space.categories), size=8, replace=False)
     space = replace(space, categories=tuple(space.categories[number] for number in some))
     for name in schedule_names():
         for variant in variants_of(space, name)[:2]:
             refined = Refined(variant, "step_time", np.inf)
             if not refined.num_plans:
                 continue
-            for plan in random.integers(refined.num_plans, size=3).tolist():
+            for plan in random.integers(refined.num_plans, size=2).tolist():
                 answer = estimate(variant.scenario_of(int(refined.field.row[plan]), int(refined.field.category[plan])))
                 first, lean = refined.seconds[plan], refined.nbytes[plan]
                 assert first <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
@@ -156,9 +156,10 @@ def test_playing_all_ranks_at_once_gives_the_same_order(ranks, waves, copies, co
 
 @pytest.fixture(scope="module")
 def tiny():
-    """A search over all plans of two categories on 2 and 4 GPUs, so few that every one can be run."""
+    """A search over all plans of one category on 2 and 4 GPUs, so few that every one can be run."""
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
-    chosen = [each for each in result.space.categories if (each.recompute, each.zero_stage) == ("selective", 2)]
+    kinds = ((each.recompute, each.sequence_parallel, each.zero_stage) for each in result.space.categories)
+    chosen = [each for each, kind in zip(result.space.categories, kinds, strict=True) if kind == ("selective", False, 2)]
     return replace(result, space=replace(result.space, categories=tuple(chosen)))
 
 
