@@ -40,7 +40,7 @@ def schedules_view(result: SearchResult, width: int = 80) -> Group:
         parts.append(Text(f"Proven best of its schedule: {proven}", style="dim"))
     for each in unproven:
         parts.append(
-            Text(f"{each.schedule}: a plan that was not run may be {each.room:.1%} better at most", style="dim")
+            Text(f"{each.schedule}: a plan that was not run may be {each.gap:.1%} better at most", style="dim")
         )
     if any(each.asynchronous for each in found):
         parts.append(Text("* trains another way: gradients come late; not among the best plans", style="dim"))

@@ -27,7 +27,7 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
         return Group(title, Text(f"Ruled out: {why.ruled_out}"))
     place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
-        sure = "" if why.searched.proven else f" (a plan not run may be {why.searched.room:.1%} better at most)"
+        sure = "" if why.searched.proven else f" (a plan not run may be {why.searched.gap:.1%} better at most)"
         place = f"; best of {why.searched.plans:,} such plans{sure}"
     if why.tried:
         place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"

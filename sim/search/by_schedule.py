@@ -12,7 +12,7 @@ from sim.errors import SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.best_first import Found, run_best_first
-from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.refined import Refined
 from sim.search.result import SearchResult
 from sim.search.variants import variants_of
@@ -157,10 +157,10 @@ def _summed_up(
 ) -> ScheduleBest:
     best, plans = found.best(result.objective), sum(part.num_plans for part in parts)
     proven = found.proven(result.objective) and not interrupted
-    room = 0.0 if proven else 1.0
+    gap = 0.0 if proven else 1.0
     reason = None
     if best is not None and not proven:
-        room = max(0.0, 1.0 - found.bound / best.worth(result.objective))
+        gap = gap_of(best.worth(result.objective), found.bound)
     elif best is None and interrupted:
         reason = "interrupted before a plan was run"
     elif not plans:
@@ -172,7 +172,7 @@ def _summed_up(
             f"none of its {plans:,} plans fits in {show(result.memory_limit_bytes, 'B')}; the leanest needs "
             f"{show(min(float(part.leanest) for part in parts), 'B')} or more"
         )
-    return ScheduleBest(name, best, plans, found.runs, proven, room, get_schedule(name).asynchronous, reason)
+    return ScheduleBest(name, best, plans, found.runs, proven, gap, get_schedule(name).asynchronous, reason)
 
 
 def _not_begun(name: str) -> ScheduleBest:

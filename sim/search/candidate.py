@@ -14,6 +14,15 @@ from sim.specs import Scenario
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
 
+ROUNDING = 1e-9
+"""Shares below it are no difference."""
+
+
+def gap_of(worth: float, bound: float | None) -> float:
+    """By what share at most plans of at least some worth are better; 0: by none."""
+    gap = 0.0 if bound is None else 1.0 - bound / worth
+    return gap if gap > ROUNDING else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -48,7 +57,7 @@ class ScheduleBest:
     plans : of the schedule.
     runs : how many of them the exact engine ran.
     proven : no other plan of the schedule is better.
-    room : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
+    gap : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
     asynchronous : it trains another way: gradients come late.
     """
 
@@ -57,7 +66,7 @@ class ScheduleBest:
     plans: int
     runs: int
     proven: bool
-    room: float
+    gap: float
     asynchronous: bool
     reason: str | None = None
 
@@ -73,7 +82,7 @@ class ScheduleBest:
             "plans": self.plans,
             "plans_run": self.runs,
             "proven": self.proven,
-            "room": self.room,
+            "gap": self.gap,
             "asynchronous": self.asynchronous,
             "ruled_out": self.reason,
         }

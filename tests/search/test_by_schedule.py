@@ -159,7 +159,9 @@ def tiny():
     """A search over all plans of one category on 2 and 4 GPUs, so few that every one can be run."""
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
     kinds = ((each.recompute, each.sequence_parallel, each.zero_stage) for each in result.space.categories)
-    chosen = [each for each, kind in zip(result.space.categories, kinds, strict=True) if kind == ("selective", False, 2)]
+    chosen = [
+        each for each, kind in zip(result.space.categories, kinds, strict=True) if kind == ("selective", False, 2)
+    ]
     return replace(result, space=replace(result.space, categories=tuple(chosen)))
 
 
@@ -193,7 +195,7 @@ def test_the_best_of_each_schedule_is_the_best_of_all_its_plans(tiny, every, obj
             assert each.proven
             continue
         assert each.proven
-        assert each.room == 0.0
+        assert each.gap == 0.0
         assert each.runs < max(4, 0.5 * len(every[each.schedule]))
         assert worth(each.best.answer) == pytest.approx(min(map(worth, fits)), rel=1e-9)
         assert each.best.answer.largest.total <= limit
@@ -257,9 +259,9 @@ def test_a_limit_of_runs_leaves_room(tiny):
     for name, best in whole.items():
         (part,) = search_schedules(tiny, name, most_runs=1).schedules
         assert part.runs == 1
-        assert part.room <= 1.0
+        assert part.gap <= 1.0
         open_ones += not part.proven
-        assert best.best.answer.step_time_s >= part.best.answer.step_time_s * (1 - part.room) * (1 - 1e-9)
+        assert best.best.answer.step_time_s >= part.best.answer.step_time_s * (1 - part.gap) * (1 - 1e-9)
     with pytest.raises(SpecError, match="most_runs = 0"):
         search_schedules(tiny, "zb_v", most_runs=0)
 
