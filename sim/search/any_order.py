@@ -53,7 +53,9 @@ def bound_s(field: Field, ranks: Ranks) -> Array:
     pipeline = np.where(alone, embedding, np.maximum(embedding, head))
     if not chosen.staggered:
         before = (pp - 1) // copies
-        send = passes.near * before
+        # Twins a domain or more apart send to another domain, whichever ranks they are.
+        wide = (columns.tp * columns.cp * columns.dp)[row] >= field.scenario.cluster.nvlink_domain_gpus
+        send = np.where(wide, passes.far, passes.near) * before
         fill, drain = (
             part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send
             for part in (passes.forward, inputs)

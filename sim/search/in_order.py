@@ -106,7 +106,7 @@ def _played(facts: OrderFacts, columns: Columns, thorough: bool) -> tuple[Ends, 
     """As `sim.engines.steady.play_folded`; thorough, where what is played does not become too long, always exact."""
     order = facts.order
     occupy, release = columns.seconds(facts)
-    start = earliest_starts(order, occupy, release)
+    start = earliest_starts(facts.in_levels, occupy, release)
     end = start + occupy
     exact = np.ones(len(columns.times), dtype=bool)
     if order.fold is None:

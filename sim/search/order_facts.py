@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
 from sim.schedules.passes import ALIVE, visits_per_stage, weight_versions
+from sim.schedules.play import by_levels
 from sim.search.floating import Fixed, fixed_of
 from sim.search.rank_kinds import RankKind
 from sim.search.split_passes import FIRST, LAST, MIDDLE
@@ -47,6 +48,16 @@ class OrderFacts:
     def per_copy(self) -> int:
         """Stages of a copy of the model."""
         return self.order.num_stages // self.order.copies
+
+    @cached_property
+    def in_levels(self) -> Order:
+        """The order to be played for many plans at once, which pays from a few ranks on."""
+        order = self.order
+        if order.levels is not None:
+            return order
+        pairs = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
+        sequence, levels = by_levels(order.needs, pairs, order.first)
+        return replace(order, topological=sequence, levels=levels)
 
     @cached_property
     def kind_of_stage(self) -> Array:

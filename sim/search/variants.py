@@ -34,14 +34,14 @@ class Variant:
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
         rows, which = [], []
         batch = self.space.scenario.training.global_batch_size
-        for layout, (pp, dp) in enumerate(self.space.layouts[:, 2:].tolist()):
+        for layout, (pp, dp) in enumerate(self.space.layouts[:, 2:4].tolist()):
             if (pp, dp) not in found:
                 found[pp, dp] = list(self._shapes(pp, batch // dp))
             rows += found[pp, dp]
             which += [layout] * len(found[pp, dp])
         size, chunks = np.array(rows, dtype=np.int64).reshape(-1, 2).T
         layout_of = np.array(which, dtype=np.int64)
-        tp, cp, pp, dp = self.space.layouts[layout_of].T
+        tp, cp, pp, dp = self.space.layouts[layout_of, :4].T
         # Where one of the closed form's schedules is asked for, none of them applies.
         return Columns(tp, cp, pp, dp, chunks, size, np.full(len(size), SCHEDULES.index("1f1b")), layout_of)
 
