@@ -262,6 +262,7 @@ def test_a_limit_of_runs_leaves_room(tiny):
         assert part.gap <= 1.0
         open_ones += not part.proven
         assert best.best.answer.step_time_s >= part.best.answer.step_time_s * (1 - part.gap) * (1 - 1e-9)
+    assert open_ones
     with pytest.raises(SpecError, match="most_runs = 0"):
         search_schedules(tiny, "zb_v", most_runs=0)
 
@@ -363,6 +364,19 @@ def test_command(tmp_path):
     shown = CliRunner().invoke(app, words)
     assert "Best of each schedule" in shown.output
     assert isinstance(CliRunner().invoke(app, ["search", str(SMALL), "--schedules", "zbv"]).exception, ScheduleError)
+
+
+def test_others_is_short_for_all_schedules(monkeypatch):
+    asked = []
+
+    def stand_in(result, names, **options):
+        asked.append(names)
+        return result
+
+    monkeypatch.setattr("sim.search.search_schedules", stand_in)
+    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--others", "--top", "1"])
+    assert outcome.exit_code == 0, outcome.output
+    assert asked == ["all"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
