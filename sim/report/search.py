@@ -12,7 +12,7 @@ from rich.text import Text
 from sim.estimate import Estimate
 from sim.search import SearchResult
 from sim.search.steps import seconds_apart
-from sim.specs import ParallelPlan
+from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_time
 
@@ -23,6 +23,7 @@ COLUMNS = {
     "cp": "cp",
     "pp": "pp",
     "dp": "dp",
+    "ep": "ep",
     "num_chunks": "chunks",
     "microbatch_size": "micro-batch",
     "schedule": "schedule",
@@ -30,6 +31,11 @@ COLUMNS = {
     "sequence_parallel": "seq. par.",
     "zero_stage": "ZeRO",
 }
+
+
+def columns_for(model: ModelSpec) -> dict[str, str]:
+    """COLUMNS that say something of the model's plans: expert parallelism only where there are experts."""
+    return {name: label for name, label in COLUMNS.items() if name != "ep" or model.num_experts}
 
 
 WIDE = 112
@@ -66,10 +72,10 @@ def _heading(result: SearchResult) -> Text:
 
 def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
     plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
-    differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
+    columns = columns_for(result.space.scenario.model)
+    differ = [name for name in columns if len({str(plan[name]) for plan in plans}) > 1]
     sizes = {each.answer.num_gpus for each in result.best}
-    shared = [f"{COLUMNS[name]} {cell(plans[0][name])}" for name in COLUMNS if name not in differ]
-    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
+    shared = [f"{columns[name]} {cell(plans[0][name])}" for name in columns if name not in differ]
     shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", style="dim")
@@ -125,9 +131,9 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("plan")
     for place in shown.tolist():
-        plan = result.scenario_at(place).plan
+        scenario = result.scenario_at(place)
         seconds, nbytes = float(result.step_time_s[place]), float(result.memory_bytes[place])
-        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(plan))
+        table.add_row(f"{scenario.plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(scenario))
     title = Text("Pareto front", style="bold")
     title.append(
         f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
@@ -155,8 +161,9 @@ def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
 
 def plan_line(answer: Estimate) -> str:
     """A plan in one line."""
-    return _line(answer.scenario.plan)
+    return _line(answer.scenario)
 
 
-def _line(plan: ParallelPlan) -> str:
-    return ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())
+def _line(scenario: Scenario) -> str:
+    columns = columns_for(scenario.model)
+    return ", ".join(f"{label} {cell(getattr(scenario.plan, name))}" for name, label in columns.items())

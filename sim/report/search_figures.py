@@ -21,6 +21,8 @@ CAUSE_COLOURS = {
     "tensor_parallel_comm": "#0072B2",
     "pipeline_bubble": "#E69F00",
     "data_parallel_comm": "#56B4E9",
+    "expert_parallel_comm": "#882255",
+    "context_parallel_comm": "#DDCC77",
     "matmul_inefficiency": "#009E73",
     "pipeline_comm": "#D55E00",
     "stage_imbalance": "#F0E442",

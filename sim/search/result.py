@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sim.estimate import Estimate
+from sim.search.layouts import LAYOUT
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
@@ -137,11 +138,17 @@ class SearchResult(Shown):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out."""
-        plan = self.space.scenario.plan
+        given, layouts = self.space.scenario, self.space.layouts
+        plan, length = given.plan, given.training.sequence_length
+        contexts, experts = (np.unique(layouts[:, LAYOUT.index(name)]).tolist() for name in ("cp", "ep"))
         stated = [
             f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
-            "the exact engine, so where the formula is off a plan below them may be as good"
+            "the exact engine, so where the formula is off a plan below them may be as good",
+            f"cp {_listed(contexts)}: pieces of a sequence have {length // max(contexts):,} tokens or more; "
+            "--cp searches other degrees",
         ]
+        if given.model.num_experts:
+            stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
         if plan.uneven_layers:
             stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
         if plan.microbatch_group is not None or plan.sequence_slices > 1:
@@ -213,17 +220,13 @@ class SearchResult(Shown):
 
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
-        plan, columns = scenario.plan, self.space.columns
-        if plan.schedule not in SCHEDULES or plan.ep != self.space.scenario.plan.ep:
-            return None
-        rows = columns.schedule == SCHEDULES.index(plan.schedule)
-        for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size"):
-            rows &= getattr(columns, name) == getattr(plan, name)
+        plan = scenario.plan
         overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
         wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
-        if not rows.any() or wanted not in self.space.categories:
+        row = self.space.row_of(plan)
+        if row is None or wanted not in self.space.categories:
             return None
-        row, category, begin = np.flatnonzero(rows)[0], self.space.categories.index(wanted), 0
+        category, begin = self.space.categories.index(wanted), 0
         for block in self.blocks():
             here = np.flatnonzero((block.row == row) & (block.category == category))
             if len(here):
@@ -239,9 +242,7 @@ class SearchResult(Shown):
         fits = self.memory_bytes <= self.memory_limit_bytes
         order = np.lexsort((self.memory_bytes, self.score(), ~fits))
         rows, columns = self.row[order], self.space.columns
-        numbers = {
-            name: getattr(columns, name)[rows] for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
-        }
+        numbers = {name: getattr(columns, name)[rows] for name in (*LAYOUT, "num_chunks", "microbatch_size")}
         frame = pd.DataFrame({"num_gpus": self.space.gpus_of(rows), **numbers})
         frame["schedule"] = np.array(SCHEDULES)[columns.schedule[rows]]
         for name in ("recompute", "sequence_parallel", "zero_stage"):
@@ -280,6 +281,12 @@ class SearchResult(Shown):
                 for each in self.best
             ],
         }
+
+
+def _listed(degrees: list[int]) -> str:
+    """`1, 2 or 4`."""
+    *most, last = map(str, degrees)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _in_order(parts: list[Array]) -> Array:

@@ -94,8 +94,8 @@ class Rules:
 def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
     """Apply the rules with the techniques of their time and with all, and check the best plan against each.
 
-    What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
-    is chosen as the search does.
+    What the rules leave open (schedule, chunks, expert parallelism, and with all techniques recomputation, sequence
+    parallelism and ZeRO) is chosen as the search does.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _obeying(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> 
     # The micro-batch follows from times that recomputation and the like change: those of the best such plan.
     scenario = result.scenario_at(int(ranking[here[ranking]][0]))
     plan = scenario.plan
-    alike = {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")}
+    alike = {name: getattr(plan, name) for name in ("ep", "recompute", "sequence_parallel", "zero_stage")}
     size = best_microbatch(scenario, _sizes_that_fit(result, ranking, here & with_fields(result, alike)))
     return {"tp": tp, "pp": pp, "dp": plan.dp, "microbatch_size": size}
 
@@ -187,7 +187,7 @@ def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
     """The best plan against each rule; what a rule does not speak of is left as the plan has it."""
     scenario = result.best[0].scenario
     plan, reach = scenario.plan, scenario.cluster.nvlink_domain_gpus
-    alike = {name: getattr(plan, name) for name in ("cp", "recompute", "sequence_parallel", "zero_stage")}
+    alike = {name: getattr(plan, name) for name in ("cp", "ep", "recompute", "sequence_parallel", "zero_stage")}
     mine = with_fields(result, alike) & (column(result, "num_gpus") == plan.num_gpus)
     widths = np.unique(column(result, "tp")[mine])
     widest = int(widths[widths <= reach].max(initial=1))

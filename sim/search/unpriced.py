@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,8 @@ def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
         if size % degree:
             raise SpecError(f"tp · cp · pp = {degree} does not divide {size:,} GPUs")
         wanted["dp"] = size // degree
+    width = tp * wanted.get("cp", old.cp) * wanted["dp"]
+    wanted.setdefault("ep", gcd(old.ep, width))
     return base.replace(plan=ParallelPlan.read({**old.model_dump(), **wanted}, "plan"))
 
 
@@ -114,7 +117,7 @@ def _absent(result: SearchResult, named: Mapping[str, Any]) -> str:
     for name, value in named.items():
         if with_fields(result, {name: value}).any():
             continue
-        searched = {"cp": (), "schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name, (value,))
+        searched = {"cp": (), "ep": (), "schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name, (value,))
         if value not in searched:
             return ""  # which is no rule against it
         there = np.unique(column(result, name)).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import ModelSpec, ParallelPlan
+from sim.work.operations import Number
 from sim.work.params import (
     embedding_params,
     expert_params,
@@ -55,7 +56,7 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def stage_expert_params(stage: Stage, model: ModelSpec, ep: int) -> float:
+def stage_expert_params(stage: Stage, model: ModelSpec, ep: Number) -> Number:
     """Of `stage_params`, those of the experts on one GPU: every ep-th expert, whole."""
     return (stage.num_layers - stage.num_dense_layers) * expert_params(model) / ep
 
