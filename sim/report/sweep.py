@@ -36,7 +36,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     found = [point.best.scenario.plan for point in swept.points if point.best is not None]
     sizes = {plan.num_gpus for plan in found}
     # dp follows from the others where the number of GPUs is given.
-    names = [name for name in FIELDS if name != "dp" or len(sizes) > 1]
+    names = [name for name in FIELDS if f"plan.{name}" != axis.path and (name != "dp" or len(sizes) > 1)]
     differ = [name for name in names if len({str(getattr(plan, name)) for plan in found}) > 1]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(_folded(axis.path), justify="right", no_wrap=True)

@@ -93,7 +93,7 @@ def find_layouts(
         raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
     chosen = _with_experts(scenario, layouts[inside], dealt)
     if not len(chosen):
-        raise InfeasiblePlan(_no_experts(scenario, gpus, dealt))
+        raise InfeasiblePlan(_no_experts(scenario, gpus, layouts[inside], dealt))
     return chosen
 
 
@@ -121,7 +121,7 @@ def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) 
     """
     model, plan = scenario.model, scenario.plan
     if model.num_experts:
-        layouts = layouts[(layouts[:, 0] == 1) | cuts_sequences(layouts, scenario.training.sequence_length)]
+        layouts = layouts[_routes_apart(scenario, layouts)]
     if model.num_dense_layers:
         held = dealt_layers(scenario) // layouts[:, 2] - plan.embedding_as_layer
         layouts = layouts[held >= model.num_dense_layers]
@@ -132,18 +132,28 @@ def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) 
     return chosen
 
 
-def _no_experts(scenario: Scenario, gpus: tuple[int, int], degrees: tuple[int, ...]) -> str:
-    """Which rules of a mixture of experts leave none of the layouts that are there."""
+def _routes_apart(scenario: Scenario, layouts: Array) -> Array:
+    """Layouts in which every GPU can route tokens of its own, as experts want it."""
+    apart: Array = (layouts[:, 0] == 1) | cuts_sequences(layouts, scenario.training.sequence_length)
+    return apart
+
+
+def _range(gpus: tuple[int, int]) -> str:
+    return f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
+
+
+def _no_experts(scenario: Scenario, gpus: tuple[int, int], layouts: Array, degrees: tuple[int, ...]) -> str:
+    """Which rules of a mixture of experts leave none of these layouts."""
     dense, length = scenario.model.num_dense_layers, scenario.training.sequence_length
-    rules = []
+    rules, sizes = [], "other sizes (--gpus)"
     if degrees[0] > 1:
         rules.append(f"plan.ep = {' or '.join(map(str, degrees))} must divide tp · cp · dp")
+        sizes = f"other degrees (--ep; all are searched without it) or {sizes}"
     if dense:
         rules.append(f"the first pipeline stage must hold the {dense} layers without experts")
-    rules.append(f"tp above 1 must cut the sequence of {length:,} tokens")
-    other = "choose other degrees (--ep; all are searched without it) or other sizes" if degrees[0] > 1 else (
-        "choose other sizes")  # fmt: skip
-    return f"no plan on {gpus[0]:,} to {gpus[1]:,} GPUs deals the experts: {', and '.join(rules)}; {other} (--gpus)"
+    if not _routes_apart(scenario, layouts).all():
+        rules.append(f"tp above 1 must cut the sequence of {length:,} tokens")
+    return f"no plan on {_range(gpus)} GPUs deals the experts: {', and '.join(rules)}; choose {sizes}"
 
 
 @cache
@@ -173,7 +183,7 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
     """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be."""
     tensor, context, pipelines, _ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
-    wanted = f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
+    wanted = _range(gpus)
     if gpus[0] > owned:
         return (
             f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "

@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.estimate import Estimate
 from sim.search.layouts import LAYOUT
+from sim.search.left_out import left_out
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
@@ -138,22 +139,7 @@ class SearchResult(Shown):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out."""
-        given, layouts = self.space.scenario, self.space.layouts
-        plan, length = given.plan, given.training.sequence_length
-        contexts, experts = (np.unique(layouts[:, LAYOUT.index(name)]).tolist() for name in ("cp", "ep"))
-        stated = [
-            f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
-            "the exact engine, so where the formula is off a plan below them may be as good",
-            f"cp {_listed(contexts)}: pieces of a sequence have {length // max(contexts):,} tokens or more; "
-            "--cp searches other degrees",
-        ]
-        if given.model.num_experts:
-            stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
-        if plan.uneven_layers:
-            stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
-        if plan.microbatch_group is not None or plan.sequence_slices > 1:
-            stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
-        return tuple(stated)
+        return left_out(self.space, self.confirmed)
 
     def ranking(self, most: int | None = None) -> Array:
         """Places of the plans that fit, best first; of equals the one that needs least memory.
@@ -281,12 +267,6 @@ class SearchResult(Shown):
                 for each in self.best
             ],
         }
-
-
-def _listed(degrees: list[int]) -> str:
-    """`1, 2 or 4`."""
-    *most, last = map(str, degrees)
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _in_order(parts: list[Array]) -> Array:

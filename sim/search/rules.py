@@ -94,8 +94,8 @@ class Rules:
 def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
     """Apply the rules with the techniques of their time and with all, and check the best plan against each.
 
-    What the rules leave open (schedule, chunks, expert parallelism, and with all techniques recomputation, sequence
-    parallelism and ZeRO) is chosen as the search does.
+    What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
+    is chosen as the search does.
 
     Parameters
     ----------
@@ -123,9 +123,12 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
 
 
 def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
-    """Plans of some techniques on as many GPUs as the best: the rules speak of a given machine, and not of cp."""
-    size = result.best[0].scenario.plan.num_gpus
-    allowed: np.ndarray = with_fields(result, {"cp": 1}) & (column(result, "num_gpus") == size)
+    """Plans of some techniques on as many GPUs as the best, with its experts dealt alike.
+
+    The rules speak of a given machine, and of neither cp nor ep.
+    """
+    best = result.best[0].scenario.plan
+    allowed: np.ndarray = with_fields(result, {"cp": 1, "ep": best.ep}) & (column(result, "num_gpus") == best.num_gpus)
     for name, values in techniques.items():
         allowed &= np.isin(column(result, name), values)
     return allowed
@@ -141,7 +144,7 @@ def _obeying(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> 
     # The micro-batch follows from times that recomputation and the like change: those of the best such plan.
     scenario = result.scenario_at(int(ranking[here[ranking]][0]))
     plan = scenario.plan
-    alike = {name: getattr(plan, name) for name in ("ep", "recompute", "sequence_parallel", "zero_stage")}
+    alike = {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")}
     size = best_microbatch(scenario, _sizes_that_fit(result, ranking, here & with_fields(result, alike)))
     return {"tp": tp, "pp": pp, "dp": plan.dp, "microbatch_size": size}
 

@@ -225,9 +225,10 @@ def _notes(
     beside = ", and the winners of the points beside it"
     if all(axis.path.startswith("plan.") or axis.path == SIZE for axis in axes):
         beside = ""  # see _try_neighbours
-    notes = [
-        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine{beside}"
-    ]
+    searches = "each point is a search of its own"
+    if all(axis.path.startswith("plan.") for axis in axes):
+        searches = "all points are parts of one search"
+    notes = [f"{searches}; the best {confirm} of each by the closed form were run on the exact engine{beside}"]
     for axis in axes:
         if axis.spacing != "listed":
             equal = "factors" if axis.spacing == "geometric" else "steps"

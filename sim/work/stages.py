@@ -99,4 +99,5 @@ def stage_params(stage: Stage, model: ModelSpec, tp: int, ep: int = 1) -> float:
         cut += model.vocab_size * model.head_bias
         if not (model.tied_embeddings and stage.has_embedding):
             cut += table
-    return cut / tp + replicated + stage_expert_params(stage, model, ep)
+    held: float = cut / tp + replicated + stage_expert_params(stage, model, ep)
+    return held
