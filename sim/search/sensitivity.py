@@ -53,7 +53,7 @@ class ValueCost:
 
 
 def sensitivity(
-    result: SearchResult, few: int = 2, progress: Callable[[int, int], None] | None = None
+    result: SearchResult, few: int = 4, progress: Callable[[int, int], None] | None = None
 ) -> tuple[ValueCost, ...]:
     """For every value of every axis of more than one, the best plan that has it, against the best of all.
 

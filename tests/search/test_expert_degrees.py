@@ -147,6 +147,18 @@ def test_answers_name_experts():
     assert " ep " not in dense
 
 
+def test_the_best_plans_of_experts_stand_side_by_side():
+    """On 80 columns at the price of the MFU, on fewer as records that leave nothing out."""
+    shown = {
+        width: CliRunner().invoke(app, ["search", str(QWEN)], env={"COLUMNS": str(width)}).output for width in (80, 60)
+    }
+    heads = next(line for line in shown[80].splitlines() if line.split()[:4] == ["tp", "pp", "dp", "ep"])
+    assert "ZeRO" in heads
+    assert "memory" in heads
+    assert "MFU" not in heads
+    assert shown[60].count("MFU") == shown[60].count("formula off") == 10
+
+
 def test_qwen3_is_near_what_was_measured():
     """17.6 s a step with the all-to-alls beside computation, 19.7 s without (Megatron-MoE-ModelZoo, best_practice)."""
     scenario = load_scenario(QWEN)
