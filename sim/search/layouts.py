@@ -77,7 +77,7 @@ def find_layouts(
         There is none; the message says which rule left nothing.
     """
     length = scenario.training.sequence_length
-    degrees = tuple(cp for cp in context if length % cp == 0)
+    degrees = tuple(cp for cp in context if cp > 0 and length % cp == 0)
     if not degrees:
         raise InfeasiblePlan(
             f"no plan with context-parallel degree {' or '.join(map(str, context))}: it must divide the sequence of "
