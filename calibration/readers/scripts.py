@@ -22,8 +22,10 @@ def _zero_bubble(row: Row) -> tuple[Row, dict[str, Any], list[str]]:
     names leave for a tied embedding beside their layers: 27,000 to 33,600 fit 1.5, 14.6 and 28.3 billion parameters.
     That the scores were kept is also what the memory says that the paper measured.
 
-    megatron/core/pipeline_parallel/zb_schedules.py posts sends and waits for what it receives only; Megatron-LM's
-    interleaved schedule does so too, and its 1F1B waits for its sends (megatron/arguments.py, overlap_p2p_comm).
+    megatron/core/pipeline_parallel/zb_schedules.py posts sends and waits for what it receives only. Megatron-LM's 1F1B
+    waits for its sends, and its interleaved schedule does not (megatron/arguments.py, overlap_p2p_comm); a later script
+    of theirs, examples/pretrain_zero_bubble.sh, makes it wait, but in the paper a further chunk a rank costs no more
+    across nodes, where sends are slow, than within one.
     """
     inferred = []
     for cell, value in {"vocab": "32000", "precision": "fp16"}.items():
