@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sim.errors import SpecError, nearest
-from sim.estimate import Estimate, estimate
+from sim.estimate import Estimate
+from sim.search.confirm import run_best
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.units import show
@@ -60,17 +61,10 @@ def fitting(result: SearchResult) -> Array:
     return fits
 
 
-def confirmed(result: SearchResult, place: int) -> Candidate:
-    """The plan at a place of the columns, run on the exact engine."""
-    scenario = result.scenario_at(place)
-    priced, needed = float(result.step_time_s[place]), float(result.memory_bytes[place])
-    return Candidate(scenario, priced, needed, estimate(scenario))
-
-
 def best_among(
-    result: SearchResult, which: Array, known: dict[int, Candidate], ranking: Array, few: int = 3
+    result: SearchResult, which: Array, known: dict[int, Candidate], ranking: Array, most: int = 40
 ) -> Candidate | None:
-    """The best of some plans that fit: of the closed form's best few the exact engine's first; None: none fits.
+    """The best of some plans that fit, by the exact engine; None: none fits.
 
     Parameters
     ----------
@@ -79,14 +73,11 @@ def best_among(
         Plans that the exact engine has run, by place; those it runs here are added.
     ranking : array
         `result.ranking()`, which sorts all plans and so is asked once.
-    few : int
-        How many the exact engine runs.
+    most : int
+        How many the exact engine runs at most; fewer where the best is proven before.
     """
-    places = ranking[which[ranking]][:few].tolist()
-    for place in places:
-        if place not in known:
-            known[place] = confirmed(result, place)
-    return min((known[place] for place in places), key=lambda each: each.worth(result.objective), default=None)
+    best = run_best(result, ranking[which[ranking]], 1, most, known).best
+    return best[0] if best else None
 
 
 def confirmed_already(result: SearchResult) -> dict[int, Candidate]:

@@ -23,6 +23,15 @@ Array = np.ndarray
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
 
+ROUNDING = 1e-9
+"""Shares below it are no difference."""
+
+
+def gap_of(worth: float, bound: float | None) -> float:
+    """By what share at most plans of at least some worth are better; 0: by none."""
+    gap = 0.0 if bound is None else 1.0 - bound / worth
+    return gap if gap > ROUNDING else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -60,6 +69,8 @@ class SearchResult(Shown):
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
     confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
+    bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
+        all of them.
     """
 
     space: Space
@@ -72,6 +83,7 @@ class SearchResult(Shown):
     elapsed_s: float
     confirmed: int = 0
     plans_restored: int = 0
+    bound: float | None = None
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
@@ -135,18 +147,34 @@ class SearchResult(Shown):
         ]
 
     @property
+    def gap(self) -> float | None:
+        """By what share at most a plan that was priced but not run could be better than the best; 0: it is proven.
+
+        None where the search was interrupted: of plans that were not priced nothing is known.
+        """
+        if not self.finished:
+            return None
+        return gap_of(self.best[0].worth(self.objective), self.bound)
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out."""
         plan = self.space.scenario.plan
-        stated = [
-            f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
-            "the exact engine, so where the formula is off a plan below them may be as good"
-        ]
+        stated = [f"schedules {', '.join(SCHEDULES)}; {self._proof()}"]
         if plan.uneven_layers:
             stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
         if plan.microbatch_group is not None or plan.sequence_slices > 1:
             stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
         return tuple(stated)
+
+    def _proof(self) -> str:
+        """How sure it is that the best plan is the best."""
+        run = f"the exact engine ran {self.confirmed:,}, in the order of a formula that is never above it"
+        if self.gap is None:
+            return f"{run}; plans that were not priced may be better"
+        if self.gap == 0.0:
+            return f"{run}: no other can be better than the best"
+        return f"{run}; of the others one may be better than the best, by {self.gap:.2%} at most"
 
     def ranking(self, most: int | None = None) -> Array:
         """Places of the plans that fit, best first; of equals the one that needs least memory.
@@ -262,6 +290,8 @@ class SearchResult(Shown):
             "finished": self.finished,
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
+            "confirmed": self.confirmed,
+            "gap": self.gap,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),
             "best": [

@@ -91,16 +91,11 @@ class Rules:
         }
 
 
-def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
+def megatron_rules(result: SearchResult) -> Rules:
     """Apply the rules with the techniques of their time and with all, and check the best plan against each.
 
     What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
     is chosen as the search does.
-
-    Parameters
-    ----------
-    few : int
-        Plans of each choice that the exact engine runs.
     """
     known, ranking = confirmed_already(result), result.ranking()
     plans = []
@@ -108,7 +103,7 @@ def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
         allowed = _allowed(result, techniques)
         chosen = _obeying(result, ranking, allowed)
         which = allowed if chosen is None else allowed & with_fields(result, chosen)
-        best = None if chosen is None else best_among(result, which, known, ranking, few)
+        best = None if chosen is None else best_among(result, which, known, ranking)
         plans.append(_held_against_best(result, ranking, words, best))
     return Rules(tuple(plans), _checks(result, ranking))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
-from sim.estimate import estimate
+from sim.search.confirm import run_best
 from sim.search.pool import processes_for, run_units
 from sim.search.priced import InMemory, Prices, of_unit
 from sim.search.result import OBJECTIVES, Candidate, SearchResult
@@ -35,7 +35,7 @@ def search(
     memory_limit_bytes: float | None = None,
     objective: str = "step_time",
     top: int = 10,
-    confirm: int = 40,
+    confirm: int = 200,
     context: tuple[int, ...] | None = None,
     overlaps: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -61,7 +61,8 @@ def search(
     top : int
         How many to return.
     confirm : int
-        How many of the closed form's best the exact engine runs; its times decide their order.
+        How many the exact engine runs at most, in the order of the closed form, which is never above it: fewer where
+        the best `top` are proven before. Its times decide their order.
     context : tuple of int, optional
         Context-parallel degrees. Default: 1 and the plan's own.
     overlaps : bool
@@ -130,27 +131,12 @@ def search(
         if not done:
             raise
     elapsed = time.perf_counter() - begun
-    result = SearchResult(
-        space, objective, limit, prices, done, (), finished, elapsed, confirmed=0, plans_restored=restored
-    )
-    places = result.ranking(max(top, confirm))
+    result = SearchResult(space, objective, limit, prices, done, (), finished, elapsed, plans_restored=restored)
+    places = result.ranking(max(top, confirm) + 1)
     if not len(places):
         raise InfeasiblePlan(_none_fits(result))
-    return replace(result, best=_confirmed(result, places)[:top], confirmed=len(places))
-
-
-def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
-    """The plans at these places, run on the exact engine and put in order by it."""
-    priced = result.prices.at(places)
-    best = [
-        Candidate(chosen, seconds, nbytes, estimate(chosen, "dag"))
-        for chosen, seconds, nbytes in zip(
-            result.scenarios_at(places), priced.step_time_s.tolist(), priced.memory_bytes.tolist(), strict=True
-        )
-    ]
-    if result.objective != "memory_headroom":
-        best.sort(key=lambda each: each.worth(result.objective))
-    return tuple(best)
+    found = run_best(result, places, top, max(top, confirm))
+    return replace(result, best=found.best[:top], confirmed=found.runs, bound=found.bound)
 
 
 def _wider_degrees(result: SearchResult, few: int = 4) -> list[int]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
-from sim.estimate import estimate
-from sim.search.among import best_among, column, confirmed_already, none_fits, with_fields
+from sim.search.among import column, confirmed_already, none_fits, with_fields
 from sim.search.axes import EXPERTS, SIZE, Axis, parse_axis
-from sim.search.search import Candidate, SearchResult, search
-from sim.search.space import OVERLAPS, base_plan
+from sim.search.confirm import run_best
+from sim.search.search import SearchResult, search
+from sim.search.space import base_plan
 from sim.search.sweep_result import Point, Sweep
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
 
 MOST = 400
 """Points of a whole sweep: each is a search."""
-CONFIRM = 8
-"""Plans of each point that the exact engine runs."""
+CONFIRM = 200
+"""Plans of each point that the exact engine runs at most."""
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
 
@@ -45,7 +44,7 @@ def sweep(
     axes : str or Axis, or one or two of them
         As `parse_axis` reads them: "cluster.inter_node_bandwidth=25..800 Gbit/s".
     confirm : int
-        Plans of each point that the exact engine runs.
+        Plans of each point that the exact engine runs at most; fewer where the best is proven before.
     progress : callable, optional
         Called with (points done, points in all).
     **options
@@ -78,9 +77,8 @@ def sweep(
                 progress(len(points), len(keys) * len(group))
     if len(mistakes) == len(keys):
         raise mistakes[0]
-    _try_neighbours(scenario, parsed, points, gpus, objective, options)
     ordered = tuple(points[values] for values in product(*(axis.values for axis in parsed)))
-    return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus, confirm))
+    return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus))
 
 
 def _searched(
@@ -141,66 +139,19 @@ def _size_at(
     return gpus or (here.cluster.num_gpus if whole else scenario.plan.num_gpus,) * 2
 
 
-def _try_neighbours(
-    scenario: Scenario,
-    axes: tuple[Axis, ...],
-    points: dict[tuple[float, ...], Point],
-    gpus: tuple[int, int] | None,
-    objective: str,
-    options: dict[str, Any],
-) -> None:
-    """Run the winners of neighbouring points too, there and back along each axis, and keep what is better.
-
-    The formula picks which plans the exact engine runs; where it flatters others, a plan that won next door would be
-    missed, and a better machine come out slower.
-    """
-    for index, axis in [*enumerate(axes)] * len(axes):  # on a map what comes along one axis goes on along the other
-        if axis.path.startswith("plan.") or axis.path == SIZE:
-            continue  # a neighbour's plan is another one by definition
-        for order in (axis.values, axis.values[::-1]):
-            for before, after in pairwise(order):
-                for values in [each for each in points if each[index] == after]:
-                    near = points[(*values[:index], before, *values[index + 1 :])].best
-                    here = points[values]
-                    if near is None or here.best is None or near.scenario.plan == here.best.scenario.plan:
-                        continue
-                    there = _scenario_at(scenario, axes, values)
-                    sizes = _size_at(scenario, there, axes, values, gpus)
-                    better = _moved(near, there, sizes, options.get("memory_limit_bytes"))
-                    if better is not None and better.worth(objective) < here.best.worth(objective):
-                        points[values] = replace(here, best=better)
-
-
-def _moved(
-    winner: Candidate, there: Scenario, sizes: tuple[int, int], memory_limit_bytes: float | None
-) -> Candidate | None:
-    """A winner's plan on another point's scenario; None where it cannot be run there."""
-    flags = {name: getattr(winner.scenario.stack, name) for name in OVERLAPS}
-    limit = there.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
-    try:
-        scenario = there.replace(plan=winner.scenario.plan, stack=there.stack.replace(**flags))
-        answer, priced = estimate(scenario), estimate(scenario, "closed_form")
-    except FlopcastError:
-        return None
-    needed = float(answer.largest.total)
-    if needed > limit or not sizes[0] <= answer.num_gpus <= sizes[1]:
-        return None
-    return Candidate(scenario, priced.step_time_s, needed, answer)
-
-
 def _point(
     axes: tuple[Axis, ...], values: tuple[float, ...], result: SearchResult | str, fixed: list[int], confirm: int
 ) -> Point:
     if isinstance(result, str):
         return Point(values, None, result, 0)
     if not fixed:
-        return Point(values, result.best[0], None, result.plans_feasible)
+        return Point(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
     named = {axes[index].path.removeprefix("plan."): int(values[index]) for index in fixed}
     which = with_fields(result, named)
     ranking = result.ranking()
-    best = best_among(result, which, confirmed_already(result), ranking, confirm)
-    if best is not None:
-        return Point(values, best, None, int(np.count_nonzero(which[ranking])))
+    found = run_best(result, ranking[which[ranking]], 1, confirm, confirmed_already(result))
+    if found.best:
+        return Point(values, found.best[0], None, int(np.count_nonzero(which[ranking])), found.gap(result))
     return Point(values, None, none_fits(result, which) if which.any() else _no_plan(result, named), 0)
 
 
@@ -214,15 +165,12 @@ def _no_plan(result: SearchResult, named: dict[str, int]) -> str:
 
 
 def _notes(
-    scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None, confirm: int
+    scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None
 ) -> tuple[str, ...]:
     """What the sweep took for granted, and what a reader may miss."""
-    beside = ", and the winners of the points beside it"
-    if all(axis.path.startswith("plan.") or axis.path == SIZE for axis in axes):
-        beside = ""  # see _try_neighbours
-    notes = [
-        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine{beside}"
-    ]
+    gap = max((each.gap for each in points if each.best is not None), default=0.0)
+    sure = "no other plan can be better" if gap == 0.0 else f"another plan may be better by {gap:.2%} at most"
+    notes = [f"each point is a search of its own, and its best plan is the exact engine's: {sure}"]
     for axis in axes:
         if axis.spacing != "listed":
             equal = "factors" if axis.spacing == "geometric" else "steps"

@@ -148,7 +148,7 @@ def test_every_value_has_its_best_plan(small):
 def test_the_rules_lead_to_the_layouts_of_the_paper(size):
     """Table 1 of arXiv:2104.04473, whose degrees were chosen by these rules (section 5.1)."""
     scenario = load_scenario(SCENARIOS / "megatron-2021" / f"{size}.yaml")
-    plan = megatron_rules(search(scenario, top=1, confirm=1), few=1).plans[0].best.scenario.plan
+    plan = megatron_rules(search(scenario, top=1, confirm=1)).plans[0].best.scenario.plan
     assert (plan.tp, plan.pp, plan.dp) == (scenario.plan.tp, scenario.plan.pp, scenario.plan.dp)
     assert (plan.recompute, plan.sequence_parallel, plan.zero_stage) == ("full", False, 0)
 
