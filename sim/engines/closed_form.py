@@ -147,8 +147,7 @@ def _visits(count: int, chunks: int, ranks: int) -> Array:
 def _gpipe(seconds: _Seconds) -> tuple[Array, float]:
     """The same of GPipe."""
     forward, backward, sent = seconds.forward[0], seconds.backward[0], seconds.sent_backward[0]
-    longest = [max(each, backward[-1]) for each in backward]
-    longest[0] = backward.max()
+    longest = np.maximum.accumulate(backward[::-1])[::-1]  # of the rank and those behind it
     ended = np.array(
         [
             gpipe_end(seconds.pipe, forward.max(), longest[rank], sent[rank + 1 :].sum() + backward[rank])

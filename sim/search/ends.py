@@ -1,8 +1,7 @@
 """When the ranks of many pipelines end: `sim.engines.closed_form` over arrays.
 
-The layers are dealt evenly, so a pipeline has at most four kinds of rank: the first (embedding), the last (head), and
-middle ranks whose link to the rank before stays inside an NVLink domain or leaves it. Of a kind the first rank ends
-last.
+The layers are dealt evenly, so a pipeline has three kinds of rank: the first (embedding), the last (head), and those in
+the middle, of which the first, rank 1, ends last and so is the one to wait for.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import numpy as np
 from sim.engines.ways import NEVER, Along, Pipe, ends, gpipe_end, warmup
 from sim.search.columns import SCHEDULES
 from sim.search.facts import Facts
-from sim.search.sends import Middle, Sends, busiest_middle, nearest_middle, outermost_middle
+from sim.search.sends import Sends, busiest_middle, outermost_middle
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnds:
-    """Of the first rank, the two kinds of middle rank and the last (first axis), over ways to recompute and rows. [s]
+    """Of the first rank, rank 1 and the last (first axis), over ways to recompute and rows. [s]
 
-    ended : when each has ended its last action; never where there is none.
+    ended : when each has ended its last action; never where there is none, or where rank 1 is the last.
     turned : when the last micro-batch has passed each on its way back at the earliest; never for GPipe.
     """
 
@@ -63,33 +62,28 @@ class Stages:
         p, one = columns.pp, columns.pp == 1
         found = ends(self.pipe, [self._first(), *self._middle(), self._last()])
         gpipe = columns.schedule == SCHEDULES.index("gpipe")
-        near, far = nearest_middle(self.facts, self.sends)
-        near, far = nearest_middle(self.facts, self.sends)
         first = np.where(one, m * (self.forward[0] + self.backward[0]), found.of_first())
-        in_flow = self._gpipe(near, far)
+        after = (self._after(1, self.sends.first, self.sends.first), self._after_last())
+        in_flow = self._gpipe()
         ended, turned = [np.where(gpipe, in_flow[0], first)], [np.where(gpipe, NEVER, found.turned)]
-        for kind, (rank, after, there) in enumerate(
-            (
-                (near.rank, self._after(near), near.rank > 0),
-                (far.rank, self._after(far), far.rank > 0),
-                (p - 1, self._after_last(), ~one),
-            ),
-            start=1,
-        ):
-            ended.append(np.where(there, np.where(gpipe, in_flow[kind], found.of(rank, after)), NEVER))
-            turned.append(turned[0] - after)
+        for later, rank, there, flow in zip(after, (1, p - 1), (p > 2, ~one), in_flow[1:], strict=True):
+            ended.append(np.where(there, np.where(gpipe, flow, found.of(rank, later)), NEVER))
+            turned.append(turned[0] - later)
         return RankEnds(np.stack(ended), np.stack(turned))
 
-    def _after(self, middle: Middle) -> Array:
-        """From the end of a middle rank to that of rank 0. [s]"""
-        links = middle.passed - middle.before if self.blocking else middle.passed
-        after: Array = links + (middle.rank - 1) * self.backward[1] + self.backward[0]
+    def _after(self, rank: Array | int, passed: Array, before: Array) -> Array:
+        """From the end of a rank to that of rank 0. [s]
+
+        Parameters
+        ----------
+        passed, before : links from rank 0 to it, and the last of them. [s]
+        """
+        links = passed - before if self.blocking else passed
+        after: Array = links + (rank - 1) * self.backward[1] + self.backward[0]
         return after
 
     def _after_last(self) -> Array:
-        links = self.sends.total - self.sends.last if self.blocking else self.sends.total
-        after: Array = links + (self.facts.columns.pp - 2) * self.backward[1] + self.backward[0]
-        return after
+        return self._after(self.facts.columns.pp - 1, self.sends.total, self.sends.last)
 
     def _first(self) -> Along:
         (f, f_mid, f_last), (b, b_mid, b_last), sends = self.forward, self.backward, self.sends
@@ -155,7 +149,7 @@ class Stages:
                     rank=rank,
                     busy=np.where(rank > 0, m * v * (forward + backward), NEVER),
                     before=f + (rank - 1) * f_mid + middle.passed,
-                    after=self._after(middle),
+                    after=self._after(rank, middle.passed, middle.before),
                     returned=between * b_mid + b_last + rest,
                     left=rest - on * middle.after + between * f_mid + f_last,
                     warm_forward=warm * forward,
@@ -200,27 +194,24 @@ class Stages:
         ring: Array = longer + self.sends.total + self.sends.wrap
         return ring
 
-    def _gpipe(self, near: Middle, far: Middle) -> list[Array]:
+    def _gpipe(self) -> list[Array]:
         """Ends of the kinds of rank under GPipe."""
         (f, f_mid, f_last), (b, b_mid, b_last), sends = self.forward, self.backward, self.sends
         links, p, on = self.facts.links, self.facts.columns.pp, float(self.blocking)
-        several = p > 2
 
-        def longest(far_links: Array) -> Array:
-            """Of the links on one side of the middle ranks."""
-            near_links = p - 2 - far_links
-            return on * np.maximum(np.where(far_links > 0, sends.far, 0.0), np.where(near_links > 0, sends.near, 0.0))
+        def longest(far_links: Array, of_middle: Array, of_last: Array) -> Array:
+            """Of the middle ranks, the links on one side of which are given, and the last."""
+            far, near = far_links > 0, far_links < p - 2
+            send = on * np.maximum(np.where(far, sends.far, 0.0), np.where(near, sends.near, 0.0))
+            return np.where(p > 2, np.maximum(of_middle + send, of_last), of_last)
 
-        forward = np.maximum(f + on * sends.first, f_last)
-        after = longest(links.num_far - links.first)
-        forward = np.where(several, np.maximum(forward, f_mid + after), forward)
         last = b_last + on * sends.last
-        backward = np.maximum(b, last)
-        backward = np.where(several, np.maximum(backward, b_mid + longest(links.num_far - links.last)), backward)
-        found = [gpipe_end(self.pipe, forward, backward, self.pipe.back)]
-        for middle in (near, far):
-            own = b_mid + on * middle.before
-            back = (p - 2 - middle.rank) * b_mid + b_last + sends.total - middle.passed + own
-            found.append(gpipe_end(self.pipe, forward, np.maximum(own, last), back))
-        found.append(gpipe_end(self.pipe, forward, last, last))
-        return found
+        forward = np.maximum(f + on * sends.first, longest(links.num_far - links.first, f_mid, f_last))
+        backward = longest(links.num_far - links.last, b_mid, last)
+        own_send = 0.0 if self.blocking else sends.first  # that of rank 1 does not occupy it
+        to_second = (p - 2) * b_mid + b_last + sends.total - own_send
+        return [
+            gpipe_end(self.pipe, forward, np.maximum(b, backward), self.pipe.back),
+            gpipe_end(self.pipe, forward, backward, to_second),
+            gpipe_end(self.pipe, forward, last, last),
+        ]

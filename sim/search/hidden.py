@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 def reductions_after_end(stages: Stages, ends: RankEnds, rank_params: Array, once: OnceAStep) -> Array:
-    """When reductions beside the backward are done, after the rank's last action: first, two middle kinds, last.  [s]
+    """When reductions beside the backward are done, after the rank's last action: first, rank 1, last.  [s]
 
     `sim.engines.closed_form` over arrays. A rank's chunks between the first and the last are alike, so of those that
     are reduced before its first chunk only the outermost can set when all are done.
@@ -30,8 +30,7 @@ def reductions_after_end(stages: Stages, ends: RankEnds, rank_params: Array, onc
     layer = rank_params[1] / columns.num_chunks  # of a chunk in the middle of the model
     of_last = np.where(one, b_last, b) + on * sends.last
     after = []
-    for kind, occupied in enumerate((stages.backward[0], b + on * sends.near, b + on * sends.far, of_last)):
-        rank = (0, 1, 1, 2)[kind]
+    for rank, occupied in enumerate((stages.backward[0], b + on * sends.first, of_last)):
         middle = layer / np.maximum(rank_params[rank], 1.0)
         outer = 1.0 - rest * middle  # of the chunk with embedding or head
         own, inner = (once.reduce[rank] * share for share in (np.where(one, 1.0, middle if rank else outer), middle))
@@ -42,8 +41,8 @@ def reductions_after_end(stages: Stages, ends: RankEnds, rank_params: Array, onc
             farthest = once.reduce[rank] * outer + rest * more - occupied - (b_last - b)
             inside = own - occupied + np.maximum(more, (rest - 1) * more)
             many = np.maximum(np.where(one, NEVER, farthest), np.where(rest > 1, inside, NEVER))
-        earlier = np.full_like(ends.ended[kind], NEVER)  # of the way that comes back through all stages
-        np.subtract(ends.turned[kind], ends.ended[kind], out=earlier, where=ends.ended[kind] > NEVER)
+        earlier = np.full_like(ends.ended[rank], NEVER)  # of the way that comes back through all stages
+        np.subtract(ends.turned[rank], ends.ended[rank], out=earlier, where=ends.ended[rank] > NEVER)
         after.append(np.maximum(end, earlier + many))
     return np.stack(after)
 

@@ -21,7 +21,6 @@ class Links:
 
     first, last, wrap : from rank 0 to 1, from the last but one to the last, and from the last to rank 0, leave.
     num_far : how many of the links between neighbours do.
-    near_rank, far_rank : first middle rank whose link to the rank before stays inside, or leaves; 0: there is none.
     kinds : last middle rank both of whose links stay inside, of whose links one leaves, and both do (first axis).
     before_is_far, after_is_far : the link of each of these to the rank before, and to the one after, leaves.
     far_before : links that leave between rank 0 and each of them.
@@ -31,8 +30,6 @@ class Links:
     last: Array
     wrap: Array
     num_far: Array
-    near_rank: Array
-    far_rank: Array
     kinds: Array
     before_is_far: Array
     after_is_far: Array
@@ -56,13 +53,12 @@ def _links(width: int, pp: int, cluster: ClusterSpec) -> tuple[Any, ...]:
     """The fields of Links for ranks of `width` GPUs each."""
     none = np.zeros(3, dtype=np.int64)
     if pp == 1:
-        return (False, False, False, 0, 0, 0, none, none > 0, none > 0, none)
+        return (False, False, False, 0, none, none > 0, none > 0, none)
     plan: Any = PlanTable(False, False, dp=width, pp=pp)
     rank = np.arange(pp - 1)
     far = np.asarray(hop_crosses_domains(rank, rank + 1, plan, cluster))
     wrap = bool(hop_crosses_domains(pp - 1, 0, plan, cluster))
     before, after = far[:-1], far[1:]  # of the middle ranks
-    near_rank, far_rank = (int(np.argmax(each)) + 1 if each.any() else 0 for each in (~before, before))
     kinds = none.copy()
     for kind, chosen in enumerate((~before & ~after, before != after, before & after)):
         kinds[kind] = np.flatnonzero(chosen)[-1] + 1 if chosen.any() else 0
@@ -73,8 +69,6 @@ def _links(width: int, pp: int, cluster: ClusterSpec) -> tuple[Any, ...]:
         bool(far[-1]),
         wrap,
         int(far.sum()),
-        near_rank,
-        far_rank,
         kinds,
         exists & far[np.maximum(kinds - 1, 0)],
         exists & far[np.minimum(kinds, pp - 2)],

@@ -52,7 +52,7 @@ class StepTimes:
         stages = Stages(facts, forward, backward, self._sends(), blocking=not overlap_p2p)
         ends: RankEnds = self._remembered(("ends", *visit, overlap_p2p), stages.find_ends)
         once: OnceAStep = self._remembered(("once", zero_stage), lambda: self.at_spots.once(zero_stage, facts.spot))
-        exposed = once.reduce[[0, 1, 1, 2]][:, np.newaxis]
+        exposed = once.reduce[:, np.newaxis]
         if overlap_reduce and once.reduce.any():
             params = self.at_spots.held.ranks.params[:, facts.spot]
             after = reductions_after_end(stages, ends, params, once)

@@ -92,12 +92,3 @@ def outermost_middle(facts: Facts, sends: Sends) -> tuple[Middle, Middle]:
     there = pp > 2
     first = Middle(np.where(there, 1, 0), sends.first, sends.first, none)
     return first, Middle(np.where(there, pp - 2, 0), sends.total - sends.last, none, sends.last)
-
-
-def nearest_middle(facts: Facts, sends: Sends) -> tuple[Middle, Middle]:
-    """The first middle rank whose link to the rank before stays inside a domain, and the first whose link leaves."""
-    near, far = sends.near, sends.far
-    found = []
-    for rank, own, other in ((facts.links.near_rank, near, far), (facts.links.far_rank, far, near)):
-        found.append(Middle(rank, np.where(rank > 0, (rank - 1) * other + own, 0.0), own, own))
-    return found[0], found[1]
