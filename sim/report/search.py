@@ -60,9 +60,14 @@ def _heading(result: SearchResult) -> Text:
     title.append(
         f"{now:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
         f"({result.plans_per_s:,.0f} a second), {saved}{result.plans_feasible:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} a GPU",
+        f"{show(result.memory_limit_bytes, 'B')} a GPU; ",
         style="dim",
     )
+    if result.gap == 0.0:
+        title.append(f"{result.confirmed:,} run exactly prove that no other is better", style="dim")
+    else:
+        least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
+        title.append(f"{result.confirmed:,} run exactly{least}", style="dim")
     if not result.finished:
         title.append(
             f"\ninterrupted: only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at; better "
