@@ -21,14 +21,14 @@ def read_range(text: str) -> tuple[int, int]:
         raise SpecError(f"--gpus {text!r} must be a number or a range such as 64..4096") from None
 
 
-def read_degrees(text: str) -> tuple[int, ...]:
-    """Context-parallel degrees of `1,2,4`."""
+def read_degrees(text: str, option: str) -> tuple[int, ...]:
+    """Degrees of `1,2,4`."""
     try:
         degrees = tuple(sorted({int(each) for each in text.split(",")}))
     except ValueError:
         degrees = (0,)
     if degrees[0] < 1:
-        raise SpecError(f"--cp {text!r} must be numbers of one or more with commas between, such as 1,2,4")
+        raise SpecError(f"{option} {text!r} must be numbers of one or more with commas between, such as 1,2,4")
     return degrees
 
 

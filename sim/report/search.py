@@ -10,19 +10,20 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.search import SearchResult
+from sim.search import Candidate, SearchResult
 from sim.search.steps import seconds_apart
-from sim.specs import ParallelPlan
+from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_time
 
-HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
+HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar."}
 """Of columns whose names are wider than what stands in them."""
 COLUMNS = {
     "tp": "tp",
     "cp": "cp",
     "pp": "pp",
     "dp": "dp",
+    "ep": "ep",
     "num_chunks": "chunks",
     "microbatch_size": "micro-batch",
     "schedule": "schedule",
@@ -32,6 +33,13 @@ COLUMNS = {
 }
 
 
+def columns_for(model: ModelSpec) -> dict[str, str]:
+    """COLUMNS that say something of the model's plans: expert parallelism only where there are experts."""
+    return {name: label for name, label in COLUMNS.items() if name != "ep" or model.num_experts}
+
+
+OPTIONAL = ("MFU", "for-\nmula\noff")
+"""What a terminal goes without, in this order, if the rest then stands side by side; MFU follows from the step time."""
 WIDE = 112
 """Columns of a terminal that also has room for what each plan loses to the first."""
 
@@ -52,9 +60,14 @@ def _heading(result: SearchResult) -> Text:
     title.append(
         f"{now:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
         f"({result.plans_per_s:,.0f} a second), {saved}{result.plans_feasible:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} a GPU",
+        f"{show(result.memory_limit_bytes, 'B')} a GPU; ",
         style="dim",
     )
+    if result.gap == 0.0:
+        title.append(f"{result.confirmed:,} run exactly prove that no other is better", style="dim")
+    else:
+        least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
+        title.append(f"{result.confirmed:,} run exactly{least}", style="dim")
     if not result.finished:
         title.append(
             f"\ninterrupted: only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at; better "
@@ -66,35 +79,53 @@ def _heading(result: SearchResult) -> Text:
 
 def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
     plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
-    differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
+    columns = columns_for(result.space.scenario.model)
+    differ = [name for name in columns if len({str(plan[name]) for plan in plans}) > 1]
     sizes = {each.answer.num_gpus for each in result.best}
-    shared = [f"{COLUMNS[name]} {cell(plans[0][name])}" for name in COLUMNS if name not in differ]
-    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
+    shared = [f"{columns[name]} {cell(plans[0][name])}" for name in columns if name not in differ]
     shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", justify="right", style="dim")
-    for name in (["GPUs"] if len(sizes) > 1 else []) + [HEADINGS.get(name, COLUMNS[name]) for name in differ]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for heading in ("step\ntime", "to\nbest", "MFU", "memory", "formula\noff"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if width >= WIDE:
-        table.add_column("time against the first, mostly")
     first, fastest = result.best[0].worth(result.objective), result.best[0].answer
-    for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
-        answer = each.answer
-        table.add_row(
-            str(number),
-            *([f"{answer.num_gpus:,}"] if len(sizes) > 1 else []),
-            *(cell(plan[name]) for name in differ),
-            show_time(answer.step_time_s),
-            f"{each.worth(result.objective) / first - 1:+.1%}" if number > 1 else "",
-            f"{answer.mfu:.1%}",
-            show(answer.largest.total, "B"),
-            f"{-each.difference / (1 + each.difference):+.1%}",
-            *([largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2)] if width >= WIDE else []),
-        )
+    answers = [each.answer for each in result.best]
+    losses = [f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best]
+    shown = {
+        "": [str(number) for number in range(1, len(plans) + 1)],
+        **({"GPUs": [f"{answer.num_gpus:,}" for answer in answers]} if len(sizes) > 1 else {}),
+        **{HEADINGS.get(name, columns[name]): [cell(plan[name]) for plan in plans] for name in differ},
+        "step\ntime": [show_time(answer.step_time_s) for answer in answers],
+        "to\nbest": ["", *losses[1:]],
+        "MFU": [f"{answer.mfu:.1%}" for answer in answers],
+        "memory": [show(answer.largest.total, "B") for answer in answers],
+        "for-\nmula\noff": [_off(each) for each in result.best],
+    }
+    fewer = dict(shown)
+    for heading in OPTIONAL:
+        if _columns_needed(fewer) > width:
+            del fewer[heading]
+    shown = fewer if _columns_needed(fewer) <= width else shown
+    if width >= WIDE:
+        shown["time against the first, mostly"] = [
+            largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2) for answer in answers
+        ]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(shown):
+        words = heading.startswith("time against")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words,
+                         style="dim" if number == 0 else None)  # fmt: skip
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
     line = Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")
     return line, table
+
+
+def _off(candidate: Candidate) -> str:
+    """How far the price is below the exact step."""
+    return f"{max(0.0, candidate.difference) / (1 + candidate.difference):.1%}"
+
+
+def _columns_needed(shown: Mapping[str, Sequence[str]]) -> int:
+    """Of a terminal, by columns that stand a space apart."""
+    widest = (max(len(word) for word in (*heading.split("\n"), *cells)) for heading, cells in shown.items())
+    return sum(widest) + len(shown) - 1
 
 
 def cell(value: object) -> str:
@@ -112,9 +143,9 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("plan")
     for place in shown.tolist():
-        plan = result.scenario_at(place).plan
+        scenario = result.scenario_at(place)
         seconds, nbytes = float(result.step_time_s[place]), float(result.memory_bytes[place])
-        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(plan))
+        table.add_row(f"{scenario.plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(scenario))
     title = Text("Pareto front", style="bold")
     title.append(
         f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
@@ -142,8 +173,9 @@ def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
 
 def plan_line(answer: Estimate) -> str:
     """A plan in one line."""
-    return _line(answer.scenario.plan)
+    return _line(answer.scenario)
 
 
-def _line(plan: ParallelPlan) -> str:
-    return ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())
+def _line(scenario: Scenario) -> str:
+    columns = columns_for(scenario.model)
+    return ", ".join(f"{label} {cell(getattr(scenario.plan, name))}" for name, label in columns.items())

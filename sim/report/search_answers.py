@@ -18,7 +18,7 @@ def print_answers(out: Any, result: SearchResult, named: Mapping[str, Any], answ
     asked = own is not None and answers["own_asked"]
     out.print(search_view(result, None if own is None or asked else own_line(result, own), out.width))
     if result.schedules:
-        out.print("", schedules_view(result, out.width))
+        out.print("", schedules_view(result))
     if own is not None and asked:
         changes = " ".join(f"plan.{name}={value}" for name, value in named.items())
         title = f"Why not the scenario's own plan{f' with {changes}' if changes else ''}?"

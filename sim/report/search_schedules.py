@@ -8,17 +8,17 @@ from rich.text import Text
 from sim.report.search import COLUMNS, cell
 from sim.search import ScheduleBest, SearchResult
 from sim.search.among import loss_of
+from sim.search.layouts import LAYOUT
 from sim.specs import ParallelPlan
 from sim.table import Table
 from sim.units import show, show_time
 
-FIELDS = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel",
-          "zero_stage")  # fmt: skip
+FIELDS = (*LAYOUT, "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel", "zero_stage")
 SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par."}
 """Names with few letters, of fields that stand in front of their values."""
 
 
-def schedules_view(result: SearchResult, width: int = 80) -> Group:
+def schedules_view(result: SearchResult) -> Group:
     """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
     found = [each for each in result.schedules if each.best is not None]
     plans = [each.best.scenario.plan for each in found if each.best is not None]
@@ -81,4 +81,4 @@ def _tells(plan: ParallelPlan, name: str) -> bool:
     """Whether a field says anything: what is not cut, or cannot be, goes without saying."""
     if name == "sequence_parallel":
         return plan.tp > 1
-    return name not in ("sequence_slices", "cp") or getattr(plan, name) > 1
+    return name not in ("sequence_slices", "cp", "ep") or getattr(plan, name) > 1

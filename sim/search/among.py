@@ -11,13 +11,14 @@ import numpy as np
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.search.confirm import run_best
+from sim.search.layouts import LAYOUT
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.units import show
 
 Array = np.ndarray
 
-NUMBERS = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
 FIELDS = (*NUMBERS, "schedule", *CHOICES)
 """Fields of a plan that a search varies."""
@@ -119,10 +120,11 @@ def none_fits(result: SearchResult, which: Array) -> str:
     """That memory rules some plans out, and what the leanest of them needs."""
     place = int(np.argmin(np.where(which, result.memory_bytes, np.inf)))
     plan = result.scenario_at(place).plan
+    experts = f"ep {plan.ep}, " if result.space.scenario.model.num_experts else ""
     return (
         f"none of the {np.count_nonzero(which):,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the "
         f"leanest needs {show(float(result.memory_bytes[place]), 'B')} (recompute {plan.recompute}, ZeRO "
-        f"{plan.zero_stage}, dp {plan.dp}, micro-batch {plan.microbatch_size})"
+        f"{plan.zero_stage}, dp {plan.dp}, {experts}micro-batch {plan.microbatch_size})"
     )
 
 

@@ -33,6 +33,7 @@ class Cells:
 
     tp: Array
     cp: Array
+    ep: Array
     microbatch_size: Array
     tensor: Group
     context: Group
@@ -47,6 +48,7 @@ class Spots:
     pp: Array
     cp: Array
     dp: Array
+    ep: Array
     data: Group
     data_of_experts: Group
     visits: Array
@@ -89,8 +91,7 @@ class Facts:
 def gather_facts(space: Space, columns: Columns) -> Facts:
     """Look up once a layout what these rows of a space need."""
     cluster = space.scenario.cluster
-    ep = space.scenario.plan.ep
-    plans: list[Any] = [PlanTable(False, False, tp, cp, pp, dp, ep=ep) for tp, cp, pp, dp in space.layouts.tolist()]
+    plans: list[Any] = [PlanTable(False, False, *numbers) for numbers in space.layouts.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, data_of_experts = (
         _stack([place(plan, cluster) for plan in plans]) for place in places
@@ -102,9 +103,9 @@ def gather_facts(space: Space, columns: Columns) -> Facts:
     # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
     visits = zero_visits(columns.num_chunks, num_microbatches, num_microbatches // columns.pp)
     twice = np.tile(np.arange(len(plans)), 2)
-    tp, cp, pp, dp = space.layouts[twice].T
+    tp, cp, pp, dp, ep = space.layouts[twice].T
     spots = Spots(
-        tp, pp, cp, dp, take_group(data, twice), take_group(data_of_experts, twice), np.repeat([1, 2], len(plans))
+        tp, pp, cp, dp, ep, take_group(data, twice), take_group(data_of_experts, twice), np.repeat([1, 2], len(plans))
     )
     return Facts(
         columns,
@@ -132,11 +133,11 @@ def _stack(groups: list[Group]) -> Group:
 def _cells(space: Space, columns: Columns, *groups: Group) -> tuple[Array, Cells]:
     """The cell of every row, and all cells, by how their tensor-, context- and expert-parallel groups lie."""
     lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
-    cuts = np.stack([space.layouts[:, 0], space.layouts[:, 1], *lies], axis=1)
+    tp, cp, _, _, ep = space.layouts.T
+    cuts = np.stack([tp, cp, ep, *lies], axis=1)
     _, first, cut = np.unique(cuts, axis=0, return_index=True, return_inverse=True)
     sizes, size = np.unique(columns.microbatch_size, return_inverse=True)
     codes, cell = np.unique(cut.ravel()[columns.layout] * len(sizes) + size, return_inverse=True)
     layout = first[codes // len(sizes)]
-    tp, cp = space.layouts[layout, :2].T
     placed = (take_group(group, layout) for group in groups)
-    return cell, Cells(tp, cp, sizes[codes % len(sizes)].astype(float), *placed)
+    return cell, Cells(tp[layout], cp[layout], ep[layout], sizes[codes % len(sizes)].astype(float), *placed)

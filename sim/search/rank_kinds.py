@@ -150,7 +150,9 @@ class Ranks:
             here = np.flatnonzero(field.zero_stage[plans] == zero_stage)
             if not len(here):
                 continue
-            numbers: Any = {name: getattr(columns, name)[row[here]] for name in ("tp", "cp", "pp", "dp", "num_chunks")}
+            numbers: Any = {
+                name: getattr(columns, name)[row[here]] for name in ("tp", "cp", "pp", "dp", "ep", "num_chunks")
+            }
             given = table(field.scenario, zero_stage=zero_stage, **numbers)
             of_cut = CutMemory(*(each[here] for each in (working, of_logits, held_logits, boundary)))
             part = held.take(here)
@@ -169,6 +171,7 @@ def _look_up_bytes(field: Field) -> Array:
                 scenario,
                 tp=cells.tp,
                 cp=cells.cp,
+                ep=cells.ep,
                 microbatch_size=cells.microbatch_size,
                 sequence_parallel=flag,
                 sequence_slices=field.variant.slices,

@@ -17,6 +17,7 @@ from sim.schedules.actions import W
 from sim.schedules.build import STEADY
 from sim.search.any_order import bound_s, least_memory
 from sim.search.in_order import period_s, step_times
+from sim.search.layouts import LAYOUT
 from sim.search.order_facts import OrderFacts
 from sim.search.rank_kinds import Ranks
 from sim.search.split_passes import Field
@@ -97,7 +98,7 @@ class Refined:
         """Of the plans with this layout and micro-batch, in the fewest chunks, that with the lowest score; or None."""
         columns = self.variant.columns
         rows = np.ones(len(columns), dtype=bool)
-        for name in ("tp", "cp", "pp", "dp", "microbatch_size"):
+        for name in (*LAYOUT, "microbatch_size"):
             rows &= getattr(columns, name) == getattr(plan, name)
         plans = np.flatnonzero(rows[self.field.row])
         chunks, score = columns.num_chunks[self.field.row[plans]], self.score(plans)

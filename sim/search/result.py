@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from sim.search.candidate import OBJECTIVES, Candidate, ScheduleBest, gap_of, schedules_stated
+from sim.search.layouts import LAYOUT
+from sim.search.left_out import left_out
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
@@ -126,14 +128,8 @@ class SearchResult(Shown):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out."""
-        plan = self.space.scenario.plan
-        stated = [f"schedules {', '.join(SCHEDULES)}; {self._proof()}", *schedules_stated(self.schedules)]
-        if plan.uneven_layers:
-            stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
-        if plan.microbatch_group is not None or plan.sequence_slices > 1:
-            stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched (slices of "
-                          "seq1f1b are with --schedules seq1f1b)")  # fmt: skip
-        return tuple(stated)
+        searched, *rest = left_out(self.space, self._proof())
+        return searched, *schedules_stated(self.schedules), *rest
 
     def _proof(self) -> str:
         """How sure it is that the best plan is the best."""
@@ -209,17 +205,13 @@ class SearchResult(Shown):
 
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
-        plan, columns = scenario.plan, self.space.columns
-        if plan.schedule not in SCHEDULES or plan.ep != self.space.scenario.plan.ep:
-            return None
-        rows = columns.schedule == SCHEDULES.index(plan.schedule)
-        for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size"):
-            rows &= getattr(columns, name) == getattr(plan, name)
+        plan = scenario.plan
         overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
         wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
-        if not rows.any() or wanted not in self.space.categories:
+        row = self.space.row_of(plan)
+        if row is None or wanted not in self.space.categories:
             return None
-        row, category, begin = np.flatnonzero(rows)[0], self.space.categories.index(wanted), 0
+        category, begin = self.space.categories.index(wanted), 0
         for block in self.blocks():
             here = np.flatnonzero((block.row == row) & (block.category == category))
             if len(here):
@@ -235,9 +227,7 @@ class SearchResult(Shown):
         fits = self.memory_bytes <= self.memory_limit_bytes
         order = np.lexsort((self.memory_bytes, self.score(), ~fits))
         rows, columns = self.row[order], self.space.columns
-        numbers = {
-            name: getattr(columns, name)[rows] for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
-        }
+        numbers = {name: getattr(columns, name)[rows] for name in (*LAYOUT, "num_chunks", "microbatch_size")}
         frame = pd.DataFrame({"num_gpus": self.space.gpus_of(rows), **numbers})
         frame["schedule"] = np.array(SCHEDULES)[columns.schedule[rows]]
         for name in ("recompute", "sequence_parallel", "zero_stage"):

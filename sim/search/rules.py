@@ -118,9 +118,12 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
 
 
 def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
-    """Plans of some techniques on as many GPUs as the best: the rules speak of a given machine, and not of cp."""
-    size = result.best[0].scenario.plan.num_gpus
-    allowed: np.ndarray = with_fields(result, {"cp": 1}) & (column(result, "num_gpus") == size)
+    """Plans of some techniques on as many GPUs as the best, with its experts dealt alike.
+
+    The rules speak of a given machine, and of neither cp nor ep.
+    """
+    best = result.best[0].scenario.plan
+    allowed: np.ndarray = with_fields(result, {"cp": 1, "ep": best.ep}) & (column(result, "num_gpus") == best.num_gpus)
     for name, values in techniques.items():
         allowed &= np.isin(column(result, name), values)
     return allowed
@@ -182,7 +185,7 @@ def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
     """The best plan against each rule; what a rule does not speak of is left as the plan has it."""
     scenario = result.best[0].scenario
     plan, reach = scenario.plan, scenario.cluster.nvlink_domain_gpus
-    alike = {name: getattr(plan, name) for name in ("cp", "recompute", "sequence_parallel", "zero_stage")}
+    alike = {name: getattr(plan, name) for name in ("cp", "ep", "recompute", "sequence_parallel", "zero_stage")}
     mine = with_fields(result, alike) & (column(result, "num_gpus") == plan.num_gpus)
     widths = np.unique(column(result, "tp")[mine])
     widest = int(widths[widths <= reach].max(initial=1))

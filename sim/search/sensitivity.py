@@ -15,7 +15,7 @@ from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 
 AXES = (
-    "num_gpus", "tp", "cp", "pp", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
+    "num_gpus", "tp", "cp", "pp", "ep", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
     "zero_stage",
 )  # fmt: skip
 """Axes that are looked at; dp follows from the others."""

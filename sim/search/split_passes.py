@@ -81,6 +81,7 @@ class Field:
             stack,
             tp=cells.tp,
             cp=cells.cp,
+            ep=cells.ep,
             microbatch_size=cells.microbatch_size,
             sequence_parallel=flag,
             sequence_slices=self.variant.slices,

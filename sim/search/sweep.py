@@ -10,8 +10,9 @@ import numpy as np
 
 from sim.errors import FlopcastError, SpecError
 from sim.search.among import column, confirmed_already, none_fits, with_fields
-from sim.search.axes import EXPERTS, SIZE, Axis, parse_axis
+from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.confirm import run_best
+from sim.search.layouts import context_degrees
 from sim.search.search import SearchResult, search
 from sim.search.space import base_plan
 from sim.search.sweep_result import Point, Sweep
@@ -22,6 +23,8 @@ MOST = 400
 """Points of a whole sweep: each is a search."""
 CONFIRM = 200
 """Plans of each point that the exact engine runs at most."""
+DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
+"""Axes over degrees that a search is told, and its words for them."""
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
 
@@ -48,7 +51,7 @@ def sweep(
     progress : callable, optional
         Called with (points done, points in all).
     **options
-        Of `search`: max_gpus, memory_limit_bytes, context, overlaps.
+        Of `search`: max_gpus, memory_limit_bytes, context, experts, overlaps.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def sweep(
     parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
     _check(parsed, gpus)
     keys: dict[tuple[float, ...], list[tuple[float, ...]]] = {}
-    fixed = [index for index, axis in enumerate(parsed) if axis.path.startswith("plan.") and axis.path != EXPERTS]
+    fixed = [index for index, axis in enumerate(parsed) if axis.path.startswith("plan.")]
     for values in product(*(axis.values for axis in parsed)):
         keys.setdefault(tuple(v for index, v in enumerate(values) if index not in fixed), []).append(values)
     points: dict[tuple[float, ...], Point] = {}
@@ -92,15 +95,15 @@ def _searched(
     mistakes: list[FlopcastError],
 ) -> SearchResult | str:
     """The search at some values, or why there is none; values that make no scenario are also noted as mistakes."""
-    wanted = {"context": tuple(sorted({1, scenario.plan.cp})), **options}
     try:
         here = _scenario_at(scenario, axes, values)
     except FlopcastError as error:
         mistakes.append(error)
         return f"no such scenario: {error}"
+    wanted = {"context": context_degrees(here.training.sequence_length, scenario.plan.cp), **options}
     for axis in axes:
-        if axis.path == "plan.cp":
-            wanted["context"] = tuple(int(each) for each in axis.values)
+        if axis.path in DEGREES:
+            wanted[DEGREES[axis.path]] = tuple(int(each) for each in axis.values)
     try:
         result = search(
             here,
@@ -120,8 +123,7 @@ def _searched(
 def _scenario_at(scenario: Scenario, axes: tuple[Axis, ...], values: tuple[float, ...]) -> Scenario:
     """The scenario with these values; its plan is what is searched, and need not suit them."""
     numbers = {axis.full_path: value for axis, value in zip(axes, values, strict=True) if axis.full_path}
-    ep = int(numbers.pop(EXPERTS, scenario.plan.ep))
-    return with_numbers(scenario.replace(plan=base_plan(scenario, ep)), numbers)
+    return with_numbers(scenario.replace(plan=base_plan(scenario)), numbers)
 
 
 def _size_at(
@@ -157,8 +159,11 @@ def _point(
 
 def _no_plan(result: SearchResult, named: dict[str, int]) -> str:
     """Which of the values no plan has, and those there are."""
+    experts = result.space.scenario.model.num_experts
     for name, value in named.items():
         there = np.unique(column(result, name))
+        if name == "ep" and value not in there:  # of the others only the swept degrees were searched
+            return f"no plan has ep {value}: it must divide the {experts} experts and tp · cp · dp"
         if value not in there:
             return f"no plan has {name} {value}; the rules leave {', '.join(map(str, there))}"
     return f"no plan has {' and '.join(f'{name} {value}' for name, value in named.items())} at once"
@@ -170,7 +175,10 @@ def _notes(
     """What the sweep took for granted, and what a reader may miss."""
     gap = max((each.gap for each in points if each.best is not None), default=0.0)
     sure = "no other plan can be better" if gap == 0.0 else f"another plan may be better by {gap:.2%} at most"
-    notes = [f"each point is a search of its own, and its best plan is the exact engine's: {sure}"]
+    searches = "each point is a search of its own"
+    if all(axis.path.startswith("plan.") for axis in axes):
+        searches = "all points are parts of one search"
+    notes = [f"{searches}, and the best plan of each is the exact engine's: {sure}"]
     for axis in axes:
         if axis.spacing != "listed":
             equal = "factors" if axis.spacing == "geometric" else "steps"

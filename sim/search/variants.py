@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.schedules import Schedule, get_schedule
 from sim.search.columns import SCHEDULES, Columns, stack_of
-from sim.search.layouts import cuts_sequences, dealt_layers, divisors
+from sim.search.layouts import LAYOUT, cuts_sequences, dealt_layers, divisors
 from sim.search.space import Space, base_plan
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
@@ -41,9 +41,9 @@ class Variant:
             which += [layout] * len(found[pp, dp])
         size, chunks = np.array(rows, dtype=np.int64).reshape(-1, 2).T
         layout_of = np.array(which, dtype=np.int64)
-        tp, cp, pp, dp = self.space.layouts[layout_of, :4].T
+        tp, cp, pp, dp, ep = self.space.layouts[layout_of].T
         # Where one of the closed form's schedules is asked for, none of them applies.
-        return Columns(tp, cp, pp, dp, chunks, size, np.full(len(size), SCHEDULES.index("1f1b")), layout_of)
+        return Columns(tp, cp, pp, dp, ep, chunks, size, np.full(len(size), SCHEDULES.index("1f1b")), layout_of)
 
     def _shapes(self, pp: int, per_replica: int) -> Iterator[tuple[int, int]]:
         """(micro-batch size, chunks) that the schedule takes on `pp` ranks."""
@@ -67,8 +67,8 @@ class Variant:
             numbers = [each for each in numbers if each == (1 if chosen.chunks == "one" else chosen.chunks)]
         if pp > 1:
             return numbers
-        # Without a pipeline only those in layers differ from any other order.
-        return [each for each in numbers if (chosen.name in LAYERED if each > 1 else chosen.name in SCHEDULES)]
+        # Without a pipeline all orders but those in layers are that of 1F1B, or keep more.
+        return [each for each in numbers if (chosen.name in LAYERED if each > 1 else chosen.name == "1f1b")]
 
     @cached_property
     def plans(self) -> tuple[Array, Array]:
@@ -90,7 +90,7 @@ class Variant:
     def scenario_of(self, row: int, category: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         columns, chosen = self.columns, self.space.categories[category]
-        names = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+        names = (*LAYOUT, "num_chunks", "microbatch_size")
         plan = base_plan(self.space.scenario).replace(
             **{name: int(getattr(columns, name)[row]) for name in names},
             schedule=self.schedule.name,

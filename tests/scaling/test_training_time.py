@@ -155,6 +155,7 @@ def test_a_mixture_of_experts():
     goal = goal_of(30.5e9, tokens=20e9, critical_batch=512 * 1024.0)
     found = shortest(asked, goal, gpus=(32, 64), batches=(256,))
     assert {point.answer.scenario.plan.ep for point in found.points} == {8}
+    assert {point.answer.scenario.plan.cp for point in found.points} == {1}
     assert all(point.answer.fits for point in found.points)
     assert any("experts dealt over 8 GPUs" in said for said in found.assumptions)
 

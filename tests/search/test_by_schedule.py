@@ -231,10 +231,10 @@ def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
         there = set(zip(*(each.tolist() for each in numbers), strict=True))
         base = variant.scenario_of(0, 0).plan
         for (layout, degrees), chunks, size in product(enumerate(layouts.tolist()), (1, 2, 3, 4), (1, 2, 3, 4, 8)):
-            tp, cp, pp, dp = degrees
+            tp, cp, pp, dp, ep = degrees
             if pp == 1 and chunks == 1:
                 continue  # any order is the same without a pipeline
-            changes = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "num_chunks": chunks, "microbatch_size": size}
+            changes = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "num_chunks": chunks, "microbatch_size": size}
             try:
                 plan = base.replace(**changes, sequence_parallel=False)
                 estimate(tiny.space.scenario.replace(plan=plan))
@@ -384,7 +384,7 @@ def test_the_table_is_as_wide_as_the_terminal(tiny, width, capsys):
     result = search_schedules(tiny, "all,pipedream", most_runs=1)
     out = console()
     out.width = width
-    out.print(schedules_view(result, width))
+    out.print(schedules_view(result))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
