@@ -90,7 +90,7 @@ def _ends(
 
 
 def _least(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
-    """Of an order whose weight gradients float, the earliest that everything can be. As good as it gets: all exact."""
+    """Of an order whose weight gradients float, the earliest that everything can be; playing more would say no more."""
     order = facts.order
     start, done = floating.play(facts.fixed, order, *columns.seconds(facts), columns.table[9:12][facts.kind_of_stage])
     later = np.zeros(len(columns.times))

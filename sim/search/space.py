@@ -81,7 +81,7 @@ class Space:
         return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
 
     @cached_property
-    def _allowed(self) -> tuple[Array, Array]:
+    def allowed(self) -> tuple[Array, Array]:
         """Layouts that may run without sequence parallelism, and with."""
         # Tensor-parallel ranks route tokens to experts each for itself.
         without = (self.layouts[:, 0] == 1) | (not self.scenario.model.num_experts)
@@ -89,13 +89,13 @@ class Space:
 
     def rows_of(self, sequence_parallel: bool) -> Array:
         """Rows of this part that may run with or without sequence parallelism."""
-        return np.flatnonzero(np.repeat(self._allowed[sequence_parallel], np.diff(self.starts)))
+        return np.flatnonzero(np.repeat(self.allowed[sequence_parallel], np.diff(self.starts)))
 
     @cached_property
     def plans_per_layout(self) -> Array:
         """Rows of each layout over all categories."""
         cutting = sum(category.sequence_parallel for category in self.categories)
-        without, cut = self._allowed
+        without, cut = self.allowed
         each: Array = np.diff(self.starts) * ((len(self.categories) - cutting) * without + cutting * cut)
         return each
 

@@ -6,7 +6,7 @@ category, this for any plans of any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,11 +63,9 @@ class Field:
         columns = variant.columns
         self.num_microbatches = variant.num_microbatches
         self.alone = columns.pp * columns.num_chunks == 1
-        # A stage of several on one rank holds a tied head of its own: what is held is looked up as if there were more.
+        # A head on a rank of several stages has a copy of a tied table of its own, as where there are several ranks.
         spots = self.facts.spots
         if variant.schedule.chunks != "one":
-            from dataclasses import replace
-
             spots = replace(spots, pp=np.maximum(spots.pp, 2))
         self.at_spots = AtSpots(self.scenario, spots, self.compute, self.fabric)
         self._blocks = self._look_up()

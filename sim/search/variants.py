@@ -8,9 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from sim.errors import ScheduleError
 from sim.schedules import Schedule, get_schedule
+from sim.schedules.actions import U
+from sim.schedules.registry import is_file
 from sim.search.columns import SCHEDULES, Columns, stack_of
-from sim.search.layouts import LAYOUT, cuts_sequences, dealt_layers, divisors
+from sim.search.layouts import LAYOUT, dealt_layers, divisors
 from sim.search.space import Space, base_plan
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
@@ -42,7 +45,7 @@ class Variant:
         size, chunks = np.array(rows, dtype=np.int64).reshape(-1, 2).T
         layout_of = np.array(which, dtype=np.int64)
         tp, cp, pp, dp, ep = self.space.layouts[layout_of].T
-        # Where one of the closed form's schedules is asked for, none of them applies.
+        # Nobody asks these columns for the schedule; of a 1F1B row nothing is left out.
         return Columns(tp, cp, pp, dp, ep, chunks, size, np.full(len(size), SCHEDULES.index("1f1b")), layout_of)
 
     def _shapes(self, pp: int, per_replica: int) -> Iterator[tuple[int, int]]:
@@ -74,9 +77,7 @@ class Variant:
     def plans(self) -> tuple[Array, Array]:
         """(row, category) of every plan."""
         space = self.space
-        without = (space.layouts[:, 0] == 1) | (not space.scenario.model.num_experts)
-        able = {False: without, True: cuts_sequences(space.layouts, space.scenario.training.sequence_length)}
-        rows = {flag: np.flatnonzero(able[flag][self.columns.layout]) for flag in able}
+        rows = {flag: np.flatnonzero(space.allowed[flag][self.columns.layout]) for flag in (False, True)}
         each = [rows[category.sequence_parallel] for category in space.categories]
         number = np.repeat(np.arange(len(each)), [len(found) for found in each])
         return np.concatenate(each), number
@@ -109,9 +110,14 @@ def variants_of(space: Space, name: str) -> list[Variant]:
     Raises
     ------
     ScheduleError
-        There is no such schedule.
+        There is no such schedule, or it is a grid with updates in it, whose steps have no end.
     """
     chosen = get_schedule(name)
+    if is_file(name) and any((row[:, 1] == U).any() for row in chosen.rows(1, 1, 1)):
+        raise ScheduleError(
+            f"schedule {name!r} has weight updates in its grid; a search takes grids of one step: leave them out, or "
+            "estimate plans of it one by one"
+        )
     length = space.scenario.training.sequence_length
     slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
     return [Variant(space, chosen, each) for each in slices]

@@ -338,6 +338,13 @@ def test_a_grid_is_a_schedule(tmp_path, tiny):
     )
 
 
+def test_a_grid_with_updates_is_refused(tmp_path, tiny):
+    grid = tmp_path / "endless.grid"
+    grid.write_text("0F0 0B0 0U0\n1F0 1B0 1U0\n", encoding="utf-8")
+    with pytest.raises(ScheduleError, match="a search takes grids of one step"):
+        search_schedules(tiny, str(grid))
+
+
 def test_overlaps_are_searched_too():
     result = search(small(batch=8, layers=4), gpus=(4, 4), overlaps=True, top=1)
     (found,) = search_schedules(result, "zb_h1").schedules
