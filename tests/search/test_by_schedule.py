@@ -21,7 +21,7 @@ from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_alive
-from sim.search import build_space, price_all, search, search_schedules, why_not
+from sim.search import build_space, price_all, schedules_named, search, search_schedules, why_not
 from sim.search.refined import Refined
 from sim.search.space import OVERLAPS
 from sim.search.variants import variants_of
@@ -38,8 +38,6 @@ MIXTURE = {"num_experts": 4, "experts_per_token": 2, "expert_intermediate_size":
            "num_layers": 10, "num_dense_layers": 1}  # fmt: skip
 SHAPES = {
     "plain": {},
-    "blocking": {"stack": {"overlap_p2p": False, "overlap_grad_reduce": False}},
-    "as layers": {"model": {"num_layers": 10}, "plan": {"embedding_as_layer": True, "head_as_layer": True}},
     "mixture": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "embedding_as_layer": True, "head_as_layer": True}},
     "zero3": {"stack": {"preset": "deepspeed-zero3"}},
 }
@@ -71,15 +69,15 @@ def look_at_all(monkeypatch):
 def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look_at_all):
     """A few plans of every schedule, over all categories and sizes: bound for any order ≤ bound in its order ≤ step."""
     random = np.random.default_rng(list(SHAPES).index(shape))
-    space = build_space(small(**SHAPES[shape]), (4, 24), context=(1, 2), overlaps=True)
+    space = build_space(small(**SHAPES[shape]), (6, 16), context=(1, 2), overlaps=True)
     some = random.choice(len(space.categories), size=8, replace=False)
     space = replace(space, categories=tuple(space.categories[number] for number in some))
     for name in schedule_names():
-        for variant in variants_of(space, name)[:2]:
+        for variant in variants_of(space, name)[-1:]:
             refined = Refined(variant, "step_time", np.inf)
             if not refined.num_plans:
                 continue
-            for plan in random.integers(refined.num_plans, size=2).tolist():
+            for plan in random.integers(refined.num_plans, size=1 + bool(variant.schedule.candidates)).tolist():
                 answer = estimate(variant.scenario_of(int(refined.field.row[plan]), int(refined.field.category[plan])))
                 first, lean = refined.seconds[plan], refined.nbytes[plan]
                 assert first <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
@@ -224,13 +222,13 @@ def test_spaces_of_the_priced_schedules_are_the_same(tiny):
 def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
     """Every number of chunks up to the layers is in the space exactly where the plan can be estimated."""
     layouts = tiny.space.layouts
-    for name in ("zb_v", "dualpipe", "hanayo", "zb_interleaved", "breadth_first", "modular", "seq1f1b"):
+    for name in ("zb_v", "dualpipe", "hanayo", "zb_interleaved", "modular"):
         variant = variants_of(tiny.space, name)[0]
         columns = variant.columns
         numbers = (columns.layout, columns.num_chunks, columns.microbatch_size)
         there = set(zip(*(each.tolist() for each in numbers), strict=True))
         base = variant.scenario_of(0, 0).plan
-        for (layout, degrees), chunks, size in product(enumerate(layouts.tolist()), (1, 2, 3, 4), (1, 2, 3, 4, 8)):
+        for (layout, degrees), chunks, size in product(enumerate(layouts.tolist()), (1, 2, 3, 4), (1, 3, 4)):
             tp, cp, pp, dp, ep = degrees
             if pp == 1 and chunks == 1:
                 continue  # any order is the same without a pipeline
@@ -245,7 +243,7 @@ def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
 
 
 def test_no_plan_stands_twice(tiny):
-    result = search_schedules(replace(tiny, best=tiny.best * 2), "all,zb_v,1f1b,interleaved")
+    result = search_schedules(replace(tiny, best=tiny.best * 2), "zb_v,1f1b,interleaved,zb_v,1f1b")
     names = [each.schedule for each in result.schedules]
     assert len(names) == len(set(names))
     plans = [(each.scenario.plan, each.scenario.stack) for each in result.best]
@@ -286,7 +284,7 @@ def test_names_that_are_not_there_and_plans_that_are_not(tiny):
 
 
 def test_asynchronous_schedules_are_searched_by_name_and_kept_apart(tiny):
-    assert not any(get_schedule(each.schedule).asynchronous for each in search_schedules(tiny, "all").schedules)
+    assert not any(get_schedule(name).asynchronous for name in schedules_named("all"))
     result = search_schedules(tiny, "pipedream_2bw,1f1b")
     first = next(each for each in result.schedules if each.schedule == "pipedream_2bw")
     assert first.asynchronous
@@ -386,15 +384,15 @@ def test_others_is_short_for_all_schedules(monkeypatch):
     assert asked == ["all"]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_table_is_as_wide_as_the_terminal(tiny, width, capsys):
-    result = search_schedules(tiny, "all,pipedream", most_runs=1)
-    out = console()
-    out.width = width
-    out.print(schedules_view(result))
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= width
-    text = " ".join(" ".join(lines).split())
-    for each in result.schedules:
-        assert each.schedule in text
-    assert "pipedream*" in text
+def test_the_table_is_as_wide_as_the_terminal(tiny, capsys):
+    result = search_schedules(tiny, "v_min,zb_interleaved,seq1f1b,hanayo,pipedream,dualpipe", most_runs=1)
+    for width in (60, 80, 120):
+        out = console()
+        out.width = width
+        out.print(schedules_view(result))
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).split())
+        for each in result.schedules:
+            assert each.schedule in text
+        assert "pipedream*" in text
