@@ -210,6 +210,7 @@ app.command(
     epilog=examples(
         "search scenarios/gpt-1t-3072-a100.yaml -o best.yaml",
         "search scenarios/gpt-1t-3072-a100.yaml --why own",
+        "search scenarios/gpt-1t-3072-a100.yaml --schedules zb_v,v_half",
         "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64",
         "search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png",
     )
