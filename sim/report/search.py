@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -11,10 +12,11 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import SearchResult
+from sim.search.among import causes_apart
 from sim.search.steps import seconds_apart
-from sim.specs import ParallelPlan
+from sim.specs import ParallelPlan, Scenario
 from sim.table import Table
-from sim.units import show, show_time
+from sim.units import show, show_time, significant
 
 HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
 """Of columns whose names are wider than what stands in them."""
@@ -56,26 +58,22 @@ def _heading(result: SearchResult) -> Text:
         style="dim",
     )
     if not result.finished:
-        title.append(
-            f"\ninterrupted: only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at; better "
-            f"ones may be among the rest{'; the same command goes on' if result.folder else ''}",
-            style="bold red",
-        )
+        looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
+        if result.plans_priced == result.space.num_plans:
+            looked = f"all plans were priced, but only the best {result.confirmed} run on the exact engine"
+        goes_on = "; the same command goes on" if result.folder else ""
+        title.append(f"\ninterrupted: {looked}; better ones may be among the rest{goes_on}", style="bold red")
     return title
 
 
-def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
-    plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
-    differ = [name for name in COLUMNS if len({str(plan[name]) for plan in plans}) > 1]
-    sizes = {each.answer.num_gpus for each in result.best}
-    shared = [f"{COLUMNS[name]} {cell(plans[0][name])}" for name in COLUMNS if name not in differ]
-    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
-    shared += [f"{sizes.copy().pop():,} GPUs"] if len(sizes) == 1 else []
+def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
+    plans = [each.scenario.plan for each in result.best]
+    line, differ = _apart(plans, ep=bool(result.space.scenario.model.num_experts))
+    counted = spent(result.objective, result.best[0].answer)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", style="dim")
-    for name in (["GPUs"] if len(sizes) > 1 else []) + [HEADINGS.get(name, COLUMNS[name]) for name in differ]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for heading in ("step\ntime", "to\nbest", "MFU", "memory", "formula\noff"):
+    said = ["step\ntime", *([counted[0]] if counted else []), "to\nbest", "MFU", "memory", "formula\noff"]
+    for heading in (*map(_heading_of, differ), *said):
         table.add_column(heading, justify="right", no_wrap=True)
     if width >= WIDE:
         table.add_column("time against the first, mostly")
@@ -84,17 +82,49 @@ def _best(result: SearchResult, width: int) -> tuple[Text | Padding, Table]:
         answer = each.answer
         table.add_row(
             str(number),
-            *([f"{answer.num_gpus:,}"] if len(sizes) > 1 else []),
-            *(cell(plan[name]) for name in differ),
+            *(_field(plan, name) for name in differ),
             show_time(answer.step_time_s),
+            *([own[1]] if (own := spent(result.objective, answer)) else []),
             f"{each.worth(result.objective) / first - 1:+.1%}" if number > 1 else "",
             f"{answer.mfu:.1%}",
             show(answer.largest.total, "B"),
             f"{-each.difference / (1 + each.difference):+.1%}",
             *([largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2)] if width >= WIDE else []),
         )
-    line = Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")
     return line, table
+
+
+def _apart(plans: Sequence[ParallelPlan], ep: bool = False) -> tuple[Text, list[str]]:
+    """What plans share, in a line, and the fields in which they differ."""
+    names = ("num_gpus", *COLUMNS)
+    differ = [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
+    shared = [f"{COLUMNS[name]} {_field(plans[0], name)}" for name in COLUMNS if name not in differ]
+    shared += [f"ep {plans[0].ep}"] if ep else []
+    shared += [f"{plans[0].num_gpus:,} GPUs"] if "num_gpus" not in differ else []
+    return (Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")), differ
+
+
+def _heading_of(name: str) -> str:
+    return "GPUs" if name == "num_gpus" else HEADINGS.get(name, COLUMNS[name])
+
+
+def _field(plan: ParallelPlan, name: str) -> str:
+    return f"{plan.num_gpus:,}" if name == "num_gpus" else cell(getattr(plan, name))
+
+
+def spent(objective: str, answer: Estimate) -> tuple[str, str] | None:
+    """Heading and value of what an objective counts; None where step time and memory, which are shown anyway, say it.
+
+    Of the whole run where its tokens are known, else of a step.
+    """
+    days = None if answer.training_time_s is None else answer.training_time_s / 86400
+    if objective == "days" and days is not None:
+        return "days", significant(days)
+    if objective == "cost" and days is not None:
+        return "GPU-\ndays", significant(days * answer.num_gpus)
+    if objective == "cost":
+        return "GPU-s\na step", significant(answer.step_time_s * answer.num_gpus)
+    return None
 
 
 def cell(value: object) -> str:
@@ -116,35 +146,73 @@ def others_view(result: SearchResult, answers: list[Estimate]) -> Group:
 
 
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
-    """Plans that no other beats in step time, memory and GPUs, by the closed form."""
+    """Plans that no other beats in step time, memory, GPUs and cost, by the closed form."""
     front = result.pareto()
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("GPUs", "step time", "memory"):
+    plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.at(shown)
+    line, differ = _apart(plans, ep=bool(result.space.scenario.model.num_experts))
+    steps, cost = run_cost(result.space.scenario)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    own = [name for name in differ if name != "num_gpus"]
+    for heading in ("GPUs", "step\ntime", "memory", cost.replace(" ", "\n", 1), *map(_heading_of, own)):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("plan")
-    for place in shown.tolist():
-        plan = result.scenario_at(place).plan
-        seconds, nbytes = float(result.step_time_s[place]), float(result.memory_bytes[place])
-        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), _line(plan))
+    for plan, seconds, nbytes in zip(plans, priced.step_time_s.tolist(), priced.memory_bytes.tolist(), strict=True):
+        spending = significant(seconds * steps * plan.num_gpus)
+        fields = (_field(plan, name) for name in own)
+        table.add_row(f"{plan.num_gpus:,}", show_time(seconds), show(nbytes, "B"), spending, *fields)
     title = Text("Pareto front", style="bold")
     title.append(
-        f"  (step time by the closed form, memory, GPUs: {len(shown)} of {len(front)} plans)", style="not bold dim"
+        "  (none is as good in step time, memory, GPUs and cost and better in one; by the closed form, "
+        f"{len(shown)} of {len(front)} plans)",
+        style="not bold dim",
     )
-    return Group(title, table)
+    return Group(title, line, table)
 
 
-def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:
-    """The largest seconds by cause in words, either sign."""
+def run_cost(scenario: Scenario) -> tuple[float, str]:
+    """(what GPUs times step time are multiplied by, the unit of that): of the whole run where its tokens are known."""
+    training = scenario.training
+    if training.tokens is None:
+        return 1.0, "GPU-seconds a step"
+    return training.tokens / training.tokens_per_step / 86400, "GPU-days of the run"
+
+
+def largest(causes: Mapping[str, float], least: float, most: int = 3, unit: str = "s") -> str:
+    """The largest seconds, or bytes, by cause in words, either sign."""
     ranked = sorted(causes.items(), key=lambda item: -abs(item[1]))[:most]
-    seen = [f"{cause.replace('_', ' ')} {signed(seconds)}" for cause, seconds in ranked if abs(seconds) >= least]
+    seen = [f"{cause.replace('_', ' ')} {signed(amount, unit)}" for cause, amount in ranked if abs(amount) >= least]
     return ", ".join(seen)
 
 
-def signed(seconds: float) -> str:
-    """`+1.2 s` or `-300 ms`."""
-    return f"{'-' if seconds < 0 else '+'}{show_time(abs(seconds))}"
+def signed(amount: float, unit: str = "s") -> str:
+    """`+1.2 s` or `-300 ms`, `+1.2 GB`."""
+    return f"{'-' if amount < 0 else '+'}{show_time(abs(amount)) if unit == 's' else show(abs(amount), unit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What an answer takes more than the best, by cause, largest first: what the objective counts.
+
+    whole : of the best.
+    """
+
+    what: str
+    causes: Mapping[str, float]
+    whole: float
+    unit: str
+
+
+def apart(result: SearchResult, answer: Estimate) -> Apart:
+    """Seconds by cause, of as many GPUs where cost counts; bytes by purpose where memory does."""
+    best = result.best[0].answer
+    if result.objective == "memory_headroom":
+        here, there = best.largest.to_dict(), answer.largest.to_dict()
+        parts = {name: there[name] - here[name] for name in here if name != "total"}
+        ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
+        return Apart("Memory of the fullest GPU by purpose", ranked, here["total"], "B")
+    what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
+    return Apart(what, causes_apart(result, answer), best.step_time_s, "s")
 
 
 def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
@@ -153,10 +221,8 @@ def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
     return ", ".join(f"{labels.get(name, COLUMNS[name] + ' ')}{cell(getattr(plan, name))}" for name in names)
 
 
-def plan_line(answer: Estimate) -> str:
-    """A plan in one line."""
-    return _line(answer.scenario.plan)
-
-
-def _line(plan: ParallelPlan) -> str:
-    return ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())
+def plan_line(answer: Estimate, beside: Estimate | None = None) -> str:
+    """A plan in one line, with its GPUs where they are not as many as another's."""
+    plan = answer.scenario.plan
+    line = ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())
+    return line if beside is None or beside.num_gpus == answer.num_gpus else f"{answer.num_gpus:,} GPUs: {line}"

@@ -16,7 +16,7 @@ from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
 from sim.shown import Shown
 from sim.specs import Scenario
-from sim.units import show_time
+from sim.units import show, show_time
 
 Array = np.ndarray
 
@@ -56,7 +56,8 @@ class SearchResult(Shown):
     prices : of every plan looked at; a *place* counts through them.
     best : by the objective on the exact engine, of the closed form's best.
     plans_priced : plans whose time and memory are known.
-    finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at.
+    finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at, or, where
+        these are all, only `confirmed` run on the exact engine.
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
     confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
@@ -142,6 +143,14 @@ class SearchResult(Shown):
             f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
             "the exact engine, so where the formula is off a plan below them may be as good"
         ]
+        gpu = self.space.scenario.cluster.gpu
+        if self.memory_limit_bytes > gpu.memory_bytes:
+            stated.append(
+                f"plans may take {show(self.memory_limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
+                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there"
+            )
+        if self.objective == "days" and self.space.scenario.training.tokens is None:
+            stated.append("training.tokens is not given, so days are ranked by step time")
         if plan.uneven_layers:
             stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
         if plan.microbatch_group is not None or plan.sequence_slices > 1:
@@ -272,6 +281,7 @@ class SearchResult(Shown):
                     "priced_step_time_s": each.priced_step_time_s,
                     "difference": each.difference,
                     "memory_bytes": each.answer.largest.total,
+                    "gpu_seconds_per_step": each.answer.step_time_s * each.answer.num_gpus,
                     "mfu": each.answer.mfu,
                     "training_days": None
                     if each.answer.training_time_s is None

@@ -83,7 +83,7 @@ def search(
     Returns
     -------
     SearchResult
-        Of what was priced so far where it is interrupted (KeyboardInterrupt).
+        Of what was priced, or run on the exact engine, so far where it is interrupted (KeyboardInterrupt).
 
     Raises
     ------
@@ -113,11 +113,13 @@ def search(
         scenario, (fewest, most), context=context or tuple(sorted({1, scenario.plan.cp})), overlaps=overlaps
     )
     prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
-    there = prices.done
-    restored = done = sum(part.num_plans for number, part in enumerate(space.parts(plans_per_unit)) if number in there)
+    there, sizes = prices.done, [part.num_plans for part in space.parts(plans_per_unit)]
+    restored = done = sum(size for number, size in enumerate(sizes) if number in there)
     # Parts are made as they are priced, and dropped with all they looked up.
     todo = ((number, part) for number, part in enumerate(space.parts(plans_per_unit)) if number not in there)
     processes = processes_for(space.num_plans - done) if jobs is None and executor is None else jobs
+    if processes is not None and executor is None:  # no more of our own than there is work for
+        processes = max(1, min(processes, len(sizes) - len(there)))
     finished = True
     try:
         for number, part, answer in run_units(todo, processes, executor):
@@ -136,18 +138,21 @@ def search(
     places = result.ranking(max(top, confirm))
     if not len(places):
         raise InfeasiblePlan(_none_fits(result))
-    return replace(result, best=_confirmed(result, places)[:top], confirmed=len(places))
+    best = _confirmed(result, places)
+    finished = finished and len(best) == len(places)
+    return replace(result, best=best[:top], confirmed=len(best), finished=finished)
 
 
 def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
-    """The plans at these places, run on the exact engine and put in order by it."""
-    priced = result.prices.at(places)
-    best = [
-        Candidate(chosen, seconds, nbytes, estimate(chosen, "dag"))
-        for chosen, seconds, nbytes in zip(
-            result.scenarios_at(places), priced.step_time_s.tolist(), priced.memory_bytes.tolist(), strict=True
-        )
-    ]
+    """The plans at these places, run on the exact engine and put in order by it; the first of them if interrupted."""
+    priced, best = result.prices.at(places), []
+    found = zip(result.scenarios_at(places), priced.step_time_s.tolist(), priced.memory_bytes.tolist(), strict=True)
+    try:
+        for chosen, seconds, nbytes in found:
+            best.append(Candidate(chosen, seconds, nbytes, estimate(chosen, "dag")))
+    except KeyboardInterrupt:  # those that were run are an answer
+        if not best:
+            raise
     if result.objective != "memory_headroom":
         best.sort(key=lambda each: each.worth(result.objective))
     return tuple(best)

@@ -23,6 +23,8 @@ MOST = 400
 """Points of a whole sweep: each is a search."""
 CONFIRM = 8
 """Plans of each point that the exact engine runs."""
+INTERRUPTED = "interrupted before it was searched"
+"""In the place of a reason where a point was not looked at."""
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
 
@@ -54,7 +56,8 @@ def sweep(
     Returns
     -------
     Sweep
-        With every point; where no plan can be run the reason stands in its place.
+        With every point; where no plan can be run the reason stands in its place. Interrupted (KeyboardInterrupt), what
+        was searched so far.
 
     Raises
     ------
@@ -70,17 +73,26 @@ def sweep(
         keys.setdefault(tuple(v for index, v in enumerate(values) if index not in fixed), []).append(values)
     points: dict[tuple[float, ...], Point] = {}
     mistakes: list[FlopcastError] = []
-    for group in keys.values():
-        result = _searched(scenario, parsed, group[0], gpus, objective, confirm, options, mistakes)
-        for values in group:
-            points[values] = _point(parsed, values, result, fixed, confirm)
-            if progress is not None:
-                progress(len(points), len(keys) * len(group))
-    if len(mistakes) == len(keys):
-        raise mistakes[0]
-    _try_neighbours(scenario, parsed, points, gpus, objective, options)
-    ordered = tuple(points[values] for values in product(*(axis.values for axis in parsed)))
-    return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus, confirm))
+    finished = True
+    try:
+        for group in keys.values():
+            result = _searched(scenario, parsed, group[0], gpus, objective, confirm, options, mistakes)
+            for values in group:
+                points[values] = _point(parsed, values, result, fixed, confirm)
+                if progress is not None:
+                    progress(len(points), len(keys) * len(group))
+        if len(mistakes) == len(keys):
+            raise mistakes[0]
+        _try_neighbours(scenario, parsed, points, gpus, objective, options)
+    except KeyboardInterrupt:  # the points that were searched are an answer
+        if all(point.best is None for point in points.values()):
+            raise
+        finished = False
+    ordered = tuple(
+        points.get(values, Point(values, None, INTERRUPTED, 0)) for values in product(*(axis.values for axis in parsed))
+    )
+    notes = _notes(scenario, parsed, ordered, gpus, confirm)
+    return Sweep(scenario, parsed, ordered, objective, notes, finished)
 
 
 def _searched(

@@ -1,5 +1,6 @@
 """Searches on several processes, on a cluster, killed half-way: always the same table."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -19,7 +20,8 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.search import Space, build_space, price_all, search
-from sim.search.pool import PLANS_PER_WORKER, processes_for
+from sim.search.pool import PLANS_PER_WORKER, processes_for, run_units
+from sim.search.saved import _put
 from sim.search.units import price_unit
 from sim.specs import load_scenario
 
@@ -236,6 +238,72 @@ def test_prices_of_another_version_are_not_mixed(tmp_path, monkeypatch):
     monkeypatch.setattr("sim.search.saved.price_unit", lambda part: [1.001 * each for each in price_unit(part)])
     with pytest.raises(SpecError, match=r"priced by another version of flopcast: step_time_s is up to 0\.001 off"):
         search(small, save=tmp_path / "plans", top=1, confirm=1)
+
+
+def test_a_full_disk_is_told_and_what_is_saved_stays(scenario, alone, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write, written = parquet.write_table, []
+
+    def full(table, path, **options):
+        written.append(path)
+        if len(written) == 4:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "at length")
+        write(table, path, **options)
+
+    monkeypatch.setattr(parquet, "write_table", full)
+    folder = tmp_path / "plans"
+    with pytest.raises(FlopcastError, match="No space left on device; 3 parts of the table are in it: make room"):
+        search(scenario, save=folder, **FAST)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "_search.json",
+        *(f"part-0000{n}.parquet" for n in range(3)),
+    ]
+    assert same(alone, search(scenario, save=folder, **FAST))
+
+
+def test_searches_that_share_a_folder_make_the_same_table(scenario, alone, tmp_path):
+    pytest.importorskip("pyarrow")
+    others = iter(range(1))
+
+    def begin_another(done, size):
+        if next(others, None) is not None:  # takes what is half written for a killed search's
+            (tmp_path / "plans" / "_unfinished-1-part-00003.parquet").write_bytes(b"half")
+            search(scenario, save=tmp_path / "plans", **FAST)
+
+    assert same(alone, search(scenario, save=tmp_path / "plans", progress=begin_another, **FAST))
+    assert not list((tmp_path / "plans").glob("_unfinished*"))
+
+
+def test_a_file_that_another_search_cleared_away_is_written_again(tmp_path):
+    def write(path):
+        path.write_text("whole")
+        if len(asked) < 2:
+            asked.append(path)
+            path.unlink()
+
+    asked = []
+    _put(tmp_path / "part", write)
+    assert (tmp_path / "part").read_text() == "whole"
+
+
+def test_no_more_processes_than_work(scenario, alone, monkeypatch):
+    asked = []
+
+    def note(units, jobs, executor):
+        asked.append(jobs)
+        return run_units(units, 1, executor)
+
+    monkeypatch.setattr(sys.modules["sim.search.search"], "run_units", note)
+    assert same(alone, search(scenario, jobs=10_000, **FAST))
+    assert asked == [len(list(alone.space.parts(UNIT)))]
+
+
+def test_folders_that_cannot_be_written_are_told(scenario, tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="Not a directory; name a folder"):
+        search(scenario, save=tmp_path / "file" / "plans", **FAST)
 
 
 def test_command_saves_and_says_so(tmp_path):
