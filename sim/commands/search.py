@@ -154,13 +154,16 @@ def _answer(
     from sim.search import megatron_rules, other_schedules, standing_of, why_not
     from sim.search import sensitivity as cost_of_values
 
+    open_questions = [word for word, on in asked.items() if on]
+    if not result.finished:  # who stops a search does not wait for more
+        return next(iter(open_questions), None)
     word = "--why own"
     try:
         if original is not None:
             changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
             found["own"] = standing_of(result, changed, steps=own)
             found["own_asked"] = own
-        for word in (word for word, on in asked.items() if on):
+        for word in open_questions:
             if word == "--why" and not own:
                 found["why"] = why_not(result, named)
             elif word == "--rules":

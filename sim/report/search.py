@@ -100,7 +100,7 @@ def _apart(plans: Sequence[ParallelPlan], ep: bool = False) -> tuple[Text, list[
     differ = [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
     shared = [f"{COLUMNS[name]} {_field(plans[0], name)}" for name in COLUMNS if name not in differ]
     shared += [f"ep {plans[0].ep}"] if ep else []
-    shared += [f"{plans[0].num_gpus:,} GPUs"] if "num_gpus" not in differ else []
+    shared += [gpus(plans[0].num_gpus)] if "num_gpus" not in differ else []
     return (Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")), differ
 
 
@@ -121,10 +121,15 @@ def spent(objective: str, answer: Estimate) -> tuple[str, str] | None:
     if objective == "days" and days is not None:
         return "days", significant(days)
     if objective == "cost" and days is not None:
-        return "GPU-\ndays", significant(days * answer.num_gpus)
+        return "GPU\ndays", significant(days * answer.num_gpus)
     if objective == "cost":
         return "GPU-s\na step", significant(answer.step_time_s * answer.num_gpus)
     return None
+
+
+def gpus(number: int) -> str:
+    """`1 GPU`, `1,024 GPUs`."""
+    return f"{number:,} GPU{'s' * (number != 1)}"
 
 
 def cell(value: object) -> str:
@@ -225,4 +230,4 @@ def plan_line(answer: Estimate, beside: Estimate | None = None) -> str:
     """A plan in one line, with its GPUs where they are not as many as another's."""
     plan = answer.scenario.plan
     line = ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())
-    return line if beside is None or beside.num_gpus == answer.num_gpus else f"{answer.num_gpus:,} GPUs: {line}"
+    return line if beside is None or beside.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"

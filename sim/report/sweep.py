@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.report.search import COLUMNS, HEADINGS, cell, spent
+from sim.report.search import COLUMNS, HEADINGS, cell, gpus, spent
 from sim.search.among import FIELDS
 from sim.search.axes import SIZE, Axis
 from sim.search.sweep import INTERRUPTED
@@ -88,7 +88,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
 def _shared(plans: Sequence[ParallelPlan], names: Sequence[str], differ: Sequence[str]) -> Text:
     """What all winners have in common."""
     words = [f"{COLUMNS[name]} {cell(getattr(plans[0], name))}" for name in names if name not in differ]
-    words += [f"{plans[0].num_gpus:,} GPUs"] if len({plan.num_gpus for plan in plans}) == 1 else []
+    words += [gpus(plans[0].num_gpus)] if len({plan.num_gpus for plan in plans}) == 1 else []
     return Text("All of them: ", style="bold") + Text(" · ".join(words), style="not bold")
 
 

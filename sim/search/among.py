@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate, estimate
+from sim.search.priced import Priced
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.units import show
@@ -30,12 +31,16 @@ def column(result: SearchResult, name: str) -> Array:
     SpecError
         A field that a search does not vary.
     """
+    return np.concatenate([_column_of(result, block, name) for block in result.blocks()])
+
+
+def _column_of(result: SearchResult, block: Priced, name: str) -> Array:
     if name == "num_gpus" or name == "schedule" or name in NUMBERS:
-        values: Array = getattr(result.space.columns, name)[result.row]
+        values: Array = getattr(result.space.columns, name)[block.row]
         return values
     _check(name)
     choices: Array = np.array([getattr(each, name) for each in result.space.categories])
-    return choices[result.category]  # type: ignore[no-any-return]
+    return choices[block.category]  # type: ignore[no-any-return]
 
 
 def with_fields(result: SearchResult, named: Mapping[str, Any]) -> Array:
@@ -46,11 +51,16 @@ def with_fields(result: SearchResult, named: Mapping[str, Any]) -> Array:
     SpecError
         A field that a search does not vary.
     """
-    match = np.ones(result.plans_priced, bool)
+    return np.concatenate([has_fields(result, block, named) for block in result.blocks()])
+
+
+def has_fields(result: SearchResult, block: Priced, named: Mapping[str, Any]) -> Array:
+    """The same of the plans of a block."""
+    match = np.ones(len(block), bool)
     for name, value in named.items():
         if name == "schedule":
             value = SCHEDULES.index(value) if value in SCHEDULES else -1
-        match &= column(result, name) == value
+        match &= _column_of(result, block, name) == value
     return match
 
 
@@ -62,9 +72,8 @@ def fitting(result: SearchResult) -> Array:
 
 def confirmed(result: SearchResult, place: int) -> Candidate:
     """The plan at a place of the columns, run on the exact engine."""
-    scenario = result.scenario_at(place)
-    priced, needed = float(result.step_time_s[place]), float(result.memory_bytes[place])
-    return Candidate(scenario, priced, needed, estimate(scenario))
+    scenario, priced = result.scenario_at(place), result.prices.at(np.array([place]))
+    return Candidate(scenario, float(priced.step_time_s[0]), float(priced.memory_bytes[0]), estimate(scenario))
 
 
 def best_among(
@@ -82,17 +91,21 @@ def best_among(
     few : int
         How many the exact engine runs.
     """
-    places = ranking[which[ranking]][:few].tolist()
-    for place in places:
+    return best_of(result, ranking[which[ranking]][:few], known)
+
+
+def best_of(result: SearchResult, places: Array, known: dict[int, Candidate]) -> Candidate | None:
+    """The exact engine's first of the plans at some places; None of none."""
+    for place in places.tolist():
         if place not in known:
             known[place] = confirmed(result, place)
-    return min((known[place] for place in places), key=lambda each: each.worth(result.objective), default=None)
+    return min((known[place] for place in places.tolist()), key=lambda each: each.worth(result.objective), default=None)
 
 
 def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
     """The search's best plans by their place in the columns."""
-    places = {result.place_of(each.scenario): each for each in result.best}
-    return {place: each for place, each in places.items() if place is not None}
+    places = result.places_of([each.scenario for each in result.best])
+    return {place: each for place, each in zip(places, result.best, strict=True) if place is not None}
 
 
 def rank_among(result: SearchResult, place: int, chosen: Array) -> int:

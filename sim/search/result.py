@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -181,7 +181,7 @@ class SearchResult(Shown):
 
     def score(self, block: Priced | None = None) -> Array:
         """What the objective makes smallest, over a block or all places; step times are equal to the nanosecond."""
-        block = block or self._all
+        block = self._all if block is None else block
         if self.objective == "memory_headroom":
             return block.memory_bytes
         seconds: Array = np.round(block.step_time_s, 9)
@@ -222,6 +222,23 @@ class SearchResult(Shown):
 
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
+        return self.places_of([scenario])[0]
+
+    def places_of(self, scenarios: Sequence[Scenario]) -> list[int | None]:
+        """The same of several plans, in one look at all."""
+        wanted = [self._row_of(each) for each in scenarios]
+        found: list[int | None] = [None] * len(wanted)
+        begin = 0
+        for block in self.blocks():
+            for number, one in enumerate(wanted):
+                if one is not None and found[number] is None:
+                    here = np.flatnonzero((block.row == one[0]) & (block.category == one[1]))
+                    found[number] = begin + int(here[0]) if len(here) else None
+            begin += len(block)
+        return found
+
+    def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
+        """Row and category of a plan in the space; None where it is not in it."""
         plan, columns = scenario.plan, self.space.columns
         if plan.schedule not in SCHEDULES or plan.ep != self.space.scenario.plan.ep:
             return None
@@ -232,13 +249,7 @@ class SearchResult(Shown):
         wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
         if not rows.any() or wanted not in self.space.categories:
             return None
-        row, category, begin = np.flatnonzero(rows)[0], self.space.categories.index(wanted), 0
-        for block in self.blocks():
-            here = np.flatnonzero((block.row == row) & (block.category == category))
-            if len(here):
-                return begin + int(here[0])
-            begin += len(block)
-        return None
+        return int(np.flatnonzero(rows)[0]), self.space.categories.index(wanted)
 
     def to_frame(self) -> Any:
         """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each

@@ -310,7 +310,7 @@ def test_what_was_found_is_said_though_a_file_cannot_be_written():
 @pytest.mark.parametrize(
     ("objective", "words"),
     [
-        ("cost", ["GPU-", "Cost by cause, in seconds of the best plan's GPUs", "by cost against the best"]),
+        ("cost", ["GPU", "days", "Cost by cause, in seconds of the best plan's GPUs", "by cost against the best"]),
         ("days", ["days", "Step time by cause", "by days against the best"]),
         ("memory_headroom", ["Memory of the fullest GPU by purpose", "of memory against the best"]),
     ],

@@ -19,7 +19,9 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
-from sim.search import Space, build_space, price_all, search
+from sim.search import SearchResult, Space, build_space, price_all, search
+from sim.search.among import rank_among, with_fields
+from sim.search.chosen import choose
 from sim.search.pool import PLANS_PER_WORKER, processes_for, run_units
 from sim.search.saved import _put
 from sim.search.units import price_unit
@@ -333,3 +335,38 @@ def test_a_space_counts_and_cuts_itself(scenario):
         np.testing.assert_allclose(seconds, whole[some.categories[number]][1], rtol=1e-14)
     rows = np.array([0, 17, len(space.columns) - 1])
     assert np.array_equal(space.gpus_of(rows), space.columns.num_gpus[rows])
+
+
+def test_plans_with_some_fields_are_the_same_in_parts_as_in_whole(scenario, alone, tmp_path):
+    """Counts, ranks and the best few, against the arrays of all plans."""
+    pytest.importorskip("pyarrow")
+    saved = search(scenario, save=tmp_path / "plans", **FAST)
+    ranking = alone.ranking()
+    for named in (
+        {},
+        {"tp": 8},
+        {"recompute": "full", "zero_stage": 1},
+        {"schedule": "interleaved", "pp": 8},
+        {"tp": 7},
+    ):
+        which = with_fields(alone, named)
+        mine = ranking[which[ranking]]
+        place = int(mine[len(mine) // 2]) if len(mine) else 0
+        (part,) = choose(saved, [named], few=5, than=float(alone.score()[place]))
+        assert (part.priced, part.fit) == (np.count_nonzero(which), len(mine))
+        assert np.array_equal(part.best, mine[:5])
+        assert not len(mine) or part.better + 1 == rank_among(alone, place, mine)
+    assert saved.places_of([each.scenario for each in alone.best]) == [
+        alone.place_of(each.scenario) for each in alone.best
+    ]
+    assert "_all" not in vars(saved)
+
+
+def test_what_the_command_always_says_needs_no_plans_in_memory(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(SearchResult, "_all", property(lambda self: pytest.fail("all plans are in memory")))
+    words = ["search", str(SMALL), "--save", str(tmp_path / "plans"), "--why", "plan.tp=4", "--pareto", "--objective"]
+    for objective in ("cost", "memory_headroom"):
+        outcome = CliRunner().invoke(app, [*words, objective])
+        assert outcome.exit_code == 0, outcome.exception
+        assert "The scenario's own plan" in outcome.output
