@@ -149,7 +149,7 @@ def test_killed_half_way_it_goes_on_to_the_same_table(scenario, alone, tmp_path)
     code = (
         "import time; from sim.search import search; from sim.specs import load_scenario; "
         f"search(load_scenario({str(MAIN)!r}), top=2, confirm=2, plans_per_unit={UNIT}, save={str(folder)!r}, "
-        "progress=lambda done, size: time.sleep(0.05))"
+        "jobs=2, progress=lambda done, size: time.sleep(0.05))"
     )
     killed = subprocess.Popen([sys.executable, "-c", code])
     end = time.monotonic() + 60
@@ -157,8 +157,13 @@ def test_killed_half_way_it_goes_on_to_the_same_table(scenario, alone, tmp_path)
         assert killed.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < end, "it saved nothing"
         time.sleep(0.01)
+    workers = Path(f"/proc/{killed.pid}/task/{killed.pid}/children")
+    left = [Path(f"/proc/{pid}") for pid in workers.read_text().split()] if workers.exists() else []
     killed.send_signal(signal.SIGKILL)
     killed.wait()
+    while any(each.exists() for each in left):  # its processes do not outlive it
+        assert time.monotonic() < end, f"left behind: {left}"
+        time.sleep(0.01)
     (folder / "_unfinished-1-part-00019.parquet").write_bytes(b"PAR1 half a file")
     resumed = search(scenario, save=folder, jobs=2, **FAST)
     assert 3 * UNIT * 0.5 < resumed.plans_restored < resumed.plans_priced == alone.plans_priced
