@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,13 @@ class Saved:
 
     found : number of every unit that is there.
     mark : of the search, in every file.
+    sizes : plans of every unit, there or not.
     """
 
     folder: Path
     mark: str
     found: set[int]
+    sizes: list[int]
 
     @property
     def done(self) -> frozenset[int]:
@@ -70,7 +73,7 @@ class Saved:
 
     def at(self, places: Array) -> Priced:
         """Those at some places."""
-        return pick(self.blocks(), places)
+        return pick(((self.sizes[number], partial(self.read, number)) for number in sorted(self.found)), places)
 
     def read(self, number: int) -> Priced:
         """Those of a unit."""
@@ -103,7 +106,7 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
             "room and writing is allowed"
         ) from None
     if not there:
-        return Saved(folder, mark, set())
+        return Saved(folder, mark, set(), sizes)
     check_note(folder, note)
     found = set()
     numbers = {_file(folder, number): number for number in range(len(sizes))}
@@ -114,7 +117,7 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
             raise SpecError(f"--save {folder} holds {path.name}, which is no part of this search; name another folder")
         _check_file(path, sizes[numbers[path]], mark)
         found.add(numbers[path])
-    saved = Saved(folder, mark, found)
+    saved = Saved(folder, mark, found, sizes)
     if found:
         first = min(found)
         _check_prices(saved, first, next(islice(space.parts(plans_per_unit), first, None)))
