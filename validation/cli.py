@@ -154,11 +154,11 @@ def _runs(
         write_intervals(scored)
         out.print(f"intervals written; the other families' intervals cover {left_out_coverage(scored):.1%} of runs")
     groups = groups_of(scored)
-    listed = {}
+    listed: dict[str, Any] = {}
     if sweeps:
         from validation.runs.sweep_report import print_sweeps
 
-        listed = {"sweeps": print_sweeps(out, scored)}
+        listed = print_sweeps(out, scored)
     if every:
         for item in scored:
             what = item.skipped or f"{item.run.measured:.5g} {item.run.unit}, predicted {item.predicted:.5g}"

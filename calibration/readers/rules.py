@@ -13,6 +13,7 @@ from calibration.readers.architectures import head_dim_of, with_experts
 from calibration.readers.cells import Row, Unmodelled, is_moe, whole
 from calibration.readers.machines import cluster_of
 from calibration.readers.open_choices import MICROBATCHES, open_choices
+from calibration.readers.scripts import said_by_scripts
 from calibration.readers.sparing import Sparing, offloaded_layers, sparing_changes
 from calibration.readers.stacks import stack_of
 from sim.errors import FlopcastError
@@ -29,8 +30,8 @@ def scenarios_of(
     tuple
         The scenarios; what else the row leaves open and saves memory, for where none of them fits; the rules used.
     """
-    inferred: list[str] = []
     _refuse(row)
+    row, said_of_stack, inferred = said_by_scripts(row)
     model = _model(row, inferred)
     gpus = whole(row, "num_gpus")
     cluster, own_profile, found = cluster_of(row, gpus)
@@ -40,6 +41,7 @@ def scenarios_of(
     precision = _precision(row, inferred)
     batches = _batches(row, plan, inferred)
     stack, found = stack_of(row, plan)
+    stack |= said_of_stack
     inferred += found
     rest = {
         "cluster": cluster,

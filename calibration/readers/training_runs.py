@@ -218,7 +218,8 @@ def read_run(
         choices, sparing, inferred = _known_scenarios(row, profile, {} if known is None else known)
         if run.unit == "tflops_per_gpu" and not run.convention:
             inferred = (*inferred, NO_CONVENTION)
-        run = replace(run, choices=choices, sparing=sparing, inferred=inferred)
+        precision = run.precision if row.get("precision") else choices[0].training.precision
+        run = replace(run, choices=choices, sparing=sparing, inferred=inferred, precision=precision)
         _check_measurement(run, choices[0])
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), inferred=(), skipped=reason(error))

@@ -33,7 +33,12 @@ def search(
         str | None, typer.Option(help="Of one GPU, such as 72 GB; all it has if not given.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences a step, instead of the scenario's.")] = None,
-    cp: Annotated[str | None, typer.Option(help="Context-parallel degrees to try, such as 1,2,4.")] = None,
+    cp: Annotated[
+        str | None, typer.Option(help="Context-parallel degrees, such as 1,2,4; those with long pieces if not given.")
+    ] = None,
+    ep: Annotated[
+        str | None, typer.Option(help="Expert-parallel degrees, such as 8,16,32; all that suit if not given.")
+    ] = None,
     overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False,
     others: Annotated[bool, typer.Option("--others", help="Also try other schedules on the best two plans.")] = False,
     pareto: Annotated[
@@ -104,7 +109,7 @@ def search(
             raise SpecError("--why own speaks of the scenario's own batch; leave --batch out")
         given = given.replace(
             training=given.training.replace(global_batch_size=batch),
-            plan=given.plan.replace(dp=1, microbatch_size=1),
+            plan=given.plan.replace(dp=1, ep=1, microbatch_size=1),
         )
         gpus = gpus or str(original.plan.num_gpus)
     options: dict[str, Any] = {
@@ -115,7 +120,9 @@ def search(
         "overlaps": overlaps,
     }
     if cp is not None:
-        options["context"] = read_degrees(cp, None if sweep else given.training.sequence_length)
+        options["context"] = read_degrees(cp, "--cp", None if sweep else given.training.sequence_length)
+    if ep is not None:
+        options["experts"] = read_degrees(ep, "--ep")
     if sweep:
         if batch is not None and any(word.startswith(BATCH) for word in sweep):
             raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")

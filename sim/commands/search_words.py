@@ -36,20 +36,20 @@ def read_limit(text: str) -> float:
     return limit
 
 
-def read_degrees(text: str, length: int | None = None) -> tuple[int, ...]:
-    """Context-parallel degrees of `1,2,4`, each of which must divide a sequence of so many tokens, if that is given."""
+def read_degrees(text: str, option: str, length: int | None = None) -> tuple[int, ...]:
+    """Degrees of `1,2,4`, each of which must divide a sequence of so many tokens, if that is given."""
     try:
         degrees = tuple(sorted({int(each) for each in text.split(",")}))
     except ValueError:
         degrees = (0,)
     if degrees[0] < 1:
-        raise SpecError(f"--cp {text!r} must be numbers of one or more with commas between, such as 1,2,4")
+        raise SpecError(f"{option} {text!r} must be numbers of one or more with commas between, such as 1,2,4")
     wrong = [each for each in degrees if length is not None and length % each]
     if wrong:
         assert length is not None
         able = [each for each in range(1, min(length, 64) + 1) if length % each == 0]
         raise SpecError(
-            f"--cp {wrong[0]} must divide the sequence of {length:,} tokens; degrees that do: "
+            f"{option} {wrong[0]} must divide the sequence of {length:,} tokens; degrees that do: "
             f"{', '.join(map(str, able[:8]))}{' …' if length > able[-1] or len(able) > 8 else ''}"
         )
     return degrees

@@ -76,6 +76,7 @@ def finish_step(
     end: Array | None,
     pipeline_end: Array | None = None,
     period_s: float | None = None,
+    reduced: Array | None = None,
 ) -> Timeline:
     """What follows the pipeline: gradient reduction, tied embedding, update, weight gather.
 
@@ -87,6 +88,9 @@ def finish_step(
         [s]
     period_s : float, optional
         Of an order without flush, from batch to batch. [s]
+    reduced : array over ranks, optional
+        When the reductions beside the backwards are done, where there are no starts and ends; otherwise each rank is
+        taken to have worked without a pause up to its end. [s]
 
     Notes
     -----
@@ -110,7 +114,8 @@ def finish_step(
         begun, done = start, end
     exposed = costs.reduce
     if program.hide_grad_reduce:
-        hidden = costs.reduce - (reduction_end(program, begun, done) - absolute)
+        reduced = reduction_end(program, begun, done) if reduced is None else reduced
+        hidden = costs.reduce - (reduced - absolute)
         exposed = costs.reduce - costs.hidden_share * np.clip(hidden, 0.0, costs.reduce)
     exposed_gather = costs.gather
     if program.hide_gather:

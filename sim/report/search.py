@@ -11,20 +11,21 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.search import SearchResult
+from sim.search import Candidate, SearchResult
 from sim.search.among import causes_apart
 from sim.search.steps import seconds_apart
-from sim.specs import ParallelPlan, Scenario
+from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_time, significant
 
-HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncompute", "sequence_parallel": "seq.\npar."}
+HEADINGS = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar."}
 """Of columns whose names are wider than what stands in them."""
 COLUMNS = {
     "tp": "tp",
     "cp": "cp",
     "pp": "pp",
     "dp": "dp",
+    "ep": "ep",
     "num_chunks": "chunks",
     "microbatch_size": "micro-batch",
     "schedule": "schedule",
@@ -34,6 +35,13 @@ COLUMNS = {
 }
 
 
+def columns_for(model: ModelSpec) -> dict[str, str]:
+    """COLUMNS that say something of the model's plans: expert parallelism only where there are experts."""
+    return {name: label for name, label in COLUMNS.items() if name != "ep" or model.num_experts}
+
+
+OPTIONAL = ("MFU", "for-\nmula\noff")
+"""What a terminal goes without, in this order, if the rest then stands side by side; MFU follows from the step time."""
 WIDE = 112
 """Columns of a terminal that also has room for what each plan loses to the first."""
 
@@ -54,9 +62,14 @@ def _heading(result: SearchResult) -> Text:
     title.append(
         f"{now:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
         f"({result.plans_per_s:,.0f} a second), {saved}{result.plans_feasible:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} a GPU",
+        f"{show(result.memory_limit_bytes, 'B')} a GPU; ",
         style="dim",
     )
+    if result.gap == 0.0:
+        title.append(f"{result.confirmed:,} run exactly prove that no other is better", style="dim")
+    else:
+        least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
+        title.append(f"{result.confirmed:,} run exactly{least}", style="dim")
     if not result.finished:
         looked = f"only {result.plans_priced:,} of {result.space.num_plans:,} plans were looked at"
         if result.plans_priced == result.space.num_plans:
@@ -68,38 +81,45 @@ def _heading(result: SearchResult) -> Text:
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     plans = [each.scenario.plan for each in result.best]
-    line, differ = _apart(plans, ep=bool(result.space.scenario.model.num_experts))
-    counted = spent(result.objective, result.best[0].answer)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", justify="right", style="dim")
-    said = ["step\ntime", *([counted[0]] if counted else []), "to\nbest", "MFU", "memory", "formula\noff"]
-    for heading in (*map(_heading_of, differ), *said):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if width >= WIDE:
-        table.add_column("time against the first, mostly")
+    line, differ = _apart(plans, result.space.scenario.model)
     first, fastest = result.best[0].worth(result.objective), result.best[0].answer
-    for number, (each, plan) in enumerate(zip(result.best, plans, strict=True), start=1):
-        answer = each.answer
-        table.add_row(
-            str(number),
-            *(_field(plan, name) for name in differ),
-            show_time(answer.step_time_s),
-            *([own[1]] if (own := spent(result.objective, answer)) else []),
-            f"{each.worth(result.objective) / first - 1:+.1%}" if number > 1 else "",
-            f"{answer.mfu:.1%}",
-            show(answer.largest.total, "B"),
-            f"{-each.difference / (1 + each.difference):+.1%}",
-            *([largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2)] if width >= WIDE else []),
-        )
+    answers = [each.answer for each in result.best]
+    losses = [f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best]
+    counted = [found for found in (spent(result.objective, answer) for answer in answers) if found]
+    shown = {
+        "": [str(number) for number in range(1, len(plans) + 1)],
+        **{_heading_of(name): [_field(plan, name) for plan in plans] for name in differ},
+        "step\ntime": [show_time(answer.step_time_s) for answer in answers],
+        **({counted[0][0]: [amount for _, amount in counted]} if counted else {}),
+        "to\nbest": ["", *losses[1:]],
+        "MFU": [f"{answer.mfu:.1%}" for answer in answers],
+        "memory": [show(answer.largest.total, "B") for answer in answers],
+        "for-\nmula\noff": [_off(each) for each in result.best],
+    }
+    fewer = dict(shown)
+    for heading in OPTIONAL:
+        if _columns_needed(fewer) > width:
+            del fewer[heading]
+    shown = fewer if _columns_needed(fewer) <= width else shown
+    if width >= WIDE:
+        shown["time against the first, mostly"] = [
+            largest(seconds_apart(answer, fastest), 0.001 * fastest.step_time_s, 2) for answer in answers
+        ]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(shown):
+        words = heading.startswith("time against")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words,
+                         style="dim" if number == 0 else None)  # fmt: skip
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
     return line, table
 
 
-def _apart(plans: Sequence[ParallelPlan], ep: bool = False) -> tuple[Text, list[str]]:
+def _apart(plans: Sequence[ParallelPlan], model: ModelSpec) -> tuple[Text, list[str]]:
     """What plans share, in a line, and the fields in which they differ."""
-    names = ("num_gpus", *COLUMNS)
-    differ = [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
-    shared = [f"{COLUMNS[name]} {_field(plans[0], name)}" for name in COLUMNS if name not in differ]
-    shared += [f"ep {plans[0].ep}"] if ep else []
+    columns = columns_for(model)
+    differ = [name for name in ("num_gpus", *columns) if len({getattr(plan, name) for plan in plans}) > 1]
+    shared = [f"{columns[name]} {_field(plans[0], name)}" for name in columns if name not in differ]
     shared += [gpus(plans[0].num_gpus)] if "num_gpus" not in differ else []
     return (Text("All of them: ", style="bold") + Text(" · ".join(shared)) if shared else Text("")), differ
 
@@ -125,6 +145,17 @@ def spent(objective: str, answer: Estimate) -> tuple[str, str] | None:
     if objective == "cost":
         return "GPU-s\na step", significant(answer.step_time_s * answer.num_gpus)
     return None
+
+
+def _off(candidate: Candidate) -> str:
+    """How far the price is below the exact step."""
+    return f"{max(0.0, candidate.difference) / (1 + candidate.difference):.1%}"
+
+
+def _columns_needed(shown: Mapping[str, Sequence[str]]) -> int:
+    """Of a terminal, by columns that stand a space apart."""
+    widest = (max(len(word) for word in (*heading.split("\n"), *cells)) for heading, cells in shown.items())
+    return sum(widest) + len(shown) - 1
 
 
 def gpus(number: int) -> str:
@@ -156,7 +187,7 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
     plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.at(shown)
-    line, differ = _apart(plans, ep=bool(result.space.scenario.model.num_experts))
+    line, differ = _apart(plans, result.space.scenario.model)
     steps, cost = run_cost(result.space.scenario)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     own = [name for name in differ if name != "num_gpus"]
@@ -228,6 +259,6 @@ def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
 
 def plan_line(answer: Estimate, beside: Estimate | None = None) -> str:
     """A plan in one line, with its GPUs where they are not as many as another's."""
-    plan = answer.scenario.plan
-    line = ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in COLUMNS.items())
+    plan, columns = answer.scenario.plan, columns_for(answer.scenario.model)
+    line = ", ".join(f"{label} {cell(getattr(plan, name))}" for name, label in columns.items())
     return line if beside is None or beside.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"

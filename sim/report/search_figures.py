@@ -21,6 +21,8 @@ CAUSE_COLOURS = {
     "tensor_parallel_comm": "#0072B2",
     "pipeline_bubble": "#E69F00",
     "data_parallel_comm": "#56B4E9",
+    "expert_parallel_comm": "#882255",
+    "context_parallel_comm": "#DDCC77",
     "matmul_inefficiency": "#009E73",
     "pipeline_comm": "#D55E00",
     "stage_imbalance": "#F0E442",
@@ -139,7 +141,10 @@ def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.
     for number in np.unique(np.linspace(0, len(own) - 1, min(NAMED, len(own))).round().astype(int)).tolist():
         place = int(own[number])
         plan = result.scenario_at(place).plan
-        layout = f"tp {plan.tp} pp {plan.pp} mbs {plan.microbatch_size} v {plan.num_chunks}"
+        degrees = {"tp": plan.tp, "pp": plan.pp, "mbs": plan.microbatch_size, "v": plan.num_chunks}
+        degrees |= {"cp": plan.cp} if plan.cp > 1 else {}
+        degrees |= {"ep": plan.ep} if result.space.scenario.model.num_experts else {}
+        layout = " ".join(f"{name} {degree}" for name, degree in degrees.items())
         text = f"{layout}\n{plan.recompute}, ZeRO {plan.zero_stage}"
         side = "right" if number > 0.8 * len(own) else "left"
         panel.annotate(text, (nbytes[place], seconds[place]), xytext=(5 if side == "left" else 0, 5), ha=side,

@@ -19,6 +19,7 @@ NAMES = {
     "tp": "tp",
     "cp": "cp",
     "pp": "pp",
+    "ep": "ep",
     "microbatch_size": "micro-batch",
     "num_chunks": "chunks",
     "schedule": "schedule",

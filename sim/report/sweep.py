@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.report.search import COLUMNS, HEADINGS, cell, gpus, spent
+from sim.report.search import COLUMNS, HEADINGS, cell, columns_for, gpus, spent
 from sim.search.among import FIELDS
 from sim.search.axes import SIZE, Axis
 from sim.search.sweep import INTERRUPTED
@@ -43,7 +43,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     found = [point.best.scenario.plan for point in swept.points if point.best is not None]
     sizes = {plan.num_gpus for plan in found}
     # dp follows from the others where the number of GPUs is given.
-    names = [name for name in FIELDS if axis.path != f"plan.{name}" and (name != "dp" or len(sizes) > 1)]
+    names = [name for name in FIELDS if f"plan.{name}" != axis.path and (name != "dp" or len(sizes) > 1)]
     differ = [name for name in names if len({str(getattr(plan, name)) for plan in found}) > 1]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(_folded(axis.path), justify="right", no_wrap=True)
@@ -78,16 +78,18 @@ def _lines(swept: Sweep) -> list[RenderableType]:
         begun = True
     parts: list[RenderableType] = []
     if found:
-        parts.append(_shared(found, names, differ))
+        parts.append(_shared(swept, found, differ))
     parts.append(table)
     if len(differ):
         parts.append(Text("· as in the row above", style="dim"))
     return parts
 
 
-def _shared(plans: Sequence[ParallelPlan], names: Sequence[str], differ: Sequence[str]) -> Text:
+def _shared(swept: Sweep, plans: Sequence[ParallelPlan], differ: Sequence[str]) -> Text:
     """What all winners have in common."""
-    words = [f"{COLUMNS[name]} {cell(getattr(plans[0], name))}" for name in names if name not in differ]
+    columns = columns_for(swept.scenario.model)
+    names = [name for name in columns if name not in differ and len({getattr(plan, name) for plan in plans}) == 1]
+    words = [f"{columns[name]} {cell(getattr(plans[0], name))}" for name in names]
     words += [gpus(plans[0].num_gpus)] if len({plan.num_gpus for plan in plans}) == 1 else []
     return Text("All of them: ", style="bold") + Text(" · ".join(words), style="not bold")
 
@@ -119,7 +121,7 @@ def _grid(swept: Sweep) -> list[RenderableType]:
         legend.add_row(letter, *(cell(getattr(plans[number], name)) for name in differ))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
     heads = Text(f"Step time of the best plan{by}; down {down.path}, across {across.path}")
-    return [heads, table, "", _shared(list(plans.values()), FIELDS, differ), legend]
+    return [heads, table, "", _shared(swept, list(plans.values()), differ), legend]
 
 
 def plan_letters(swept: Sweep) -> dict[int | None, str]:

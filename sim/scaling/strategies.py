@@ -210,7 +210,7 @@ def _baseline(
         for each in space.categories
         if each.sequence_parallel == (wide is not None) and (each.zero_stage == 3 or not partitioned)
     ]
-    tp, _, pp, dp = space.layouts.T
+    tp, _, pp, dp, _ = space.layouts.T
     kept = (tp <= degree) & (dp * pp <= batch) & ((tp > 1) == tensor) & ((pp > 1) == pipeline)
     kept &= (tp == degree) | (wide is None)
     if not kept.any():

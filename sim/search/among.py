@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from sim.errors import SpecError, nearest
-from sim.estimate import Estimate, estimate
+from sim.estimate import Estimate
+from sim.search.confirm import run_best
+from sim.search.layouts import LAYOUT
 from sim.search.priced import Priced
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
@@ -17,7 +19,7 @@ from sim.units import show
 
 Array = np.ndarray
 
-NUMBERS = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
 FIELDS = (*NUMBERS, "schedule", *CHOICES)
 """Fields of a plan that a search varies."""
@@ -70,16 +72,10 @@ def fitting(result: SearchResult) -> Array:
     return fits
 
 
-def confirmed(result: SearchResult, place: int) -> Candidate:
-    """The plan at a place of the columns, run on the exact engine."""
-    scenario, priced = result.scenario_at(place), result.prices.at(np.array([place]))
-    return Candidate(scenario, float(priced.step_time_s[0]), float(priced.memory_bytes[0]), estimate(scenario))
-
-
 def best_among(
-    result: SearchResult, which: Array, known: dict[int, Candidate], ranking: Array, few: int = 3
+    result: SearchResult, which: Array, known: dict[int, Candidate], ranking: Array, most: int = 40
 ) -> Candidate | None:
-    """The best of some plans that fit: of the closed form's best few the exact engine's first; None: none fits.
+    """The best of some plans that fit, by the exact engine; None: none fits.
 
     Parameters
     ----------
@@ -88,18 +84,16 @@ def best_among(
         Plans that the exact engine has run, by place; those it runs here are added.
     ranking : array
         `result.ranking()`, which sorts all plans and so is asked once.
-    few : int
-        How many the exact engine runs.
+    most : int
+        How many the exact engine runs at most; fewer where the best is proven before.
     """
-    return best_of(result, ranking[which[ranking]][:few], known)
+    return best_of(result, ranking[which[ranking]], known, most)
 
 
-def best_of(result: SearchResult, places: Array, known: dict[int, Candidate]) -> Candidate | None:
-    """The exact engine's first of the plans at some places; None of none."""
-    for place in places.tolist():
-        if place not in known:
-            known[place] = confirmed(result, place)
-    return min((known[place] for place in places.tolist()), key=lambda each: each.worth(result.objective), default=None)
+def best_of(result: SearchResult, places: Array, known: dict[int, Candidate], most: int = 40) -> Candidate | None:
+    """The same of plans at some places, in the order of their price."""
+    best = run_best(result, places, 1, most, known).best
+    return best[0] if best else None
 
 
 def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
@@ -141,10 +135,11 @@ def none_fits(result: SearchResult, which: Array) -> str:
     """That memory rules some plans out, and what the leanest of them needs."""
     place = int(np.argmin(np.where(which, result.memory_bytes, np.inf)))
     plan = result.scenario_at(place).plan
+    experts = f"ep {plan.ep}, " if result.space.scenario.model.num_experts else ""
     return (
         f"none of the {np.count_nonzero(which):,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the "
         f"leanest needs {show(float(result.memory_bytes[place]), 'B')} (recompute {plan.recompute}, ZeRO "
-        f"{plan.zero_stage}, dp {plan.dp}, micro-batch {plan.microbatch_size})"
+        f"{plan.zero_stage}, dp {plan.dp}, {experts}micro-batch {plan.microbatch_size})"
     )
 
 

@@ -24,8 +24,6 @@ LARGEST = 1e15
 """Of pure numbers; no count, rate or share of a scenario is larger."""
 SIZE = "gpus"
 """The axis that is no field: how many GPUs the plan uses."""
-EXPERTS = "plan.ep"
-"""What a search keeps as the scenario has it: every value of this axis is a search of its own."""
 PLAN_NUMBERS = (*NUMBERS, "zero_stage")
 """Fields of the plan that are numbers; an axis over one fixes what the search else varies."""
 
@@ -41,7 +39,7 @@ class Axis:
     """What is swept, over which values.
 
     path : as files write it; `gpus`, or plan.tp and the like, fix what a search else varies.
-    full_path : where the scenario holds it; empty for what a search varies, `gpus` and the plan's fields but ep.
+    full_path : where the scenario holds it; empty for what a search varies, `gpus` and the plan's fields.
     unit : its dimension, as in `sim.units`; None for pure numbers.
     spacing : listed, linear or geometric.
     """
@@ -81,10 +79,8 @@ def parse_axis(text: str, scenario: Scenario) -> Axis:
     path = path.strip()
     if not equals or not said.strip():
         raise SpecError(f"--sweep {text!r} must look like cluster.inter_node_bandwidth=25..800Gbit/s")
-    if path == EXPERTS:
-        full, unit, whole = path, None, True
-    elif path == SIZE or path.startswith("plan."):
-        full, unit, whole, path = "", None, True, _plan_field(path)
+    if path == SIZE or path.startswith("plan."):
+        full, unit, whole, path = "", None, True, _plan_field(path, scenario)
     else:
         field = find_field(scenario, path)
         full, unit, whole, path = field.full_path, field.unit, field.whole, field.path
@@ -95,13 +91,15 @@ def parse_axis(text: str, scenario: Scenario) -> Axis:
     return Axis(path, full, unit, values, spacing)
 
 
-def _plan_field(path: str) -> str:
+def _plan_field(path: str, scenario: Scenario) -> str:
     name = path.removeprefix("plan.")
+    if name == "ep" and not scenario.model.num_experts:
+        raise SpecError(f"--sweep {path}: model {scenario.model.name!r} has no experts to deal")
     if path == SIZE or name in PLAN_NUMBERS:
         return path
     if name in FIELDS:
         raise SpecError(f"{path} is a choice, not a number; --sensitivity shows what each of them costs")
-    raise SpecError(f"a search does not vary {path!r}{nearest(name, (*PLAN_NUMBERS, 'ep'))}")
+    raise SpecError(f"a search does not vary {path!r}{nearest(name, PLAN_NUMBERS)}")
 
 
 def _values(said: str, unit: str | None, whole: bool, path: str) -> tuple[tuple[float, ...], str]:
@@ -168,7 +166,6 @@ def sweepable(scenario: Scenario) -> list[NumericField]:
     """Everything that an axis may go over, with the scenario's own values; the plan's fields and its size first."""
     plan = scenario.plan
     own = [NumericField(SIZE, "", None, True, plan.num_gpus)]
-    own += [NumericField(f"plan.{name}", "", None, True, getattr(plan, name)) for name in PLAN_NUMBERS]
-    if scenario.model.num_experts:
-        own.append(NumericField(EXPERTS, EXPERTS, None, True, plan.ep))
+    names = [name for name in PLAN_NUMBERS if name != "ep" or scenario.model.num_experts]
+    own += [NumericField(f"plan.{name}", "", None, True, getattr(plan, name)) for name in names]
     return own + list(numeric_fields(scenario).values())

@@ -30,7 +30,7 @@ class Chosen:
 
 
 def choose(
-    result: SearchResult, several: Sequence[Mapping[str, Any]], few: int = 3, than: float = -np.inf
+    result: SearchResult, several: Sequence[Mapping[str, Any]], few: int = 40, than: float = -np.inf
 ) -> list[Chosen]:
     """The plans with each of several sets of fields, in one look at all.
 

@@ -22,7 +22,7 @@ OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overl
 class Columns:
     """The numbers of many plans, one row a plan.
 
-    layout : which of the space's layouts (tp, cp, pp, dp) each row has.
+    layout : which of the space's layouts (tp, cp, pp, dp, ep) each row has.
     schedule : place in SCHEDULES.
     """
 
@@ -30,6 +30,7 @@ class Columns:
     cp: Array
     pp: Array
     dp: Array
+    ep: Array
     num_chunks: Array
     microbatch_size: Array
     schedule: Array
@@ -69,6 +70,7 @@ class PlanTable:
     cp: Array | int = 1
     pp: Array | int = 1
     dp: Array | int = 1
+    ep: Array | int = 1
     num_chunks: Array | int = 1
     microbatch_size: Array | int = 1
     recompute: str = "none"
@@ -76,7 +78,6 @@ class PlanTable:
     zero_stage: int = 0
     offloaded_layers: int = 0
     sequence_slices: int = 1
-    ep: int = 1
 
     @property
     def num_replicas(self) -> Array | int:
@@ -111,12 +112,9 @@ class ScenarioTable:
 
 
 def table(scenario: Scenario, stack: StackSpec | None = None, **plan: Array | int | str | bool) -> Scenario:
-    """A scenario with many plans in place of its own.
-
-    Its expert parallelism is kept; what else is not named is 1, or off.
-    """
+    """A scenario with many plans in place of its own; what is not named is 1, or off."""
     own = scenario.plan
-    plans = PlanTable(own.embedding_as_layer, own.head_as_layer, ep=own.ep, **plan)  # type: ignore[arg-type]
+    plans = PlanTable(own.embedding_as_layer, own.head_as_layer, **plan)  # type: ignore[arg-type]
     many = ScenarioTable(scenario.model, scenario.cluster, plans, scenario.training, stack or scenario.stack)
     return cast("Scenario", many)
 

@@ -18,39 +18,13 @@ from sim.network.placement import (
     data_group,
     expert_data_group,
     expert_group,
-    hop_crosses_domains,
     tensor_group,
 )
-from sim.search.columns import SCHEDULES, Columns, PlanTable
+from sim.search.columns import Columns, PlanTable
+from sim.search.links import Links, find_links
 from sim.search.space import Space
-from sim.specs import ClusterSpec
 
 Array = np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Crossings:
-    """Which links between neighbouring pipeline ranks leave an NVLink domain, over layouts or rows.
-
-    first, last, wrap : from rank 0 to 1, from the last but one to the last, and from the last to rank 0.
-    inner_far : how many of the links between neighbours do.
-    near_near, mixed, far_far : whether a middle rank has such a pair of links, to the rank before and the one after.
-    near_rank, far_rank : first middle rank whose link to the rank before stays inside, or leaves; 0: there is none.
-    """
-
-    first: Array
-    last: Array
-    wrap: Array
-    near_near: Array
-    mixed: Array
-    far_far: Array
-    inner_far: Array
-    near_rank: Array
-    far_rank: Array
-
-    def take(self, rows: Array) -> Crossings:
-        """Some of the rows."""
-        return Crossings(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +33,7 @@ class Cells:
 
     tp: Array
     cp: Array
+    ep: Array
     microbatch_size: Array
     tensor: Group
     context: Group
@@ -73,6 +48,7 @@ class Spots:
     pp: Array
     cp: Array
     dp: Array
+    ep: Array
     data: Group
     data_of_experts: Group
     visits: Array
@@ -80,7 +56,7 @@ class Spots:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Rows without their schedule, which changes what they keep but not how long they take.
+    """What rows need beside their own numbers.
 
     data : over which gradients are summed, over rows.
     cell, spot : which of `cells` and of `spots` each row has.
@@ -89,7 +65,7 @@ class Facts:
 
     columns: Columns
     data: Group
-    crossings: Crossings
+    links: Links
     cell: Array
     cells: Cells
     spot: Array
@@ -102,7 +78,7 @@ class Facts:
         return Facts(
             self.columns.take(rows),
             take_group(self.data, rows),
-            self.crossings.take(rows),
+            self.links.take(rows),
             self.cell[rows],
             self.cells,
             self.spot[rows],
@@ -112,40 +88,29 @@ class Facts:
         )
 
 
-def without_schedule(columns: Columns) -> tuple[Array, Array]:
-    """Rows of which no two differ in GPipe or 1F1B only, and for every row which of them stands for it."""
-    own = columns.schedule != SCHEDULES.index("gpipe")
-    return np.flatnonzero(own), np.cumsum(own) - own  # a GPipe row stands before its 1F1B row
-
-
 def gather_facts(space: Space, columns: Columns) -> Facts:
     """Look up once a layout what these rows of a space need."""
     cluster = space.scenario.cluster
-    ep = space.scenario.plan.ep
-    plans: list[Any] = [PlanTable(False, False, tp, cp, pp, dp, ep=ep) for tp, cp, pp, dp in space.layouts.tolist()]
+    plans: list[Any] = [PlanTable(False, False, *numbers) for numbers in space.layouts.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, data_of_experts = (
         _stack([place(plan, cluster) for plan in plans]) for place in places
     )
-    # Ranks of a domain or more always send to another one, however wide they are.
-    widths = [(min(plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus), plan.pp) for plan in plans]
-    known = {width: _crossings(*width, cluster) for width in set(widths)}
-    links = np.array([known[width] for width in widths]).T
-    crossings = Crossings(*links[:6].astype(bool), *links[6:])
+    widths = [(plan.tp * plan.num_replicas, plan.pp) for plan in plans]
     layout = columns.layout
     cell, cells = _cells(space, columns, tensor, context, experts)
     num_microbatches = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
     # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
     visits = zero_visits(columns.num_chunks, num_microbatches, num_microbatches // columns.pp)
     twice = np.tile(np.arange(len(plans)), 2)
-    tp, cp, pp, dp = space.layouts[twice].T
+    tp, cp, pp, dp, ep = space.layouts[twice].T
     spots = Spots(
-        tp, pp, cp, dp, take_group(data, twice), take_group(data_of_experts, twice), np.repeat([1, 2], len(plans))
+        tp, pp, cp, dp, ep, take_group(data, twice), take_group(data_of_experts, twice), np.repeat([1, 2], len(plans))
     )
     return Facts(
         columns,
         take_group(data, layout),
-        crossings.take(layout),
+        find_links(widths, cluster).take(layout),
         cell,
         cells,
         layout + len(plans) * (visits > 1),
@@ -168,25 +133,11 @@ def _stack(groups: list[Group]) -> Group:
 def _cells(space: Space, columns: Columns, *groups: Group) -> tuple[Array, Cells]:
     """The cell of every row, and all cells, by how their tensor-, context- and expert-parallel groups lie."""
     lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
-    cuts = np.stack([space.layouts[:, 0], space.layouts[:, 1], *lies], axis=1)
+    tp, cp, _, _, ep = space.layouts.T
+    cuts = np.stack([tp, cp, ep, *lies], axis=1)
     _, first, cut = np.unique(cuts, axis=0, return_index=True, return_inverse=True)
     sizes, size = np.unique(columns.microbatch_size, return_inverse=True)
     codes, cell = np.unique(cut.ravel()[columns.layout] * len(sizes) + size, return_inverse=True)
     layout = first[codes // len(sizes)]
-    tp, cp = space.layouts[layout, :2].T
     placed = (take_group(group, layout) for group in groups)
-    return cell, Cells(tp, cp, sizes[codes % len(sizes)].astype(float), *placed)
-
-
-def _crossings(width: int, pp: int, cluster: ClusterSpec) -> tuple[int, ...]:
-    """The fields of Crossings for ranks of `width` GPUs each."""
-    if pp == 1:
-        return (0,) * 9
-    plan: Any = PlanTable(False, False, dp=width, pp=pp)
-    rank = np.arange(pp - 1)
-    far = np.asarray(hop_crosses_domains(rank, rank + 1, plan, cluster))
-    wrap = bool(hop_crosses_domains(pp - 1, 0, plan, cluster))
-    before, after = far[:-1], far[1:]  # of the middle ranks
-    near_rank, far_rank = (int(np.argmax(each)) + 1 if each.any() else 0 for each in (~before, before))
-    pairs = ((~before & ~after).any(), (before != after).any(), (before & after).any())
-    return int(far[0]), int(far[-1]), wrap, *(int(pair) for pair in pairs), int(far.sum()), near_rank, far_rank
+    return cell, Cells(tp[layout], cp[layout], ep[layout], sizes[codes % len(sizes)].astype(float), *placed)

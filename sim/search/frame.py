@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.search.layouts import LAYOUT
 from sim.search.priced import Priced
 from sim.search.space import OVERLAPS, RECOMPUTES, SCHEDULES, Space
 from sim.search.units import categories_of
@@ -28,7 +29,7 @@ def arrow_table(part: Space, priced: Priced) -> Any:
     def words(place: Array, names: tuple[str, ...]) -> Any:
         return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int8)), pa.array(names))
 
-    names = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
+    names = (*LAYOUT, "num_chunks", "microbatch_size")
     recomputes = tuple(dict.fromkeys((*RECOMPUTES, *(each.recompute for each in part.categories))))
     categories = part.categories
     return pa.table(

@@ -54,9 +54,9 @@ def params_held(scenario: Scenario, spots: Spots) -> AllHeld:
     """What is held at every spot."""
     model, plan = scenario.model, scenario.plan
     kinds = (LAYER, EMBEDDING, HEAD, Stage(0, 0, True, True), DENSE_LAYER)
-    degrees, place = np.unique(spots.tp, return_inverse=True)
-    counts = np.array([[stage_params(kind, model, int(tp), plan.ep) for tp in degrees] for kind in kinds])
-    layer, embedding, head, both, dense = counts[:, place]
+    degrees, place = np.unique(np.stack([spots.tp, spots.ep]), axis=1, return_inverse=True)
+    counts = np.array([[stage_params(kind, model, tp, ep) for tp, ep in degrees.T.tolist()] for kind in kinds])
+    layer, embedding, head, both, dense = counts[:, place.ravel()]
     alone = spots.pp == 1
     head = np.where(alone, both - embedding, head)  # a tied projection beside its embedding adds only the norm
     layers = dealt_layers(scenario) / spots.pp
@@ -67,7 +67,7 @@ def params_held(scenario: Scenario, spots: Spots) -> AllHeld:
     ranks = ((layers - e) * layer + embedding + fewer, layers * layer, (layers - h) * layer + head)
     firsts = (embedding, layer, np.where(alone, embedding, layer))
     # Of them experts' parameters, which no degree but ep cuts.
-    of_layer = np.full(len(spots.tp), stage_expert_params(LAYER, model, plan.ep))
+    of_layer = np.asarray(stage_expert_params(LAYER, model, spots.ep))
     none, without = np.zeros(len(spots.tp)), e + model.num_dense_layers
     in_ranks = ((layers - without) * of_layer, layers * of_layer, (layers - h) * of_layer)
     in_single = (layers - without - h) * of_layer

@@ -1,4 +1,4 @@
-"""Which layouts (tp, cp, pp, dp) keep the rules of the descriptions, and how each can be run."""
+"""Which layouts (tp, cp, pp, dp, ep) keep the rules of the descriptions, and how each can be run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from sim.errors import InfeasiblePlan
 from sim.specs import Scenario
 
 Array = np.ndarray
+
+LAYOUT = ("tp", "cp", "pp", "dp", "ep")
+"""What a layout's numbers are, in this order."""
+PIECE_TOKENS = 8192
+"""The shortest pieces of a sequence for which context parallelism is searched unasked: those of Llama 3, which cuts
+131,072 tokens in 16 and leaves 8,192 whole (arXiv:2407.21783, table 4). Of shorter ones no measured run was at hand."""
 
 
 def divisors(number: int) -> list[int]:
@@ -39,8 +45,31 @@ def dealt_layers(scenario: Scenario) -> int:
     return scenario.model.num_layers + scenario.plan.embedding_as_layer + scenario.plan.head_as_layer
 
 
-def find_layouts(scenario: Scenario, gpus: tuple[int, int], context: tuple[int, ...]) -> Array:
-    """(tp, cp, pp, dp) of every layout between two numbers of GPUs.
+def context_degrees(length: int, own: int = 1) -> tuple[int, ...]:
+    """Context-parallel degrees to search unasked: powers of two that leave pieces of PIECE_TOKENS, and a plan's own."""
+    return tuple(sorted({1, own, *(2**power for power in range(1, (length // PIECE_TOKENS).bit_length()))}))
+
+
+def expert_degrees(scenario: Scenario) -> tuple[int, ...]:
+    """Expert-parallel degrees that deal the model's experts evenly; 1 where it has none."""
+    return tuple(divisors(max(1, scenario.model.num_experts)))
+
+
+def gpus_of_layouts(layouts: Array) -> Array:
+    """GPUs of each layout: expert parallelism takes none of its own."""
+    gpus: Array = layouts[:, :4].prod(axis=1)
+    return gpus
+
+
+def find_layouts(
+    scenario: Scenario, gpus: tuple[int, int], context: tuple[int, ...], experts: tuple[int, ...] | None = None
+) -> Array:
+    """(tp, cp, pp, dp, ep) of every layout between two numbers of GPUs; those that differ in ep only are neighbours.
+
+    Parameters
+    ----------
+    experts : tuple of int, optional
+        Expert-parallel degrees. Default: every one that deals the experts evenly.
 
     Raises
     ------
@@ -48,46 +77,83 @@ def find_layouts(scenario: Scenario, gpus: tuple[int, int], context: tuple[int, 
         There is none; the message says which rule left nothing.
     """
     length = scenario.training.sequence_length
-    degrees = tuple(cp for cp in context if length % cp == 0)
+    degrees = tuple(cp for cp in context if cp > 0 and length % cp == 0)
     if not degrees:
         raise InfeasiblePlan(
             f"no plan with context-parallel degree {' or '.join(map(str, context))}: it must divide the sequence of "
             f"{length:,} tokens; degrees that do: {', '.join(map(str, divisors(length)[:8]))} …"
         )
+    dealt = _degrees_of_experts(scenario, experts)
     pipelines, replicas = divisors(dealt_layers(scenario)), divisors(scenario.training.global_batch_size)
     axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
     layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
-    sizes = layouts.prod(axis=1)
+    sizes = gpus_of_layouts(layouts)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
-    if inside.any():
-        inside &= _for_experts(scenario, layouts)
-        if not inside.any():
-            raise InfeasiblePlan(_no_experts(scenario, gpus))
-    chosen: Array = layouts[inside]
-    if not len(chosen):
+    if not inside.any():
         raise InfeasiblePlan(_no_layout(scenario, gpus, axes, sizes))
+    chosen = _with_experts(scenario, layouts[inside], dealt)
+    if not len(chosen):
+        raise InfeasiblePlan(_no_experts(scenario, gpus, layouts[inside], dealt))
     return chosen
 
 
-def _for_experts(scenario: Scenario, layouts: Array) -> Array:
-    """Layouts over which the experts of a mixture can be dealt, the layers without experts all on the first stage."""
-    model, plan = scenario.model, scenario.plan
-    tp, cp, pp, dp = layouts.T
-    able: Array = tp * cp * dp % plan.ep == 0
-    if model.num_experts:
-        able &= (tp == 1) | cuts_sequences(layouts, scenario.training.sequence_length)
-    if model.num_dense_layers:
-        able &= dealt_layers(scenario) // pp - plan.embedding_as_layer >= model.num_dense_layers
-    return able
-
-
-def _no_experts(scenario: Scenario, gpus: tuple[int, int]) -> str:
-    ep, dense = scenario.plan.ep, scenario.model.num_dense_layers
-    first = f", and the first pipeline stage hold the {dense} layers without experts" if dense else ""
-    return (
-        f"no plan on {gpus[0]:,} to {gpus[1]:,} GPUs deals the experts: plan.ep = {ep} must divide tp · cp · dp{first};"
-        " choose another (--set plan.ep=N; a search keeps the scenario's) or other sizes (--gpus)"
+def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Of the asked expert-parallel degrees those that deal the experts evenly; all there are where none was asked."""
+    model, able = scenario.model, expert_degrees(scenario)
+    wanted = able if experts is None else tuple(ep for ep in able if ep in experts)
+    if wanted:
+        return wanted
+    asked = " or ".join(map(str, experts or ()))
+    if not model.num_experts:
+        raise InfeasiblePlan(
+            f"no plan with expert-parallel degree {asked}: model {model.name!r} has no experts; leave --ep out"
+        )
+    raise InfeasiblePlan(
+        f"no plan with expert-parallel degree {asked}: plan.ep must divide model.num_experts = {model.num_experts}; "
+        f"degrees that do: {', '.join(map(str, able))}"
     )
+
+
+def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) -> Array:
+    """Layouts (tp, cp, pp, dp) with every degree to which their experts can be dealt.
+
+    The layers without experts of a mixture must all be on the first stage.
+    """
+    model, plan = scenario.model, scenario.plan
+    if model.num_experts:
+        layouts = layouts[_routes_apart(scenario, layouts)]
+    if model.num_dense_layers:
+        held = dealt_layers(scenario) // layouts[:, 2] - plan.embedding_as_layer
+        layouts = layouts[held >= model.num_dense_layers]
+    ep = np.tile(degrees, len(layouts))
+    layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
+    tp, cp, _, dp, _ = layouts.T
+    chosen: Array = layouts[tp * cp * dp % ep == 0]
+    return chosen
+
+
+def _routes_apart(scenario: Scenario, layouts: Array) -> Array:
+    """Layouts in which every GPU can route tokens of its own, as experts want it."""
+    apart: Array = (layouts[:, 0] == 1) | cuts_sequences(layouts, scenario.training.sequence_length)
+    return apart
+
+
+def _range(gpus: tuple[int, int]) -> str:
+    return f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
+
+
+def _no_experts(scenario: Scenario, gpus: tuple[int, int], layouts: Array, degrees: tuple[int, ...]) -> str:
+    """Which rules of a mixture of experts leave none of these layouts."""
+    dense, length = scenario.model.num_dense_layers, scenario.training.sequence_length
+    rules, sizes = [], "other sizes (--gpus)"
+    if degrees[0] > 1:
+        rules.append(f"plan.ep = {' or '.join(map(str, degrees))} must divide tp · cp · dp")
+        sizes = f"other degrees (--ep; all are searched without it) or {sizes}"
+    if dense:
+        rules.append(f"the first pipeline stage must hold the {dense} layers without experts")
+    if not _routes_apart(scenario, layouts).all():
+        rules.append(f"tp above 1 must cut the sequence of {length:,} tokens")
+    return f"no plan on {_range(gpus)} GPUs deals the experts: {', and '.join(rules)}; choose {sizes}"
 
 
 @cache
@@ -98,7 +164,8 @@ def shapes(pp: int, per_replica: int, dealt: int, least: int = 1) -> Array:
     """
     rows = []
     for size in divisors(per_replica):
-        rows += [(size, 0, 1), (size, 1, 1)]
+        # On one rank GPipe takes as long as 1F1B and only keeps more.
+        rows += [(size, 0, 1), (size, 1, 1)] if pp > 1 else [(size, 1, 1)]
         if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
             rows += [
                 (size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1 and dealt // pp // chunks >= least
@@ -117,7 +184,7 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
     """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be."""
     tensor, context, pipelines, _ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
-    wanted = f"{gpus[0]:,}" if gpus[0] == gpus[1] else f"{gpus[0]:,} to {gpus[1]:,}"
+    wanted = _range(gpus)
     if gpus[0] > owned:
         return (
             f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "

@@ -85,6 +85,7 @@ def memory_bytes(scenario: Scenario, columns: Columns, zero_stage: int, held: He
         cp=columns.cp,
         pp=columns.pp,
         dp=columns.dp,
+        ep=columns.ep,
         num_chunks=columns.num_chunks,
         zero_stage=zero_stage,
     )

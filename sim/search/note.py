@@ -10,23 +10,27 @@ from typing import Any
 import numpy as np
 
 from sim.errors import SpecError
+from sim.search.layouts import LAYOUT, gpus_of_layouts
 from sim.search.space import Space
 
 NOTE = "_search.json"
 """Readers of Parquet folders pass over names that begin so."""
+FORMAT = 2
+"""Of the note and the table beside it; 1 had no column ep."""
 
 
 def describe(space: Space, plans_per_unit: int, num_units: int) -> dict[str, Any]:
     """What was searched, in words of JSON; two searches with the same have the same table."""
-    sizes, plan = space.layouts.prod(axis=1), space.scenario.plan
+    sizes, plan = gpus_of_layouts(space.layouts), space.scenario.plan
     # Of its own plan a search keeps how layers are dealt; what it is called changes no price.
     scenario = space.scenario.model_dump_json(exclude={"name", "description", "plan", "assumed"})
     return {
-        "format": 1,
+        "format": FORMAT,
         "scenario": json.loads(scenario),
         "as_layers": {"embedding": plan.embedding_as_layer, "head": plan.head_as_layer},
         "gpus": [int(sizes.min()), int(sizes.max())],
-        "context": np.unique(space.layouts[:, 1]).tolist(),
+        "context": np.unique(space.layouts[:, LAYOUT.index("cp")]).tolist(),
+        "experts": np.unique(space.layouts[:, LAYOUT.index("ep")]).tolist(),
         "overlaps": len({category.overlaps for category in space.categories}) > 1,
         "plans_per_unit": plans_per_unit,
         "plans": space.num_plans,
@@ -50,6 +54,11 @@ def check_note(folder: Path, note: dict[str, Any]) -> None:
         theirs = None
     if not isinstance(theirs, dict):
         raise SpecError(f"{path} cannot be read as the note of a search; name another folder, or delete this one")
+    if theirs.get("format") != FORMAT:
+        raise SpecError(
+            f"--save {folder} was saved by another version of flopcast (format {theirs.get('format')}, this one writes "
+            f"{FORMAT}); it is left as it is: name another folder, and all plans are priced anew"
+        )
     differ = _differences(note, theirs)
     if differ:
         more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""

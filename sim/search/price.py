@@ -1,8 +1,7 @@
 """Step time of many plans at once: the closed-form engine's formula over arrays.
 
-Prices come from the cost model's own functions; what is new here is only which ranks need to be looked at. The layers
-are dealt evenly, so a pipeline has at most four kinds of rank: the first (embedding), the last (head), and middle ranks
-whose link to the rank before stays inside an NVLink domain or leaves it. Of a kind the first rank ends last.
+Prices come from the cost model's own functions; what is new, here and in `sim.search.ends`, is only which ranks need
+to be looked at.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.engines.closed_form import pipeline_time
 from sim.engines.timeline import step_end
 from sim.search.columns import stack_of, table
+from sim.search.ends import RankEnds, Stages
 from sim.search.facts import Facts
 from sim.search.held import AtSpots, OnceAStep
-from sim.search.hidden import gather_windows, reduction_after_end
+from sim.search.hidden import gather_windows, reductions_after_end
 from sim.search.sends import Sends, send_times
 from sim.search.stages import Passes, block_seconds, cell_scenario, stage_seconds
 from sim.specs import Scenario, StackSpec
@@ -50,20 +49,19 @@ class StepTimes:
         at_visits = zero_stage if zero_stage >= 2 else 0
         visit = (at_visits, overlap_reduce and at_visits >= 2, overlap_gather and at_visits == 3, overlap_tp)
         forward, backward = self._remembered(("stages", *visit), lambda: self._stages(*visit))
-        ends = self._remembered(
-            ("ends", *visit, overlap_p2p), lambda: self._ends(forward, backward, blocking=not overlap_p2p)
-        )
+        stages = Stages(facts, forward, backward, self._sends(), blocking=not overlap_p2p)
+        ends: RankEnds = self._remembered(("ends", *visit, overlap_p2p), stages.find_ends)
         once: OnceAStep = self._remembered(("once", zero_stage), lambda: self.at_spots.once(zero_stage, facts.spot))
-        exposed = once.reduce[[0, 1, 1, 2]][:, np.newaxis]
+        exposed = once.reduce[:, np.newaxis]
         if overlap_reduce and once.reduce.any():
             params = self.at_spots.held.ranks.params[:, facts.spot]
-            after = reduction_after_end(facts, params, backward, once, self._sends(), blocking=not overlap_p2p)
+            after = reductions_after_end(stages, ends, params, once)
             exposed = exposed - once.hidden_share * np.clip(exposed - after, 0.0, exposed)
         gather = once.gather[:, np.newaxis]
         if overlap_gather and once.gather.any():
             gather = gather - once.hidden_share * np.minimum(gather, gather_windows(facts, forward))
         tied = self._remembered("tied", lambda: self.at_spots.tied(facts.spot))
-        seconds: Array = step_end(ends + exposed, tied, once.update[:, np.newaxis] + gather)
+        seconds: Array = step_end(ends.ended + exposed, tied, once.update[:, np.newaxis] + gather)
         return seconds + self.scenario.stack.step_setup_s
 
     def _remembered(self, key: Any, make: Callable[[], T]) -> T:
@@ -97,25 +95,3 @@ class StepTimes:
     def _sends(self) -> Sends:
         given = cell_scenario(self.scenario, self.scenario.stack, self.facts.cells, self.sequence_parallel)
         return self._remembered("sends", lambda: send_times(given, self.facts, self.fabric))
-
-    def _ends(self, forward: Array, backward: Array, blocking: bool) -> Array:
-        """When the first, the two kinds of middle rank and the last end their last action; never where they are not."""
-        facts, sends = self.facts, self._sends()
-        pp, chunks = facts.columns.pp, facts.columns.num_chunks
-        of_stage = forward + backward
-        rest = (chunks - 1) * of_stage[1]  # of a rank's chunks but the outermost
-        first, middle, last = of_stage + rest
-        total = np.where(pp == 1, first, first + (pp - 2) * middle + last)
-        if blocking:
-            first, last, total = first + sends.first, last + sends.last, total + sends.total
-            middle = middle + sends.worst_middle
-        slowest = np.maximum(np.maximum(first, last), np.where(pp > 2, middle, 0.0))
-        pipeline = pipeline_time(facts.num_microbatches, slowest, total, chunks)
-        if not blocking:  # the fill passes every boundary once each way
-            pipeline = pipeline + sends.total / chunks
-        # Rank r drains before rank 0 by what the ranks before it still do in the last micro-batch.
-        near, far = facts.crossings.near_rank, facts.crossings.far_rank
-        ends = [pipeline]
-        for rank in (near, far, pp - 1):
-            ends.append(np.where(rank > 0, pipeline - (backward[0] + (rank - 1) * backward[1]), -np.inf))
-        return np.stack(ends)

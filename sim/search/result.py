@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from sim.estimate import Estimate
+from sim.search.layouts import LAYOUT
+from sim.search.left_out import left_out
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
@@ -22,6 +24,15 @@ Array = np.ndarray
 
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
+
+ROUNDING = 1e-9
+"""Shares below it are no difference."""
+
+
+def gap_of(worth: float, bound: float | None) -> float:
+    """By what share at most plans of at least some worth are better; 0: by none."""
+    gap = 0.0 if bound is None else 1.0 - bound / worth
+    return gap if gap > ROUNDING else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class SearchResult(Shown):
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
     confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
+    bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
+        all of them.
     """
 
     space: Space
@@ -73,6 +86,7 @@ class SearchResult(Shown):
     elapsed_s: float
     confirmed: int = 0
     plans_restored: int = 0
+    bound: float | None = None
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
@@ -136,26 +150,36 @@ class SearchResult(Shown):
         ]
 
     @property
+    def gap(self) -> float | None:
+        """By what share at most a plan that was priced but not run could be better than the best; 0: it is proven.
+
+        None where the search was interrupted: of plans that were not priced nothing is known.
+        """
+        if self.plans_priced < self.space.num_plans:
+            return None
+        return gap_of(self.best[0].worth(self.objective), self.bound)
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out."""
-        plan = self.space.scenario.plan
-        stated = [
-            f"schedules {', '.join(SCHEDULES)}, ranked by the closed form; only the best {self.confirmed} were run on "
-            "the exact engine, so where the formula is off a plan below them may be as good"
-        ]
-        gpu = self.space.scenario.cluster.gpu
+        stated, gpu = left_out(self.space, self._proof()), self.space.scenario.cluster.gpu
         if self.memory_limit_bytes > gpu.memory_bytes:
-            stated.append(
+            stated += (
                 f"plans may take {show(self.memory_limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
-                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there"
+                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there",
             )
         if self.objective == "days" and self.space.scenario.training.tokens is None:
-            stated.append("training.tokens is not given, so days are ranked by step time")
-        if plan.uneven_layers:
-            stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
-        if plan.microbatch_group is not None or plan.sequence_slices > 1:
-            stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
-        return tuple(stated)
+            stated += ("training.tokens is not given, so days are ranked by step time",)
+        return stated
+
+    def _proof(self) -> str:
+        """How sure it is that the best plan is the best."""
+        run = f"the exact engine ran {self.confirmed:,}, in the order of a formula that is never above it"
+        if self.gap is None:
+            return f"{run}; plans that were not priced may be better"
+        if self.gap == 0.0:
+            return f"{run}: no other can be better than the best"
+        return f"{run}; of the others one may be better than the best, by {self.gap:.2%} at most"
 
     def ranking(self, most: int | None = None) -> Array:
         """Places of the plans that fit, best first; of equals the one that needs least memory.
@@ -239,17 +263,13 @@ class SearchResult(Shown):
 
     def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
         """Row and category of a plan in the space; None where it is not in it."""
-        plan, columns = scenario.plan, self.space.columns
-        if plan.schedule not in SCHEDULES or plan.ep != self.space.scenario.plan.ep:
-            return None
-        rows = columns.schedule == SCHEDULES.index(plan.schedule)
-        for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size"):
-            rows &= getattr(columns, name) == getattr(plan, name)
+        plan = scenario.plan
         overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
         wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
-        if not rows.any() or wanted not in self.space.categories:
+        row = self.space.row_of(plan)
+        if row is None or wanted not in self.space.categories:
             return None
-        return int(np.flatnonzero(rows)[0]), self.space.categories.index(wanted)
+        return row, self.space.categories.index(wanted)
 
     def to_frame(self) -> Any:
         """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
@@ -259,9 +279,7 @@ class SearchResult(Shown):
         fits = self.memory_bytes <= self.memory_limit_bytes
         order = np.lexsort((self.memory_bytes, self.score(), ~fits))
         rows, columns = self.row[order], self.space.columns
-        numbers = {
-            name: getattr(columns, name)[rows] for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size")
-        }
+        numbers = {name: getattr(columns, name)[rows] for name in (*LAYOUT, "num_chunks", "microbatch_size")}
         frame = pd.DataFrame({"num_gpus": self.space.gpus_of(rows), **numbers})
         frame["schedule"] = np.array(SCHEDULES)[columns.schedule[rows]]
         for name in ("recompute", "sequence_parallel", "zero_stage"):
@@ -282,6 +300,8 @@ class SearchResult(Shown):
             "finished": self.finished,
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
+            "confirmed": self.confirmed,
+            "gap": self.gap,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),
             "best": [

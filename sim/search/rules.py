@@ -91,16 +91,11 @@ class Rules:
         }
 
 
-def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
+def megatron_rules(result: SearchResult) -> Rules:
     """Apply the rules with the techniques of their time and with all, and check the best plan against each.
 
     What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
     is chosen as the search does.
-
-    Parameters
-    ----------
-    few : int
-        Plans of each choice that the exact engine runs.
     """
     known, ranking = confirmed_already(result), result.ranking()
     plans = []
@@ -108,7 +103,7 @@ def megatron_rules(result: SearchResult, few: int = 4) -> Rules:
         allowed = _allowed(result, techniques)
         chosen = _obeying(result, ranking, allowed)
         which = allowed if chosen is None else allowed & with_fields(result, chosen)
-        best = None if chosen is None else best_among(result, which, known, ranking, few)
+        best = None if chosen is None else best_among(result, which, known, ranking)
         plans.append(_held_against_best(result, ranking, words, best))
     return Rules(tuple(plans), _checks(result, ranking))
 
@@ -123,9 +118,12 @@ def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, fo
 
 
 def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
-    """Plans of some techniques on as many GPUs as the best: the rules speak of a given machine, and not of cp."""
-    size = result.best[0].scenario.plan.num_gpus
-    allowed: np.ndarray = with_fields(result, {"cp": 1}) & (column(result, "num_gpus") == size)
+    """Plans of some techniques on as many GPUs as the best, with its experts dealt alike.
+
+    The rules speak of a given machine, and of neither cp nor ep.
+    """
+    best = result.best[0].scenario.plan
+    allowed: np.ndarray = with_fields(result, {"cp": 1, "ep": best.ep}) & (column(result, "num_gpus") == best.num_gpus)
     for name, values in techniques.items():
         allowed &= np.isin(column(result, name), values)
     return allowed
@@ -187,7 +185,7 @@ def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
     """The best plan against each rule; what a rule does not speak of is left as the plan has it."""
     scenario = result.best[0].scenario
     plan, reach = scenario.plan, scenario.cluster.nvlink_domain_gpus
-    alike = {name: getattr(plan, name) for name in ("cp", "recompute", "sequence_parallel", "zero_stage")}
+    alike = {name: getattr(plan, name) for name in ("cp", "ep", "recompute", "sequence_parallel", "zero_stage")}
     mine = with_fields(result, alike) & (column(result, "num_gpus") == plan.num_gpus)
     widths = np.unique(column(result, "tp")[mine])
     widest = int(widths[widths <= reach].max(initial=1))

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
-from sim.estimate import estimate
+from sim.search.confirm import run_best, so_far
+from sim.search.layouts import context_degrees, expert_degrees
 from sim.search.pool import processes_for, run_units
 from sim.search.priced import InMemory, Prices, of_unit
 from sim.search.result import OBJECTIVES, Candidate, SearchResult
 from sim.search.saved import open_folder
-from sim.search.space import build_space, divisors
+from sim.search.space import build_space
 from sim.search.units import PLANS_PER_UNIT, price_all
 from sim.specs import Scenario
 from sim.units import show
@@ -35,8 +36,9 @@ def search(
     memory_limit_bytes: float | None = None,
     objective: str = "step_time",
     top: int = 10,
-    confirm: int = 40,
+    confirm: int = 200,
     context: tuple[int, ...] | None = None,
+    experts: tuple[int, ...] | None = None,
     overlaps: bool = False,
     progress: Callable[[int, int], None] | None = None,
     jobs: int | None = None,
@@ -61,9 +63,12 @@ def search(
     top : int
         How many to return.
     confirm : int
-        How many of the closed form's best the exact engine runs; its times decide their order.
+        How many the exact engine runs at most, in the order of the closed form, which is never above it: fewer where
+        the best `top` are proven before. Its times decide their order.
     context : tuple of int, optional
-        Context-parallel degrees. Default: 1 and the plan's own.
+        Context-parallel degrees. Default: 1, the plan's own, and powers of two that leave pieces of 8,192 tokens.
+    experts : tuple of int, optional
+        Expert-parallel degrees. Default: every one that deals the model's experts evenly.
     overlaps : bool
         Also switch the stack's overlaps on and off.
     progress : callable, optional
@@ -109,9 +114,8 @@ def search(
     limit = scenario.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
-    space = build_space(
-        scenario, (fewest, most), context=context or tuple(sorted({1, scenario.plan.cp})), overlaps=overlaps
-    )
+    context = context or context_degrees(scenario.training.sequence_length, scenario.plan.cp)
+    space = build_space(scenario, (fewest, most), context=context, experts=experts, overlaps=overlaps)
     prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
     there, sizes = prices.done, [part.num_plans for part in space.parts(plans_per_unit)]
     restored = done = sum(size for number, size in enumerate(sizes) if number in there)
@@ -132,37 +136,25 @@ def search(
         if not done:
             raise
     elapsed = time.perf_counter() - begun
-    result = SearchResult(
-        space, objective, limit, prices, done, (), finished, elapsed, confirmed=0, plans_restored=restored
-    )
-    places = result.ranking(max(top, confirm))
+    result = SearchResult(space, objective, limit, prices, done, (), finished, elapsed, plans_restored=restored)
+    places = result.ranking(max(top, confirm) + 1)
     if not len(places):
         raise InfeasiblePlan(_none_fits(result))
-    best = _confirmed(result, places)
-    finished = finished and len(best) == len(places)
-    return replace(result, best=best[:top], confirmed=len(best), finished=finished)
-
-
-def _confirmed(result: SearchResult, places: Array) -> tuple[Candidate, ...]:
-    """The plans at these places, run on the exact engine and put in order by it; the first of them if interrupted."""
-    priced, best = result.prices.at(places), []
-    found = zip(result.scenarios_at(places), priced.step_time_s.tolist(), priced.memory_bytes.tolist(), strict=True)
+    ran: list[Candidate] = []
     try:
-        for chosen, seconds, nbytes in found:
-            best.append(Candidate(chosen, seconds, nbytes, estimate(chosen, "dag")))
+        found = run_best(result, places, top, max(top, confirm), ran=ran.append)
     except KeyboardInterrupt:  # those that were run are an answer
-        if not best:
+        if not ran:
             raise
-    if result.objective != "memory_headroom":
-        best.sort(key=lambda each: each.worth(result.objective))
-    return tuple(best)
+        found, finished = so_far(result, places, ran), False
+    return replace(result, best=found.best[:top], confirmed=found.runs, bound=found.bound, finished=finished)
 
 
 def _wider_degrees(result: SearchResult, few: int = 4) -> list[int]:
-    """The next larger numbers of GPUs over which the experts can be dealt, at most all that hold the same layers."""
-    scenario, columns = result.space.scenario, result.space.columns
-    most = int((columns.num_gpus // columns.pp).max())
-    return [each for each in divisors(scenario.model.num_experts) if scenario.plan.ep < each <= most][:few]
+    """The next larger numbers of GPUs over which the experts could be dealt, at most all that hold the same layers."""
+    layouts = result.space.layouts
+    most, widest = int((layouts[:, 0] * layouts[:, 1] * layouts[:, 3]).max()), int(layouts[:, 4].max())
+    return [each for each in expert_degrees(result.space.scenario) if widest < each <= most][:few]
 
 
 def _none_fits(result: SearchResult) -> str:
@@ -184,10 +176,9 @@ def _none_fits(result: SearchResult) -> str:
         experts = f", ep {plan.ep}"
         wider = _wider_degrees(result)
         if wider:
-            several = f", or --sweep plan.ep={','.join(map(str, wider))} to compare" if len(wider) > 1 else ""
             dealt = (
-                f"deal the {scenario.model.num_experts} experts over more GPUs (a search keeps the scenario's plan.ep: "
-                f"--set plan.ep={wider[0]}{several}), "
+                f"deal the {scenario.model.num_experts} experts over more GPUs (--ep {','.join(map(str, wider))}; "
+                "without --ep all degrees are searched), "
             )
     return (
         f"none of {result.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "

@@ -9,6 +9,7 @@ import numpy as np
 from sim.costs.block import cut_of
 from sim.costs.collectives import Fabric
 from sim.costs.stage import send_seconds
+from sim.engines.closed_form import ALIKE
 from sim.search.facts import Facts
 from sim.specs import Scenario
 
@@ -17,22 +18,34 @@ Array = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """Of one micro-batch over all chunks, by rank; and of one backward send. Arrays over rows. [s]
+    """What it takes to send a micro-batch once, over rows. [s]
 
-    first, worst_middle, last : what the rank's own sends take.
-    total : of all ranks.
-    back_near, back_far, back_wrap, back_last : to the rank before inside a domain, to one in another, from the first to
-        the last rank, and from the last to the one before it.
+    near, far : to a rank of the same NVLink domain, and of another.
+    first, last, wrap : between rank 0 and 1, the last rank and the one before it, the last rank and rank 0.
+    total : from rank 0 to the last, link by link.
     """
 
+    near: Array
+    far: Array
     first: Array
-    worst_middle: Array
     last: Array
+    wrap: Array
     total: Array
-    back_near: Array
-    back_far: Array
-    back_wrap: Array
-    back_last: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """A middle rank of every row, and the links it has. [s]
+
+    rank : its number; 0: there is none.
+    passed : from rank 0 to it.
+    before, after : to the rank before it and to the one after.
+    """
+
+    rank: Array
+    passed: Array
+    before: Array
+    after: Array
 
 
 def send_times(given: Scenario, facts: Facts, fabric: Fabric) -> Sends:
@@ -43,24 +56,39 @@ def send_times(given: Scenario, facts: Facts, fabric: Fabric) -> Sends:
     given : Scenario
         As `sim.search.stages.cell_scenario` makes it.
     """
-    columns, links = facts.columns, facts.crossings
+    pp, links = facts.columns.pp, facts.links
     near, far = (
-        np.where(columns.pp > 1, seconds[facts.cell], 0.0)
+        np.where(pp > 1, seconds[facts.cell], 0.0)
         for seconds in send_seconds(given, cut_of(given), facts.cells.tensor, fabric)
     )
-    to_second, to_last, wrap = (np.where(link, far, near) for link in (links.first, links.last, links.wrap))
-    v = columns.num_chunks
-    pairs = ((links.near_near, near + near), (links.mixed, near + far), (links.far_far, far + far))
-    middle = np.stack([np.where(exists, seconds, 0.0) for exists, seconds in pairs]).max(axis=0)
-    inner = links.inner_far * far + (columns.pp - 1 - links.inner_far) * near
-    around = (v - 1) * wrap
-    return Sends(
-        first=v * to_second + around,
-        worst_middle=v * middle,
-        last=v * to_last + around,
-        total=2 * (v * inner + around),
-        back_near=near,
-        back_far=far,
-        back_wrap=wrap,
-        back_last=to_last,
+    first, last, wrap = (np.where(link, far, near) for link in (links.first, links.last, links.wrap))
+    return Sends(near, far, first, last, wrap, _along(links.num_far, pp - 1, near, far))
+
+
+def _along(num_far: Array, num_links: Array, near: Array, far: Array) -> Array:
+    passed: Array = num_far * far + (num_links - num_far) * near
+    return passed
+
+
+def busiest_middle(facts: Facts, sends: Sends) -> Middle:
+    """The last of the middle ranks that their sends occupy the longest."""
+    links, near, far = facts.links, sends.near, sends.far
+    exists = links.kinds > 0
+    busy = np.where(exists, np.stack([near + near, near + far, far + far]), -1.0)
+    ranks = np.where(busy >= busy.max(axis=0) * (1 - ALIKE), links.kinds, 0)
+    kind = ranks.argmax(axis=0)[np.newaxis]
+    rank, num_far, before, after = (
+        np.take_along_axis(each, kind, axis=0)[0]
+        for each in (links.kinds, links.far_before, links.before_is_far, links.after_is_far)
     )
+    return Middle(
+        rank, _along(num_far, rank, near, far), np.where(before, far, near), np.where(after, far, near)
+    )  # fmt: skip
+
+
+def outermost_middle(facts: Facts, sends: Sends) -> tuple[Middle, Middle]:
+    """The first and the last of the middle ranks, without the links after and before them."""
+    pp, none = facts.columns.pp, np.zeros(len(facts.columns))
+    there = pp > 2
+    first = Middle(np.where(there, 1, 0), sends.first, sends.first, none)
+    return first, Middle(np.where(there, pp - 2, 0), sends.total - sends.last, none, sends.last)

@@ -13,7 +13,7 @@ from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 
 AXES = (
-    "num_gpus", "tp", "cp", "pp", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
+    "num_gpus", "tp", "cp", "pp", "ep", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
     "zero_stage",
 )  # fmt: skip
 """Axes that are looked at; dp follows from the others."""
@@ -52,15 +52,11 @@ class ValueCost:
         }
 
 
-def sensitivity(
-    result: SearchResult, few: int = 2, progress: Callable[[int, int], None] | None = None
-) -> tuple[ValueCost, ...]:
+def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | None = None) -> tuple[ValueCost, ...]:
     """For every value of every axis of more than one, the best plan that has it, against the best of all.
 
     Parameters
     ----------
-    few : int
-        Plans of each value that the exact engine runs.
     progress : callable, optional
         Called with (values done, values in all).
     """
@@ -73,7 +69,7 @@ def sensitivity(
     for number, (axis, value) in enumerate(wanted, start=1):
         which = values[axis] == value
         own = _own(best, axis) == (SCHEDULES[value] if axis == "schedule" else value)
-        found = best if own else best_among(result, which, known, ranking, few)
+        found = best if own else best_among(result, which, known, ranking)
         rows.append(_cost(result, axis, value, which, found, best, own))
         if progress is not None:
             progress(number, len(wanted))

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from sim.search.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
-from sim.search.layouts import cuts_sequences, dealt_layers, divisors, find_layouts, shapes, tensor_degrees
+from sim.search.layouts import (
+    LAYOUT,
+    cuts_sequences,
+    dealt_layers,
+    divisors,
+    find_layouts,
+    gpus_of_layouts,
+    shapes,
+    tensor_degrees,
+)
 from sim.specs import ParallelPlan, Scenario
 
 __all__ = [
@@ -35,7 +44,7 @@ Array = np.ndarray
 class Space:
     """All plans to be priced, or a part of them: rows of numbers, each in every category.
 
-    layouts : array of (tp, cp, pp, dp).
+    layouts : array of (tp, cp, pp, dp, ep).
     categories : choices that do not broadcast.
     first_row : of this part in the whole.
     """
@@ -56,7 +65,7 @@ class Space:
         model, plan = self.scenario.model, self.scenario.plan
         # The first stage must hold all layers that have no experts.
         least = model.num_dense_layers + plan.embedding_as_layer if model.num_dense_layers else 1
-        return [shapes(pp, batch // dp, dealt, least) for pp, dp in self.layouts[:, 2:].tolist()]
+        return [shapes(pp, batch // dp, dealt, least) for pp, dp in self.layouts[:, 2:4].tolist()]
 
     @cached_property
     def starts(self) -> Array:
@@ -68,8 +77,8 @@ class Space:
         """Layout × micro-batch × schedule and chunks, row by row."""
         which = np.repeat(np.arange(len(self.layouts)), np.diff(self.starts))
         microbatch_size, schedule, num_chunks = np.concatenate(self._shapes).T
-        tp, cp, pp, dp = self.layouts[which].T
-        return Columns(tp, cp, pp, dp, num_chunks, microbatch_size, schedule, which)
+        tp, cp, pp, dp, ep = self.layouts[which].T
+        return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
 
     @cached_property
     def _allowed(self) -> tuple[Array, Array]:
@@ -97,7 +106,7 @@ class Space:
 
     def gpus_of(self, rows: Array) -> Array:
         """GPUs of some rows, counted in this part."""
-        sizes = self.layouts.prod(axis=1)
+        sizes = gpus_of_layouts(self.layouts)
         gpus: Array = sizes[np.searchsorted(self.starts, rows, side="right") - 1]
         return gpus
 
@@ -115,12 +124,8 @@ class Space:
         """One plan as a scenario that can be estimated; rows are counted in this part."""
         layout = int(np.searchsorted(self.starts, row, side="right")) - 1
         size, schedule, chunks = self._shapes[layout][row - self.starts[layout]].tolist()
-        tp, cp, pp, dp = self.layouts[layout].tolist()
         plan = base_plan(self.scenario).replace(
-            tp=tp,
-            cp=cp,
-            pp=pp,
-            dp=dp,
+            **dict(zip(LAYOUT, self.layouts[layout].tolist(), strict=True)),
             num_chunks=chunks,
             microbatch_size=size,
             schedule=SCHEDULES[schedule],
@@ -130,18 +135,21 @@ class Space:
         )
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
 
+    def row_of(self, plan: ParallelPlan) -> int | None:
+        """Row with the plan's numbers and schedule, counted in this part; None where there is none."""
+        layouts = np.flatnonzero((self.layouts == [getattr(plan, name) for name in LAYOUT]).all(axis=1))
+        if plan.schedule not in SCHEDULES or not len(layouts):
+            return None
+        layout = int(layouts[0])
+        shape = (plan.microbatch_size, SCHEDULES.index(plan.schedule), plan.num_chunks)
+        rows = np.flatnonzero((self._shapes[layout] == shape).all(axis=1))
+        return int(self.starts[layout] + rows[0]) if len(rows) else None
 
-def base_plan(scenario: Scenario, ep: int | None = None) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: its expert parallelism, and how embedding and head are counted.
 
-    Parameters
-    ----------
-    ep : int, optional
-        Instead of the scenario's.
-    """
+def base_plan(scenario: Scenario) -> ParallelPlan:
+    """What of the scenario's plan a search keeps: how embedding and head are counted."""
     plan = scenario.plan
-    ep = plan.ep if ep is None else ep
-    return ParallelPlan(ep=ep, dp=ep, embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
+    return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
 
 
 def build_space(
@@ -149,6 +157,7 @@ def build_space(
     gpus: tuple[int, int],
     *,
     context: tuple[int, ...] = (1,),
+    experts: tuple[int, ...] | None = None,
     overlaps: bool = False,
     recomputes: tuple[str, ...] = RECOMPUTES,
 ) -> Space:
@@ -160,6 +169,8 @@ def build_space(
         Fewest and most.
     context : tuple of int
         Context-parallel degrees to try.
+    experts : tuple of int, optional
+        Expert-parallel degrees to try. Default: every one that deals the model's experts evenly.
     overlaps : bool
         Also switch every overlap of the stack on and off.
 
@@ -168,7 +179,7 @@ def build_space(
     InfeasiblePlan
         No plan keeps the rules; the message says which one left nothing.
     """
-    layouts = find_layouts(scenario, gpus, context)
+    layouts = find_layouts(scenario, gpus, context, experts)
     own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
     flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
     choices = product((False, True), recomputes, flags, range(4))

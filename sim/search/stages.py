@@ -30,6 +30,7 @@ def cell_scenario(
         stack,
         tp=cells.tp,
         cp=cells.cp,
+        ep=cells.ep,
         microbatch_size=cells.microbatch_size,
         sequence_parallel=sequence_parallel,
         recompute=recompute,

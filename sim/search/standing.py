@@ -116,8 +116,9 @@ def _unsearched(result: SearchResult, scenario: Scenario) -> str:
         return f"schedule {plan.schedule} is not in the search, which prices {', '.join(SCHEDULES)}; --others tries it"
     if not (sizes.min() <= plan.num_gpus <= sizes.max()):
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
-    if plan.ep != result.space.scenario.plan.ep:
-        return f"it deals the experts over {plan.ep} GPUs, the search over {result.space.scenario.plan.ep} (plan.ep)"
+    experts = np.unique(result.space.columns.ep).tolist()
+    if plan.ep not in experts:
+        return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":

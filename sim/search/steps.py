@@ -13,7 +13,8 @@ from sim.search.space import OVERLAPS
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, tuple[str, ...]] = {
-    "layout": ("tp", "cp", "pp", "dp", "ep"),
+    "layout": ("tp", "cp", "pp", "dp"),
+    "expert parallelism": ("ep",),
     "micro-batch": ("microbatch_size",),
     "schedule": ("schedule", "num_chunks"),
     "recomputation": ("recompute",),

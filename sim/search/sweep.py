@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
-from sim.estimate import estimate
-from sim.search.among import best_among, column, confirmed_already, none_fits, with_fields
-from sim.search.axes import EXPERTS, SIZE, Axis, parse_axis
-from sim.search.search import Candidate, SearchResult, search
-from sim.search.space import OVERLAPS, base_plan
+from sim.search.among import column, confirmed_already, none_fits, with_fields
+from sim.search.axes import SIZE, Axis, parse_axis
+from sim.search.confirm import run_best
+from sim.search.layouts import context_degrees
+from sim.search.search import SearchResult, search
+from sim.search.space import base_plan
 from sim.search.sweep_result import Point, Sweep
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
 
 MOST = 400
 """Points of a whole sweep: each is a search."""
-CONFIRM = 8
-"""Plans of each point that the exact engine runs."""
+CONFIRM = 200
+"""Plans of each point that the exact engine runs at most."""
+DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
+"""Axes over degrees that a search is told, and its words for them."""
 INTERRUPTED = "interrupted before it was searched"
 """In the place of a reason where a point was not looked at."""
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
@@ -47,11 +49,11 @@ def sweep(
     axes : str or Axis, or one or two of them
         As `parse_axis` reads them: "cluster.inter_node_bandwidth=25..800 Gbit/s".
     confirm : int
-        Plans of each point that the exact engine runs.
+        Plans of each point that the exact engine runs at most; fewer where the best is proven before.
     progress : callable, optional
         Called with (points done, points in all).
     **options
-        Of `search`: max_gpus, memory_limit_bytes, context, overlaps.
+        Of `search`: max_gpus, memory_limit_bytes, context, experts, overlaps.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def sweep(
     parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
     _check(parsed, gpus)
     keys: dict[tuple[float, ...], list[tuple[float, ...]]] = {}
-    fixed = [index for index, axis in enumerate(parsed) if axis.path.startswith("plan.") and axis.path != EXPERTS]
+    fixed = [index for index, axis in enumerate(parsed) if axis.path.startswith("plan.")]
     for values in product(*(axis.values for axis in parsed)):
         keys.setdefault(tuple(v for index, v in enumerate(values) if index not in fixed), []).append(values)
     points: dict[tuple[float, ...], Point] = {}
@@ -81,18 +83,16 @@ def sweep(
                 points[values] = _point(parsed, values, result, fixed, confirm)
                 if progress is not None:
                     progress(len(points), len(keys) * len(group))
-        if len(mistakes) == len(keys):
-            raise mistakes[0]
-        _try_neighbours(scenario, parsed, points, gpus, objective, options)
     except KeyboardInterrupt:  # the points that were searched are an answer
         if all(point.best is None for point in points.values()):
             raise
         finished = False
+    if len(mistakes) == len(keys):
+        raise mistakes[0]
     ordered = tuple(
         points.get(values, Point(values, None, INTERRUPTED, 0)) for values in product(*(axis.values for axis in parsed))
     )
-    notes = _notes(scenario, parsed, ordered, gpus, confirm)
-    return Sweep(scenario, parsed, ordered, objective, notes, finished)
+    return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus), finished)
 
 
 def _searched(
@@ -106,15 +106,15 @@ def _searched(
     mistakes: list[FlopcastError],
 ) -> SearchResult | str:
     """The search at some values, or why there is none; values that make no scenario are also noted as mistakes."""
-    wanted = {"context": tuple(sorted({1, scenario.plan.cp})), **options}
     try:
         here = _scenario_at(scenario, axes, values)
     except FlopcastError as error:
         mistakes.append(error)
         return f"no such scenario: {error}"
+    wanted = {"context": context_degrees(here.training.sequence_length, scenario.plan.cp), **options}
     for axis in axes:
-        if axis.path == "plan.cp":
-            wanted["context"] = tuple(int(each) for each in axis.values)
+        if axis.path in DEGREES:
+            wanted[DEGREES[axis.path]] = tuple(int(each) for each in axis.values)
     try:
         result = search(
             here,
@@ -134,8 +134,7 @@ def _searched(
 def _scenario_at(scenario: Scenario, axes: tuple[Axis, ...], values: tuple[float, ...]) -> Scenario:
     """The scenario with these values; its plan is what is searched, and need not suit them."""
     numbers = {axis.full_path: value for axis, value in zip(axes, values, strict=True) if axis.full_path}
-    ep = int(numbers.pop(EXPERTS, scenario.plan.ep))
-    return with_numbers(scenario.replace(plan=base_plan(scenario, ep)), numbers)
+    return with_numbers(scenario.replace(plan=base_plan(scenario)), numbers)
 
 
 def _size_at(
@@ -153,88 +152,44 @@ def _size_at(
     return gpus or (here.cluster.num_gpus if whole else scenario.plan.num_gpus,) * 2
 
 
-def _try_neighbours(
-    scenario: Scenario,
-    axes: tuple[Axis, ...],
-    points: dict[tuple[float, ...], Point],
-    gpus: tuple[int, int] | None,
-    objective: str,
-    options: dict[str, Any],
-) -> None:
-    """Run the winners of neighbouring points too, there and back along each axis, and keep what is better.
-
-    The formula picks which plans the exact engine runs; where it flatters others, a plan that won next door would be
-    missed, and a better machine come out slower.
-    """
-    for index, axis in [*enumerate(axes)] * len(axes):  # on a map what comes along one axis goes on along the other
-        if axis.path.startswith("plan.") or axis.path == SIZE:
-            continue  # a neighbour's plan is another one by definition
-        for order in (axis.values, axis.values[::-1]):
-            for before, after in pairwise(order):
-                for values in [each for each in points if each[index] == after]:
-                    near = points[(*values[:index], before, *values[index + 1 :])].best
-                    here = points[values]
-                    if near is None or here.best is None or near.scenario.plan == here.best.scenario.plan:
-                        continue
-                    there = _scenario_at(scenario, axes, values)
-                    sizes = _size_at(scenario, there, axes, values, gpus)
-                    better = _moved(near, there, sizes, options.get("memory_limit_bytes"))
-                    if better is not None and better.worth(objective) < here.best.worth(objective):
-                        points[values] = replace(here, best=better)
-
-
-def _moved(
-    winner: Candidate, there: Scenario, sizes: tuple[int, int], memory_limit_bytes: float | None
-) -> Candidate | None:
-    """A winner's plan on another point's scenario; None where it cannot be run there."""
-    flags = {name: getattr(winner.scenario.stack, name) for name in OVERLAPS}
-    limit = there.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
-    try:
-        scenario = there.replace(plan=winner.scenario.plan, stack=there.stack.replace(**flags))
-        answer, priced = estimate(scenario), estimate(scenario, "closed_form")
-    except FlopcastError:
-        return None
-    needed = float(answer.largest.total)
-    if needed > limit or not sizes[0] <= answer.num_gpus <= sizes[1]:
-        return None
-    return Candidate(scenario, priced.step_time_s, needed, answer)
-
-
 def _point(
     axes: tuple[Axis, ...], values: tuple[float, ...], result: SearchResult | str, fixed: list[int], confirm: int
 ) -> Point:
     if isinstance(result, str):
         return Point(values, None, result, 0)
     if not fixed:
-        return Point(values, result.best[0], None, result.plans_feasible)
+        return Point(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
     named = {axes[index].path.removeprefix("plan."): int(values[index]) for index in fixed}
     which = with_fields(result, named)
     ranking = result.ranking()
-    best = best_among(result, which, confirmed_already(result), ranking, confirm)
-    if best is not None:
-        return Point(values, best, None, int(np.count_nonzero(which[ranking])))
+    found = run_best(result, ranking[which[ranking]], 1, confirm, confirmed_already(result))
+    if found.best:
+        return Point(values, found.best[0], None, int(np.count_nonzero(which[ranking])), found.gap(result))
     return Point(values, None, none_fits(result, which) if which.any() else _no_plan(result, named), 0)
 
 
 def _no_plan(result: SearchResult, named: dict[str, int]) -> str:
     """Which of the values no plan has, and those there are."""
+    experts = result.space.scenario.model.num_experts
     for name, value in named.items():
         there = np.unique(column(result, name))
+        if name == "ep" and value not in there:  # of the others only the swept degrees were searched
+            return f"no plan has ep {value}: it must divide the {experts} experts and tp · cp · dp"
         if value not in there:
             return f"no plan has {name} {value}; the rules leave {', '.join(map(str, there))}"
     return f"no plan has {' and '.join(f'{name} {value}' for name, value in named.items())} at once"
 
 
 def _notes(
-    scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None, confirm: int
+    scenario: Scenario, axes: tuple[Axis, ...], points: tuple[Point, ...], gpus: tuple[int, int] | None
 ) -> tuple[str, ...]:
     """What the sweep took for granted, and what a reader may miss."""
-    beside = ", and the winners of the points beside it"
-    if all(axis.path.startswith("plan.") or axis.path == SIZE for axis in axes):
-        beside = ""  # see _try_neighbours
-    notes = [
-        f"each point is a search of its own; the best {confirm} of its closed form were run on the exact engine{beside}"
-    ]
+    gap = max((each.gap for each in points if each.best is not None), default=0.0)
+    sure = "no other plan can be better" if gap == 0.0 else f"another plan may be better by {gap:.2%} at most"
+    searches = "each point is a search of its own"
+    if all(axis.path.startswith("plan.") for axis in axes):
+        searches = "all points are parts of one search"
+    notes = [f"{searches}, and the best plan of each is the exact engine's: {sure}"]
     for axis in axes:
         if axis.spacing != "listed":
             equal = "factors" if axis.spacing == "geometric" else "steps"

@@ -17,12 +17,14 @@ class Point:
 
     best : None where there is none.
     infeasible : why there is none; None where there is one.
+    gap : by what share at most another plan could be better; 0: by none.
     """
 
     values: tuple[float, ...]
     best: Candidate | None
     infeasible: str | None
     plans_feasible: int
+    gap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Sweep:
                     "values": list(each.values),
                     "plans_feasible": each.plans_feasible,
                     "infeasible": each.infeasible,
+                    "gap": each.gap,
                     **_answer(each.best),
                 }
                 for each in self.points

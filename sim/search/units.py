@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.costs.block import pricing
 from sim.search.alive import kept_by_ranks
-from sim.search.facts import gather_facts, without_schedule
+from sim.search.facts import gather_facts
 from sim.search.held import AtSpots
 from sim.search.memory import find_peaks, memory_bytes
 from sim.search.price import StepTimes
@@ -29,26 +29,24 @@ def price_unit(part: Space) -> tuple[Array, Array]:
     scenario, columns = part.scenario, part.columns
     _, compute, fabric = pricing(scenario)
     recomputes = tuple(dict.fromkeys(category.recompute for category in part.categories))
-    timed, stands_for = without_schedule(columns)
-    facts = gather_facts(part, columns.take(timed))
+    facts = gather_facts(part, columns)
     at_spots = AtSpots(scenario, facts.spots, compute, fabric)
     held = at_spots.held.ranks.take(columns.layout)
-    kept = kept_by_ranks(columns, facts.num_microbatches[stands_for])
+    kept = kept_by_ranks(columns, facts.num_microbatches)
     answers = np.empty((2, part.num_plans))
     places = _places(part)
     for flag in {category.sequence_parallel for category in part.categories}:
         rows = part.rows_of(flag)
         if not len(rows):
             continue
-        needed, here = np.unique(stands_for[rows], return_inverse=True)
-        own, own_facts = columns.take(rows), facts.take(needed)
+        own, own_facts = columns.take(rows), facts.take(rows)
         times = StepTimes(scenario, own_facts, at_spots, flag, recomputes)
-        peaks = find_peaks(scenario, own, kept.take(rows), own_facts.cell[here], facts.cells, flag, recomputes)
+        peaks = find_peaks(scenario, own, kept.take(rows), own_facts.cell, facts.cells, flag, recomputes)
         kinds = {(each.zero_stage, each.overlaps) for each in part.categories if each.sequence_parallel is flag}
         for zero_stage in {zero_stage for zero_stage, _ in kinds}:
             nbytes = memory_bytes(scenario, own, zero_stage, held.take(rows), peaks)
             for overlaps in (overlaps for zero, overlaps in kinds if zero == zero_stage):
-                seconds = times.of(zero_stage, overlaps)[:, here]
+                seconds = times.of(zero_stage, overlaps)
                 for index, recompute in enumerate(recomputes):
                     place = places.get(Category(recompute, flag, zero_stage, overlaps))
                     if place is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.search.among import column, fitting, with_fields
+from sim.search.layouts import expert_degrees
 from sim.search.pareto import pareto_front
 from sim.search.search import SearchResult
 from sim.search.space import RECOMPUTES, SCHEDULES
@@ -55,7 +57,7 @@ def try_unpriced(result: SearchResult, named: Mapping[str, Any]) -> tuple[Estima
 
 def plain_reason(error: FlopcastError) -> str:
     """A mistake without the name of the record that found it."""
-    return str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ")
+    return str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: ")
 
 
 def _bases(result: SearchResult, named: Mapping[str, Any]) -> list[int]:
@@ -98,6 +100,8 @@ def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
         if size % degree:
             raise SpecError(f"tp · cp · pp = {degree} does not divide {size:,} GPUs")
         wanted["dp"] = size // degree
+    width = tp * wanted.get("cp", old.cp) * wanted["dp"]
+    wanted.setdefault("ep", gcd(old.ep, width))
     return base.replace(plan=ParallelPlan.read({**old.model_dump(), **wanted}, "plan"))
 
 
@@ -114,7 +118,9 @@ def _absent(result: SearchResult, named: Mapping[str, Any]) -> str:
     for name, value in named.items():
         if with_fields(result, {name: value}).any():
             continue
-        searched = {"cp": (), "schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name, (value,))
+        # Degrees that deal the experts evenly may be missing because --ep named others.
+        even = (value,) if value not in expert_degrees(result.space.scenario) else ()
+        searched = {"cp": (), "ep": even, "schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name, (value,))
         if value not in searched:
             return ""  # which is no rule against it
         there = np.unique(column(result, name)).tolist()

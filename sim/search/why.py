@@ -74,14 +74,10 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
 def check_fields(named: Mapping[str, Any]) -> None:
     """Raise where a field is not one that a search varies, or cannot have its value whatever the others are."""
     for name, value in named.items():
-        if name == "ep":
-            raise SpecError(
-                f"a search keeps the scenario's plan.ep; --set plan.ep={value} searches with it, and --sweep "
-                "plan.ep=8,16,32 holds the best plans of several against each other"
-            )
         if name not in FIELDS:
             raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, FIELDS)}")
-        ParallelPlan.read({"tp": 2, "pp": 2, name: value}, "plan")
+        replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
+        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, name: value}, "plan")
         if name == "schedule":
             get_schedule(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.specs import ModelSpec, ParallelPlan
+from sim.work.operations import Number
 from sim.work.params import (
     embedding_params,
     expert_params,
@@ -55,7 +56,7 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def stage_expert_params(stage: Stage, model: ModelSpec, ep: int) -> float:
+def stage_expert_params(stage: Stage, model: ModelSpec, ep: Number) -> Number:
     """Of `stage_params`, those of the experts on one GPU: every ep-th expert, whole."""
     return (stage.num_layers - stage.num_dense_layers) * expert_params(model) / ep
 
@@ -98,4 +99,5 @@ def stage_params(stage: Stage, model: ModelSpec, tp: int, ep: int = 1) -> float:
         cut += model.vocab_size * model.head_bias
         if not (model.tied_embeddings and stage.has_embedding):
             cut += table
-    return cut / tp + replicated + stage_expert_params(stage, model, ep)
+    held: float = cut / tp + replicated + stage_expert_params(stage, model, ep)
+    return held

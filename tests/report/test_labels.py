@@ -79,7 +79,7 @@ def test_a_large_map_has_a_scale_and_a_letter_for_each_plan(small):
 
 def test_where_memory_is_the_objective_bars_are_coloured_by_what_takes_it(small):
     result = search(small, objective="memory_headroom", top=1, confirm=1)
-    figure = draw_sensitivity(result, sensitivity(result, few=1))
+    figure = draw_sensitivity(result, sensitivity(result))
     assert {panel.get_ylabel() for panel in figure.axes if panel.get_title()} == {"more memory [%]"}
     named = {text.get_text() for text in figure.legends[0].get_texts()}
     assert named & {"activations", "optimizer", "weights", "working"}

@@ -129,7 +129,7 @@ def test_a_ramp_takes_more_steps_and_less_data():
     """Small batches are spared data that the whole batch spends; so fewer GPU-hours where GPUs, not steps, are short."""
     ramp = parse_ramp("1/4, 1@20%")
     plain, ramped = (
-        shortest(question(), GOAL, gpus=(128, 128), batches=(256,), ramp=each).fastest.run for each in (None, ramp)
+        shortest(question(), GOAL, gpus=(64, 64), batches=(256,), ramp=each).fastest.run for each in (None, ramp)
     )
     assert ramped.tokens == pytest.approx(ramped_tokens(ramp, GOAL, 256 * 2048.0))
     assert ramped.tokens < plain.tokens
@@ -155,6 +155,7 @@ def test_a_mixture_of_experts():
     goal = goal_of(30.5e9, tokens=20e9, critical_batch=512 * 1024.0)
     found = shortest(asked, goal, gpus=(32, 64), batches=(256,))
     assert {point.answer.scenario.plan.ep for point in found.points} == {8}
+    assert {point.answer.scenario.plan.cp for point in found.points} == {1}
     assert all(point.answer.fits for point in found.points)
     assert any("experts dealt over 8 GPUs" in said for said in found.assumptions)
 

@@ -13,7 +13,7 @@ from sim.search.columns import SCHEDULES, Columns
 
 def row(schedule, pp, chunks):
     ones = np.ones(1, dtype=np.int64)
-    return Columns(ones, ones, pp * ones, ones, chunks * ones, ones, SCHEDULES.index(schedule) * ones, 0 * ones)
+    return Columns(ones, ones, pp * ones, ones, ones, chunks * ones, ones, SCHEDULES.index(schedule) * ones, 0 * ones)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

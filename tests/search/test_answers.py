@@ -149,7 +149,7 @@ def test_every_value_has_its_best_plan(small):
 def test_the_rules_lead_to_the_layouts_of_the_paper(size):
     """Table 1 of arXiv:2104.04473, whose degrees were chosen by these rules (section 5.1)."""
     scenario = load_scenario(SCENARIOS / "megatron-2021" / f"{size}.yaml")
-    plan = megatron_rules(search(scenario, top=1, confirm=1), few=1).plans[0].best.scenario.plan
+    plan = megatron_rules(search(scenario, top=1, confirm=1)).plans[0].best.scenario.plan
     assert (plan.tp, plan.pp, plan.dp) == (scenario.plan.tp, scenario.plan.pp, scenario.plan.dp)
     assert (plan.recompute, plan.sequence_parallel, plan.zero_stage) == ("full", False, 0)
 
@@ -367,7 +367,7 @@ def test_interrupted_on_the_exact_engine_the_plans_that_were_run_are_shown(monke
             raise KeyboardInterrupt
         return estimate(scenario, *engine)
 
-    monkeypatch.setattr(sys.modules["sim.search.search"], "estimate", stop_at_the_third)
+    monkeypatch.setattr("sim.search.confirm.estimate", stop_at_the_third)
     outcome = CliRunner().invoke(app, ["search", str(SMALL)])
     assert outcome.exit_code == 130
     assert "all plans were priced, but only the best 2 run on the exact engine" in " ".join(outcome.output.split())

@@ -1,14 +1,18 @@
-"""Expert parallelism in searches and answers: kept by a search, compared by a sweep, named where it would help."""
+"""Expert parallelism in searches and answers: an axis like the others, named where a wider degree would help."""
 
+import json
+import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import search, standing_of, sweep, why_not
+from sim.search import search, sensitivity, standing_of, sweep, why_not
 from sim.specs import build_scenario, load_scenario
 
 QWEN = Path(__file__).parents[2] / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"
@@ -32,39 +36,100 @@ def mixture(ep=1, **model):
     )
 
 
-def test_a_sweep_over_ep_is_a_search_at_each():
-    scenario = mixture()
-    swept = sweep(scenario, "plan.ep=2,16,3", confirm=4)
-    two, sixteen, three = swept.points
+def table(result):
+    """Every plan with its price, in the order of the plans."""
+    frame = result.to_frame()
+    return frame.sort_values([*frame.columns], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search(mixture(), top=3, confirm=8)
+
+
+def test_a_search_is_one_search_of_every_degree(found):
+    """The same plans at the same prices, whatever the scenario's own degree is; so also the same best."""
+    alone = [search(mixture(16), experts=(ep,), top=3, confirm=8) for ep in (1, 2, 4, 8, 16)]
+    rows = pd.concat([each.to_frame() for each in alone])
+    together = table(found)
+    assert together["ep"].unique().tolist() == [1, 2, 4, 8, 16]  # 32 do not divide 16 GPUs
+    pd.testing.assert_frame_equal(together, rows.sort_values([*rows.columns], ignore_index=True), rtol=1e-12)
+    best = min((each.best[0] for each in alone), key=lambda each: each.answer.step_time_s)
+    assert found.best[0].scenario.plan == best.scenario.plan
+    assert found.best[0].answer.step_time_s == best.answer.step_time_s
+    assert found.plans_priced == found.space.num_plans == sum(each.space.num_plans for each in alone)
+
+
+def test_every_plan_has_its_place(found):
+    for place in np.random.default_rng(1).integers(found.plans_priced, size=40).tolist():
+        assert found.place_of(found.scenario_at(place)) == place
+
+
+def test_a_sweep_over_ep_is_one_search(monkeypatch):
+    run = []
+    module = sys.modules["sim.search.sweep"]
+    monkeypatch.setattr(module, "search", lambda *args, **options: run.append(1) or search(*args, **options))
+    two, sixteen, three = sweep(mixture(), "plan.ep=2,16,3", confirm=4).points
+    assert run == [1]
     for point, ep in ((two, 2), (sixteen, 16)):
-        alone = search(mixture(ep), top=1, confirm=4).best[0]
+        alone = search(mixture(), experts=(ep,), top=1, confirm=4).best[0]
         assert point.best.scenario.plan == alone.scenario.plan
         assert point.best.scenario.plan.ep == ep
         assert point.best.answer.step_time_s == alone.answer.step_time_s
     assert three.best is None
-    assert "must divide model.num_experts = 32" in three.infeasible
+    assert three.infeasible == "no plan has ep 3: it must divide the 32 experts and tp · cp · dp"
+    with pytest.raises(SpecError, match=r"--sweep plan\.ep: model .* has no experts to deal"):
+        sweep(load_scenario(QWEN.with_name("gpt3-175b-1024-a100.yaml")), "plan.ep=1,2")
+
+
+def test_a_batch_of_its_own_leaves_the_scenarios_degrees(tmp_path):
+    """The scenario's ep 32 does not divide what --batch leaves of its plan, and need not."""
+    words = ["search", str(QWEN), "--batch", "1024", "--gpus", "64", "--ep", "8,64", "--top", "1", "--json"]
+    run = CliRunner().invoke(app, words)
+    assert run.exit_code == 0, run.output
+    data = json.loads(run.output)
+    assert data["best"][0]["plan"]["ep"] in (8, 64)
+    assert any(each.startswith("ep 8 or 64: ") for each in data["assumptions"])
 
 
 def test_what_fits_nowhere_without_expert_parallelism_says_so():
     scenario = mixture(num_layers=4, num_experts=64)
-    with pytest.raises(
-        InfeasiblePlan, match=r"ep 1\); deal the 64 experts .*--set plan\.ep=2, or --sweep plan\.ep=2,4"
-    ):
-        search(scenario)
-    assert search(scenario.replace(plan=scenario.plan.replace(ep=16)), top=1, confirm=1).best[0].answer.fits
+    with pytest.raises(InfeasiblePlan, match=r"ep 1\); deal the 64 experts over more GPUs \(--ep 2,4,8,16; without"):
+        search(scenario, experts=(1,))
+    assert search(scenario, top=1, confirm=1).best[0].scenario.plan.ep > 1
     with pytest.raises(InfeasiblePlan, match=r"What would help: plan\.ep=16 \("):
         estimate(scenario).require_fit()
 
 
 def test_other_degrees_are_not_taken_for_the_searched():
-    result = search(mixture(16), top=1, confirm=2)
+    result = search(mixture(16), experts=(16,), top=1, confirm=2)
     best = result.best[0].scenario
     assert result.rank_of(best) == 1
     other = best.replace(plan=best.plan.replace(ep=8, zero_stage=3))
     assert result.place_of(other) is None
-    assert "over 8 GPUs, the search over 16" in str(standing_of(result, other, steps=False).ruled_out)
-    with pytest.raises(SpecError, match=r"--set plan\.ep=8 searches with it"):
-        why_not(result, {"ep": 8})
+    assert "over 8 GPUs, the search over 16 (--ep)" in str(standing_of(result, other, steps=False).ruled_out)
+    tried = why_not(result, {"ep": 8})
+    assert tried.rank is None
+    assert tried.answer.scenario.plan.ep == 8
+
+
+def test_why_not_another_degree(found):
+    """The best plan of that degree, ranked; or the rule against it."""
+    best = found.best[0].scenario.plan.ep
+    other = why_not(found, {"ep": 8 if best != 8 else 16})
+    assert other.rank > 1
+    assert [step.changes["ep"] for step in other.steps if "expert parallelism" in step.techniques]
+    assert "no plan has ep 3 (the rules leave 1, 2, 4, 8, 16)" in why_not(found, {"ep": 3}).ruled_out
+    assert "ep 32 must divide tp · cp · dp = 16" in why_not(found, {"ep": 32}).ruled_out
+    with pytest.raises(SpecError, match=r"plan\.ep"):
+        why_not(found, {"ep": 0})
+
+
+def test_what_each_degree_costs(found):
+    costs = {each.value: each for each in sensitivity(found) if each.axis == "ep"}
+    assert sorted(costs) == [1, 2, 4, 8, 16]
+    assert [each.value for each in costs.values() if each.is_best] == [found.best[0].scenario.plan.ep]
+    assert all(each.best.scenario.plan.ep == value for value, each in costs.items())
 
 
 def test_answers_name_experts():
@@ -73,10 +138,25 @@ def test_answers_name_experts():
     assert "235 billion parameters (22.2 billion active)" in run.output
     assert "dp 16 · ep 32 · " in run.output
     run = CliRunner().invoke(app, ["search", str(QWEN), "--top", "2"], env={"COLUMNS": "200"})
-    assert "ep 32 · 256 GPUs" in run.output
+    assert " · ep 32 · " in run.output
+    assert "ep 1, 2, 4, 8, 16, 32, 64 or 128: so many GPUs share the experts" in run.output
     dense = CliRunner().invoke(app, ["estimate", str(QWEN.with_name("llama3-405b-16384-h100.yaml"))]).output
     assert " ep " not in dense
     assert "active" not in dense
+    dense = CliRunner().invoke(app, ["search", str(QWEN.with_name("gpt3-175b-4096-a100.yaml")), "--top", "1"]).output
+    assert " ep " not in dense
+
+
+def test_the_best_plans_of_experts_stand_side_by_side():
+    """On 80 columns at the price of the MFU, on fewer as records that leave nothing out."""
+    shown = {
+        width: CliRunner().invoke(app, ["search", str(QWEN)], env={"COLUMNS": str(width)}).output for width in (80, 60)
+    }
+    heads = next(line for line in shown[80].splitlines() if line.split()[:4] == ["tp", "pp", "dp", "ep"])
+    assert "ZeRO" in heads
+    assert "memory" in heads
+    assert "MFU" not in heads
+    assert shown[60].count("MFU") == shown[60].count("formula off") == 10
 
 
 def test_qwen3_is_near_what_was_measured():

@@ -128,7 +128,7 @@ def test_memory_stays_flat(scenario, tmp_path):
     search(scenario, top=1, confirm=1, save=tmp_path / "warm")
     few, many = peak((1,)), peak((1, 2, 4, 8))
     assert many[0] > 5 * few[0]
-    assert many[1] - few[1] < 8 * (many[0] - few[0])
+    assert many[1] - few[1] < 12 * (many[0] - few[0])
 
 
 def die(part):
@@ -175,7 +175,7 @@ def test_killed_half_way_it_goes_on_to_the_same_table(scenario, alone, tmp_path)
     assert len(whole["tp"]) == alone.plans_priced
     for place in np.random.default_rng(5).integers(alone.plans_priced, size=20).tolist():
         plan = alone.scenario_at(place).plan
-        for name in ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size", "schedule", "recompute",
+        for name in ("tp", "cp", "pp", "dp", "ep", "num_chunks", "microbatch_size", "schedule", "recompute",
                      "sequence_parallel", "zero_stage", "num_gpus"):  # fmt: skip
             assert whole[name][place] == getattr(plan, name)
     # Nothing is left to price; other questions are answered from the table.
@@ -234,6 +234,10 @@ def test_what_is_not_this_search_is_left_alone(scenario, tmp_path):
     (folder / "more.parquet").write_bytes(whole)
     refused(r"holds more\.parquet, which is no part of this search", folder)
     (folder / "more.parquet").unlink()
+    note = json.loads((folder / "_search.json").read_text())
+    assert note["experts"] == [1]
+    (folder / "_search.json").write_text(json.dumps({**note, "format": 1}))
+    refused(r"saved by another version of flopcast \(format 1, this one writes 2\); it is left as it is", folder)
     (folder / "_search.json").write_text("{")
     refused(r"_search\.json cannot be read as the note of a search", folder)
 

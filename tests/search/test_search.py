@@ -108,7 +108,7 @@ def test_why_not(result):
 
 def test_other_schedules_are_tried_on_the_best():
     result = search(load_scenario(SCENARIOS / "korthikanti-2022" / "175b-selective.yaml"), top=1, confirm=1)
-    tried = other_schedules(result, few=1)
+    tried = other_schedules(result)
     assert {answer.scenario.plan.schedule for answer in tried}.isdisjoint({"1f1b", "gpipe", "interleaved", "pipedream"})
     assert [answer.step_time_s for answer in tried] == sorted(answer.step_time_s for answer in tried)
 
@@ -139,3 +139,28 @@ def test_command(tmp_path):
     assert "Why not plan.tp=1 plan.pp=8?" in shown.output
     for wrong in (["--gpus", "many"], ["--cp", "0"], ["--why", "tp"], ["plan.tp=4"]):
         assert isinstance(CliRunner().invoke(app, [*words[:2], *wrong]).exception, SpecError)
+
+
+def test_the_best_is_the_best_of_all_by_the_exact_engine():
+    """Against every plan of a small space on the exact engine; few are run to prove it, and none is below its price."""
+    scenario = load_scenario(SMALL).replace(plan=ParallelPlan())
+    narrow = {"gpus": (8, 12), "top": 3, "memory_limit_bytes": 52e9}
+    found = search(scenario, **narrow)
+    fits = found.ranking()
+    exact = np.array([estimate(each).step_time_s for each in found.scenarios_at(fits)])
+    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
+    gpus = found.space.gpus_of(found.row[fits])
+    cheap = search(scenario, objective="cost", **narrow)
+    for best, worth in ((found, exact), (cheap, exact * gpus)):
+        assert [each.worth(best.objective) for each in best.best] == pytest.approx(sorted(worth)[:3], rel=1e-9)
+        assert best.gap == 0.0
+        assert 3 <= best.confirmed < len(fits) / 4
+
+
+def test_what_is_not_proven_is_bounded(result):
+    """Cut short, a search says by how much a plan that it did not run may be better; and no plan is."""
+    hasty = search(load_scenario(MAIN), top=1, confirm=1)
+    assert hasty.confirmed == 1
+    best = result.best[0].answer.step_time_s
+    assert 0.0 <= 1 - best / hasty.best[0].answer.step_time_s <= hasty.gap
+    assert ("no other can be better" in " ".join(hasty.assumptions)) == (hasty.gap == 0.0)

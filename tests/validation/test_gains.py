@@ -33,10 +33,9 @@ def test_the_zero_bubble_papers_table():
     assert len(rows) >= 39
     assert {row.schedule for row in rows} == {"1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v"}
     errors = np.abs([row.error for row in rows])
-    assert errors.mean() < 0.045
-    assert errors.max() < 0.10
-    # Across nodes two chunks a rank, with twice the sends, are predicted as a small loss where they gained a little.
-    assert out_of_order(rows) <= 5
+    assert errors.mean() < 0.065
+    assert errors.max() < 0.11
+    assert out_of_order(rows) == 0
 
 
 def test_the_report_names_every_claim_and_row():

@@ -6,70 +6,96 @@ from collections.abc import Sequence
 from math import exp
 from typing import Any
 
-import numpy as np
-
+from validation.runs.biases import biases
 from validation.runs.score import Scored
-from validation.runs.sweeps import GOAL, SweepScore, biases, plan_words, sweeps_of
+from validation.runs.sweep_summary import SweepSummary, summaries_of
+from validation.runs.sweeps import FEWEST, GOAL, SweepScore, members_of, plan_of, plan_words, sweeps_of
 
 
-def print_sweeps(out: Any, scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Print the sweeps; plain data of each."""
+def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
+    """Print the sweeps; plain data of each and of each source."""
     from sim.table import Table
 
     sweeps = sweeps_of(scored)
     if not sweeps:
         out.print("no sweep of three layouts or more\n")
-        return []
+        return {"sweeps": [], "sweep_summaries": []}
     for source in dict.fromkeys(each.source for each in sweeps):
         out.print(f"{short_name(source)}")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("sweep", overflow="fold", min_width=20)
-        for heading in ("runs", "tau", "regret"):
+        table.add_column("sweep", overflow="fold")
+        for heading in ("plans", "tau", "regret"):
             table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("picked", overflow="fold")
-        table.add_column("fastest measured (we find it slower by)", overflow="fold")
+        for heading in ("picked", "fastest"):
+            table.add_column(heading, overflow="fold")
+        table.add_column("ours", justify="right", no_wrap=True)
         for each in (one for one in sweeps if one.source == source):
-            slower = f"{each.believed_loss:.1%}"
-            fastest = f"{plan_words(each.fastest, each.differ)} ({slower})"
+            same = each.regret == 0
             table.add_row(
                 each.name,
-                f"{each.count}",
-                _tau(each.tau),
+                f"{len(each.layouts)}",
+                _number(each.tau),
                 f"{each.regret:.1%}",
-                plan_words(each.picked, each.differ),
-                "the same" if each.regret == 0 else fastest,
+                plan_words(each.picked.plan, each.differ),
+                "the same" if same else plan_words(each.fastest.plan, each.differ),
+                "" if same else f"{each.believed_loss:+.1%}",
             )
         out.print(table)
         out.print()
-    out.print(_by_source(sweeps))
+    summaries = summaries_of(sweeps)
+    out.print(_by_source(summaries))
+    too_few = sum(2 <= len({plan_of(item) for item in each}) < FEWEST for each in members_of(scored).values())
     out.print(
-        "regret: how much slower, as measured, the plan we would pick is than the fastest. tau: Kendall's, of measured "
-        f"and predicted step times. within: sweeps of at most {GOAL:.0%} regret.\n"
+        "A sweep keeps model, machine, batch, precision and kernels; its plans differ in layout, schedule, micro-batch "
+        "and recomputation, and one measured several times counts once, by its mean. "
+        f"{too_few} sweeps of two plans are left out. "
+        "regret: how much slower, as measured, the plan we would pick is than the fastest; ours: how much slower we "
+        "take the fastest for. tau: Kendall's, of measured and predicted step times. "
+        f"within: sweeps of at most {GOAL:.0%} regret.\n"
     )
+    _print_chance(out, summaries)
     _print_biases(out, scored, sweeps)
-    return [each.to_dict() for each in sweeps]
+    return {
+        "sweeps": [each.to_dict() for each in sweeps],
+        "sweep_summaries": [each.to_dict() for each in summaries],
+    }
 
 
-def _by_source(sweeps: Sequence[SweepScore]) -> Any:
+def _by_source(summaries: Sequence[SweepSummary]) -> Any:
     from sim.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("source", "sweeps", "runs", "within", "mean regret", "worst", "mean tau"):
-        table.add_column(heading, justify="left" if heading == "source" else "right")
-    for source in (*dict.fromkeys(each.source for each in sweeps), "all"):
-        own = [each for each in sweeps if source in (each.source, "all")]
-        regrets = [each.regret for each in own]
-        taus = [each.tau for each in own if each.tau is not None]
+    table.add_column("source", overflow="fold")
+    for heading in ("sweeps", "runs", "within", "mean", "median", "worst", "tau"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in summaries:
         table.add_row(
-            short_name(source),
-            f"{len(own)}",
-            f"{sum(each.count for each in own):,}",
-            f"{sum(regret <= GOAL for regret in regrets)}",
-            f"{np.mean(regrets):.1%}",
-            f"{max(regrets):.1%}",
-            _tau(float(np.mean(taus)) if taus else None),
+            short_name(each.source),
+            f"{each.sweeps}",
+            f"{each.runs:,}",
+            f"{each.within}",
+            f"{each.mean_regret:.1%}",
+            f"{each.median_regret:.1%}",
+            f"{each.worst_regret:.1%}",
+            _number(each.mean_tau),
         )
     return table
+
+
+def _print_chance(out: Any, summaries: Sequence[SweepSummary]) -> None:
+    """What runs measured more than once say of chance, by source."""
+    for each in summaries:
+        if each.spread is None or each.source == "all":
+            continue
+        oracle = ""
+        if each.oracle_regret is not None:
+            oracle = f"; who knew the truth would be charged a mean regret of {each.oracle_regret:.1%} at least"
+        plural = "s" if each.repeated > 1 else ""
+        out.print(
+            f"{short_name(each.source)}: {each.repeated} plan{plural} measured more than once, "
+            f"a measurement spreads by {each.spread:.2%}{oracle}"
+        )
+    out.print()
 
 
 def _print_biases(out: Any, scored: Sequence[Scored], sweeps: Sequence[SweepScore]) -> None:
@@ -97,5 +123,5 @@ def _slope(found: tuple[float, float, int]) -> str:
     return f"{exp(found[0]) - 1:+.1%} ± {found[1]:.1%}"
 
 
-def _tau(tau: float | None) -> str:
-    return "" if tau is None else f"{tau:.2f}"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

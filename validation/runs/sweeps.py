@@ -1,19 +1,18 @@
-"""Sweeps of layouts: which one we would pick, which was the fastest, how alike the orders are, what misleads us.
+"""Sweeps of layouts: which one we would pick, which was the fastest, how alike the orders are.
 
-A sweep keeps machine, model, batch and precision (`calibration.readers.families.sweep_of`); its runs differ in layout
-and, where the source says so, in kernels.
+A sweep keeps machine, model, batch and precision (`calibration.readers.families.sweep_of`) and the kernels; its runs
+differ in layout, and in what runs beside compute, which may come with a schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, log2
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.specs import ParallelPlan
+from sim.specs import ParallelPlan, StackSpec
 
 if TYPE_CHECKING:
     from validation.runs.score import Scored
@@ -23,42 +22,85 @@ FEWEST = 3
 GOAL = 0.02
 """Regret that a planner can live with: about what repeats of one run differ by."""
 
-AXES: dict[str, Callable[[ParallelPlan], float]] = {
-    "tp": lambda plan: log2(plan.tp),
-    "pp": lambda plan: log2(plan.pp),
-    "micro-batch": lambda plan: log2(plan.microbatch_size),
-    "chunks": lambda plan: log2(plan.num_chunks),
-    "recompute": lambda plan: float(plan.recompute != "none"),
-    "sequence parallel": lambda plan: float(plan.sequence_parallel),
+_KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(("overlap_", "fitted", "name")))
+"""What of a stack is no choice of a planner's."""
+_LABELS = {
+    "microbatch_size": "mbs ",
+    "num_chunks": "chunks ",
+    "schedule": "",
+    "zero_stage": "ZeRO ",
+    "sequence_parallel": "SP ",
 }
-"""Along which a bias is looked for: doublings of numbers, on against off of choices. dp follows from tp and pp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A plan of a sweep, with every run of it: repeats count as one layout that takes their mean."""
+
+    runs: tuple[Scored, ...]
+
+    @property
+    def plan(self) -> ParallelPlan:
+        """The plan."""
+        return plan_of(self.runs[0])
+
+    @property
+    def each_s(self) -> list[float]:
+        """The measurements as step times. [s]"""
+        return [item.run.step_time_s(item.run.choices[0]) for item in self.runs]
+
+    @property
+    def measured_s(self) -> float:
+        """Their mean. [s]"""
+        return float(np.mean(self.each_s))
+
+    @property
+    def predicted_s(self) -> float:
+        """The step time we find. [s]"""
+        return float(np.mean([item.step_time_s or 0.0 for item in self.runs]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "ids": [item.run.id for item in self.runs],
+            "plan": self.plan.model_dump(mode="json"),
+            "measured_s": self.measured_s,
+            "predicted_s": self.predicted_s,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class SweepScore:
     """One sweep.
 
-    count, layouts : runs, and distinct plans among them.
-    tau : Kendall's, of measured and predicted step times; None where either is all ties.
-    regret : how much slower the plan we would pick is than the fastest, as measured.
-    picked, fastest : runs.
-    differ : fields of the plan in which the sweep's runs differ.
+    name : model, GPUs, sequences, and the kernels where sweeps differ in nothing else.
+    tau : Kendall's, of measured and predicted step times of the layouts; None where either is all ties.
+    picked, fastest : the layouts that we find and that were measured to be the fastest.
+    differ : fields of the plan in which the sweep's layouts differ.
     """
 
     name: str
     source: str
-    count: int
-    layouts: int
+    layouts: tuple[Layout, ...]
     tau: float | None
-    regret: float
-    picked: Scored
-    fastest: Scored
+    picked: Layout
+    fastest: Layout
     differ: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Runs."""
+        return sum(len(layout.runs) for layout in self.layouts)
+
+    @property
+    def regret(self) -> float:
+        """How much slower the plan we would pick is than the fastest, as measured."""
+        return self.picked.measured_s / self.fastest.measured_s - 1.0
 
     @property
     def believed_loss(self) -> float:
         """How much slower than the picked plan we take the fastest for."""
-        return (self.fastest.step_time_s or 0.0) / (self.picked.step_time_s or 1.0) - 1.0
+        return self.fastest.predicted_s / self.picked.predicted_s - 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -66,103 +108,90 @@ class SweepScore:
             "sweep": self.name,
             "source": self.source,
             "runs": self.count,
-            "layouts": self.layouts,
+            "layouts": len(self.layouts),
             "tau": self.tau,
             "regret": self.regret,
             "believed_loss": self.believed_loss,
-            "picked": _run(self.picked),
-            "fastest": _run(self.fastest),
+            "picked": self.picked.to_dict(),
+            "fastest": self.fastest.to_dict(),
         }
 
 
 def sweeps_of(items: Sequence[Scored]) -> list[SweepScore]:
     """Every sweep of enough layouts among the runs that were predicted, in their order."""
-    return [score for members in members_of(items).values() if (score := _score(members)) is not None]
+    groups = members_of(items)
+    alike: dict[str, list[StackSpec]] = {}
+    for members in groups.values():
+        alike.setdefault(members[0].run.sweep, []).append(_stack_of(members[0]))
+    scores = (_score(members, alike[members[0].run.sweep]) for members in groups.values())
+    return [score for score in scores if score is not None]
 
 
-def members_of(items: Sequence[Scored]) -> dict[str, list[Scored]]:
+def members_of(items: Sequence[Scored]) -> dict[Any, list[Scored]]:
     """Predicted runs by sweep."""
-    sweeps: dict[str, list[Scored]] = {}
+    sweeps: dict[Any, list[Scored]] = {}
     for item in items:
         if item.error is not None:
-            sweeps.setdefault(item.run.sweep, []).append(item)
+            stack = _stack_of(item)
+            key = item.run.sweep, *(getattr(stack, name) for name in _KERNELS)
+            sweeps.setdefault(key, []).append(item)
     return sweeps
 
 
-def _score(members: list[Scored]) -> SweepScore | None:
+def layouts_of(members: Sequence[Scored]) -> tuple[Layout, ...]:
+    """A sweep's layouts, in their order; runs of one plan that we find equally fast are repeats."""
+    found: dict[Any, list[Scored]] = {}
+    for item in members:
+        found.setdefault((plan_of(item), item.step_time_s), []).append(item)
+    return tuple(Layout(tuple(runs)) for runs in found.values())
+
+
+def _score(members: list[Scored], alike: Sequence[StackSpec]) -> SweepScore | None:
     from scipy.stats import kendalltau
 
-    layouts = {_plan(item) for item in members}
-    if len(layouts) < FEWEST:
+    layouts = layouts_of(members)
+    plans = {layout.plan for layout in layouts}
+    if len(plans) < FEWEST:
         return None
-    measured = np.array([measured_s(item) for item in members])
-    predicted = np.array([item.step_time_s for item in members], dtype=float)
-    tau = float(kendalltau(measured, predicted).statistic)
-    picked = members[int(predicted.argmin())]
-    fastest = members[int(measured.argmin())]
-    regret = float(measured[predicted.argmin()] / measured.min() - 1.0)
+    tau = float(kendalltau([each.measured_s for each in layouts], [each.predicted_s for each in layouts]).statistic)
     first = members[0].run
     return SweepScore(
-        _name(first.choices[0], first.sweep), first.source, len(members), len(layouts), None if np.isnan(tau) else tau,
-        regret, picked, fastest,
-        tuple(name for name in ParallelPlan.model_fields if len({getattr(plan, name) for plan in layouts}) > 1),
-    )  # fmt: skip
+        _name(first.choices[0], first.sweep) + _kernel_words(_stack_of(members[0]), alike),
+        first.source,
+        layouts,
+        None if np.isnan(tau) else tau,
+        min(layouts, key=lambda layout: layout.predicted_s),
+        min(layouts, key=lambda layout: layout.measured_s),
+        tuple(name for name in ParallelPlan.model_fields if len({getattr(plan, name) for plan in plans}) > 1),
+    )
 
 
-def biases(items: Sequence[Scored], least: int = 10) -> dict[str, tuple[float, float, int]]:
-    """By axis: log of predicted over measured step time that a doubling (or switching on) adds, standard error, runs.
-
-    A least-squares fit to all axes at once with a constant of its own for every sweep, so that only what differs
-    within sweeps counts. Positive: we find more of it too slow.
-
-    Parameters
-    ----------
-    least : int
-        Runs that must differ along an axis within their sweeps.
-    """
-    rows: list[np.ndarray] = []
-    errors: list[np.ndarray] = []
-    for members in members_of(items).values():
-        if len({_plan(item) for item in members}) < FEWEST:
-            continue
-        table = np.array([[axis(_plan(item)) for axis in AXES.values()] for item in members])
-        rows.append(table - table.mean(axis=0))
-        own = np.array([log(1.0 + (item.error or 0.0)) for item in members])
-        errors.append(own - own.mean())
-    if not rows:
-        return {}
-    table, error = np.concatenate(rows), np.concatenate(errors)
-    moved = (np.abs(table) > 1e-9).sum(axis=0)
-    used = [index for index in range(len(AXES)) if moved[index] >= least]
-    if not used or len(error) <= len(rows) + len(used):
-        return {}
-    slopes, _, rank, _ = np.linalg.lstsq(table[:, used], error, rcond=None)
-    if rank < len(used):
-        return {}
-    left = error - table[:, used] @ slopes
-    variance = float(left @ left) / (len(error) - len(rows) - len(used))
-    widths = np.sqrt(variance * np.diag(np.linalg.inv(table[:, used].T @ table[:, used])))
-    names = list(AXES)
-    return {
-        names[index]: (float(slope), float(width), int(moved[index]))
-        for index, slope, width in zip(used, slopes, widths, strict=True)
-    }
+def plan_words(plan: ParallelPlan, names: Sequence[str]) -> str:
+    """Some fields of a plan in a few words; those that nothing is said of are as everywhere in the sweep."""
+    return " ".join(f"{_LABELS.get(name, name + ' ')}{getattr(plan, name)}" for name in names)
 
 
-def measured_s(item: Scored) -> float:
-    """The measurement as a step time. [s]"""
-    return item.run.step_time_s(item.run.choices[0])
-
-
-def plan_words(item: Scored, names: Sequence[str]) -> str:
-    """Some fields of a run's layout in a few words; those that nothing is said of are as everywhere in the sweep."""
-    plan = _plan(item)
-    labels = {"microbatch_size": "mbs ", "num_chunks": "chunks ", "schedule": "", "zero_stage": "ZeRO "}
-    return " ".join(f"{labels.get(name, name + ' ')}{getattr(plan, name)}" for name in names)
-
-
-def _plan(item: Scored) -> ParallelPlan:
+def plan_of(item: Scored) -> ParallelPlan:
+    """A run's layout."""
     return item.run.choices[0].plan
+
+
+def _stack_of(item: Scored) -> StackSpec:
+    return item.run.choices[0].stack
+
+
+def _kernel_words(stack: StackSpec, alike: Sequence[StackSpec]) -> str:
+    """In which kernels a sweep differs from others of the same model, machine and batch."""
+    differ = [name for name in _KERNELS if len({getattr(each, name) for each in alike}) > 1]
+    words = []
+    if {"attention", "flash_version", "fused_softmax"} & set(differ):
+        core = "fused softmax" if stack.fused_softmax else "plain softmax"
+        words.append(f"flash {stack.flash_version}" if stack.attention == "flash" else core)
+    if "elementwise_rate" in differ:
+        words.append("eager" if stack.elementwise_rate < 1 else "compiled")
+    elif "fused_norm" in differ:
+        words.append("norm in one kernel" if stack.fused_norm else "norm step by step")
+    return "".join(f", {each}" for each in words)
 
 
 def _name(scenario: Any, sweep: str) -> str:
@@ -170,12 +199,3 @@ def _name(scenario: Any, sweep: str) -> str:
     _, gpu, gpus, model, length, batch, *_ = (*sweep.split(" | "), *[""] * 6)
     size = batch or str(scenario.training.global_batch_size)
     return f"{model or scenario.model.name}, {gpus} {gpu.split('-')[0]}, batch {size} × {length}"
-
-
-def _run(item: Scored) -> dict[str, Any]:
-    return {
-        "id": item.run.id,
-        "plan": _plan(item).model_dump(mode="json"),
-        "measured_s": measured_s(item),
-        "predicted_s": item.step_time_s,
-    }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
+from sim.report.search import columns_for
 from sim.report.text import heading, shown_ranks
 from sim.search import SearchResult
 from sim.units import show, show_count, show_time
@@ -135,14 +136,10 @@ class PlanRow(NamedTuple):
 
 def plan_table(result: SearchResult) -> tuple[list[str], list[str], list[PlanRow]]:
     """(what all the best plans share, headings of what they differ in, rows)."""
-    columns = {
-        "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "num_chunks": "chunks", "microbatch_size": "micro-batch",
-        "schedule": "schedule", "recompute": "recompute", "sequence_parallel": "seq. par.", "zero_stage": "ZeRO",
-    }  # fmt: skip
+    columns = columns_for(result.space.scenario.model)
     plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
     differ = [name for name in columns if len({str(plan[name]) for plan in plans}) > 1]
     shared = [f"{columns[name]} {_word(plans[0][name])}" for name in columns if name not in differ]
-    shared += [f"ep {plans[0]['ep']}"] if result.space.scenario.model.num_experts else []
     first = result.best[0].worth(result.objective)
     rows = [
         PlanRow(

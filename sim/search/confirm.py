@@ -1,0 +1,113 @@
+"""Plans run on the exact engine, best price first, until no other can be better.
+
+A price is a lower bound of what the exact engine finds (`sim.engines.closed_form`), so once a plan's exact time is
+below the price of the next, no plan that was not run can be faster: the best is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.estimate import estimate
+from sim.search.result import Candidate, SearchResult, gap_of
+
+Array = np.ndarray
+
+SAME = 1e-9
+"""How far an exact time may be below its price by rounding, as a share."""
+_AT_ONCE = 8
+"""Plans looked up in the table at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Plans that the exact engine has run.
+
+    best : of them, in order.
+    runs : how many.
+    bound : what the objective makes smallest, of the best-priced plan that was not run; None: all were.
+    """
+
+    best: tuple[Candidate, ...]
+    runs: int
+    bound: float | None
+
+    def gap(self, result: SearchResult) -> float:
+        """By what share at most a plan that was not run could be better than the best; 0: it is proven."""
+        return gap_of(self.best[0].worth(result.objective), self.bound)
+
+
+def run_best(
+    result: SearchResult,
+    places: Array,
+    top: int,
+    most: int,
+    known: dict[int, Candidate] | None = None,
+    ran: Callable[[Candidate], None] = lambda _: None,
+) -> Confirmed:
+    """Run plans until the best few are proven.
+
+    Parameters
+    ----------
+    places : array
+        Of plans that fit, in the order of their price.
+    top : int
+        How many are to be proven.
+    most : int
+        Plans to run, those of `known` counted too.
+    known : dict, optional
+        Plans run before, by place; those that are run here are added.
+    ran : callable
+        Told of every plan.
+    """
+    known = {} if known is None else known
+    found: list[Candidate] = []
+    for number, (place, priced) in enumerate(_priced(result, places)):
+        worths = sorted(each.worth(result.objective) for each in found)
+        enough = len(found) >= top and worths[top - 1] <= priced.score * (1 + SAME)
+        if enough or number >= most:
+            return Confirmed(_in_order(result, found), number, priced.score)
+        if place not in known:
+            known[place] = priced.run()
+        found.append(known[place])
+        ran(known[place])
+    return Confirmed(_in_order(result, found), len(found), None)
+
+
+def so_far(result: SearchResult, places: Array, ran: list[Candidate]) -> Confirmed:
+    """What is known when `run_best` was interrupted after these."""
+    rest = result.prices.at(places[len(ran) : len(ran) + 1])
+    bound = float(result.score(rest)[0]) if len(places) > len(ran) else None
+    return Confirmed(_in_order(result, ran), len(ran), bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A plan before it is run."""
+
+    result: SearchResult
+    place: int
+    step_time_s: float
+    memory_bytes: float
+    score: float
+
+    def run(self) -> Candidate:
+        scenario = self.result.scenario_at(self.place)
+        return Candidate(scenario, self.step_time_s, self.memory_bytes, estimate(scenario))
+
+
+def _priced(result: SearchResult, places: Array) -> Iterator[tuple[int, _Priced]]:
+    for begin in range(0, len(places), _AT_ONCE):
+        here = places[begin : begin + _AT_ONCE]
+        block = result.prices.at(here)
+        columns = (block.step_time_s, block.memory_bytes, result.score(block))
+        for place, *numbers in zip(here.tolist(), *(column.tolist() for column in columns), strict=True):
+            yield place, _Priced(result, place, *numbers)
+
+
+def _in_order(result: SearchResult, found: list[Candidate]) -> tuple[Candidate, ...]:
+    """By the objective; of equals the one that was priced better."""
+    return tuple(sorted(found, key=lambda each: each.worth(result.objective)))

@@ -1,0 +1,87 @@
+"""Which context-parallel degrees are searched unasked, and that the answer says so."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import InfeasiblePlan
+from sim.search import search, sweep
+from sim.search.layouts import context_degrees
+from sim.specs import build_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+@pytest.mark.parametrize(
+    ("length", "own", "degrees"),
+    [
+        (1024, 1, (1,)),
+        (2048, 1, (1,)),
+        (8192, 1, (1,)),
+        (16383, 1, (1,)),
+        (16384, 1, (1, 2)),
+        (24576, 1, (1, 2)),
+        (131072, 1, (1, 2, 4, 8, 16)),
+        (2048, 4, (1, 4)),
+        (16384, 3, (1, 2, 3)),
+    ],
+)
+def test_pieces_are_not_shorter_than_8192_tokens(length, own, degrees):
+    assert context_degrees(length, own) == degrees
+
+
+def small(length=32768, **plan):
+    return build_scenario(
+        {
+            "model": "llama3-8b",
+            "cluster": "superpod-h100",
+            "plan": {"dp": 8, **plan},
+            "training": {"global_batch_size": 32, "sequence_length": length, "precision": "bf16"},
+            "stack": "megatron-core",
+        }
+    )
+
+
+def searched(result):
+    return sorted(set(result.space.columns.cp.tolist()))
+
+
+def test_a_search_tries_them_and_says_so():
+    result = search(small(), top=1, confirm=2)
+    assert searched(result) == [1, 2, 4]
+    assert "cp 1, 2 or 4: pieces of a sequence have 8,192 tokens or more; --cp searches other degrees" in (
+        result.assumptions
+    )
+    own = search(small(dp=1, cp=8), top=1, confirm=2)
+    assert searched(own) == [1, 2, 4, 8]
+    assert searched(search(small(), context=(1,), top=1, confirm=2)) == [1]
+    assert searched(search(small(length=30720), top=1, confirm=1)) == [1, 2]  # 32,768 tokens would be cut in 4
+    with pytest.raises(InfeasiblePlan, match="context-parallel degree 7: it must divide the sequence"):
+        search(small(), context=(7,))
+
+
+def test_the_command_names_others():
+    words = ["search", str(SCENARIOS / "llama3-405b-16384-h100.yaml"), "--cp", "1,4", "--top", "1", "--json"]
+    run = CliRunner().invoke(app, words)
+    assert run.exit_code == 0, run.output
+    stated = json.loads(run.output)["assumptions"]
+    assert any(each.startswith("cp 1 or 4: pieces of a sequence have 2,048 tokens or more") for each in stated)
+
+
+def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):
+    """Longer sequences are cut in more pieces, wherever the sweep began."""
+    asked = []
+    module = sys.modules["sim.search.sweep"]
+    monkeypatch.setattr(
+        module, "search", lambda *args, **options: asked.append(options["context"]) or search(*args, **options)
+    )
+    swept = sweep(small(length=8192), "training.sequence_length=8192,16384", confirm=1)
+    assert asked == [(1,), (1, 2)]
+    assert all(point.best is not None for point in swept.points)
+    asked.clear()
+    sweep(small(), "plan.cp=1,8", confirm=1)
+    assert asked == [(1, 8)]
