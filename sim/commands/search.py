@@ -119,10 +119,11 @@ def search(
         "objective": objective,
         "overlaps": overlaps,
     }
+    length, experts = (0, 0) if sweep else (given.training.sequence_length, given.model.num_experts)
     if cp is not None:
-        options["context"] = read_degrees(cp, "--cp", None if sweep else given.training.sequence_length)
+        options["context"] = read_degrees(cp, "--cp", length, f"sequence of {length:,} tokens")
     if ep is not None:
-        options["experts"] = read_degrees(ep, "--ep")
+        options["experts"] = read_degrees(ep, "--ep", experts, f"{experts:,} experts")
     if sweep:
         if batch is not None and any(word.startswith(BATCH) for word in sweep):
             raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")

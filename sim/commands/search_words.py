@@ -36,21 +36,20 @@ def read_limit(text: str) -> float:
     return limit
 
 
-def read_degrees(text: str, option: str, length: int | None = None) -> tuple[int, ...]:
-    """Degrees of `1,2,4`, each of which must divide a sequence of so many tokens, if that is given."""
+def read_degrees(text: str, option: str, of: int = 0, what: str = "") -> tuple[int, ...]:
+    """Degrees of `1,2,4`, each of which must divide a number of something, if that is given."""
     try:
         degrees = tuple(sorted({int(each) for each in text.split(",")}))
     except ValueError:
         degrees = (0,)
     if degrees[0] < 1:
         raise SpecError(f"{option} {text!r} must be numbers of one or more with commas between, such as 1,2,4")
-    wrong = [each for each in degrees if length is not None and length % each]
+    wrong = [each for each in degrees if of % each]
     if wrong:
-        assert length is not None
-        able = [each for each in range(1, min(length, 64) + 1) if length % each == 0]
+        able = [each for each in range(1, min(of, 64) + 1) if of % each == 0]
+        more = " …" if of > able[-1] or len(able) > 8 else ""
         raise SpecError(
-            f"{option} {wrong[0]} must divide the sequence of {length:,} tokens; degrees that do: "
-            f"{', '.join(map(str, able[:8]))}{' …' if length > able[-1] or len(able) > 8 else ''}"
+            f"{option} {wrong[0]} must divide the {what}; degrees that do: {', '.join(map(str, able[:8]))}{more}"
         )
     return degrees
 
