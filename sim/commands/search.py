@@ -150,7 +150,7 @@ def search(
         for said in [f"The best plan is in {output}"] * (output is not None) + [f"Drawn: {figure}"] * drawn:
             typer.echo(f"\n{said}")
     if unanswered:
-        typer.secho(f"Interrupted before {unanswered} was answered", err=True, fg="red")
+        typer.secho(f"Interrupted at {unanswered}: it is not answered, nor what comes after it", err=True, fg="red")
     if unanswered or not result.finished:
         raise KeyboardInterrupt
 
@@ -165,7 +165,7 @@ def _answer(
     open_questions = [word for word, on in asked.items() if on]
     if not result.finished:  # who stops a search does not wait for more
         return next(iter(open_questions), None)
-    word = "--why own"
+    word = "the scenario's own plan"
     try:
         if original is not None:
             changed = original.replace(plan=original.plan.replace(**named)) if own and named else original

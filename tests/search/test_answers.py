@@ -354,7 +354,7 @@ def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
     monkeypatch.setattr("sim.search.sensitivity", stop)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
     assert outcome.exit_code == 130
-    for words in ("All of them", "Megatron's rules of thumb", "Interrupted before --sensitivity was answered"):
+    for words in ("All of them", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
         assert words in outcome.output
 
 
