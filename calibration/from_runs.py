@@ -19,6 +19,8 @@ from sim.estimate import Estimate, estimate
 from sim.specs import Profile, Scenario, StackSpec
 
 #: parameter -> (relative prior width, lower bound, upper bound); "stack." of a StackSpec, the rest of a Profile.
+EXACT = "dag"
+"""The engine that answers an estimate if none is named."""
 PRIOR: dict[str, tuple[float, float, float]] = {
     "gemm.max_efficiency": (0.10, 0.30, 1.0),
     "gemm.k_overhead": (0.60, 0.0, 1500.0),
@@ -101,9 +103,16 @@ def with_values(scenario: Scenario, values: dict[str, float]) -> Scenario:
     return scenario.model_copy(update={"stack": stack, "profile": scenario.profile.model_copy(update=sections)})
 
 
-def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
+def predict(run: Run, values: dict[str, float] | None = None, *, exact: bool = True) -> Estimate:
     """The estimate of a run: of its choices the fastest that fits; where none does, with the first change that saves
     memory and so makes one fit, or with the last.
+
+    Parameters
+    ----------
+    values : dict, optional
+        Of a profile and a stack, laid over the run's.
+    exact : bool
+        By the engine that answers `flopcast estimate`; False: by the closed form where there is one, for fits.
 
     Raises
     ------
@@ -116,7 +125,7 @@ def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
             break
         spared = [scenario.replace(plan=scenario.plan.replace(**changes)) for scenario in run.choices]
         best = _fastest(spared, values, run.id)
-    return best
+    return estimate(best.scenario) if exact and best.engine != EXACT else best
 
 
 def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, name: str) -> Estimate:
@@ -126,7 +135,7 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
     for scenario in scenarios:
         changed = with_values(scenario, values) if values else scenario
         try:
-            answer = estimate(changed, fast_engine(changed))
+            answer = estimate(changed, _fast_engine(changed))
         except FlopcastError as error:
             problem = error
             continue
@@ -139,9 +148,9 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
     return best[1]
 
 
-def fast_engine(scenario: Scenario) -> str:
+def _fast_engine(scenario: Scenario) -> str:
     """The closed form where there is one."""
-    return "closed_form" if scenario.plan.schedule in ("gpipe", "1f1b", "interleaved") else "dag"
+    return "closed_form" if scenario.plan.schedule in ("gpipe", "1f1b", "interleaved") else EXACT
 
 
 def fit_runs(
@@ -215,7 +224,7 @@ def _settle(run: Run) -> Run | None:
     None where it cannot be simulated.
     """
     try:
-        return replace(run, choices=(predict(run).scenario,), sparing=())
+        return replace(run, choices=(predict(run, exact=False).scenario,), sparing=())
     except FlopcastError:
         return None
 
@@ -238,7 +247,7 @@ def _errors(runs: Sequence[Run], values: dict[str, float]) -> np.ndarray:
 
 
 def _ratio(run: Run, values: dict[str, float]) -> float:
-    answer = predict(run, values)
+    answer = predict(run, values, exact=False)
     return answer.step_time_s / run.step_time_s(answer.scenario)
 
 
