@@ -35,6 +35,9 @@ UNIT = 1500
 FAST = {"top": 2, "confirm": 2, "plans_per_unit": UNIT}
 
 
+SMALLER = {"top": 1, "confirm": 1, "plans_per_unit": 200}
+
+
 def columns(result):
     return result.category, result.row, result.step_time_s, result.memory_bytes
 
@@ -51,6 +54,16 @@ def scenario():
 @pytest.fixture(scope="module")
 def alone(scenario):
     return search(scenario, **FAST)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load_scenario(SMALL)
+
+
+@pytest.fixture(scope="module")
+def small_alone(small):
+    return search(small, **SMALLER)
 
 
 def test_any_cut_into_units_has_the_same_plans(scenario, alone):
@@ -251,7 +264,7 @@ def test_prices_of_another_version_are_not_mixed(tmp_path, monkeypatch):
         search(small, save=tmp_path / "plans", top=1, confirm=1)
 
 
-def test_a_full_disk_is_told_and_what_is_saved_stays(scenario, alone, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_and_what_is_saved_stays(small, small_alone, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     write, written = parquet.write_table, []
 
@@ -265,24 +278,24 @@ def test_a_full_disk_is_told_and_what_is_saved_stays(scenario, alone, tmp_path, 
     monkeypatch.setattr(parquet, "write_table", full)
     folder = tmp_path / "plans"
     with pytest.raises(FlopcastError, match="No space left on device; 3 parts of the table are in it: make room"):
-        search(scenario, save=folder, **FAST)
+        search(small, save=folder, **SMALLER)
     assert sorted(path.name for path in folder.iterdir()) == [
         "_search.json",
         *(f"part-0000{n}.parquet" for n in range(3)),
     ]
-    assert same(alone, search(scenario, save=folder, **FAST))
+    assert same(small_alone, search(small, save=folder, **SMALLER))
 
 
-def test_searches_that_share_a_folder_make_the_same_table(scenario, alone, tmp_path):
+def test_searches_that_share_a_folder_make_the_same_table(small, small_alone, tmp_path):
     pytest.importorskip("pyarrow")
     others = iter(range(1))
 
     def begin_another(done, size):
         if next(others, None) is not None:  # takes what is half written for a killed search's
             (tmp_path / "plans" / "_unfinished-1-part-00003.parquet").write_bytes(b"half")
-            search(scenario, save=tmp_path / "plans", **FAST)
+            search(small, save=tmp_path / "plans", **SMALLER)
 
-    assert same(alone, search(scenario, save=tmp_path / "plans", progress=begin_another, **FAST))
+    assert same(small_alone, search(small, save=tmp_path / "plans", progress=begin_another, **SMALLER))
     assert not list((tmp_path / "plans").glob("_unfinished*"))
 
 
@@ -298,7 +311,7 @@ def test_a_file_that_another_search_cleared_away_is_written_again(tmp_path):
     assert (tmp_path / "part").read_text() == "whole"
 
 
-def test_no_more_processes_than_work(scenario, alone, monkeypatch):
+def test_no_more_processes_than_work(small, small_alone, monkeypatch):
     asked = []
 
     def note(units, jobs, executor):
@@ -306,8 +319,8 @@ def test_no_more_processes_than_work(scenario, alone, monkeypatch):
         return run_units(units, 1, executor)
 
     monkeypatch.setattr(sys.modules["sim.search.search"], "run_units", note)
-    assert same(alone, search(scenario, jobs=10_000, **FAST))
-    assert asked == [len(list(alone.space.parts(UNIT)))]
+    assert same(small_alone, search(small, jobs=10_000, **SMALLER))
+    assert asked == [len(list(small_alone.space.parts(200)))]
 
 
 def test_folders_that_cannot_be_written_are_told(scenario, tmp_path):
