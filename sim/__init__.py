@@ -4,42 +4,42 @@
 >>> answer = estimate(load_scenario("scenarios/gpt-1t-3072-a100.yaml"))
 >>> answer.total_flop_per_s > 4e17
 True
+
+A name is loaded when it is first asked for, so that what needs few of them, as the command line does, starts at once.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-from sim.engines import ENGINES
-from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
-from sim.estimate import Estimate, estimate
-from sim.schedules import build_order, schedule, schedule_names
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from sim.shown import View, provide
-from sim.simulate import Simulation, simulate
-from sim.specs import (
-    ClusterSpec,
-    GpuSpec,
-    ModelSpec,
-    NodeSpec,
-    ParallelPlan,
-    Profile,
-    Scenario,
-    StackSpec,
-    TrainingSpec,
-    build_scenario,
-    load_scenario,
-    preset_names,
-)
+
+if TYPE_CHECKING:
+    from sim.engines import ENGINES
+    from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
+    from sim.estimate import Estimate, estimate
+    from sim.schedules import build_order, schedule, schedule_names
+    from sim.simulate import Simulation, simulate
+    from sim.specs import (
+        ClusterSpec,
+        GpuSpec,
+        ModelSpec,
+        NodeSpec,
+        ParallelPlan,
+        Profile,
+        Scenario,
+        StackSpec,
+        TrainingSpec,
+        build_scenario,
+        load_scenario,
+        preset_names,
+    )
 
 __version__ = "0.1.0"
-
-
-def _views() -> Mapping[str, View]:
-    """How answers show themselves; loaded when the first one is looked at."""
-    from sim.report.html.notebook import VIEWS
-
-    return VIEWS
-
-
-provide(_views)
 
 __all__ = [
     "ENGINES",
@@ -68,3 +68,40 @@ __all__ = [
     "schedule_names",
     "simulate",
 ]
+
+_HOMES = ("sim.errors", "sim.specs", "sim.schedules", "sim.engines", "sim.estimate", "sim.simulate")
+"""Where the names live, from the lowest floor up: what lies above a name's home is not loaded for it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                globals()[name] = found = getattr(home, name)
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Front(ModuleType):
+    """`estimate` and `simulate` are names of modules too: importing those leaves the functions in their place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Front
+
+
+def _views() -> Mapping[str, View]:
+    """How answers show themselves; loaded when the first one is looked at."""
+    from sim.report.html.notebook import VIEWS
+
+    return VIEWS
+
+
+provide(_views)

@@ -1,10 +1,12 @@
-"""The command line: one verb a question. Exit codes: 0 answered, 2 bad input, 3 the plan does not fit."""
+"""The command line: one verb a question.
+
+Exit codes: 0 answered, 1 the answer cannot be written, 2 bad input, 3 the plan does not fit, 130 interrupted, 141 the
+reader has gone.
+"""
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shutil
 import sys
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.bring import bring
+from sim.commands.ending import run_to_the_end
 from sim.commands.examples import examples
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 from sim.commands.report import report
@@ -23,7 +26,7 @@ from sim.commands.shortest import shortest
 from sim.commands.simulate import simulate
 from sim.commands.topology import topology
 from sim.commands.train import train
-from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
+from sim.errors import SpecError, nearest
 
 NARROW = 60
 """Columns below which help comes without frames, which would cut words off."""
@@ -252,34 +255,18 @@ def _add_commands() -> None:
 
 def main() -> None:
     """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without × or █ gets a question mark, not a traceback
+    code = run_to_the_end(_run)
+    if code:
+        sys.exit(code)
+
+
+def _run() -> None:
     _add_commands()
     narrow: dict[str, Any] = {}
     columns = shutil.get_terminal_size().columns
     if columns < NARROW:
         app.rich_markup_mode, narrow = None, {"terminal_width": columns}
-    try:
-        app(prog_name="flopcast", **narrow)
-    except InfeasiblePlan as error:
-        code = _complain(error, 3)
-    except FlopcastError as error:
-        code = _complain(error, 2)
-    except KeyboardInterrupt:
-        code = _complain("interrupted", 130)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; keep Python from complaining about it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
-    else:
-        return
-    sys.exit(code)
-
-
-def _complain(error: Exception | str, code: int) -> int:
-    typer.secho(f"flopcast: {error}", err=True, fg="red")
-    return code
+    app(prog_name="flopcast", **narrow)
 
 
 if __name__ == "__main__":

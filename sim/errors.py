@@ -10,8 +10,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 
 class FlopcastError(Exception):
     """Any mistake flopcast can explain."""
@@ -53,6 +51,8 @@ def require_positive(**values: Any) -> None:
     SpecError
         Names the first of them and its value.
     """
+    import numpy as np
+
     for name, value in values.items():
         numbers = np.atleast_1d(np.asarray(value, dtype=float))
         wrong = numbers[~((numbers > 0) & np.isfinite(numbers))]
@@ -62,6 +62,8 @@ def require_positive(**values: Any) -> None:
 
 def require_not_negative(**values: Any) -> None:
     """The same for numbers that may be zero."""
+    import numpy as np
+
     for name, value in values.items():
         numbers = np.atleast_1d(np.asarray(value, dtype=float))
         wrong = numbers[~((numbers >= 0) & np.isfinite(numbers))]

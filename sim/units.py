@@ -7,6 +7,7 @@ Letters follow the field: B is a byte, b or bit a bit, k M G T P E are powers of
 from __future__ import annotations
 
 import re
+from math import isfinite
 
 from sim.errors import SpecError, require_positive
 
@@ -88,6 +89,10 @@ def parse(text: str, dimension: str) -> float:
         raise SpecError(f"{text!r} has no unit; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}")
     factor = _factor(unit, dimension)
     if factor is not None:
+        if not isfinite(number * factor):
+            raise SpecError(
+                f"{text!r} is larger than any number; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}"
+            )
         return number * factor
     for other in ("s", *_UNITS):
         if _factor(unit, other) is not None:

@@ -288,12 +288,70 @@ def test_interrupting_is_not_a_traceback(arguments, until_at_work):
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("verb", ["estimate --json", "timeline", "compare-schedules --schedules 1f1b,gpipe"])
+LOADING = """
+import os, signal, sys
+
+last = sys.argv[1]
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == last:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from sim.__main__ import main
+sys.argv = ["flopcast", "search", "scenarios/gpt-1t-3072-a100.yaml"]
+main()
+"""
+"""Interrupted when a module is about to be loaded."""
+
+
+@pytest.mark.parametrize("module", ["sim.cli", "calibration.cli", "numpy"])
+def test_interrupting_while_it_loads_is_one_line(module):
+    command = [sys.executable, "-c", LOADING, module]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "flopcast: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        f"estimate {MAIN} --json | head -c 10",
+        f"timeline {MAIN} | head -n 1",
+        f"compare-schedules {MAIN} --schedules 1f1b,gpipe | head -n 1",
+        "--help | true",
+        "presets list | head -n 1",
+    ],
+)
 def test_a_closed_pipe_is_no_error(verb):
-    command = f"{sys.executable} -m sim.cli {verb.split()[0]} {MAIN} {' '.join(verb.split()[1:])} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m sim {verb} > /dev/null; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.stderr == ""
     assert result.returncode in (0, 141)
+
+
+@pytest.mark.parametrize(
+    ("verb", "says"),
+    [
+        ("--help > /dev/full", "cannot write the answer: No space left on device; make room or write elsewhere"),
+        ("presets list gpus > /dev/full", "cannot write the answer: No space left"),
+        ("--help >&-", "standard output is closed, so nothing can be answered"),
+        ("--help > /dev/full 2> /dev/full", ""),
+    ],
+)
+def test_an_answer_that_cannot_be_written_is_one_line(verb, says):
+    result = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m sim {verb}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", bool(says))
+    assert says in result.stderr
+
+
+def test_errors_may_have_nowhere_to_go():
+    for verb, code in (("presets list gpus > /dev/null", 0), ("presets list nothing > /dev/null", 2)):
+        command = f"{sys.executable} -m sim {verb} 2>&-"
+        assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == code
 
 
 def test_a_step_of_millions_of_actions_is_refused_at_once():

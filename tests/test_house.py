@@ -4,8 +4,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import sim
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,11 +36,33 @@ def test_the_house_is_tidy(module: str, arguments: tuple[str, ...]) -> None:
 def test_importing_sim_is_light() -> None:
     code = (
         "import sys, sim, sim.cli; "
-        "heavy = {'torch', 'pandas', 'matplotlib', 'scipy'} & {name.partition('.')[0] for name in sys.modules}; "
+        "heavy = {'torch', 'pandas', 'matplotlib', 'scipy', 'numpy', 'pydantic'} & "
+        "{name.partition('.')[0] for name in sys.modules}; "
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )
     result = run(sys.executable, "-c", code)
     assert result.returncode == 0, result.stderr
+
+
+def test_names_of_sim_are_loaded_from_their_homes_when_they_are_asked_for() -> None:
+    code = (
+        "import sys, sim; "
+        "from sim import SpecError; "
+        "assert not {'numpy', 'sim.specs'} & {*sys.modules}, 'an error needs no numbers'; "
+        "import sim.estimate, sim.simulate; "  # modules of the same names as functions
+        "from sim import estimate, simulate; "
+        "assert estimate is sys.modules['sim.estimate'].estimate; "
+        "assert simulate is sys.modules['sim.simulate'].simulate"
+    )
+    result = run(sys.executable, "-c", code)
+    assert result.returncode == 0, result.stderr
+    assert set(sim.__all__) <= set(dir(sim))
+    for name in sim.__all__:
+        found = getattr(sim, name)
+        assert not isinstance(found, ModuleType), name
+        assert name == "ENGINES" or (found.__name__, found.__module__.partition(".")[0]) == (name, "sim")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        sim.nothing  # noqa: B018
 
 
 def test_ci_runs_the_readme_test_command() -> None:

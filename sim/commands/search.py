@@ -9,8 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from sim.commands.progress import progress_bar
-from sim.commands.search_words import read_degrees, read_fields, read_range, write_scenario
-from sim.errors import SpecError
+from sim.commands.search_checks import check_files, check_numbers, check_together
+from sim.commands.search_words import read_degrees, read_fields, read_limit, read_range, write_scenario
+from sim.errors import InfeasiblePlan, SpecError
+
+BATCH = "training.global_batch_size"
+TOP = 10
+"""Plans that are shown unless more or fewer are asked for."""
 
 
 def search(
@@ -63,13 +68,13 @@ def search(
     figure: Annotated[
         Path | None, typer.Option(help="Draw --sweep, --sensitivity or --pareto here (.png, .svg).")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many plans to show.")] = 10,
+    top: Annotated[int, typer.Option(help="How many plans to show.")] = TOP,
     why: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
     ] = None,
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that price; as many as pay if not given.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes that price; as many as pay if not given.")] = None,
     save: Annotated[
         Path | None, typer.Option(help="Folder for the table of all plans, in Parquet; an interrupted search goes on.")
     ] = None,
@@ -79,18 +84,32 @@ def search(
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
     from sim.search import schedules_named, search_schedules
     from sim.search import search as run
+    from sim.search.why import check_fields
     from sim.specs import load_scenario
-    from sim.units import parse
 
     if more_fields and not why:
         raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
     schedules = schedules or ("all" if others else None)
-    asked = {"--pareto": pareto, "--sensitivity": sensitivity, "--rules": rules, "--why": bool(why),
-             "--schedules": schedules is not None, "-o": output is not None}  # fmt: skip
-    _check_words(asked, bool(sweep), figure, output)
+    asked = {"--why": bool(why), "--rules": rules, "--sensitivity": sensitivity, "--pareto": pareto}
+    instead = "--fields" if fields else "--sweep" if sweep else None
+    check_together(
+        instead,
+        {**asked, "--schedules": schedules is not None, "-o": output is not None, "--sweep": bool(sweep) and fields},
+        {
+            "--save": save is not None,
+            "--jobs": jobs is not None,
+            "--top": top != TOP,
+            "--figure": fields and figure is not None,
+        },
+    )
+    check_numbers(top=top, jobs=jobs, max_gpus=max_gpus, batch=batch)
+    check_files(
+        {"--sweep": bool(sweep), "--sensitivity": sensitivity, "--pareto": pareto}, None if fields else figure, output
+    )
     if schedules is not None:
         schedules_named(schedules)  # a name that there is not is said at once
     own, named = read_fields((*(why or ()), *(more_fields or ())))
+    check_fields(named)
     given = original = load_scenario(scenario, overrides or (), profile)
     if fields:
         _print_fields(original, as_json)
@@ -106,14 +125,18 @@ def search(
     options: dict[str, Any] = {
         "gpus": None if gpus is None else read_range(gpus),
         "max_gpus": max_gpus,
-        "memory_limit_bytes": None if memory_limit is None else parse(memory_limit, "bytes"),
+        "memory_limit_bytes": None if memory_limit is None else read_limit(memory_limit),
         "objective": objective,
         "overlaps": overlaps,
     }
-    for name, option, degrees in (("context", "--cp", cp), ("experts", "--ep", ep)):
-        if degrees is not None:
-            options[name] = read_degrees(degrees, option)
+    length, experts = (0, 0) if sweep else (given.training.sequence_length, given.model.num_experts)
+    if cp is not None:
+        options["context"] = read_degrees(cp, "--cp", length, f"sequence of {length:,} tokens")
+    if ep is not None:
+        options["experts"] = read_degrees(ep, "--ep", experts, f"{experts:,} experts")
     if sweep:
+        if batch is not None and any(word.startswith(BATCH) for word in sweep):
+            raise SpecError(f"{BATCH} is swept and given at once; leave --batch out")
         _sweep(given, sweep, options, figure, as_json)
         return
     with progress_bar("plans priced") as progress:
@@ -121,66 +144,59 @@ def search(
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
-    answers = _answers(result, None if batch is not None else original, own, named, asked)
-    if output is not None:
-        write_scenario(output, result.best[0].scenario)
-    if figure is not None:
-        _draw(result, answers, figure)
+    answers: dict[str, Any] = {}
+    unanswered = _answer(answers, result, None if batch is not None else original, own, named, asked)
     if as_json:
         from sim.commands.search_json import as_data
 
         typer.echo(json.dumps(as_data(result, named, answers), indent=2, allow_nan=False))
-        return
-    from sim.report.search_answers import print_answers
-    from sim.report.text import console
+    else:
+        from sim.report.search_answers import print_answers
+        from sim.report.text import console
 
-    out = console()
-    print_answers(out, result, named, answers)
+        print_answers(console(), result, named, answers)
+    # What was found is said before anything can go wrong with files.
     if output is not None:
-        out.print(f"\nThe best plan is in {output}")
-    if figure is not None:
-        out.print(f"\nDrawn: {figure}")
+        write_scenario(output, result.best[0].scenario)
+    drawn = figure is not None and _draw(result, answers, figure)
+    if not as_json:
+        for said in [f"The best plan is in {output}"] * (output is not None) + [f"Drawn: {figure}"] * drawn:
+            typer.echo(f"\n{said}")
+    if unanswered:
+        typer.secho(f"Interrupted at {unanswered}: it is not answered, nor what comes after it", err=True, fg="red")
+    if unanswered or not result.finished:
+        raise KeyboardInterrupt
 
 
-def _check_words(asked: dict[str, bool], sweep: bool, figure: Path | None, output: Path | None) -> None:
-    """Refuse what cannot be answered together, or written, before any work is done."""
-    if output is not None and not output.parent.is_dir():
-        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    beside = [word for word, on in asked.items() if on]
-    if sweep and beside:
-        raise SpecError(f"--sweep asks another question than {' and '.join(beside)}; ask them one after the other")
-    if figure is not None:
-        from sim.report.figures import check_paths
-
-        drawn = [word for word in ("--pareto", "--sensitivity") if asked[word]] + ["--sweep"] * sweep
-        if len(drawn) != 1:
-            found = " and ".join(drawn) if drawn else "none of them"
-            raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {found}")
-        check_paths([figure])
-
-
-def _answers(result: Any, original: Any, own: bool, named: dict[str, Any], asked: dict[str, bool]) -> dict[str, Any]:
-    """What was asked beside the best plans, by name."""
+def _answer(
+    found: dict[str, Any], result: Any, original: Any, own: bool, named: dict[str, Any], asked: dict[str, bool]
+) -> str | None:
+    """Add what was asked beside the best plans, by name; the first question that an interrupt left open, if one did."""
     from sim.search import megatron_rules, standing_of, why_not
     from sim.search import sensitivity as cost_of_values
-    from sim.search.why import check_fields
 
-    found: dict[str, Any] = {}
-    if original is not None:
-        check_fields(named)
-        changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
-        found["own"] = standing_of(result, changed, steps=own)
-        found["own_asked"] = own
-    if asked["--why"] and not own:
-        found["why"] = why_not(result, named)
-    if asked["--pareto"]:
-        found["pareto"] = True
-    if asked["--sensitivity"]:
-        with progress_bar("values looked at") as progress:
-            found["sensitivity"] = cost_of_values(result, progress=progress)
-    if asked["--rules"]:
-        found["rules"] = megatron_rules(result)
-    return found
+    open_questions = [word for word, on in asked.items() if on]
+    if not result.finished:  # who stops a search does not wait for more
+        return next(iter(open_questions), None)
+    word = "the scenario's own plan"
+    try:
+        if original is not None:
+            changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
+            found["own"] = standing_of(result, changed, steps=own)
+            found["own_asked"] = own
+        for word in open_questions:
+            if word == "--why" and not own:
+                found["why"] = why_not(result, named)
+            elif word == "--rules":
+                found["rules"] = megatron_rules(result)
+            elif word == "--sensitivity":
+                with progress_bar("values looked at") as progress:
+                    found["sensitivity"] = cost_of_values(result, progress=progress)
+            elif word == "--pareto":
+                found["pareto"] = True
+    except KeyboardInterrupt:
+        return word
+    return None
 
 
 def _sweep(scenario: Any, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
@@ -188,28 +204,35 @@ def _sweep(scenario: Any, words: list[str], options: dict[str, Any], figure: Pat
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
+    if as_json:
+        typer.echo(json.dumps({"sweep": swept.to_dict()}, indent=2, allow_nan=False))
+    else:
+        from sim.report.sweep import sweep_view
+        from sim.report.text import console
+
+        console().print(sweep_view(swept))
     if figure is not None:
         from sim.report.figures import save
 
         save(swept.plot(), [figure])
-    if as_json:
-        typer.echo(json.dumps({"sweep": swept.to_dict()}, indent=2, allow_nan=False))
-        return
-    from sim.report.sweep import sweep_view
-    from sim.report.text import console
-
-    out = console()
-    out.print(sweep_view(swept))
-    if figure is not None:
-        out.print(f"\nDrawn: {figure}")
+        if not as_json:
+            typer.echo(f"\nDrawn: {figure}")
+    if not swept.finished:
+        raise KeyboardInterrupt
+    if all(point.best is None for point in swept.points):
+        raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 
 
-def _draw(result: Any, answers: dict[str, Any], figure: Path) -> None:
+def _draw(result: Any, answers: dict[str, Any], figure: Path) -> bool:
+    """Whether there is something to draw, which is then drawn."""
     from sim.report.figures import save
     from sim.report.search_figures import draw_pareto, draw_sensitivity
 
-    drawn = draw_sensitivity(result, answers["sensitivity"]) if "sensitivity" in answers else draw_pareto(result)
-    save(drawn, [figure])
+    if "sensitivity" in answers:
+        save(draw_sensitivity(result, answers["sensitivity"]), [figure])
+    elif "pareto" in answers:
+        save(draw_pareto(result), [figure])
+    return "sensitivity" in answers or "pareto" in answers
 
 
 def _print_fields(scenario: Any, as_json: bool) -> None:

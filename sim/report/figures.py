@@ -14,6 +14,7 @@ from sim.errors import SpecError
 from sim.report.scene import Scene
 from sim.report.window import Window, choose_window
 from sim.schedules.actions import F
+from sim.units import show_short
 
 ENDINGS = (".png", ".svg")
 PLACES_PER_INCH = 24.0
@@ -85,3 +86,14 @@ def transients(scene: Scene) -> tuple[float, float]:
     np.minimum.at(first, order.stage[backwards], scene.end[backwards])
     np.maximum.at(last, order.stage[forwards], scene.end[forwards])
     return float(first.max()), 0.0 if scene.streams else float(scene.horizon - last.min())
+
+
+def plain_axis(axis: Any) -> None:
+    """A logarithmic axis with numbers as people write them, and not too many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    subs = (1, 2, 5) if high > 8 * low else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: show_short(value) if value >= 1e4 else f"{value:,.4g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.report.figures import new_figure
-from sim.report.search import cell
+from sim.report.figures import new_figure, plain_axis
+from sim.report.labels import place_labels
+from sim.report.search import apart, cell, run_cost
 from sim.report.sensitivity import NAMES
 from sim.search import SearchResult, ValueCost
 from sim.search.among import column, fitting
-from sim.units import show_short
 
 WIDTH = 9.0
 """Inches."""
@@ -28,7 +28,14 @@ CAUSE_COLOURS = {
     "stage_imbalance": "#F0E442",
     "memory_bound": "#8C564B",
     "host_wait": "#332288",
+    "weights": "#0072B2",
+    "gradients": "#E69F00",
+    "optimizer": "#56B4E9",
+    "activations": "#CC79A7",
+    "working": "#009E73",
+    "logits": "#8C564B",
 }
+"""Of seconds by cause, and of memory by purpose; a figure has the one or the other."""
 OTHER_CAUSE, NOTHING = "#999999", "#D55E00"
 TALLEST = 1.0
 """Losses beyond this share are cut off, and say how large they are."""
@@ -36,6 +43,8 @@ CLOUD = 20_000
 """Plans drawn behind a front."""
 DEAREST = 2.0
 """Numbers of GPUs whose fastest plan costs more times the least are named, not drawn."""
+UPRIGHT = 12
+"""Bars of a panel whose labels have room side by side."""
 NAMED = 5
 """Plans of a front that are named."""
 
@@ -58,35 +67,38 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
 
     halo = withStroke(linewidth=2.5, foreground="white")
 
-    shades = [colormaps["viridis"](share) for share in np.linspace(0, 0.9, len(sizes))]
+    shades = [colormaps["viridis"](share) for share in np.linspace(0, 0.8, len(sizes))]
+    ends = []
     for size, shade in zip(sizes.tolist(), shades, strict=True):
         own = front[gpus[front] == size]
         own = own[np.argsort(nbytes[own])]
         left.step(nbytes[own], seconds[own], "o-", where="post", color=shade, lw=1.2, ms=4)
-        if len(sizes) > 1:
-            left.annotate(f"{size:,} GPUs", (nbytes[own[-1]], seconds[own[-1]]), xytext=(0, 3), ha="right",
-                          textcoords="offset points", fontsize=7, path_effects=[halo], zorder=4)  # fmt: skip
+        ends.append((float(nbytes[own[-1]]), float(seconds[own[-1]]), f"{size:,} GPUs"))
     left.axvline(result.memory_limit_bytes / 1e9, color="0.3", lw=1, ls="--")
-    left.text(result.memory_limit_bytes / 1e9, 0.98, "memory of a GPU", transform=left.get_xaxis_transform(),
-              rotation=90, fontsize=8, ha="right", va="top")  # fmt: skip
+    whole = result.memory_limit_bytes == result.space.scenario.cluster.gpu.memory_bytes
+    left.text(result.memory_limit_bytes / 1e9, 0.98, "memory of a GPU" if whole else "memory limit", fontsize=8,
+              transform=left.get_xaxis_transform(), rotation=90, ha="right", va="top")  # fmt: skip
     left.set_ylim(0.9 * seconds[front].min(), 1.5 * seconds[front].max())
     left.set(yscale="log", xlabel="memory of the fullest GPU [GB]", ylabel="step time [s], closed form")
-    _plain(left.yaxis)
+    plain_axis(left.yaxis)
     if len(sizes) == 1:
         _name_plans(left, result, front, nbytes, seconds)
         _cost_axis(left, result, int(sizes[0]))
         left.legend(frameon=False, fontsize=8)
-    else:
-        _costs(panels[1], result, front, sizes, shades)
     figure.suptitle(f"{result.space.scenario.name}: plans that none beats in time, memory, GPUs and cost",
                     x=0.01, ha="left", fontsize=11)  # fmt: skip
+    if len(sizes) > 1:
+        _costs(panels[1], result, front, sizes, shades)
+        place_labels(left, ends, shades, size=7, path_effects=[halo], zorder=4)
     return figure
 
 
 def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarray, shades: Sequence[Any]) -> None:
     """The fastest plan of each size: what the run takes and costs."""
     gpus, seconds = column(result, "num_gpus"), result.step_time_s
-    steps, time_unit, cost_unit = _run(result)
+    steps, cost_unit = run_cost(result.space.scenario)
+    known = result.space.scenario.training.tokens is not None
+    time_unit = "time of the run [days]" if known else "step time [s]"
     times = np.array([seconds[front[gpus[front] == size]].min() * steps for size in sizes])
     costs = times * sizes
     unbeaten = np.array([not ((times <= t) & (costs <= c) & (times + costs < t + c)).any()
@@ -96,12 +108,12 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
         times[order], costs[order], where="post", color="0.6", lw=1, zorder=0, label="none is faster and cheaper"
     )
     shown = costs <= DEAREST * costs.min()
+    labels = []
     for number in np.argsort(times[shown]).tolist():
-        size, time, cost = sizes[shown][number], times[shown][number], costs[shown][number]
+        size, time, cost = sizes[shown][number], float(times[shown][number]), float(costs[shown][number])
         shade = np.array(shades)[shown][number]
         panel.plot(time, cost, "o", color=shade, mfc=shade if unbeaten[shown][number] else "none", ms=6)
-        panel.annotate(f"{size:,}", (time, cost), xytext=(0, -13 if number % 2 else 6), ha="center",
-                       textcoords="offset points", fontsize=7.5)  # fmt: skip
+        labels.append((not unbeaten[shown][number], time, cost, f"{size:,}"))
     low, high = costs[shown].min(), costs[shown].max()
     panel.set_ylim(low * (low / high) ** 0.15 * 0.98, high * (high / low) ** 0.15 * 1.02)
     panel.legend(frameon=False, fontsize=8)
@@ -110,24 +122,17 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
     beyond = f"; beyond {DEAREST:g} times the least: {left_out}" if left_out else ""
     panel.set_title(f"fastest plan of each number of GPUs\n(hollow: beaten in both{beyond})", fontsize=9)
     for axis in (panel.xaxis, panel.yaxis):
-        _plain(axis)
+        plain_axis(axis)
+    place_labels(panel, [(time, cost, words) for _, time, cost, words in sorted(labels)])  # those that none beats first
 
 
 def _cost_axis(panel: Any, result: SearchResult, gpus: int) -> None:
     """Cost beside time, which it follows where the number of GPUs is given."""
-    steps, _, cost_unit = _run(result)
+    steps, cost_unit = run_cost(result.space.scenario)
     factor = steps * gpus
     beside = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
     beside.set_ylabel(f"cost [{cost_unit}]")
-    _plain(beside.yaxis)
-
-
-def _run(result: SearchResult) -> tuple[float, str, str]:
-    """(what a step time is multiplied by, unit of time, unit of cost): of the whole run where its tokens are known."""
-    training = result.space.scenario.training
-    if training.tokens is None:
-        return 1.0, "step time [s]", "GPU-seconds a step"
-    return training.tokens / training.tokens_per_step / 86400, "time of the run [days]", "GPU-days of the run"
+    plain_axis(beside.yaxis)
 
 
 def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.ndarray, seconds: np.ndarray) -> None:
@@ -155,7 +160,7 @@ def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in:
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     used: dict[str, str] = {}
     for panel, axis in zip(panels, axes, strict=False):
-        _bars(panel, [each for each in costs if each.axis == axis], used)
+        _bars(panel, result, [each for each in costs if each.axis == axis], used)
         panel.set_title(NAMES[axis], fontsize=10)
     for panel in panels[len(axes) :]:
         panel.axis("off")
@@ -166,44 +171,34 @@ def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in:
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8, title="most of it",
                   title_fontsize=9)  # fmt: skip
     figure.suptitle(
-        f"{result.space.scenario.name}: what each value costs against the best plan (tp {best.tp}, pp {best.pp}, "
-        f"micro-batch {best.microbatch_size}); ×: none fits",
+        f"{result.space.scenario.name}: what each value loses by {result.objective.replace('_', ' ')} against the best "
+        f"plan (tp {best.tp}, pp {best.pp}, micro-batch {best.microbatch_size}); ×: none fits",
         x=0.01, ha="left", fontsize=11,
     )  # fmt: skip
     return figure
 
 
-def _bars(panel: Any, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
+def _bars(panel: Any, result: SearchResult, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
     losses = [each.loss for each in rows if each.loss is not None]
     top = min(TALLEST, max([0.05, *losses]))
     for place, each in enumerate(rows):
         if each.loss is None:
             panel.plot(place, 0, "x", color=NOTHING, ms=7, mew=2, clip_on=False)
             continue
-        cause = max(each.causes, key=lambda name: each.causes[name]) if each.loss > 0 else ""
+        causes = {} if each.best is None else apart(result, each.best.answer).causes
+        cause = max(causes, key=lambda name: causes[name]) if each.loss > 0 else ""
         colour = CAUSE_COLOURS.get(cause, OTHER_CAUSE)
         if cause:
             used[cause if cause in CAUSE_COLOURS else "another"] = colour
         panel.bar(place, 100 * min(each.loss, top), color=colour, width=0.75)
         label = "best" if each.is_best else f"{100 * each.loss:+.{0 if abs(each.loss) > 0.1 else 1}f}"
         weight = "bold" if each.is_best else "normal"
-        size = 7 if len(rows) < 9 else 5.5
-        height = 100 * max(min(each.loss, top), 0)
-        panel.text(place, height, label, ha="center", va="bottom", fontsize=size, weight=weight)
-    slanted = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if len(rows) >= 9 else {}
-    panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7, **slanted)
-    panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), 115 * top)
-    panel.set_ylabel("loss [%]", fontsize=8)
+        size, turned = (7, 0) if len(rows) < 9 else (5.5, 0) if len(rows) <= UPRIGHT else (5.5, 90)
+        height = 100 * (max(min(each.loss, top), 0) + (0.02 * top if turned else 0))
+        panel.text(place, height, label, ha="center", va="bottom", fontsize=size, weight=weight, rotation=turned)
+    panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7,
+                     rotation=0 if len(rows) < 9 else 60)  # fmt: skip
+    panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), (115 if len(rows) <= UPRIGHT else 130) * top)
+    panel.set_ylabel("more memory [%]" if result.objective == "memory_headroom" else "loss [%]", fontsize=8)
     panel.tick_params(axis="y", labelsize=7)
     panel.spines[["top", "right"]].set_visible(False)
-
-
-def _plain(axis: Any) -> None:
-    """A logarithmic axis with numbers as people write them, and not too many."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axis.get_view_interval()
-    subs = (1, 2, 5) if high > 8 * low else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: show_short(value) if value >= 1e4 else f"{value:,.4g}"))
-    axis.set_minor_formatter(NullFormatter())

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.report.search import cell, largest, plan_line
-from sim.report.standing import ordinal
+from sim.report.search import apart, cell, largest, plan_line
+from sim.report.standing import lost, ordinal
 from sim.search import Rules, SearchResult, ValueCost
 from sim.table import Table
 from sim.units import show_time
@@ -33,7 +33,6 @@ SEEN = 0.003
 
 def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
     """A row a value: the best plan that has it, what it loses and why; what none fits with stands in one line."""
-    best = result.best[0].answer.step_time_s
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("axis", "value", "loss", "step time", "mostly"):
         table.add_column(
@@ -44,12 +43,13 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
         for number, each in enumerate(row for row in rows if row.best is not None):
             assert each.best is not None
             assert each.loss is not None
+            there = apart(result, each.best.answer)
             table.add_row(
                 NAMES[axis] if number == 0 else "",
                 cell(each.value),
                 "best" if each.is_best else f"{each.loss:+.1%}",
                 show_time(each.best.answer.step_time_s),
-                "" if each.is_best else largest(each.causes, SEEN * best, 2),
+                "" if each.is_best else largest(there.causes, SEEN * there.whole, 2, there.unit),
                 style="bold" if each.is_best else None,
             )
         out = [cell(each.value) for each in rows if each.best is None]
@@ -76,11 +76,13 @@ def rules_view(result: SearchResult, rules: Rules) -> Group:
             lines.append(f"With techniques {each.techniques}: nothing that the rules allow fits.")
             continue
         answer = each.best.answer
-        lost = "they are the best" if each.rank == 1 else f"{each.loss:+.1%} against the best"
-        why = largest(each.causes or {}, SEEN * best.step_time_s, 4)
+        loss = "they are the best" if each.rank == 1 else f"{lost(result, answer)} against the best"
+        there = apart(result, answer)
+        why = largest(there.causes, SEEN * there.whole, 4, there.unit)
         lines.append(
-            f"With techniques {each.techniques}, they lead to {plan_line(answer)}: {show_time(answer.step_time_s)}, "
-            f"{lost}, {ordinal(each.rank or 0)} of {result.plans_feasible:,}{f'; because {why}' if why else ''}."
+            f"With techniques {each.techniques}, they lead to {plan_line(answer, best)}: "
+            f"{show_time(answer.step_time_s)}, {loss}, {ordinal(each.rank or 0)} of {result.plans_feasible:,}"
+            f"{f'; because {why}' if why else ''}."
         )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("rule", "it says", "the best plan has", ""):

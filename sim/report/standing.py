@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.report.search import COLUMNS, cell, largest, plan_line, signed
+from sim.report.search import COLUMNS, apart, cell, largest, plan_line, signed
 from sim.search import SearchResult, Standing, Step, Why
 from sim.search.among import loss_of
 from sim.table import Table
@@ -33,9 +33,9 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
         place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
     return Group(
         title,
-        f"The best such plan ({plan_line(why.answer)}) takes {show_time(why.answer.step_time_s)}, "
-        f"{lost(result, why.answer)} against the best{place}.",
-        *_explained(result, why.answer, why.losses, why.steps),
+        f"The best such plan ({plan_line(why.answer, result.best[0].answer)}) takes "
+        f"{show_time(why.answer.step_time_s)}, {lost(result, why.answer)} against the best{place}.",
+        *_explained(result, why.answer, why.steps),
     )
 
 
@@ -44,8 +44,8 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
     lines: list[RenderableType] = [Text(title, style="bold")]
     answer = standing.answer
     lines.append(
-        f"{plan_line(answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against the best"
-        + (f"; not ranked: {standing.ruled_out}" if standing.ruled_out else "")
+        f"{plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against "
+        "the best" + (f"; not ranked: {standing.ruled_out}" if standing.ruled_out else "")
     )
     for each in standing.among:
         best = each.best.answer
@@ -54,7 +54,7 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
         said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
         own = best.scenario.plan == answer.scenario.plan
         lines.append(f"  {rank}{each.of:,} {each.kind}; best of them {'itself' if own else said}")
-    return Group(*lines, *_explained(result, answer, standing.losses, standing.steps))
+    return Group(*lines, *_explained(result, answer, standing.steps))
 
 
 def own_line(result: SearchResult, standing: Standing) -> Text:
@@ -71,17 +71,16 @@ def own_line(result: SearchResult, standing: Standing) -> Text:
     return line
 
 
-def _explained(
-    result: SearchResult, answer: Estimate, losses: Mapping[str, float], steps: Sequence[Step]
-) -> list[RenderableType]:
-    """Step time by cause against the best, and the way there."""
-    best = result.best[0].answer
+def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
+    """What the objective counts, by cause against the best, and the way there."""
+    best, there = result.best[0].answer, apart(result, answer)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for cause, seconds in losses.items():
-        if abs(seconds) >= SEEN * best.step_time_s:
-            table.add_row(cause.replace("_", " "), signed(seconds), f"{seconds / best.step_time_s:+.1%}")
-    what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
-    parts: list[RenderableType] = [f"{what}, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
+    for cause, amount in there.causes.items():
+        if abs(amount) >= SEEN * there.whole:
+            table.add_row(cause.replace("_", " "), signed(amount, there.unit), f"{amount / there.whole:+.1%}")
+    parts: list[RenderableType] = []
+    if table.row_count:
+        parts += [f"{there.what}, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
     if steps:
         parts += [
             "From it to the best, a technique at a time, or those together that only then fit or save; each saves "
@@ -108,9 +107,10 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
 
 
 def differences(one: Estimate, other: Estimate) -> str:
-    """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`."""
+    """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`; and their GPUs, if they do."""
     old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
-    found = [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
+    found = [f"GPUs {one.num_gpus:,} → {other.num_gpus:,}"] if one.num_gpus != other.num_gpus else []
+    found += [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
     return ", ".join(found) or "the same plan"
 
 
@@ -121,9 +121,8 @@ def label(name: str) -> str:
 
 def lost(result: SearchResult, answer: Estimate) -> str:
     """What an answer loses against the best, by the objective."""
-    return f"{loss_of(result, answer):+.1%}" + (
-        "" if result.objective == "step_time" else f" by {result.objective.replace('_', ' ')}"
-    )
+    words = {"step_time": "", "memory_headroom": " of memory"}
+    return f"{loss_of(result, answer):+.1%}{words.get(result.objective, f' by {result.objective}')}"
 
 
 def ordinal(number: int) -> str:

@@ -8,14 +8,18 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.report.search import COLUMNS, HEADINGS, cell, columns_for
+from sim.report.search import COLUMNS, HEADINGS, cell, columns_for, gpus, spent
 from sim.search.among import FIELDS
-from sim.search.axes import Axis
+from sim.search.axes import SIZE, Axis
+from sim.search.sweep import INTERRUPTED
 from sim.search.sweep_result import Point, Sweep
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table
 from sim.units import show, show_time
+
+REASONS, SHOWN = 12, 8
+"""Reasons that are told why points have no plan, and points that are named with each."""
 
 
 def sweep_view(swept: Sweep) -> Group:
@@ -25,6 +29,9 @@ def sweep_view(swept: Sweep) -> Group:
     names = " and ".join(axis.path for axis in swept.axes)
     title.append(f"  {scenario.model.name}, best plan by {swept.objective.replace('_', ' ')} over {names}", "not bold")
     body = _lines(swept) if len(swept.axes) == 1 else _grid(swept)
+    if not swept.finished:
+        found = sum(point.infeasible != INTERRUPTED for point in swept.points)
+        title.append(f"\ninterrupted: only {found:,} of {len(swept.points):,} points were searched", "bold red")
     reasons = _reasons(swept)
     notes = Padding("\n".join(f"• {note}" for note in swept.notes), (0, 0, 0, 2), expand=False)
     return Group(title, "", *body, *reasons, "", Text("Assumptions", style="bold"), notes)
@@ -40,11 +47,14 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     differ = [name for name in names if len({str(getattr(plan, name)) for plan in found}) > 1]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(_folded(axis.path), justify="right", no_wrap=True)
+    counted = next((spent(swept.objective, point.best.answer) for point in swept.points if point.best), None)
+    several = len(sizes) > 1 and axis.path != SIZE
     headings = [
         "step\ntime",
+        *([counted[0]] if counted else []),
         "MFU",
         "memory",
-        *(["GPUs"] if len(sizes) > 1 else []),
+        *(["GPUs"] if several else []),
         *(HEADINGS.get(name, COLUMNS[name]) for name in differ),
     ]
     for heading in headings:
@@ -59,9 +69,10 @@ def _lines(swept: Sweep) -> list[RenderableType]:
         table.add_row(
             axis.show(point.values[0]),
             show_time(answer.step_time_s),
+            *([own[1]] if (own := spent(swept.objective, answer)) else []),
             f"{answer.mfu:.1%}",
             show(answer.largest.total, "B"),
-            *([f"{answer.num_gpus:,}"] if len(sizes) > 1 else []),
+            *([f"{answer.num_gpus:,}"] if several else []),
             *(cell(getattr(plan, name)) if name in changed else Text("·", "dim") for name in differ),
         )
         begun = True
@@ -79,7 +90,7 @@ def _shared(swept: Sweep, plans: Sequence[ParallelPlan], differ: Sequence[str]) 
     columns = columns_for(swept.scenario.model)
     names = [name for name in columns if name not in differ and len({getattr(plan, name) for plan in plans}) == 1]
     words = [f"{columns[name]} {cell(getattr(plans[0], name))}" for name in names]
-    words += [f"{plans[0].num_gpus:,} GPUs"] if len({plan.num_gpus for plan in plans}) == 1 else []
+    words += [gpus(plans[0].num_gpus)] if len({plan.num_gpus for plan in plans}) == 1 else []
     return Text("All of them: ", style="bold") + Text(" · ".join(words), style="not bold")
 
 
@@ -108,7 +119,8 @@ def _grid(swept: Sweep) -> list[RenderableType]:
         legend.add_column(HEADINGS.get(name, COLUMNS[name]), justify="right", no_wrap=True)
     for number, letter in letters.items():
         legend.add_row(letter, *(cell(getattr(plans[number], name)) for name in differ))
-    heads = Text(f"Step time of the best plan; down {down.path}, across {across.path}")
+    by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
+    heads = Text(f"Step time of the best plan{by}; down {down.path}, across {across.path}")
     return [heads, table, "", _shared(swept, list(plans.values()), differ), legend]
 
 
@@ -132,11 +144,17 @@ def _reasons(swept: Sweep) -> list[RenderableType]:
         if point.infeasible is not None:
             values = ", ".join(axis.show(value) for axis, value in zip(swept.axes, point.values, strict=True))
             by_reason.setdefault(point.infeasible, []).append(values)
-    return (
-        ["", *(f"none at {' and at '.join(where)}: {reason}" for reason, where in by_reason.items())]
-        if by_reason
-        else []
-    )
+    if not by_reason:
+        return []
+    said = [f"none at {_some(where)}: {reason}" for reason, where in by_reason.items()]
+    left = len(said) - REASONS
+    return ["", *said[:REASONS], *([f"and {left:,} more reasons at other points (--json has all)"] if left > 0 else [])]
+
+
+def _some(where: Sequence[str]) -> str:
+    """Points where something holds, the first and the last where they are many."""
+    shown = where if len(where) <= SHOWN else [*where[: SHOWN - 1], f"… {where[-1]}"]
+    return " and at ".join(shown)
 
 
 def _folded(path: str) -> str:

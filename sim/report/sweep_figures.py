@@ -6,19 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from sim.report.figures import new_figure
+from sim.report.figures import new_figure, plain_axis
 from sim.report.search import COLUMNS, cell, short_words
 from sim.report.sweep import plan_letters
 from sim.search.among import FIELDS
 from sim.search.axes import GEOMETRIC, Axis
 from sim.search.sweep_result import Sweep
-from sim.units import show_time
+from sim.units import show_time, significant
 
 WIDTH = 9.0
 """Inches."""
 LINE, SECOND, NONE, CHANGED = "#0072B2", "#009E73", "#D55E00", "#F6D9A8"
 """Colours: step time, MFU, where nothing fits, fields of the plan that changed."""
 WINNERS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C564B", "#999999", "#332288")
+FAR_APART = 20.0
+"""Times the least value: values that span more stand on a logarithmic axis."""
+NEAREST = 0.3
+"""Of the mean distance of values: where two are nearer, none stands to scale."""
+ABREAST = 90
+"""Letters that stand side by side below a figure; more are slanted."""
 LABELLED = 12
 """Points of an axis up to which each has its label; cells of a map are written in up to the square of that."""
 
@@ -39,24 +45,34 @@ def _lines(swept: Sweep, width_in: float) -> Any:
     where = _places(axis)
     # A point without a plan breaks the lines.
     answers = [None if point.best is None else point.best.answer for point in swept.points]
-    seconds = [np.nan if answer is None else answer.step_time_s for answer in answers]
-    time.plot(where, seconds, "o-", color=LINE, lw=1.8, ms=5)
+    name, values = _counted(swept)
+    time.plot(where, values, "o-", color=LINE, lw=1.8, ms=5, clip_on=False, zorder=3)
     shares = [np.nan if answer is None else 100 * answer.mfu for answer in answers]
-    mfu.plot(where, shares, "s-", color=SECOND, lw=1.6, ms=4)
-    time.set_ylabel("best step time [s]")
+    mfu.plot(where, shares, "s-", color=SECOND, lw=1.6, ms=4, clip_on=False, zorder=3)
+    time.set_ylabel(name)
     mfu.set_ylabel("MFU [%]")
+    found = values[np.isfinite(values)]
     for panel in (time, mfu):
         panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25, lw=0.6)
+        if not len(found):
+            panel.set_yticks([])
+    if len(found) and found.max() > FAR_APART * found.min():
+        time.set_yscale("log")
+        time.set_ylim(0.7 * found.min(), 1.4 * found.max())
+        plain_axis(time.yaxis)
     none = [where[number] for number, point in enumerate(swept.points) if point.best is None]
     if none:
-        time.plot(none, np.zeros(len(none)), "x", color=NONE, ms=9, mew=2, clip_on=False, label="no plan can be run")
+        time.plot(none, np.zeros(len(none)), "x", color=NONE, ms=9, mew=2, clip_on=False, label="no plan can be run",
+                  transform=time.get_xaxis_transform())  # fmt: skip
         time.legend(frameon=False)
     _strip(fields, swept, differ, where)
     ticks = _some(len(where), LABELLED)
-    fields.set_xticks([where[n] for n in ticks], [axis.show(axis.values[n]) for n in ticks])
-    fields.set_xlabel(axis.path)
+    words = [axis.show(axis.values[n]) for n in ticks]
+    slanted = {"rotation": 25, "ha": "right"} if sum(map(len, words)) > ABREAST else {}
+    fields.set_xticks([where[n] for n in ticks], words, **slanted)
+    fields.set_xlabel(axis.path + ("" if _evenly(axis) or len(where) < 3 else " (not to scale)"))
     scenario = swept.scenario
     figure.suptitle(
         f"{scenario.name}: the best plan by {swept.objective.replace('_', ' ')}, and what of it changes",
@@ -65,54 +81,84 @@ def _lines(swept: Sweep, width_in: float) -> Any:
     return figure
 
 
+def _counted(swept: Sweep) -> tuple[str, np.ndarray]:
+    """What the objective counts, and how much of it at every point; NaN where there is no plan."""
+    answers = [None if point.best is None else point.best.answer for point in swept.points]
+    days = [None if each is None or each.training_time_s is None else each.training_time_s / 86400 for each in answers]
+    known = any(each is not None for each in days)
+    if swept.objective == "memory_headroom":
+        return "memory of the fullest GPU [GB]", _numbers(
+            [None if each is None else each.largest.total / 1e9 for each in answers]
+        )
+    if swept.objective == "days" and known:
+        return "time of the run [days]", _numbers(days)
+    sizes = [each.num_gpus if each is not None and swept.objective == "cost" else 1 for each in answers]
+    if swept.objective == "cost" and known:
+        spent = [None if each is None else each * size for each, size in zip(days, sizes, strict=True)]
+        return "cost [GPU-days of the run]", _numbers(spent)
+    seconds = [None if each is None else each.step_time_s * size for each, size in zip(answers, sizes, strict=True)]
+    return "cost [GPU-seconds a step]" if swept.objective == "cost" else "best step time [s]", _numbers(seconds)
+
+
+def _numbers(values: list[float | None]) -> np.ndarray:
+    return np.array([np.nan if each is None else each for each in values], dtype=float)
+
+
 def _strip(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray) -> None:
     """A row a field of the winning plan that is not the same everywhere, shaded where it changes."""
     gaps = np.diff(where)
-    half = 0.5 * float(gaps.min(initial=1.0))
+    half = 0.5 * float(gaps.min()) if len(gaps) else 0.5
     small = len(where) > LABELLED or half < 0.5 * float(np.ptp(where)) / LABELLED
     for row, name in enumerate(differ):
+        begun = False
         for number, point in enumerate(swept.points):
             if point.best is None:
                 continue
             if name in swept.changes(number):
                 panel.barh(row, 2 * half, left=where[number] - half, height=1.0, color=CHANGED, lw=0)
+            if small and begun and name not in swept.changes(number):
+                continue  # as before it
+            begun = True
             text = cell(getattr(point.best.scenario.plan, name))
             panel.text(where[number], row, text, ha="center", va="center", fontsize=6 if small else 8)
     panel.set_yticks(range(len(differ)), [COLUMNS[name] for name in differ], fontsize=8)
     panel.set_ylim(max(len(differ), 1) - 0.5, -0.5)
-    panel.set_xlim(where[0] - half, where[-1] + half)
+    edge = max(half, 0.04 * float(np.ptp(where)))
+    panel.set_xlim(where[0] - edge, where[-1] + edge)
     panel.tick_params(axis="y", length=0)
     panel.spines[["top", "right", "left"]].set_visible(False)
     if not differ:
         panel.set_yticks([])
-        panel.text(0.5, 0.5, "one plan wins everywhere", transform=panel.transAxes, ha="center", va="center")
+        found = any(point.best is not None for point in swept.points)
+        words = "one plan wins everywhere" if found else "no plan can be run anywhere"
+        panel.text(0.5, 0.5, words, transform=panel.transAxes, ha="center", va="center")
 
 
 def _map(swept: Sweep, width_in: float) -> Any:
     down, across = swept.axes
     shape = (len(down.values), len(across.values))
-    seconds = np.array([np.nan if p.best is None else p.best.answer.step_time_s for p in swept.points]).reshape(shape)
     winners = np.array([-1 if w is None else w for w in swept.winners()]).reshape(shape)
     letters = plan_letters(swept)
     plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = [name for name in FIELDS if len({str(getattr(plan, name)) for plan in plans.values()}) > 1]
+    differ = [name for name in FIELDS if len({str(getattr(plan, name)) for plan in plans.values()}) > 1] or FIELDS
     shown = list(letters.items())[:24]
     figure = new_figure(width_in * 1.25, 3.4 + 0.25 * shape[0] + 0.085 * len(shown))
     heights = [2.6 + 0.25 * shape[0], 0.085 * len(shown) + 0.2]
     left, right, legend = figure.subplot_mosaic(
         [["time", "plan"], ["legend", "legend"]], height_ratios=heights
     ).values()
-    _time_map(left, seconds, swept)
+    _value_map(left, swept, shape)
     from matplotlib.colors import ListedColormap
 
     colours = [WINNERS[number % len(WINNERS)] for number in range(max(len(letters), 1))]
     picture = np.ma.masked_less(winners, 0)
     right.imshow(picture, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(colours) - 0.5, alpha=0.55, aspect="auto",
                  origin="lower")  # fmt: skip
-    if winners.size <= LABELLED**2:
-        for (row, column), winner in np.ndenumerate(winners):
-            if winner >= 0:
-                right.text(column, row, letters[int(winner)], ha="center", va="center", fontsize=8)
+    named = np.argwhere(winners >= 0)
+    if winners.size > LABELLED**2:  # one cell of each plan has its letter, amid the others
+        named = np.array([_amid(np.argwhere(winners == number)) for number in letters])
+    for row, column in named.reshape(-1, 2).tolist():
+        right.text(column, row, letters[int(winners[row, column])], ha="center", va="center", fontsize=8)
     right.set_title("which plan it is", fontsize=10)
     for panel in (left, right):
         _ticks(panel, down, across)
@@ -132,24 +178,44 @@ def _map(swept: Sweep, width_in: float) -> Any:
     return figure
 
 
-def _time_map(panel: Any, seconds: np.ndarray, swept: Sweep) -> None:
+def _amid(cells: np.ndarray) -> np.ndarray:
+    """The cell nearest to the middle of some."""
+    nearest: np.ndarray = cells[np.argmin(np.abs(cells - np.median(cells, axis=0)).sum(axis=1))]
+    return nearest
+
+
+def _value_map(panel: Any, swept: Sweep, shape: tuple[int, int]) -> None:
+    """What the objective counts, in colour, and in figures where the cells have room for them."""
     from matplotlib.colors import LogNorm
 
-    finite = seconds[np.isfinite(seconds)]
+    name, values = _counted(swept)
+    finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (1.0, 1.0)
     norm = LogNorm(low, high) if high > 1.001 * low else None
-    panel.imshow(np.ma.masked_invalid(seconds), cmap="viridis_r", norm=norm, aspect="auto", origin="lower")
-    panel.set_title("best step time, and MFU below it", fontsize=10)
-    if seconds.size > LABELLED**2:
+    picture = np.ma.masked_invalid(values.reshape(shape))
+    image = panel.imshow(picture, cmap="viridis_r", norm=norm, aspect="auto", origin="lower")
+    if values.size > LABELLED**2:
+        panel.set_title(name, fontsize=10)
+        if norm is not None:
+            bar = panel.figure.colorbar(image, ax=panel, pad=0.02)
+            plain_axis(bar.ax.yaxis)
         return
+    panel.set_title(f"{name.partition(' [')[0]}, and MFU below it", fontsize=10)
     for number, point in enumerate(swept.points):
         if point.best is None:
             continue
-        row, column = divmod(number, seconds.shape[1])
-        here = seconds[row, column]
+        row, column = divmod(number, shape[1])
+        here = values[number]
         dark = high > low and np.log(here / low) > 0.45 * np.log(high / low)
-        text = f"{show_time(here)}\n{point.best.answer.mfu:.0%}"
+        text = f"{_said(name, here)}\n{point.best.answer.mfu:.0%}"
         panel.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+
+
+def _said(name: str, value: float) -> str:
+    """A value with its unit, in few letters."""
+    if name.endswith("[s]"):
+        return show_time(value)
+    return f"{significant(value)} GB" if name.endswith("[GB]") else significant(value)
 
 
 def _ticks(panel: Any, down: Axis, across: Axis) -> None:
@@ -160,10 +226,21 @@ def _ticks(panel: Any, down: Axis, across: Axis) -> None:
 
 
 def _places(axis: Axis) -> np.ndarray:
-    """Where values stand: by their logarithm where they span much, so that what is spaced by factors is even."""
+    """Where values stand: to scale where each then has room, else one after the other."""
+    return _scaled(axis) if _evenly(axis) else np.arange(len(axis.values), dtype=float)
+
+
+def _scaled(axis: Axis) -> np.ndarray:
+    """By their logarithm where they span much, so that what is spaced by factors is even."""
     values = np.array(axis.values, dtype=float)
     far = values.min() > 0 and values.max() / values.min() > GEOMETRIC
     return np.log2(values) if far else values
+
+
+def _evenly(axis: Axis) -> bool:
+    """Whether values rise, and the nearest two are not much nearer than the others."""
+    gaps = np.diff(_scaled(axis))
+    return not len(gaps) or bool((gaps > 0).all() and gaps.min() >= NEAREST * gaps.mean())
 
 
 def _some(count: int, most: int) -> list[int]:

@@ -12,6 +12,7 @@ from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.search.confirm import run_best
 from sim.search.layouts import LAYOUT
+from sim.search.priced import Priced
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.units import show
@@ -32,12 +33,16 @@ def column(result: SearchResult, name: str) -> Array:
     SpecError
         A field that a search does not vary.
     """
+    return np.concatenate([_column_of(result, block, name) for block in result.blocks()])
+
+
+def _column_of(result: SearchResult, block: Priced, name: str) -> Array:
     if name == "num_gpus" or name == "schedule" or name in NUMBERS:
-        values: Array = getattr(result.space.columns, name)[result.row]
+        values: Array = getattr(result.space.columns, name)[block.row]
         return values
     _check(name)
     choices: Array = np.array([getattr(each, name) for each in result.space.categories])
-    return choices[result.category]  # type: ignore[no-any-return]
+    return choices[block.category]  # type: ignore[no-any-return]
 
 
 def with_fields(result: SearchResult, named: Mapping[str, Any]) -> Array:
@@ -48,11 +53,16 @@ def with_fields(result: SearchResult, named: Mapping[str, Any]) -> Array:
     SpecError
         A field that a search does not vary.
     """
-    match = np.ones(result.plans_priced, bool)
+    return np.concatenate([has_fields(result, block, named) for block in result.blocks()])
+
+
+def has_fields(result: SearchResult, block: Priced, named: Mapping[str, Any]) -> Array:
+    """The same of the plans of a block."""
+    match = np.ones(len(block), bool)
     for name, value in named.items():
         if name == "schedule":
             value = SCHEDULES.index(value) if value in SCHEDULES else -1
-        match &= column(result, name) == value
+        match &= _column_of(result, block, name) == value
     return match
 
 
@@ -77,14 +87,19 @@ def best_among(
     most : int
         How many the exact engine runs at most; fewer where the best is proven before.
     """
-    best = run_best(result, ranking[which[ranking]], 1, most, known).best
+    return best_of(result, ranking[which[ranking]], known, most)
+
+
+def best_of(result: SearchResult, places: Array, known: dict[int, Candidate], most: int = 40) -> Candidate | None:
+    """The same of plans at some places, in the order of their price."""
+    best = run_best(result, places, 1, most, known).best
     return best[0] if best else None
 
 
 def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
     """The search's best plans by their place in the columns."""
-    places = {result.place_of(each.scenario): each for each in result.best}
-    return {place: each for place, each in places.items() if place is not None}
+    places = result.places_of([each.scenario for each in result.best])
+    return {place: each for place, each in zip(places, result.best, strict=True) if place is not None}
 
 
 def rank_among(result: SearchResult, place: int, chosen: Array) -> int:

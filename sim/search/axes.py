@@ -20,6 +20,8 @@ POINTS = {"geometric": 9, "linear": 5}
 """Points of a range that does not say how many."""
 DOUBLINGS = 12
 """Up to so many, a range from one number to its multiple by a power of two is cut into doublings."""
+LARGEST = 1e15
+"""Of pure numbers; no count, rate or share of a scenario is larger."""
 SIZE = "gpus"
 """The axis that is no field: how many GPUs the plan uses."""
 PLAN_NUMBERS = (*NUMBERS, "zero_stage")
@@ -83,6 +85,9 @@ def parse_axis(text: str, scenario: Scenario) -> Axis:
         field = find_field(scenario, path)
         full, unit, whole, path = field.full_path, field.unit, field.whole, field.path
     values, spacing = _values(said, unit, whole, path)
+    least = 0 if path == "plan.zero_stage" else 1
+    if (path == SIZE or path.startswith("plan.")) and min(values) < least:
+        raise SpecError(f"--sweep {path}: {min(values):g} must be {least} or more")
     return Axis(path, full, unit, values, spacing)
 
 
@@ -142,7 +147,10 @@ def _read(text: str, trailing: str, unit: str | None, path: str) -> float:
         return parse(f"{match['number']} {match['unit'] or trailing}", unit)
     if match["unit"] or trailing:
         raise SpecError(f"--sweep {path}: {text.strip()!r} has a unit, but {path} is a pure number")
-    return float(match["number"].replace("_", ""))
+    value = float(match["number"].replace("_", ""))
+    if abs(value) > LARGEST:
+        raise SpecError(f"--sweep {path}: {text.strip()} is larger than any number here, {LARGEST:g}")
+    return value
 
 
 def _distinct(values: list[float], whole: bool, path: str) -> tuple[float, ...]:

@@ -77,6 +77,13 @@ def run_best(
     return Confirmed(_in_order(result, found), len(found), None)
 
 
+def so_far(result: SearchResult, places: Array, ran: list[Candidate]) -> Confirmed:
+    """What is known when `run_best` was interrupted after these."""
+    rest = result.prices.at(places[len(ran) : len(ran) + 1])
+    bound = float(result.score(rest)[0]) if len(places) > len(ran) else None
+    return Confirmed(_in_order(result, ran), len(ran), bound)
+
+
 @dataclass(frozen=True, slots=True)
 class _Priced:
     """A plan before it is run."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 
@@ -54,7 +57,7 @@ def run_units(
     if executor is not None:
         yield from _through(executor, units, 2 * jobs if jobs else AHEAD)
         return
-    pool = ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(jobs, initializer=_depend_on_the_parent)
     try:
         yield from _through(pool, units, 2 * (jobs or 1))
     except BrokenProcessPool:
@@ -66,8 +69,16 @@ def run_units(
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _depend_on_the_parent() -> None:
+    """Leave interrupts to it, and end when it ends, also where it is killed and can tell nobody."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _through(executor: Executor, units: Iterable[tuple[int, Space]], ahead: int) -> Iterator[tuple[int, Space, Answer]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -93,17 +94,28 @@ class InMemory:
 
     def at(self, places: Array) -> Priced:
         """Those at some places."""
-        return pick(self.blocks(), places)
+        return pick(((len(block), partial(_same, block)) for block in self.blocks()), places)
 
 
-def pick(blocks: Iterator[Priced], places: Array) -> Priced:
-    """The plans at some places, in the order asked for, with one block in hand at a time."""
+def _same(block: Priced) -> Priced:
+    return block
+
+
+def pick(blocks: Iterable[tuple[int, Callable[[], Priced]]], places: Array) -> Priced:
+    """The plans at some places, in the order asked for, with one block in hand at a time.
+
+    Parameters
+    ----------
+    blocks : iterable of (how many plans, function that gives them)
+        Those that hold no such place are not asked for.
+    places : array
+    """
     order = np.argsort(places, kind="stable")
     found, begin = [], 0
-    for block in blocks:
-        end = begin + len(block)
+    for size, read in blocks:
+        end = begin + size
         here = places[order][np.searchsorted(places[order], begin) : np.searchsorted(places[order], end)]
         if len(here):
-            found.append(block.take(here - begin))
+            found.append(read().take(here - begin))
         begin = end
     return join(found).take(np.argsort(order, kind="stable"))

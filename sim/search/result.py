@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
 from sim.shown import Shown
 from sim.specs import Scenario
-from sim.units import show_time
+from sim.units import show, show_time
 
 __all__ = ["OBJECTIVES", "Candidate", "ScheduleBest", "SearchResult", "gap_of"]
 
@@ -32,7 +32,8 @@ class SearchResult(Shown):
     prices : of every plan looked at; a *place* counts through them.
     best : by the objective on the exact engine, of the closed form's best.
     plans_priced : plans whose time and memory are known.
-    finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at.
+    finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at, or, where
+        these are all, only `confirmed` run on the exact engine.
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
     confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
@@ -121,7 +122,7 @@ class SearchResult(Shown):
 
         None where the search was interrupted: of plans that were not priced nothing is known.
         """
-        if not self.finished:
+        if self.plans_priced < self.space.num_plans:
             return None
         return gap_of(self.best[0].worth(self.objective), self.bound)
 
@@ -129,7 +130,15 @@ class SearchResult(Shown):
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out."""
         searched, *rest = left_out(self.space, self._proof())
-        return searched, *schedules_stated(self.schedules), *rest
+        stated, gpu = (searched, *schedules_stated(self.schedules), *rest), self.space.scenario.cluster.gpu
+        if self.memory_limit_bytes > gpu.memory_bytes:
+            stated += (
+                f"plans may take {show(self.memory_limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
+                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there",
+            )
+        if self.objective == "days" and self.space.scenario.training.tokens is None:
+            stated += ("training.tokens is not given, so days are ranked by step time",)
+        return stated
 
     def _proof(self) -> str:
         """How sure it is that the best plan is the best."""
@@ -164,7 +173,7 @@ class SearchResult(Shown):
 
     def score(self, block: Priced | None = None) -> Array:
         """What the objective makes smallest, over a block or all places; step times are equal to the nanosecond."""
-        block = block or self._all
+        block = self._all if block is None else block
         if self.objective == "memory_headroom":
             return block.memory_bytes
         seconds: Array = np.round(block.step_time_s, 9)
@@ -205,19 +214,30 @@ class SearchResult(Shown):
 
     def place_of(self, scenario: Scenario) -> int | None:
         """At which place a plan is; None where it was not priced."""
+        return self.places_of([scenario])[0]
+
+    def places_of(self, scenarios: Sequence[Scenario]) -> list[int | None]:
+        """The same of several plans, in one look at all."""
+        wanted = [self._row_of(each) for each in scenarios]
+        found: list[int | None] = [None] * len(wanted)
+        begin = 0
+        for block in self.blocks():
+            for number, one in enumerate(wanted):
+                if one is not None and found[number] is None:
+                    here = np.flatnonzero((block.row == one[0]) & (block.category == one[1]))
+                    found[number] = begin + int(here[0]) if len(here) else None
+            begin += len(block)
+        return found
+
+    def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
+        """Row and category of a plan in the space; None where it is not in it."""
         plan = scenario.plan
         overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
         wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
         row = self.space.row_of(plan)
         if row is None or wanted not in self.space.categories:
             return None
-        category, begin = self.space.categories.index(wanted), 0
-        for block in self.blocks():
-            here = np.flatnonzero((block.row == row) & (block.category == category))
-            if len(here):
-                return begin + int(here[0])
-            begin += len(block)
-        return None
+        return row, self.space.categories.index(wanted)
 
     def to_frame(self) -> Any:
         """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
@@ -261,6 +281,7 @@ class SearchResult(Shown):
                     "priced_step_time_s": each.priced_step_time_s,
                     "difference": each.difference,
                     "memory_bytes": each.answer.largest.total,
+                    "gpu_seconds_per_step": each.answer.step_time_s * each.answer.num_gpus,
                     "mfu": each.answer.mfu,
                     "training_days": None
                     if each.answer.training_time_s is None

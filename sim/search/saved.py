@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sim.errors import SpecError
+from sim.errors import FlopcastError, SpecError
 from sim.search.frame import arrow_table
 from sim.search.note import NOTE, check_note, describe
 from sim.search.priced import Priced, of_unit, pick
@@ -34,11 +36,13 @@ class Saved:
 
     found : number of every unit that is there.
     mark : of the search, in every file.
+    sizes : plans of every unit, there or not.
     """
 
     folder: Path
     mark: str
     found: set[int]
+    sizes: list[int]
 
     @property
     def done(self) -> frozenset[int]:
@@ -50,11 +54,17 @@ class Saved:
         import pyarrow.parquet as pq
 
         table = arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
-        path = _file(self.folder, number)
-        unfinished = _unfinished(path)
         numbers = [name for name in table.column_names if name not in ("step_time_s", "memory_bytes")]
-        pq.write_table(table, unfinished, use_dictionary=numbers, compression="zstd")
-        unfinished.replace(path)
+        try:
+            _put(
+                _file(self.folder, number),
+                lambda path: pq.write_table(table, path, use_dictionary=numbers, compression="zstd"),
+            )
+        except OSError as error:
+            raise FlopcastError(
+                f"--save {self.folder} cannot be written: {_reason(error)}; {len(self.found):,} parts of the table are "
+                "in it: make room, and the same search goes on there, or name another folder"
+            ) from None
         self.found.add(number)
 
     def blocks(self) -> Iterator[Priced]:
@@ -63,7 +73,7 @@ class Saved:
 
     def at(self, places: Array) -> Priced:
         """Those at some places."""
-        return pick(self.blocks(), places)
+        return pick(((self.sizes[number], partial(self.read, number)) for number in sorted(self.found)), places)
 
     def read(self, number: int) -> Priced:
         """Those of a unit."""
@@ -88,19 +98,15 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
     sizes = [part.num_plans for part in space.parts(plans_per_unit)]
     note = describe(space, plans_per_unit, len(sizes))
     mark = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
-    if folder.exists() and not folder.is_dir():
-        raise SpecError(f"--save {folder} is a file; it is left as it is: name a folder for the Parquet files")
-    there = sorted(folder.iterdir()) if folder.exists() else []
-    for path in there:
-        if path.name.startswith(_UNFINISHED):  # by a search that was killed
-            path.unlink()
-    there = [path for path in there if not path.name.startswith(_UNFINISHED)]
+    try:
+        there = _begin(folder, note)
+    except OSError as error:
+        raise SpecError(
+            f"--save {folder} cannot be written: {_reason(error)}; name a folder that is new or empty, where there is "
+            "room and writing is allowed"
+        ) from None
     if not there:
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = _unfinished(folder / NOTE)
-        unfinished.write_text(json.dumps(note, indent=1), encoding="utf-8")
-        unfinished.replace(folder / NOTE)
-        return Saved(folder, mark, set())
+        return Saved(folder, mark, set(), sizes)
     check_note(folder, note)
     found = set()
     numbers = {_file(folder, number): number for number in range(len(sizes))}
@@ -111,20 +117,57 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
             raise SpecError(f"--save {folder} holds {path.name}, which is no part of this search; name another folder")
         _check_file(path, sizes[numbers[path]], mark)
         found.add(numbers[path])
-    saved = Saved(folder, mark, found)
+    saved = Saved(folder, mark, found, sizes)
     if found:
         first = min(found)
         _check_prices(saved, first, next(islice(space.parts(plans_per_unit), first, None)))
     return saved
 
 
+def _begin(folder: Path, note: dict[str, Any]) -> list[Path]:
+    """What is in the folder, rid of what a killed search left unfinished; a note where there is nothing."""
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"--save {folder} is a file; it is left as it is: name a folder for the Parquet files")
+    there = sorted(folder.iterdir()) if folder.exists() else []
+    for path in there:
+        if path.name.startswith(_UNFINISHED):  # by a search that was killed
+            path.unlink(missing_ok=True)
+    there = [path for path in there if not path.name.startswith(_UNFINISHED)]
+    if not there:
+        folder.mkdir(parents=True, exist_ok=True)
+        _put(folder / NOTE, lambda path: path.write_text(json.dumps(note, indent=1), encoding="utf-8"))
+    return there
+
+
+def _put(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file that gets its name when it is whole.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; nothing is left of it.
+    """
+    unfinished = path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
+    for last in (False, False, True):
+        try:
+            write(unfinished)
+            unfinished.replace(path)
+            return
+        except FileNotFoundError:  # another search began in this folder, and took it for one that was killed
+            if last:
+                raise
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _reason(error: OSError) -> str:
+    """Why a file cannot be written; pyarrow says it at length."""
+    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+
+
 def _file(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05}.parquet"
-
-
-def _unfinished(path: Path) -> Path:
-    """What a file is called while it is written."""
-    return path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
 
 
 def _check_file(path: Path, num_plans: int, mark: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
-from sim.search.confirm import run_best
+from sim.search.confirm import run_best, so_far
 from sim.search.layouts import context_degrees, expert_degrees
 from sim.search.pool import processes_for, run_units
 from sim.search.priced import InMemory, Prices, of_unit
@@ -88,7 +88,7 @@ def search(
     Returns
     -------
     SearchResult
-        Of what was priced so far where it is interrupted (KeyboardInterrupt).
+        Of what was priced, or run on the exact engine, so far where it is interrupted (KeyboardInterrupt).
 
     Raises
     ------
@@ -117,11 +117,13 @@ def search(
     context = context or context_degrees(scenario.training.sequence_length, scenario.plan.cp)
     space = build_space(scenario, (fewest, most), context=context, experts=experts, overlaps=overlaps)
     prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
-    there = prices.done
-    restored = done = sum(part.num_plans for number, part in enumerate(space.parts(plans_per_unit)) if number in there)
+    there, sizes = prices.done, [part.num_plans for part in space.parts(plans_per_unit)]
+    restored = done = sum(size for number, size in enumerate(sizes) if number in there)
     # Parts are made as they are priced, and dropped with all they looked up.
     todo = ((number, part) for number, part in enumerate(space.parts(plans_per_unit)) if number not in there)
     processes = processes_for(space.num_plans - done) if jobs is None and executor is None else jobs
+    if processes is not None and executor is None:  # no more of our own than there is work for
+        processes = max(1, min(processes, len(sizes) - len(there)))
     finished = True
     try:
         for number, part, answer in run_units(todo, processes, executor):
@@ -138,8 +140,14 @@ def search(
     places = result.ranking(max(top, confirm) + 1)
     if not len(places):
         raise InfeasiblePlan(_none_fits(result))
-    found = run_best(result, places, top, max(top, confirm))
-    return replace(result, best=found.best[:top], confirmed=found.runs, bound=found.bound)
+    ran: list[Candidate] = []
+    try:
+        found = run_best(result, places, top, max(top, confirm), ran=ran.append)
+    except KeyboardInterrupt:  # those that were run are an answer
+        if not ran:
+            raise
+        found, finished = so_far(result, places, ran), False
+    return replace(result, best=found.best[:top], confirmed=found.runs, bound=found.bound, finished=finished)
 
 
 def _wider_degrees(result: SearchResult, few: int = 4) -> list[int]:

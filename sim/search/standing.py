@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
-from sim.search.among import best_among, causes_apart, confirmed_already, rank_among, with_fields
+from sim.search.among import best_of, causes_apart, confirmed_already
+from sim.search.chosen import choose
 from sim.search.search import Candidate, SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import Step, steps_between
@@ -79,36 +79,33 @@ def standing_of(result: SearchResult, scenario: Scenario, *, steps: bool = True)
     answer = estimate(scenario)
     best = result.best[0].answer
     needed, limit = answer.largest.total, result.memory_limit_bytes
-    reason = None
+    reason, place = None, result.place_of(scenario)
     if needed > limit:
         try:
             answer.require_fit()
             reason = f"it needs {needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that a GPU may use"
         except InfeasiblePlan as error:
             reason = str(error)
-    elif result.place_of(scenario) is None:
+    elif place is None:
         reason = _unsearched(result, scenario)
     comparable = answer.num_gpus == best.num_gpus and answer.step_time_s > best.step_time_s
     walk = steps and needed <= limit and comparable
     walked = steps_between(answer, best, limit) if walk else ()
-    return Standing(reason, answer, _among(result, scenario), causes_apart(result, answer), walked)
+    return Standing(reason, answer, _among(result, scenario, place), causes_apart(result, answer), walked)
 
 
-def _among(result: SearchResult, scenario: Scenario) -> tuple[Among, ...]:
-    place, ranking, known = result.place_of(scenario), result.ranking(), confirmed_already(result)
-    fits = place is not None and result.memory_bytes[place] <= result.memory_limit_bytes
-
-    def rank(chosen: np.ndarray) -> int | None:
-        return rank_among(result, place, chosen) if fits and place is not None else None
-
-    found = [Among("in all", rank(ranking), len(ranking), result.best[0])]
-    for kind, fields in KINDS.items():
-        named: dict[str, Any] = {name: getattr(scenario.plan, name) for name in fields}
-        which = with_fields(result, named)
-        best = best_among(result, which, known, ranking)
+def _among(result: SearchResult, scenario: Scenario, place: int | None) -> tuple[Among, ...]:
+    own = None if place is None else result.prices.at(np.array([place]))
+    fits = own is not None and bool(own.memory_bytes[0] <= result.memory_limit_bytes)
+    score = float(result.score(own)[0]) if fits else -np.inf
+    named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
+    everything, *shares = choose(result, [{}, *named], than=score)
+    known = confirmed_already(result)
+    found = [Among("in all", everything.better + 1 if fits else None, everything.fit, result.best[0])]
+    for kind, share in zip(KINDS, shares, strict=True):
+        best = best_of(result, share.best, known)
         if best is not None:
-            chosen = ranking[which[ranking]]
-            found.append(Among(kind, rank(chosen), len(chosen), best))
+            found.append(Among(kind, share.better + 1 if fits else None, share.fit, best))
     return tuple(found)
 
 

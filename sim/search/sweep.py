@@ -25,6 +25,8 @@ CONFIRM = 200
 """Plans of each point that the exact engine runs at most."""
 DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
 """Axes over degrees that a search is told, and its words for them."""
+INTERRUPTED = "interrupted before it was searched"
+"""In the place of a reason where a point was not looked at."""
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
 
@@ -56,7 +58,8 @@ def sweep(
     Returns
     -------
     Sweep
-        With every point; where no plan can be run the reason stands in its place.
+        With every point; where no plan can be run the reason stands in its place. Interrupted (KeyboardInterrupt), what
+        was searched so far.
 
     Raises
     ------
@@ -72,16 +75,24 @@ def sweep(
         keys.setdefault(tuple(v for index, v in enumerate(values) if index not in fixed), []).append(values)
     points: dict[tuple[float, ...], Point] = {}
     mistakes: list[FlopcastError] = []
-    for group in keys.values():
-        result = _searched(scenario, parsed, group[0], gpus, objective, confirm, options, mistakes)
-        for values in group:
-            points[values] = _point(parsed, values, result, fixed, confirm)
-            if progress is not None:
-                progress(len(points), len(keys) * len(group))
+    finished = True
+    try:
+        for group in keys.values():
+            result = _searched(scenario, parsed, group[0], gpus, objective, confirm, options, mistakes)
+            for values in group:
+                points[values] = _point(parsed, values, result, fixed, confirm)
+                if progress is not None:
+                    progress(len(points), len(keys) * len(group))
+    except KeyboardInterrupt:  # the points that were searched are an answer
+        if all(point.best is None for point in points.values()):
+            raise
+        finished = False
     if len(mistakes) == len(keys):
         raise mistakes[0]
-    ordered = tuple(points[values] for values in product(*(axis.values for axis in parsed)))
-    return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus))
+    ordered = tuple(
+        points.get(values, Point(values, None, INTERRUPTED, 0)) for values in product(*(axis.values for axis in parsed))
+    )
+    return Sweep(scenario, parsed, ordered, objective, _notes(scenario, parsed, ordered, gpus), finished)
 
 
 def _searched(

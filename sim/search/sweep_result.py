@@ -29,13 +29,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The best plan at every point of one or two axes; the last axis changes fastest."""
+    """The best plan at every point of one or two axes; the last axis changes fastest.
+
+    finished : False where it was interrupted; points that were not searched say so.
+    """
 
     scenario: Scenario
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
     objective: str
     notes: tuple[str, ...]
+    finished: bool = True
 
     def winners(self) -> tuple[int | None, ...]:
         """Of every point which plan wins, numbered as they first appear; None where none does."""
@@ -59,6 +63,7 @@ class Sweep:
         return {
             "scenario": self.scenario.name,
             "objective": self.objective,
+            "finished": self.finished,
             "axes": [
                 {"path": each.path, "unit": each.unit, "spacing": each.spacing, "values": list(each.values)}
                 for each in self.axes

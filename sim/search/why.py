@@ -6,21 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.schedules import get_schedule
-from sim.search.among import (
-    FIELDS,
-    best_among,
-    causes_apart,
-    confirmed_already,
-    fitting,
-    none_fits,
-    rank_among,
-    with_fields,
-)
+from sim.search.among import FIELDS, best_of, causes_apart, confirmed_already, none_fits, with_fields
 from sim.search.by_schedule import WithFields
 from sim.search.candidate import ScheduleBest
+from sim.search.chosen import choose
 from sim.search.result import SearchResult
 from sim.search.space import SCHEDULES
 from sim.search.steps import Step, steps_between
@@ -66,17 +60,18 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
         A field that a search does not vary, or a value that it cannot have.
     """
     check_fields(named)
-    which = with_fields(result, named)
-    if not which.any():
+    (there,) = choose(result, [named])
+    if not there.priced:
         return _unpriced(result, named)
-    if not (which & fitting(result)).any():
-        return Why(none_fits(result, which), None, None, {})
-    ranking = result.ranking()
-    found = best_among(result, which, confirmed_already(result), ranking)
+    if not there.fit:
+        return Why(none_fits(result, with_fields(result, named)), None, None, {})
+    found = best_of(result, there.best, confirmed_already(result))
     assert found is not None, "some such plan fits"
     place = result.place_of(found.scenario)
     assert place is not None, "it was priced"
-    return _lost(result, found.answer, rank_among(result, place, ranking))
+    score = float(result.score(result.prices.at(np.array([place])))[0])
+    (everything,) = choose(result, [{}], than=score)
+    return _lost(result, found.answer, everything.better + 1)
 
 
 def check_fields(named: Mapping[str, Any]) -> None:

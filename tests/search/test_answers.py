@@ -1,6 +1,7 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -273,6 +274,100 @@ def test_commands_that_make_no_sense(tmp_path):
         (["--pareto", "--sensitivity", *figure], "draws one of"),
         (["--why", "own", "--batch", "8"], "leave --batch out"),
         (["--why", "plan.tp=4", "plan.tp=8"], "twice"),
+        (["--why", ""], "names no field"),
+        (["--gpus", "0"], "0 must be one or more"),
+        (["--gpus", "8..2"], r"write 2\.\.8"),
+        (["--max-gpus", "0"], "--max-gpus 0 must be one or more"),
+        (["--batch", "-1"], "--batch -1 must be one or more"),
+        (["--memory-limit", "0 GB"], "must be above zero"),
+        (["--memory-limit", "1e400 GB"], "larger than any number"),
+        (["--cp", "1,3"], "--cp 3 must divide the sequence of 2,048 tokens; degrees that do: 1, 2, 4"),
+        (["--sweep", "gpus=8", "--save", "plans", "--top", "3"], "--save and --top would change nothing"),
+        (["--sweep", "gpus=8", "--why", "own"], "another question"),
+        (["--fields", "--pareto"], "another question"),
+        (["--sweep", "training.global_batch_size=4,8", "--batch", "4"], "swept and given"),
+        (["-o", str(tmp_path)], "it is a folder"),
     ):
         with pytest.raises(SpecError, match=says):
             run(*words)
+
+
+def test_a_mistake_in_why_is_told_before_the_search(monkeypatch):
+    monkeypatch.setattr(sys.modules["sim.search.search"], "build_space", lambda *_, **__: pytest.fail("searched"))
+    with pytest.raises(SpecError, match="takes fields of the plan, not 'pt'"):
+        run("--why", "pt=4")
+
+
+def test_what_was_found_is_said_though_a_file_cannot_be_written():
+    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "-o", "/dev/full"])
+    assert "All of them" in outcome.output
+    assert "cannot write /dev/full: No space left on device" in str(outcome.exception)
+
+
+# What each objective counts
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("cost", ["GPU", "days", "Cost by cause, in seconds of the best plan's GPUs", "by cost against the best"]),
+        ("days", ["days", "Step time by cause", "by days against the best"]),
+        ("memory_headroom", ["Memory of the fullest GPU by purpose", "of memory against the best"]),
+    ],
+)
+def test_the_objective_is_what_is_shown(objective, words):
+    tokens = ["--set", "training.tokens=300e9"]
+    shown = run("--gpus", "8..16", "--objective", objective, "--why", "own", "--sensitivity", *tokens)
+    for word in words:
+        assert word in " ".join(shown.split())
+    best = json.loads(run("--gpus", "8..16", "--objective", objective, "--json", *tokens))["best"]
+    counted = {
+        "cost": lambda row: row["gpu_seconds_per_step"],
+        "days": lambda row: row["training_days"],
+        "memory_headroom": lambda row: row["memory_bytes"],
+    }[objective]
+    values = [counted(row) for row in best]
+    assert values == sorted(values)
+    assert best[0]["gpu_seconds_per_step"] == best[0]["step_time_s"] * best[0]["num_gpus"]
+
+
+def test_a_front_shows_what_its_plans_cost():
+    shown = run("--gpus", "8..16", "--pareto")
+    assert "step time, memory, GPUs and cost" in " ".join(shown.split())
+    assert "GPU-seconds" in shown
+
+
+def test_a_plan_of_other_gpus_and_a_limit_beyond_the_gpu_say_so():
+    shown = " ".join(run("--why", "own", "plan.tp=4", "--memory-limit", "200 GB").split())
+    assert "4 GPUs: tp 4" in shown
+    assert "GPUs 4 → 8" in shown
+    assert "one A100-SXM4-80GB has only 85.9 GB" in shown
+
+
+# Interrupted
+
+
+def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.search.sensitivity", stop)
+    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
+    assert outcome.exit_code == 130
+    for words in ("All of them", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
+        assert words in outcome.output
+
+
+def test_interrupted_on_the_exact_engine_the_plans_that_were_run_are_shown(monkeypatch):
+    ran = []
+
+    def stop_at_the_third(scenario, *engine):
+        ran.append(scenario)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return estimate(scenario, *engine)
+
+    monkeypatch.setattr("sim.search.confirm.estimate", stop_at_the_third)
+    outcome = CliRunner().invoke(app, ["search", str(SMALL)])
+    assert outcome.exit_code == 130
+    assert "all plans were priced, but only the best 2 run on the exact engine" in " ".join(outcome.output.split())

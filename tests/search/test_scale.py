@@ -1,5 +1,6 @@
 """Searches on several processes, on a cluster, killed half-way: always the same table."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -18,8 +19,11 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
-from sim.search import Space, build_space, price_all, search
-from sim.search.pool import PLANS_PER_WORKER, processes_for
+from sim.search import SearchResult, Space, build_space, price_all, search
+from sim.search.among import rank_among, with_fields
+from sim.search.chosen import choose
+from sim.search.pool import PLANS_PER_WORKER, processes_for, run_units
+from sim.search.saved import _put
 from sim.search.units import price_unit
 from sim.specs import load_scenario
 
@@ -29,6 +33,9 @@ SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
 UNIT = 1500
 """Plans a unit, so that a small space has some twenty."""
 FAST = {"top": 2, "confirm": 2, "plans_per_unit": UNIT}
+
+
+SMALLER = {"top": 1, "confirm": 1, "plans_per_unit": 200}
 
 
 def columns(result):
@@ -47,6 +54,16 @@ def scenario():
 @pytest.fixture(scope="module")
 def alone(scenario):
     return search(scenario, **FAST)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load_scenario(SMALL)
+
+
+@pytest.fixture(scope="module")
+def small_alone(small):
+    return search(small, **SMALLER)
 
 
 def test_any_cut_into_units_has_the_same_plans(scenario, alone):
@@ -145,7 +162,7 @@ def test_killed_half_way_it_goes_on_to_the_same_table(scenario, alone, tmp_path)
     code = (
         "import time; from sim.search import search; from sim.specs import load_scenario; "
         f"search(load_scenario({str(MAIN)!r}), top=2, confirm=2, plans_per_unit={UNIT}, save={str(folder)!r}, "
-        "progress=lambda done, size: time.sleep(0.05))"
+        "jobs=2, progress=lambda done, size: time.sleep(0.05))"
     )
     killed = subprocess.Popen([sys.executable, "-c", code])
     end = time.monotonic() + 60
@@ -153,8 +170,13 @@ def test_killed_half_way_it_goes_on_to_the_same_table(scenario, alone, tmp_path)
         assert killed.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < end, "it saved nothing"
         time.sleep(0.01)
+    workers = Path(f"/proc/{killed.pid}/task/{killed.pid}/children")
+    left = [Path(f"/proc/{pid}") for pid in workers.read_text().split()] if workers.exists() else []
     killed.send_signal(signal.SIGKILL)
     killed.wait()
+    while any(each.exists() for each in left):  # its processes do not outlive it
+        assert time.monotonic() < end, f"left behind: {left}"
+        time.sleep(0.01)
     (folder / "_unfinished-1-part-00019.parquet").write_bytes(b"PAR1 half a file")
     resumed = search(scenario, save=folder, jobs=2, **FAST)
     assert 3 * UNIT * 0.5 < resumed.plans_restored < resumed.plans_priced == alone.plans_priced
@@ -242,6 +264,72 @@ def test_prices_of_another_version_are_not_mixed(tmp_path, monkeypatch):
         search(small, save=tmp_path / "plans", top=1, confirm=1)
 
 
+def test_a_full_disk_is_told_and_what_is_saved_stays(small, small_alone, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write, written = parquet.write_table, []
+
+    def full(table, path, **options):
+        written.append(path)
+        if len(written) == 4:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "at length")
+        write(table, path, **options)
+
+    monkeypatch.setattr(parquet, "write_table", full)
+    folder = tmp_path / "plans"
+    with pytest.raises(FlopcastError, match="No space left on device; 3 parts of the table are in it: make room"):
+        search(small, save=folder, **SMALLER)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "_search.json",
+        *(f"part-0000{n}.parquet" for n in range(3)),
+    ]
+    assert same(small_alone, search(small, save=folder, **SMALLER))
+
+
+def test_searches_that_share_a_folder_make_the_same_table(small, small_alone, tmp_path):
+    pytest.importorskip("pyarrow")
+    others = iter(range(1))
+
+    def begin_another(done, size):
+        if next(others, None) is not None:  # takes what is half written for a killed search's
+            (tmp_path / "plans" / "_unfinished-1-part-00003.parquet").write_bytes(b"half")
+            search(small, save=tmp_path / "plans", **SMALLER)
+
+    assert same(small_alone, search(small, save=tmp_path / "plans", progress=begin_another, **SMALLER))
+    assert not list((tmp_path / "plans").glob("_unfinished*"))
+
+
+def test_a_file_that_another_search_cleared_away_is_written_again(tmp_path):
+    def write(path):
+        path.write_text("whole")
+        if len(asked) < 2:
+            asked.append(path)
+            path.unlink()
+
+    asked = []
+    _put(tmp_path / "part", write)
+    assert (tmp_path / "part").read_text() == "whole"
+
+
+def test_no_more_processes_than_work(small, small_alone, monkeypatch):
+    asked = []
+
+    def note(units, jobs, executor):
+        asked.append(jobs)
+        return run_units(units, 1, executor)
+
+    monkeypatch.setattr(sys.modules["sim.search.search"], "run_units", note)
+    assert same(small_alone, search(small, jobs=10_000, **SMALLER))
+    assert asked == [len(list(small_alone.space.parts(200)))]
+
+
+def test_folders_that_cannot_be_written_are_told(scenario, tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="Not a directory; name a folder"):
+        search(scenario, save=tmp_path / "file" / "plans", **FAST)
+
+
 def test_command_saves_and_says_so(tmp_path):
     pytest.importorskip("pyarrow")
     words = ["search", str(SMALL), "--json", "--top", "1", "--jobs", "1", "--save", str(tmp_path / "plans")]
@@ -269,3 +357,38 @@ def test_a_space_counts_and_cuts_itself(scenario):
         np.testing.assert_allclose(seconds, whole[some.categories[number]][1], rtol=1e-14)
     rows = np.array([0, 17, len(space.columns) - 1])
     assert np.array_equal(space.gpus_of(rows), space.columns.num_gpus[rows])
+
+
+def test_plans_with_some_fields_are_the_same_in_parts_as_in_whole(scenario, alone, tmp_path):
+    """Counts, ranks and the best few, against the arrays of all plans."""
+    pytest.importorskip("pyarrow")
+    saved = search(scenario, save=tmp_path / "plans", **FAST)
+    ranking = alone.ranking()
+    for named in (
+        {},
+        {"tp": 8},
+        {"recompute": "full", "zero_stage": 1},
+        {"schedule": "interleaved", "pp": 8},
+        {"tp": 7},
+    ):
+        which = with_fields(alone, named)
+        mine = ranking[which[ranking]]
+        place = int(mine[len(mine) // 2]) if len(mine) else 0
+        (part,) = choose(saved, [named], few=5, than=float(alone.score()[place]))
+        assert (part.priced, part.fit) == (np.count_nonzero(which), len(mine))
+        assert np.array_equal(part.best, mine[:5])
+        assert not len(mine) or part.better + 1 == rank_among(alone, place, mine)
+    assert saved.places_of([each.scenario for each in alone.best]) == [
+        alone.place_of(each.scenario) for each in alone.best
+    ]
+    assert "_all" not in vars(saved)
+
+
+def test_what_the_command_always_says_needs_no_plans_in_memory(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(SearchResult, "_all", property(lambda self: pytest.fail("all plans are in memory")))
+    words = ["search", str(SMALL), "--save", str(tmp_path / "plans"), "--why", "plan.tp=4", "--pareto", "--objective"]
+    for objective in ("cost", "memory_headroom"):
+        outcome = CliRunner().invoke(app, [*words, objective])
+        assert outcome.exit_code == 0, outcome.exception
+        assert "The scenario's own plan" in outcome.output

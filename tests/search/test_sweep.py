@@ -1,6 +1,7 @@
 """Sweeps: what an axis says, that a point is a search of the changed scenario, and that better machines are not slower."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.errors import SpecError
+from sim.errors import InfeasiblePlan, SpecError
 from sim.search import parse_axis, search, sweep
 from sim.specs import load_scenario
 
@@ -67,6 +68,10 @@ def test_values_of_pure_numbers(scenario):
         ("plan.recompute=none,full", "--sensitivity shows"),
         ("plan.tpp=1..2", "did you mean 'tp'"),
         ("plan.offloaded_layers=1..2", "does not vary"),
+        ("gpus=0,8", "0 must be 1 or more"),
+        ("plan.tp=-2..2", "-2 must be 1 or more"),
+        ("gpus=1e400", "larger than any number"),
+        (f"{NETWORK}=1e400Gbit/s", "larger than any number"),
     ],
 )
 def test_mistakes_in_an_axis(scenario, text, says):
@@ -154,12 +159,17 @@ def test_figures_show_every_point(scenario):
         assert np.ma.getmaskarray(panel.images[0].get_array()).tolist() == [[False] * 3, [True] * 3]
 
 
-def test_an_interrupt_ends_it(scenario):
+def test_interrupted_it_keeps_the_points_that_were_searched(scenario):
     def stop(done, size):
-        raise KeyboardInterrupt
+        if done == 2:
+            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        sweep(scenario, "gpus=8,16", confirm=1, progress=stop)
+    part, whole = (sweep(scenario, "gpus=8,16,32", confirm=1, progress=each) for each in (stop, None))
+    assert (part.finished, whole.finished) == (False, True)
+    assert [point.infeasible for point in part.points] == [None, None, "interrupted before it was searched"]
+    assert part.points[0].best.scenario.plan == whole.points[0].best.scenario.plan
+    with pytest.raises(KeyboardInterrupt):  # nothing was found that could be told
+        sweep(scenario, "gpus=1,16", confirm=1, memory_limit_bytes=1e9, progress=stop)
 
 
 def test_too_much_is_refused(scenario):
@@ -187,6 +197,12 @@ def test_command(tmp_path):
     assert line.stat().st_size > 5000
     assert grid.read_text().lstrip().startswith("<?xml")
     assert "none" in CliRunner().invoke(app, two).output
+    shown = CliRunner().invoke(app, ["search", str(SMALL), "--sweep", "gpus=8,16", "--objective", "cost"]).output
+    assert "GPU" in shown
+    assert len(re.findall(r"gpus|GPUs", shown.partition("\n\n")[2].partition("\n\n")[0])) == 1  # no column twice
+    nothing = CliRunner().invoke(app, ["search", str(SMALL), "--sweep", "gpus=1", "--memory-limit", "1 GB"])
+    assert "none at 1: none of" in nothing.output
+    assert isinstance(nothing.exception, InfeasiblePlan)
     fields = json.loads(CliRunner().invoke(app, ["search", str(SMALL), "--fields", "--json"]).output)["fields"]
     assert {"gpus", "plan.tp", NETWORK, "profile.gemm.max_efficiency"} <= {field["path"] for field in fields}
     for wrong in (["--pareto"], ["--why", "plan.tp=4"], ["--figure", str(tmp_path / "a.doc")]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from sim.commands.scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
@@ -77,6 +76,8 @@ def goodput(
     svg: Svg = None,
 ) -> None:
     """What failures and checkpoints leave of a cluster, by formula and by simulation; days, energy and cost."""
+    import numpy as np
+
     from sim import reliability as rel
     from sim.report.scaling import goodput_view
 

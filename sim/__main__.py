@@ -1,0 +1,33 @@
+"""Where `flopcast` begins: from here on an interrupt ends it in one line, also while it still loads."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so by a shell's background job
+    if heeded:
+        signal.signal(signal.SIGINT, _leave)
+    from sim.cli import main as run
+
+    try:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        run()
+    except KeyboardInterrupt:  # before or after run's own care
+        _leave()
+
+
+def _leave(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
+    """Nothing is computed yet that could be lost, and modules half loaded would only complain."""
+    os.write(2, b"flopcast: interrupted\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    main()

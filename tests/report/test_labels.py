@@ -1,0 +1,86 @@
+"""Words in figures of a search: none hides another, and axes suit what is on them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim.canvas import new_figure
+from sim.report.labels import place_labels
+from sim.report.search_figures import draw_sensitivity
+from sim.search import search, sensitivity, sweep
+from sim.specs import load_scenario
+
+SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load_scenario(SMALL)
+
+
+def test_labels_hide_neither_each_other_nor_points_and_stay_inside():
+    rng = np.random.default_rng(0)
+    places = rng.uniform(0.0, 1.0, (40, 2))
+    figure = new_figure(5, 4)
+    panel = figure.subplots()
+    panel.set(xlim=(0, 1), ylim=(0, 1))
+    place_labels(panel, [(x, y, f"{number:,} GPUs") for number, (x, y) in enumerate(places.tolist())])
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in panel.texts]
+    assert len(boxes) > 10
+    there = panel.transData.transform(places)
+    for number, box in enumerate(boxes):
+        assert not box.count_overlaps(boxes[:number])
+        assert not box.count_contains(there)
+        assert panel.get_window_extent().count_overlaps([box]) == 1
+    assert panel.texts[0].get_text() == "0 GPUs"  # the first has the first choice
+
+
+def test_values_too_near_to_each_other_stand_one_after_the_other(small):
+    near = sweep(small, "cluster.inter_node_bandwidth=0.001,25,26,800 Gbit/s", confirm=1, gpus=(32, 32)).plot()
+    time, _, fields = near.axes
+    assert time.lines[0].get_xdata() == pytest.approx([0, 1, 2, 3])
+    assert time.get_yscale() == "log"
+    assert fields.get_xlabel().endswith("(not to scale)")
+    even = sweep(small, "cluster.inter_node_bandwidth=25..100 Gbit/s", confirm=1, gpus=(32, 32)).plot()
+    assert not even.axes[2].get_xlabel().endswith("(not to scale)")
+
+
+@pytest.mark.parametrize(
+    ("objective", "counts"),
+    [
+        ("cost", ("cost [GPU-seconds a step]", lambda answer: answer.step_time_s * answer.num_gpus)),
+        ("memory_headroom", ("memory of the fullest GPU [GB]", lambda answer: answer.largest.total / 1e9)),
+        ("days", ("time of the run [days]", lambda answer: answer.training_time_s / 86400)),
+    ],
+)
+def test_a_sweep_draws_what_its_objective_counts(small, objective, counts):
+    if objective == "days":
+        small = small.replace(training=small.training.replace(tokens=3e11))
+    swept = sweep(small, "gpus=8,16", confirm=1, objective=objective)
+    panel, (name, count) = swept.plot().axes[0], counts
+    assert panel.get_ylabel() == name
+    assert panel.lines[0].get_ydata() == pytest.approx([count(point.best.answer) for point in swept.points])
+
+
+def test_a_large_map_has_a_scale_and_a_letter_for_each_plan(small):
+    swept = sweep(
+        small, ["cluster.node.gpu.memory=20..80GB:13", f"plan.tp={','.join(map(str, range(1, 14)))}"], confirm=1
+    )
+    figure = swept.plot()
+    values, plans, *_ = figure.axes
+    assert values.get_title() == "best step time [s]"
+    letters = [text.get_text() for text in plans.texts if text.get_text() != "×"]
+    assert sorted(letters) == sorted(set(letters))
+    assert len(letters) == len({winner for winner in swept.winners() if winner is not None})
+    assert len(figure.axes) == 4  # with the scale
+
+
+def test_where_memory_is_the_objective_bars_are_coloured_by_what_takes_it(small):
+    result = search(small, objective="memory_headroom", top=1, confirm=1)
+    figure = draw_sensitivity(result, sensitivity(result))
+    assert {panel.get_ylabel() for panel in figure.axes if panel.get_title()} == {"more memory [%]"}
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert named & {"activations", "optimizer", "weights", "working"}
+    assert not named & {"recompute", "pipeline bubble", "tensor parallel comm"}
