@@ -57,12 +57,12 @@ def _heading(result: SearchResult) -> Text:
     scenario = result.space.scenario
     title = Text(scenario.name, style="bold")
     now = result.plans_priced - result.plans_restored
-    saved = f"{result.plans_restored:,} read from {result.folder}, " if result.plans_restored else ""
+    saved = f"{result.plans_restored:,} plans read from {result.folder}, " if result.plans_restored else ""
+    took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second)"
+    priced = f"{now:,} plans priced and memory-checked in {took}, " if now else ""
     title.append(f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n", style="not bold")
     title.append(
-        f"{now:,} plans priced and memory-checked in {show_time(result.elapsed_s)} "
-        f"({result.plans_per_s:,.0f} a second), {saved}{result.plans_feasible:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} a GPU; ",
+        f"{priced}{saved}{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU; ",
         style="dim",
     )
     if result.gap == 0.0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.search import COLUMNS, cell
+from sim.report.search import COLUMNS, cell, spent
 from sim.search import ScheduleBest, SearchResult
 from sim.search.among import loss_of
 from sim.search.layouts import LAYOUT
@@ -36,6 +36,9 @@ def schedules_view(result: SearchResult) -> Group:
         parts.append(_table(result, found, differ))
     unproven = [each for each in found if not each.proven]
     if found:
+        short = {"num_chunks": "v: chunks of a rank", "microbatch_size": "mbs: sequences of a micro-batch"}
+        legend = [words for name, words in short.items() if name in differ]
+        parts += [Text("; ".join(legend), style="dim")] if legend else []
         proven = "all" if not unproven else f"{len(found) - len(unproven)} of {len(found)}"
         parts.append(Text(f"Proven best of its schedule: {proven}", style="dim"))
     for each in unproven:
@@ -55,18 +58,26 @@ def schedules_view(result: SearchResult) -> Group:
 def _table(result: SearchResult, found: list[ScheduleBest], differ: list[str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("schedule", no_wrap=True)
-    for heading in ("step\ntime", "to\nbest", "memory"):
+    answers = [each.best.answer for each in found if each.best is not None]
+    counted = [here for here in (spent(result.objective, answer) for answer in answers) if here]
+    amounts = {
+        **(
+            {"GPUs": [f"{each.num_gpus:,}" for each in answers]} if len({each.num_gpus for each in answers}) > 1 else {}
+        ),
+        "step\ntime": [show_time(answer.step_time_s) for answer in answers],
+        **({counted[0][0]: [amount for _, amount in counted]} if counted else {}),
+        "to\nbest": [f"{loss_of(result, answer):+.1%}" for answer in answers],
+        "memory": [show(answer.largest.total, "B") for answer in answers],
+    }
+    for heading in amounts:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("plan", overflow="fold")
-    for each in found:
-        assert each.best is not None
-        answer = each.best.answer
+    for each, answer, *cells in zip(found, answers, *amounts.values(), strict=True):
+        plan = answer.scenario.plan
         table.add_row(
             f"{each.schedule}{'*' if each.asynchronous else ''}",
-            show_time(answer.step_time_s),
-            f"{loss_of(result, answer):+.1%}",
-            show(answer.largest.total, "B"),
-            ", ".join(_said(each.best.scenario.plan, name) for name in differ if _tells(each.best.scenario.plan, name)),
+            *cells,
+            ", ".join(_said(plan, name) for name in differ if _tells(plan, name)),
         )
     return table
 

@@ -12,6 +12,7 @@ from sim.estimate import Estimate
 from sim.report.search import COLUMNS, apart, cell, largest, plan_line, signed
 from sim.search import SearchResult, Standing, Step, Why
 from sim.search.among import loss_of
+from sim.search.space import SCHEDULES
 from sim.table import Table
 from sim.units import show_time
 
@@ -63,7 +64,14 @@ def own_line(result: SearchResult, standing: Standing) -> Text:
     line = Text("The scenario's own plan: ", style="bold")
     if standing.ruled_out:
         return line.append(standing.ruled_out, style="not bold")
-    ranks = [f"{ordinal(each.rank)} of {each.of:,} {each.kind}" for each in standing.among[:2] if each.rank]
+    # Of other schedules only the best plans are known, so that no rank counts theirs.
+    everything = f"of {', '.join(SCHEDULES)}" if result.schedules else "in all"
+    kinds = [everything, *(each.kind for each in standing.among[1:2])]
+    ranks = [
+        f"{ordinal(each.rank)} of {each.of:,} {kind}"
+        for each, kind in zip(standing.among, kinds, strict=False)
+        if each.rank
+    ]
     line.append(
         f"{show_time(answer.step_time_s)}, {lost(result, answer)}; {', '.join(ranks)} (--why own says why)",
         style="not bold",

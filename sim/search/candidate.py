@@ -28,7 +28,10 @@ def gap_of(worth: float, bound: float | None) -> float:
 class Candidate:
     """One plan of a search, confirmed by the exact engine.
 
-    priced_step_time_s : by the closed form, which ranked it. [s]
+    priced_step_time_s : by the closed form, which ranked it; of schedules searched by bounds what its step cannot go
+        below. [s]
+    memory_bytes : as it was ranked; where durations choose the order of a schedule, what no order goes below
+        (`answer.largest.total` is exact). [bytes]
     answer : the exact engine's.
     """
 
@@ -91,10 +94,10 @@ class ScheduleBest:
 def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
     """Which schedules were searched beside those that are priced, and which were not."""
     names = [each.schedule for each in searched]
-    left = [each.name for each in schedules() if each.name not in names and not each.asynchronous]
+    left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
+    more = f"{len(left)} more schedules are there ({', '.join(left)}); --schedules all searches them"
     if not names:
-        others = [name for name in left if name not in SCHEDULES]
-        return [f"{len(others)} more schedules are there ({', '.join(others)}); --schedules all searches them"]
+        return [more]
     proven, rest = ([each.schedule for each in searched if each.proven is sure] for sure in (True, False))
     stated = [f"of {', '.join(rest)} not all plans could be ruled out"] if rest else []
     if proven:
@@ -105,5 +108,5 @@ def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
     if any(each.asynchronous for each in searched):
         stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
     if left:
-        stated.append(f"not searched so: {', '.join(left)}")
+        stated.append(more)
     return stated

@@ -2,12 +2,15 @@
 
 A price is a lower bound of what the exact engine finds (`sim.engines.closed_form`), so once a plan's exact time is
 below the price of the next, no plan that was not run can be faster: the best is proven.
+
+Plans that differ in the ZeRO stage only and come out the same (one replica has nothing to shard) are one: the first is
+run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +31,7 @@ class Confirmed:
 
     best : of them, in order.
     runs : how many.
-    bound : what the objective makes smallest, of the best-priced plan that was not run; None: all were.
+    bound : what the objective makes smallest, a bound for plans that were not run; None: all were.
     """
 
     best: tuple[Candidate, ...]
@@ -53,7 +56,7 @@ def run_best(
     Parameters
     ----------
     places : array
-        Of plans that fit, in the order of their price.
+        Of plans that fit, in the order of their price; where there are more than `most`, at least one more than that.
     top : int
         How many are to be proven.
     most : int
@@ -65,6 +68,7 @@ def run_best(
     """
     known = {} if known is None else known
     found: list[Candidate] = []
+    score = -np.inf
     for number, (place, priced) in enumerate(_priced(result, places)):
         worths = sorted(each.worth(result.objective) for each in found)
         enough = len(found) >= top and worths[top - 1] <= priced.score * (1 + SAME)
@@ -74,7 +78,9 @@ def run_best(
             known[place] = priced.run()
         found.append(known[place])
         ran(known[place])
-    return Confirmed(_in_order(result, found), len(found), None)
+        score = priced.score
+    # More places than may be run end in some that were left out: what lies beyond them is not better than the last.
+    return Confirmed(_in_order(result, found), len(found), score if len(places) > most else None)
 
 
 def so_far(result: SearchResult, places: Array, ran: list[Candidate]) -> Confirmed:
@@ -100,11 +106,17 @@ class _Priced:
 
 
 def _priced(result: SearchResult, places: Array) -> Iterator[tuple[int, _Priced]]:
+    seen = set()
     for begin in range(0, len(places), _AT_ONCE):
         here = places[begin : begin + _AT_ONCE]
         block = result.prices.at(here)
-        columns = (block.step_time_s, block.memory_bytes, result.score(block))
-        for place, *numbers in zip(here.tolist(), *(column.tolist() for column in columns), strict=True):
+        columns = (block.row, block.category, block.step_time_s, block.memory_bytes, result.score(block))
+        for place, row, category, *numbers in zip(here.tolist(), *(each.tolist() for each in columns), strict=True):
+            unsharded = replace(result.space.categories[category], zero_stage=0)
+            same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))
+            if same in seen:
+                continue
+            seen.add(same)
             yield place, _Priced(result, place, *numbers)
 
 

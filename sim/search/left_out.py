@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from sim.search.candidate import Candidate
 from sim.search.layouts import LAYOUT
 from sim.search.space import SCHEDULES, Space
+from sim.units import show, show_time
+
+CLOSE = 0.03
+"""Share of the memory below which the best plan is said to leave little of it free."""
 
 
 def left_out(space: Space, proof: str) -> tuple[str, ...]:
@@ -22,6 +27,21 @@ def left_out(space: Space, proof: str) -> tuple[str, ...]:
     if plan.microbatch_group is not None or plan.sequence_slices > 1:
         stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
     return tuple(stated)
+
+
+def of_the_best(best: Candidate, memory_limit_bytes: float, objective: str) -> tuple[str, ...]:
+    """How near the best plan is to the end of the memory, and how sure its step time."""
+    if objective == "memory_headroom":
+        return ()
+    low, high = best.answer.step_time_interval_s
+    sure = (
+        f"step times are estimates (the best plan's, 90 %: {show_time(low)} to {show_time(high)}): plans a few percent "
+        "apart are worth a trial on the machine"
+    )
+    free = memory_limit_bytes - best.answer.largest.total
+    if free > CLOSE * memory_limit_bytes:
+        return (sure,)
+    return sure, f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
 
 
 def _listed(degrees: list[int]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.search.candidate import OBJECTIVES, Candidate, ScheduleBest, gap_of, schedules_stated
 from sim.search.layouts import LAYOUT
-from sim.search.left_out import left_out
+from sim.search.left_out import left_out, of_the_best
 from sim.search.pareto import pareto_front
 from sim.search.priced import Priced, Prices, join
 from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
@@ -136,6 +136,8 @@ class SearchResult(Shown):
                 f"plans may take {show(self.memory_limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
                 f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there",
             )
+        if self.best:
+            stated += of_the_best(self.best[0], self.memory_limit_bytes, self.objective)
         if self.objective == "days" and self.space.scenario.training.tokens is None:
             stated += ("training.tokens is not given, so days are ranked by step time",)
         return stated

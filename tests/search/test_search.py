@@ -12,6 +12,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.search import search, why_not
 from sim.specs import ParallelPlan, load_scenario
+from sim.units import show, show_time
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
@@ -143,6 +144,9 @@ def test_the_best_is_the_best_of_all_by_the_exact_engine():
     exact = np.array([estimate(each).step_time_s for each in found.scenarios_at(fits)])
     assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
     gpus = found.space.gpus_of(found.row[fits])
+    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in found.scenarios_at(fits)]
+    assert any(unsharded)  # one with ZeRO 0, which is as fast and as lean, stands for them
+    exact = np.where(unsharded, np.inf, exact)
     cheap = search(scenario, objective="cost", **narrow)
     for best, worth in ((found, exact), (cheap, exact * gpus)):
         assert [each.worth(best.objective) for each in best.best] == pytest.approx(sorted(worth)[:3], rel=1e-9)
@@ -157,3 +161,28 @@ def test_what_is_not_proven_is_bounded(result):
     best = result.best[0].answer.step_time_s
     assert 0.0 <= 1 - best / hasty.best[0].answer.step_time_s <= hasty.gap
     assert ("no other can be better" in " ".join(hasty.assumptions)) == (hasty.gap == 0.0)
+
+
+def test_plans_that_nothing_tells_apart_are_shown_once():
+    """One replica has nothing to shard, so that its ZeRO stages are one plan; all of them count in the space."""
+    found = search(load_scenario(SMALL).replace(plan=ParallelPlan(tp=8)), top=5)
+    alone = [each.scenario.plan for each in found.best if each.scenario.plan.dp == 1]
+    assert len({plan.replace(zero_stage=0) for plan in alone}) == len(alone) > 2
+    sharded = found.best[0].scenario.replace(plan=alone[0].replace(zero_stage=3))
+    assert found.rank_of(sharded) is not None
+    short = search(load_scenario(SMALL).replace(plan=ParallelPlan(tp=8)), top=2, confirm=3)
+    assert short.bound is not None  # plans beyond those that were run may be left, however many of these were the same
+
+
+def test_words_beside_the_best_plan_say_how_sure_it_is(result):
+    """The interval of the best step time, and how little memory it leaves; none of it where memory is the aim."""
+    said = " ".join(result.assumptions)
+    best = result.best[0].answer
+    low, high = best.step_time_interval_s
+    assert f"{show_time(low)} to {show_time(high)}" in said
+    assert best.largest.total > 0.97 * result.memory_limit_bytes
+    assert f"leaves {show(result.memory_limit_bytes - best.largest.total, 'B')} of the memory free" in said
+    roomy = search(load_scenario(MAIN), memory_limit_bytes=result.memory_limit_bytes * 10, top=1)
+    assert "of the memory free" not in " ".join(roomy.assumptions)
+    lean = search(load_scenario(MAIN), objective="memory_headroom", top=1)
+    assert "estimates" not in " ".join(lean.assumptions)
