@@ -19,7 +19,8 @@ GEOMETRIC = 4.0
 POINTS = {"geometric": 9, "linear": 5}
 """Points of a range that does not say how many."""
 DOUBLINGS = 12
-"""Up to so many, a range from one number to its multiple by a power of two is cut into doublings."""
+"""Up to so many, a range from one number to its multiple by a power of two is cut into doublings; of whole numbers,
+which layouts and batches must divide, from two on."""
 LARGEST = 1e15
 """Of pure numbers; no count, rate or share of a scenario is larger."""
 SIZE = "gpus"
@@ -67,8 +68,9 @@ def _short(shown: str) -> str:
 def parse_axis(text: str, scenario: Scenario) -> Axis:
     """What is swept: a path of the scenario, `=`, and values with their unit.
 
-    `a..b` is a range: doublings where b is a times a power of two, else 9 equal factors where b is more than four
-    times a, else 5 equal steps; `a..b:N` has N values, `a,b,c` are these. A unit after the last value counts for all.
+    `a..b` is a range. Where b is more than four times a it is cut into doublings if they lead there, else 9 equal
+    factors; where it is less, into 5 equal steps. Whole numbers double from four times a on. `a..b:N` has N values,
+    `a,b,c` are these. A unit after the last value counts for all.
 
     Raises
     ------
@@ -119,8 +121,9 @@ def _values(said: str, unit: str | None, whole: bool, path: str) -> tuple[tuple[
     if count is None:
         count = POINTS["geometric" if geometric else "linear"]
         doublings = log2(last_value / first) if first > 0 else 0.0
-        if geometric and abs(doublings - round(doublings)) < 1e-9 and doublings < DOUBLINGS + 0.5:
-            count = round(doublings) + 1
+        wide = geometric or (whole and doublings > 1.5)
+        if wide and abs(doublings - round(doublings)) < 1e-9 and doublings < DOUBLINGS + 0.5:
+            geometric, count = True, round(doublings) + 1
     values = np.geomspace(first, last_value, count) if geometric else np.linspace(first, last_value, count)
     if whole:
         values = np.unique(values.round())

@@ -44,6 +44,19 @@ def test_values_of_an_axis(scenario, text, values, spacing):
     assert axis.spacing == spacing
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("gpus=256..1024", (256, 512, 1024)),  # equal steps would be 448, 640 and 832 GPUs, which hold no layout
+        ("gpus=512..1024", (512, 640, 768, 896, 1024)),
+        ("plan.zero_stage=0..3", (0, 1, 2, 3)),
+        ("training.global_batch_size=1536..6144:4", (1536, 3072, 4608, 6144)),
+    ],
+)
+def test_whole_numbers_double_where_layouts_must_divide_them(scenario, text, values):
+    assert parse_axis(text, scenario).values == values
+
+
 def test_values_of_pure_numbers(scenario):
     assert parse_axis("cluster.num_nodes=1..64", scenario).values == (1, 2, 4, 8, 16, 32, 64)
     assert parse_axis("cluster.num_nodes=1..3", scenario).values == (1, 2, 3)  # rounded, each once
