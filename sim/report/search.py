@@ -66,7 +66,8 @@ def _heading(result: SearchResult) -> Text:
         style="dim",
     )
     if result.gap == 0.0:
-        title.append(f"{result.confirmed:,} run exactly prove that no other is better", style="dim")
+        proves = "proves" if result.confirmed == 1 else "prove"
+        title.append(f"{result.confirmed:,} run exactly {proves} that no other is better", style="dim")
     else:
         least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
         title.append(f"{result.confirmed:,} run exactly{least}", style="dim")
@@ -242,6 +243,12 @@ def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
     """Some fields of a plan with as few letters as a figure has room for."""
     labels = {"microbatch_size": "mbs ", "num_chunks": "v ", "schedule": ""}
     return ", ".join(f"{labels.get(name, COLUMNS[name] + ' ')}{cell(getattr(plan, name))}" for name in names)
+
+
+def abbreviated(names: Sequence[str]) -> list[str]:
+    """What the letters of `short_words` stand for."""
+    letters = {"num_chunks": "v: chunks of a rank", "microbatch_size": "mbs: sequences of a micro-batch"}
+    return ["; ".join(words for name, words in letters.items() if name in names)] if {*letters} & {*names} else []
 
 
 def plan_line(answer: Estimate, beside: Estimate | None = None) -> str:

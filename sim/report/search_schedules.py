@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.search import COLUMNS, cell, spent
+from sim.report.search import COLUMNS, abbreviated, cell, spent
 from sim.search import ScheduleBest, SearchResult
 from sim.search.among import loss_of
 from sim.search.layouts import LAYOUT
@@ -36,9 +36,7 @@ def schedules_view(result: SearchResult) -> Group:
         parts.append(_table(result, found, differ))
     unproven = [each for each in found if not each.proven]
     if found:
-        short = {"num_chunks": "v: chunks of a rank", "microbatch_size": "mbs: sequences of a micro-batch"}
-        legend = [words for name, words in short.items() if name in differ]
-        parts += [Text("; ".join(legend), style="dim")] if legend else []
+        parts += [Text(line, style="dim") for line in abbreviated(differ)]
         proven = "all" if not unproven else f"{len(found) - len(unproven)} of {len(found)}"
         parts.append(Text(f"Proven best of its schedule: {proven}", style="dim"))
     for each in unproven:

@@ -11,6 +11,7 @@ from rich.text import Text
 from sim.report.search import COLUMNS, HEADINGS, cell, columns_for, gpus, spent
 from sim.search.among import FIELDS
 from sim.search.axes import SIZE, Axis
+from sim.search.candidate import Candidate
 from sim.search.sweep import INTERRUPTED
 from sim.search.sweep_result import Point, Sweep
 from sim.specs import ParallelPlan
@@ -104,7 +105,7 @@ def _grid(swept: Sweep) -> list[RenderableType]:
         table.add_column(across.show(value), justify="right", no_wrap=True)
     for row, value in enumerate(down.values):
         here = range(row * len(across.values), (row + 1) * len(across.values))
-        table.add_row(down.show(value), *(_cell_of(swept.points[n], letters.get(winners[n], "")) for n in here))
+        table.add_row(down.show(value), *(_cell_of(swept, swept.points[n], letters.get(winners[n], "")) for n in here))
     plans = {
         number: point.best.scenario.plan
         for point, number in zip(swept.points, winners, strict=True)
@@ -120,7 +121,8 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     for number, letter in letters.items():
         legend.add_row(letter, *(cell(getattr(plans[number], name)) for name in differ))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
-    heads = Text(f"Step time of the best plan{by}; down {down.path}, across {across.path}")
+    counted = _counted(swept.objective, next(point.best for point in swept.points if point.best is not None))[0]
+    heads = Text(f"{counted} of the best plan{by}; down {down.path}, across {across.path}")
     return [heads, table, "", _shared(swept, list(plans.values()), differ), legend]
 
 
@@ -131,10 +133,19 @@ def plan_letters(swept: Sweep) -> dict[int | None, str]:
     return {n: (alphabet[n // 26 - 1] if n >= 26 else "") + alphabet[n % 26] for n in numbers}
 
 
-def _cell_of(point: Point, letter: str) -> Text:
+def _cell_of(swept: Sweep, point: Point, letter: str) -> Text:
     if point.best is None:
         return Text("none", style="red")
-    return Text(f"{show_time(point.best.answer.step_time_s)} {letter}")
+    return Text(f"{_counted(swept.objective, point.best)[1]} {letter}")
+
+
+def _counted(objective: str, best: Candidate) -> tuple[str, str]:
+    """What an objective makes smallest, and how much of it the best plan of a point takes."""
+    if objective == "memory_headroom":
+        return "Memory", show(best.answer.largest.total, "B")
+    name, amount = spent(objective, best.answer) or ("step time", show_time(best.answer.step_time_s))
+    name = name.replace("\n", " ")
+    return name[0].upper() + name[1:], amount
 
 
 def _reasons(swept: Sweep) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.report.figures import new_figure, plain_axis
-from sim.report.search import COLUMNS, cell, short_words
+from sim.report.search import COLUMNS, abbreviated, cell, short_words
 from sim.report.sweep import plan_letters
 from sim.search.among import FIELDS
 from sim.search.axes import GEOMETRIC, Axis
@@ -169,6 +169,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
              for number, letter in shown]  # fmt: skip
     lines += [f"and {len(letters) - len(shown)} more plans"] if len(letters) > len(shown) else []
     lines += ["×: no plan can be run"] if (winners < 0).any() else []
+    lines += abbreviated(differ)
     legend.axis("off")
     half = -(-len(lines) // 2)
     for place, part in ((0.0, lines[:half]), (0.53, lines[half:])):
@@ -200,7 +201,8 @@ def _value_map(panel: Any, swept: Sweep, shape: tuple[int, int]) -> None:
             bar = panel.figure.colorbar(image, ax=panel, pad=0.02)
             plain_axis(bar.ax.yaxis)
         return
-    panel.set_title(f"{name.partition(' [')[0]}, and MFU below it", fontsize=10)
+    carried = name.endswith(("[s]", "[GB]"))  # by every figure itself
+    panel.set_title(f"{name.partition(' [')[0] if carried else name}, and MFU below it", fontsize=10)
     for number, point in enumerate(swept.points):
         if point.best is None:
             continue

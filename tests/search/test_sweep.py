@@ -10,8 +10,12 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
+from sim.report.sweep import sweep_view
+from sim.report.sweep_figures import draw_sweep
+from sim.report.text import console
 from sim.search import parse_axis, search, sweep
 from sim.specs import load_scenario
+from sim.units import show, significant
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
@@ -220,3 +224,21 @@ def test_command(tmp_path):
     assert {"gpus", "plan.tp", NETWORK, "profile.gemm.max_efficiency"} <= {field["path"] for field in fields}
     for wrong in (["--pareto"], ["--why", "plan.tp=4"], ["--figure", str(tmp_path / "a.doc")]):
         assert isinstance(CliRunner().invoke(app, [*one, *wrong]).exception, SpecError)
+
+
+@pytest.mark.parametrize(("objective", "heading"), [("cost", "GPU-s a step"), ("memory_headroom", "Memory")])
+def test_a_map_shows_what_the_objective_counts(scenario, objective, heading):
+    """Step times do not say which size is the cheapest, nor which plan the leanest."""
+    swept = sweep(scenario, ("gpus=8,16", "cluster.node.gpu.memory=80,120GB"), objective=objective)
+    out = console()
+    out.width = 100
+    with out.capture() as caught:
+        out.print(sweep_view(swept))
+    told = caught.get()
+    assert f"{heading} of the best plan by" in told
+    for point in swept.points:
+        answer = point.best.answer
+        spent = significant(answer.step_time_s * answer.num_gpus)
+        assert (spent if objective == "cost" else show(answer.largest.total, "B")) in told
+    title = draw_sweep(swept).axes[0].get_title()
+    assert ("[GPU-seconds a step]" in title) == (objective == "cost")
