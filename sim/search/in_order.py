@@ -55,18 +55,17 @@ def period_s(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array) -> Arr
 
 
 def step_times(
-    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array, visits: Array, thorough: bool = False
+    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array, thorough: bool = False
 ) -> tuple[Array, Array]:
     """Of plans that have this order [s]; and of which of them it is exact, and not a time that they cannot go below.
 
     times : repetitions that each plan's order leaves out.
-    visits : how often it turns to a stage.
     thorough : all leave out as much as the order does; play more of it until the steady state is found.
     """
     row = field.row[plans]
     one = field.variant.columns.num_chunks[row] == 1
     # A rank with one chunk visits it anew for every micro-batch: `sim.costs.zero.zero_visits`.
-    visits = np.where(one, field.num_microbatches[row], visits)
+    visits = np.where(one, field.num_microbatches[row], facts.visits(times))
     passes = field.passes(plans, visits)
     table = codes_table(passes)
     ends, exact = _ends(field, facts, plans, times, passes, table, thorough)

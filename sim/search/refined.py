@@ -55,7 +55,6 @@ class Refined:
         self._num_gpus = variant.columns.num_gpus[self.field.row]
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
         self._order_of = order_of_row.ravel()[self.field.row]
-        self._visits = np.zeros(len(self.field))
         self._made: dict[int, OrderFacts] = {}
         self._grouped = np.argsort(self._order_of, kind="stable")
         self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
@@ -199,8 +198,6 @@ class Refined:
         exact = np.ones(len(plans), dtype=bool)
         for places, order, times in self._sharing(plans, candidate):
             some, facts = plans[places], self._facts(order)
-            if not candidate:  # an estimate counts them before what things take is known
-                self._visits[some] = facts.visits(times)
             for moments in facts.moments:
                 needed = self.ranks.memory(moments.kind, some, moments.alive, moments.logits, moments.versions)
                 nbytes[places] = np.maximum(nbytes[places], needed)
@@ -234,4 +231,4 @@ class Refined:
         facts = self._facts(order)
         if self.variant.schedule.asynchronous:
             return period_s(self.field, self.ranks, facts, plans), np.ones(len(plans), dtype=bool)
-        return step_times(self.field, self.ranks, facts, plans, times, self._visits[plans], thorough)
+        return step_times(self.field, self.ranks, facts, plans, times, thorough)
