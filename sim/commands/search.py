@@ -140,7 +140,7 @@ def search(
         _sweep(given, sweep, options, figure, as_json)
         return
     with progress_bar("plans priced") as progress:
-        result = run(given, top=top, progress=progress, jobs=jobs, save=save, **options)
+        result = run(given, top=top, progress=progress, jobs=jobs, save=save, require_fit=schedules is None, **options)
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)

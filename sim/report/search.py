@@ -65,7 +65,9 @@ def _heading(result: SearchResult) -> Text:
         f"{show(result.memory_limit_bytes, 'B')} a GPU; ",
         style="dim",
     )
-    if result.gap == 0.0:
+    if not result.confirmed:
+        title.append("none is run exactly", style="dim")
+    elif result.gap == 0.0:
         title.append(f"{result.confirmed:,} run exactly prove that no other is better", style="dim")
     else:
         least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
@@ -171,6 +173,8 @@ def cell(value: object) -> str:
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
     """Plans that no other beats in step time, memory, GPUs and cost, by the closed form."""
     front = result.pareto()
+    if not len(front):
+        return Group(Text("Pareto front", style="bold"), "No plan that is priced fits.")
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
     plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.at(shown)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import SpecError
+from sim.errors import InfeasiblePlan, SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.best_first import Found, run_best_first
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
+from sim.search.nothing_fits import nothing_fits
 from sim.search.refined import Refined
 from sim.search.result import SearchResult
 from sim.search.variants import variants_of
@@ -71,16 +72,22 @@ def search_schedules(
     -------
     SearchResult
         With `schedules`, and the best over all in `best` (but for asynchronous schedules). Where it is interrupted
-        (KeyboardInterrupt), with what was found so far.
+        (KeyboardInterrupt), with what was found so far: schedules whose plans may be the best are searched first.
 
     Raises
     ------
     ScheduleError, SpecError
         No such schedule.
+    InfeasiblePlan
+        The result has no plan that fits, nor have these schedules.
     """
     if most_runs < 1:
         raise SpecError(f"most_runs = {most_runs} must be at least 1")
     wanted = schedules_named(names)
+    if len(wanted) > 1:
+        if progress is not None:
+            progress(0, len(wanted), "what no plan can go below")
+        wanted = _most_promising_first(result, wanted)
     bests: list[ScheduleBest] = []
     candidates = list(result.best)
     for number, name in enumerate(wanted):
@@ -108,12 +115,16 @@ def search_schedules(
     if progress is not None:
         progress(len(wanted), len(wanted), "schedules searched")
 
+    if not candidates:
+        if interrupted:
+            raise KeyboardInterrupt
+        raise InfeasiblePlan(f"{nothing_fits(result)}; nor was a plan found that fits under {', '.join(wanted)}")
+
     def place(each: ScheduleBest) -> float:
         return np.inf if each.best is None else each.best.worth(result.objective)
 
-    return replace(
-        result, schedules=tuple(sorted(bests, key=place)), best=_best(candidates, result.objective, len(result.best))
-    )
+    ordered = tuple(sorted(bests, key=place))
+    return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
 
 
 class WithFields:
@@ -141,6 +152,18 @@ class WithFields:
 def _parts(result: SearchResult, schedule: str) -> list[Refined]:
     variants = variants_of(result.space, schedule)
     return [Refined(each, result.objective, result.memory_limit_bytes) for each in variants]
+
+
+def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:
+    """Schedules by the least that any of their plans cannot go below, so that an interrupt leaves out the others.
+
+    What is bounded here is bounded again when its turn comes: that is quick, and all of it at once would fill memory.
+    """
+
+    def least(name: str) -> float:
+        return min((float(part.score().min(initial=np.inf)) for part in _parts(result, name)), default=np.inf)
+
+    return tuple(sorted(names, key=least))
 
 
 def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:

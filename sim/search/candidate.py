@@ -99,8 +99,8 @@ def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
     stated = [f"of {', '.join(rest)} not all plans could be ruled out"] if rest else []
     if proven:
         stated.append(
-            f"all plans of {', '.join(proven)} were searched, by what their steps cannot go below (their formula "
-            "here); of each of them the best is sought: below the first place there may be better plans of theirs"
+            f"of {', '.join(proven)} all plans were searched, each for the best of its schedule only: from the second "
+            "place on plans of theirs may be missing; their formula is a time that the step cannot go below"
         )
     if any(each.asynchronous for each in searched):
         stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")

@@ -35,8 +35,9 @@ class SearchResult(Shown):
     finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at, or, where
         these are all, only `confirmed` run on the exact engine.
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
-    confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
+    top : how many of the best were asked for.
+    confirmed : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
         all of them.
     schedules : the best plan of each schedule that was searched beside these, the best schedule first.
@@ -50,8 +51,9 @@ class SearchResult(Shown):
     best: tuple[Candidate, ...]
     finished: bool
     elapsed_s: float
-    confirmed: int = 0
     plans_restored: int = 0
+    top: int = 10
+    confirmed: int = 0
     bound: float | None = None
     schedules: tuple[ScheduleBest, ...] = ()
 
@@ -120,9 +122,9 @@ class SearchResult(Shown):
     def gap(self) -> float | None:
         """By what share at most a plan that was priced but not run could be better than the best; 0: it is proven.
 
-        None where the search was interrupted: of plans that were not priced nothing is known.
+        None where the search was interrupted: of plans that were not priced nothing is known; or where none fits.
         """
-        if self.plans_priced < self.space.num_plans:
+        if self.plans_priced < self.space.num_plans or not self.best:
             return None
         return gap_of(self.best[0].worth(self.objective), self.bound)
 
@@ -142,6 +144,8 @@ class SearchResult(Shown):
 
     def _proof(self) -> str:
         """How sure it is that the best plan is the best."""
+        if not self.confirmed:
+            return "no plan of theirs fits"
         run = f"the exact engine ran {self.confirmed:,}, in the order of a formula that is never above it"
         if self.gap is None:
             return f"{run}; plans that were not priced may be better"

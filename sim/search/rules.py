@@ -192,7 +192,8 @@ def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
     degrees = _model_parallel(result, ranking, mine)
     least = None if degrees is None else degrees[0] * degrees[1]
     here = mine & with_fields(result, {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp})
-    size = best_microbatch(scenario, _sizes_that_fit(result, ranking, here))
+    sizes = _sizes_that_fit(result, ranking, here)  # none where the best plan's schedule is not priced
+    size = best_microbatch(scenario, sizes) if sizes else None
     parallel = plan.tp * plan.pp
     return (
         RuleCheck(
@@ -209,7 +210,7 @@ def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
         ),
         RuleCheck(
             "the micro-batch b with the least (b'/b + p − 1)(t_f + t_b)",
-            f"{size}",
+            "nothing fits" if size is None else f"{size}",
             f"{plan.microbatch_size}",
             size == plan.microbatch_size,
         ),
