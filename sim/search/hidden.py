@@ -22,15 +22,14 @@ def reductions_after_end(stages: Stages, ends: RankEnds, rank_params: Array, onc
     ----------
     rank_params : array over first, middle and last rank, and rows
     """
-    columns, sends, on = stages.facts.columns, stages.sends, float(stages.blocking)
+    pipes, sends = stages.pipelines, stages.pipelines.sends
     _, b, b_last = stages.backward
-    rest = columns.num_chunks - 1  # chunks but the first
-    one = rest == 0
-    ring = columns.pp * b + sends.total + sends.wrap  # from a chunk of a rank to the one before it
-    layer = rank_params[1] / columns.num_chunks  # of a chunk in the middle of the model
-    of_last = np.where(one, b_last, b) + on * sends.last
+    rest, one = pipes.num_chunks - 1, ~pipes.interleaved  # chunks but the first; whether there are none
+    ring = pipes.pp * b + sends.total + sends.wrap  # from a chunk of a rank to the one before it
+    layer = rank_params[1] / pipes.num_chunks  # of a chunk in the middle of the model
+    of_last = np.where(one, b_last, b) + pipes.blocking * sends.last
     after = []
-    for rank, occupied in enumerate((stages.backward[0], b + on * sends.first, of_last)):
+    for rank, occupied in enumerate((stages.backward[0], b + pipes.blocking * sends.first, of_last)):
         middle = layer / np.maximum(rank_params[rank], 1.0)
         outer = 1.0 - rest * middle  # of the chunk with embedding or head
         own, inner = (once.reduce[rank] * share for share in (np.where(one, 1.0, middle if rank else outer), middle))
@@ -41,9 +40,7 @@ def reductions_after_end(stages: Stages, ends: RankEnds, rank_params: Array, onc
             farthest = once.reduce[rank] * outer + rest * more - occupied - (b_last - b)
             inside = own - occupied + np.maximum(more, (rest - 1) * more)
             many = np.maximum(np.where(one, NEVER, farthest), np.where(rest > 1, inside, NEVER))
-        earlier = np.full_like(ends.ended[rank], NEVER)  # of the way that comes back through all stages
-        np.subtract(ends.turned[rank], ends.ended[rank], out=earlier, where=ends.ended[rank] > NEVER)
-        after.append(np.maximum(end, earlier + many))
+        after.append(np.maximum(end, ends.turned_after[rank] + many))
     return np.stack(after)
 
 

@@ -17,6 +17,7 @@ from sim.search.ends import RankEnds, Stages
 from sim.search.facts import Facts
 from sim.search.held import AtSpots, OnceAStep
 from sim.search.hidden import gather_windows, reductions_after_end
+from sim.search.pipelines import Pipelines
 from sim.search.sends import Sends, send_times
 from sim.search.stages import Passes, block_seconds, cell_scenario, stage_seconds
 from sim.specs import Scenario, StackSpec
@@ -49,7 +50,9 @@ class StepTimes:
         at_visits = zero_stage if zero_stage >= 2 else 0
         visit = (at_visits, overlap_reduce and at_visits >= 2, overlap_gather and at_visits == 3, overlap_tp)
         forward, backward = self._remembered(("stages", *visit), lambda: self._stages(*visit))
-        stages = Stages(facts, forward, backward, self._sends(), blocking=not overlap_p2p)
+        stages = Stages(
+            self._remembered(("pipes", overlap_p2p), lambda: self._pipes(not overlap_p2p)), forward, backward
+        )
         ends: RankEnds = self._remembered(("ends", *visit, overlap_p2p), stages.find_ends)
         once: OnceAStep = self._remembered(("once", zero_stage), lambda: self.at_spots.once(zero_stage, facts.spot))
         exposed = once.reduce[:, np.newaxis]
@@ -92,6 +95,9 @@ class StepTimes:
         blocks = block_seconds(given, self.facts.cells, self.recomputes, self.compute, self.fabric)
         return [(forward[:, cell], backward[:, cell]) for forward, backward in blocks]
 
+    def _pipes(self, blocking: bool) -> Pipelines:
+        return Pipelines(self.facts, self._remembered("sends", self._sends), blocking)
+
     def _sends(self) -> Sends:
         given = cell_scenario(self.scenario, self.scenario.stack, self.facts.cells, self.sequence_parallel)
-        return self._remembered("sends", lambda: send_times(given, self.facts, self.fabric))
+        return send_times(given, self.facts, self.fabric)
