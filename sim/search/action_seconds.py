@@ -11,13 +11,13 @@ from sim.schedules import Order
 from sim.schedules.actions import B, F, I
 from sim.search.columns import PlanTable
 from sim.search.order_facts import OrderFacts
-from sim.search.split_passes import Field, Passes
+from sim.search.split_passes import Field, SplitPasses
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ActionSeconds:
     """What plans that have one order take, over codes or stages, and plans. [s]
 
     table : of every code of `OrderFacts.code`.
@@ -32,13 +32,13 @@ class Columns:
     blocks: Array
     times: Array
 
-    def take(self, plans: Array) -> Columns:
+    def take(self, plans: Array) -> ActionSeconds:
         """Some of the plans."""
-        return Columns(*(getattr(self, name)[..., plans] for name in Columns.__slots__))
+        return ActionSeconds(*(getattr(self, name)[..., plans] for name in ActionSeconds.__slots__))
 
-    def leaving_out(self, times: int) -> Columns:
+    def leaving_out(self, times: int) -> ActionSeconds:
         """With another number of repetitions left out."""
-        return Columns(self.table, self.forward, self.backward, self.blocks, np.full(len(self.times), times))
+        return ActionSeconds(self.table, self.forward, self.backward, self.blocks, np.full(len(self.times), times))
 
     def sends(self, order: Order) -> Array:
         """Of every action. [s]"""
@@ -68,13 +68,13 @@ class Columns:
         return np.asarray(busy.min(axis=0))
 
 
-def codes_table(passes: Passes) -> Array:
+def codes_table(passes: SplitPasses) -> Array:
     """Seconds of every code of `OrderFacts.code`, over plans; updates take none. [s]"""
     forward, backward, weight = passes.forward, passes.backward, passes.weight
     return np.concatenate([forward, backward, backward - weight, weight, np.zeros_like(forward)])
 
 
-def sends_by_stage(field: Field, order: Order, plans: Array, passes: Passes) -> tuple[Array, Array]:
+def sends_by_stage(field: Field, order: Order, plans: Array, passes: SplitPasses) -> tuple[Array, Array]:
     """Seconds of a send from each stage to the next, and to the one before; over plans. [s]"""
     forward, backward = np.zeros((2, order.num_stages, len(plans)))
     if order.num_ranks == 1:

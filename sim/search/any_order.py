@@ -17,13 +17,14 @@ import numpy as np
 
 from sim.schedules.registry import is_file
 from sim.search.rank_kinds import RankKind, Ranks
-from sim.search.split_passes import FIRST, LAST, MIDDLE, Field
+from sim.search.split_passes import FIRST, LAST, MIDDLE
 
 Array = np.ndarray
 
 
-def bound_s(field: Field, ranks: Ranks) -> Array:
+def bound_s(ranks: Ranks) -> Array:
     """Of all plans of a field.  [s]"""
+    field = ranks.field
     chosen = field.variant.schedule
     plans = np.arange(len(field))
     if is_file(chosen.name) or not len(field):  # its stages may be dealt unevenly
@@ -38,9 +39,9 @@ def bound_s(field: Field, ranks: Ranks) -> Array:
     least = whole.min(axis=0)
     each = field.num_microbatches[row] * field.variant.slices / copies
     stages = chunks * copies
-    alone = field.alone[row]
+    alone = pp * chunks == 1
 
-    once = _OnceAStep(field, ranks, float(copies), plans)
+    once = _OnceAStep(ranks, plans)
     reduce = [np.where(field.overlap_reduce, 0.0, part) for part in once.least("reduce")]
     gather = [np.where(field.overlap_gather & (not chosen.asynchronous), 0.0, part) for part in once.least("gather")]
     update = [part + waits for part, waits in zip(once.least("update"), gather, strict=True)]
@@ -68,10 +69,10 @@ def bound_s(field: Field, ranks: Ranks) -> Array:
     return np.asarray(pipeline + updated + field.scenario.stack.step_setup_s)
 
 
-def least_memory(field: Field, ranks: Ranks) -> Array:
+def least_memory(ranks: Ranks) -> Array:
     """What the fullest GPU of every plan cannot do with, whatever the order: one micro-batch on one stage.  [bytes]"""
-    plans = np.arange(len(field))
-    chosen = field.variant.schedule
+    field = ranks.field
+    plans, chosen = np.arange(len(field)), field.variant.schedule
     if is_file(chosen.name) or not len(field):
         return np.zeros(len(field))
     copies, single = float(chosen.copies), field.variant.columns.pp[field.row] == 1
@@ -92,7 +93,8 @@ class _OnceAStep:
     Where a rank holds several stages that with the embedding may hold the head too, and so may one without.
     """
 
-    def __init__(self, field: Field, ranks: Ranks, copies: float, plans: Array) -> None:
+    def __init__(self, ranks: Ranks, plans: Array) -> None:
+        copies, field = float(ranks.copies), ranks.field
         repeated = np.ones(len(plans), dtype=bool)
         kinds = (
             RankKind(copies, 1, 0, True), RankKind(copies, 0, 0, False), RankKind(copies, 0, 1, False),

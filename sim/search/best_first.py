@@ -10,8 +10,8 @@ import numpy as np
 
 from sim.errors import ScheduleError
 from sim.estimate import estimate
-from sim.search.refined import ROUNDING, Refined
-from sim.search.result import Candidate
+from sim.search.candidate import ROUNDING, Candidate
+from sim.search.refined import Refined
 from sim.specs import ParallelPlan
 
 Array = np.ndarray

@@ -15,7 +15,7 @@ OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
 
 ROUNDING = 1e-9
-"""Shares below it are no difference."""
+"""Steps and scores that are less apart, as a share, are equal."""
 
 
 def gap_of(worth: float, bound: float | None) -> float:

@@ -58,13 +58,11 @@ class Spots:
 class Facts:
     """What rows need beside their own numbers.
 
-    data : over which gradients are summed, over rows.
     cell, spot : which of `cells` and of `spots` each row has.
     num_microbatches, visits : as in `sim.costs.stage.stage_costs`.
     """
 
     columns: Columns
-    data: Group
     links: Links
     cell: Array
     cells: Cells
@@ -77,7 +75,6 @@ class Facts:
         """Some of the rows."""
         return Facts(
             self.columns.take(rows),
-            take_group(self.data, rows),
             self.links.take(rows),
             self.cell[rows],
             self.cells,
@@ -109,7 +106,6 @@ def gather_facts(space: Space, columns: Columns) -> Facts:
     )
     return Facts(
         columns,
-        take_group(data, layout),
         find_links(widths, cluster).take(layout),
         cell,
         cells,

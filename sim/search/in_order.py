@@ -15,11 +15,11 @@ from sim.schedules import Order
 from sim.schedules.actions import W
 from sim.schedules.fold import ROUNDING
 from sim.search import floating
-from sim.search.action_seconds import Columns, codes_table, sends_by_stage
+from sim.search.action_seconds import ActionSeconds, codes_table, sends_by_stage
 from sim.search.order_facts import OrderFacts
 from sim.search.rank_kinds import Ranks
-from sim.search.split_passes import FIRST, LAST, MIDDLE, Field, Passes
-from sim.search.step_finish import Ends, finished
+from sim.search.split_passes import FIRST, LAST, MIDDLE, Field, SplitPasses
+from sim.search.step_finish import RankTimes, finish_steps
 
 Array = np.ndarray
 MOST_PLAYED = 3_000_000
@@ -28,11 +28,12 @@ MOST_ACTIONS = 50_000
 """Up to which length more of an order is played to find its steady state."""
 
 
-def period_s(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array) -> Array:
+def period_s(ranks: Ranks, facts: OrderFacts, plans: Array) -> Array:
     """Time from batch to batch that an order without a flush cannot go below: what its busiest rank does.  [s]
 
     As `sim.engines.timeline.finish_step` has it of one plan; no more of a reduction is hidden than in that time.
     """
+    field = ranks.field
     row = field.row[plans]
     passes = field.passes(plans, field.num_microbatches[row])  # these hold one chunk a rank
     each = field.num_microbatches[row]
@@ -55,13 +56,14 @@ def period_s(field: Field, ranks: Ranks, facts: OrderFacts, plans: Array) -> Arr
 
 
 def step_times(
-    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, times: Array, thorough: bool = False
+    ranks: Ranks, facts: OrderFacts, plans: Array, times: Array, thorough: bool = False
 ) -> tuple[Array, Array]:
     """Of plans that have this order [s]; and of which of them it is exact, and not a time that they cannot go below.
 
     times : repetitions that each plan's order leaves out.
     thorough : all leave out as much as the order does; play more of it until the steady state is found.
     """
+    field = ranks.field
     row = field.row[plans]
     one = field.variant.columns.num_chunks[row] == 1
     # A rank with one chunk visits it anew for every micro-batch: `sim.costs.zero.zero_visits`.
@@ -69,26 +71,26 @@ def step_times(
     passes = field.passes(plans, visits)
     table = codes_table(passes)
     ends, exact = _ends(field, facts, plans, times, passes, table, thorough)
-    return finished(field, ranks, facts, plans, table, ends, visits > 1), exact
+    return finish_steps(ranks, facts, plans, table, ends, visits > 1), exact
 
 
 def _ends(
-    field: Field, facts: OrderFacts, plans: Array, times: Array, passes: Passes, table: Array, thorough: bool
-) -> tuple[Ends, Array]:
+    field: Field, facts: OrderFacts, plans: Array, times: Array, passes: SplitPasses, table: Array, thorough: bool
+) -> tuple[RankTimes, Array]:
     """Play the order for all plans, those that take the same times once."""
     sent = sends_by_stage(field, facts.order, plans, passes)
-    columns = Columns(table, *sent, ~field.overlap_p2p[plans], times)
+    columns = ActionSeconds(table, *sent, ~field.overlap_p2p[plans], times)
     same = np.concatenate([table, *sent, columns.blocks[np.newaxis], times[np.newaxis]])
     _, first, column = np.unique(same, axis=1, return_index=True, return_inverse=True)
     batch = max(1, MOST_PLAYED // max(1, len(facts.order)))
     batches = [columns.take(first[begin : begin + batch]) for begin in range(0, len(first), batch)]
     found = [_least(facts, each) if facts.floating else _played(facts, each, thorough) for each in batches]
-    parts = (np.concatenate([getattr(each, name) for each, _ in found], axis=-1) for name in Ends.__slots__)
+    parts = (np.concatenate([getattr(each, name) for each, _ in found], axis=-1) for name in RankTimes.__slots__)
     column = column.ravel()
-    return Ends(*(part[..., column] for part in parts)), np.concatenate([exact for _, exact in found])[column]
+    return RankTimes(*(part[..., column] for part in parts)), np.concatenate([exact for _, exact in found])[column]
 
 
-def _least(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
+def _least(facts: OrderFacts, columns: ActionSeconds) -> tuple[RankTimes, Array]:
     """Of an order whose weight gradients float, the earliest that everything can be; playing more would say no more."""
     order = facts.order
     start, done = floating.play(facts.fixed, order, *columns.seconds(facts), columns.table[9:12][facts.kind_of_stage])
@@ -101,7 +103,7 @@ def _least(facts: OrderFacts, columns: Columns) -> tuple[Ends, Array]:
     return replace(ends, end=done + later), np.ones(len(columns.times), dtype=bool)
 
 
-def _played(facts: OrderFacts, columns: Columns, thorough: bool) -> tuple[Ends, Array]:
+def _played(facts: OrderFacts, columns: ActionSeconds, thorough: bool) -> tuple[RankTimes, Array]:
     """As `sim.engines.steady.play_folded`; thorough, where what is played does not become too long, always exact."""
     order = facts.order
     occupy, release = columns.seconds(facts)
@@ -125,7 +127,7 @@ def _played(facts: OrderFacts, columns: Columns, thorough: bool) -> tuple[Ends, 
             longer = OrderFacts(order.fold.rebuild(kept), facts.floating)
             left = 0 if longer.order.fold is None else longer.order.fold.times
             more, exact[here] = _played(longer, columns.take(here).leaving_out(left), thorough)
-            for name in Ends.__slots__:
+            for name in RankTimes.__slots__:
                 getattr(ends, name)[..., here] = getattr(more, name)
     return ends, exact
 
@@ -152,7 +154,7 @@ def repeats(order: Order, start: Array) -> tuple[Array, Array]:
     return length, seconds
 
 
-def of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> Ends:
+def of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> RankTimes:
     """What the step's end is made of, with what was left out put in before what comes after it."""
     order = facts.order
 
@@ -164,7 +166,7 @@ def of_interest(facts: OrderFacts, start: Array, end: Array, later: Array) -> En
         return chosen
 
     last = facts.last_gradients
-    return Ends(
+    return RankTimes(
         at(start, order.first[:-1]), at(end, order.first[1:] - 1), at(start, np.maximum(last, 0)),
         at(end, np.maximum(last, 0)),
     )  # fmt: skip

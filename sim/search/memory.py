@@ -12,8 +12,7 @@ from sim.costs.replicas import Held
 from sim.search.alive import KeptByRanks
 from sim.search.columns import Columns, table
 from sim.search.facts import Cells
-from sim.search.layouts import dealt_layers
-from sim.search.stages import cell_scenario
+from sim.search.stages import cell_scenario, of_stages
 from sim.specs import Scenario
 from sim.work.memory import CutMemory, cut_memory, memory_of, stage_activation_bytes
 from sim.work.stages import DENSE_LAYER, EMBEDDING, HEAD, LAYER, Stage
@@ -44,7 +43,7 @@ def find_peaks(
     recomputes: Sequence[str],
 ) -> Peaks:
     """Kept activations and logits of rows that have these cells."""
-    plan, model, stack = scenario.plan, scenario.model, scenario.stack
+    model, stack = scenario.model, scenario.stack
     given = [cell_scenario(scenario, stack, cells, sequence_parallel, each) for each in recomputes]
     size = len(cells.tp)
 
@@ -54,18 +53,10 @@ def find_peaks(
 
     layer = np.stack([activations(each, LAYER) for each in given])
     embedding, head = activations(given[0], EMBEDDING), activations(given[0], HEAD)
-    middle = dealt_layers(scenario) / (columns.pp * columns.num_chunks) * layer
-    alone = columns.pp == 1
-    first, last = middle - plan.embedding_as_layer * layer + embedding, middle - plan.head_as_layer * layer + head
-    if model.num_dense_layers:
-        dense = np.stack([activations(each, DENSE_LAYER) for each in given])
-        first = first + model.num_dense_layers * (dense - layer)
-    peaks = (
-        kept.first.peak(middle, np.where(alone, first + last - middle, first)),
-        kept.middle * middle,
-        kept.last.peak(middle, last),
-    )
-    logits = np.stack([kept.last.most * alone, np.zeros_like(kept.last.most), kept.last.most])
+    dense = [np.stack([activations(each, DENSE_LAYER) for each in given])] if model.num_dense_layers else []
+    first, middle, last = of_stages(scenario, columns, layer, embedding, head, *dense)
+    peaks = kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)
+    logits = np.stack([kept.last.most * (columns.pp == 1), np.zeros_like(kept.last.most), kept.last.most])
     sizes = [cut_memory(each, cut_of(each)) for each in given]
     working = np.stack([np.broadcast_to(each.working, size)[cell] for each in sizes])[:, np.newaxis]
     rest = (np.broadcast_to(each, size)[cell] for each in (sizes[0].logits, sizes[0].held_logits, sizes[0].boundary))

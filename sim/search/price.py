@@ -19,7 +19,7 @@ from sim.search.held import AtSpots, OnceAStep
 from sim.search.hidden import gather_windows, reductions_after_end
 from sim.search.pipelines import Pipelines
 from sim.search.sends import Sends, send_times
-from sim.search.stages import Passes, block_seconds, cell_scenario, stage_seconds
+from sim.search.stages import Passes, cell_scenario, price_blocks, stacked, stage_seconds
 from sim.specs import Scenario, StackSpec
 
 Array = np.ndarray
@@ -91,9 +91,9 @@ class StepTimes:
     def _blocks(self, overlap_tp: bool) -> list[Passes]:
         stack = self._stack(False, False, overlap_tp)
         given = cell_scenario(self.scenario, stack, self.facts.cells, self.sequence_parallel)
-        cell = self.facts.cell
-        blocks = block_seconds(given, self.facts.cells, self.recomputes, self.compute, self.fabric)
-        return [(forward[:, cell], backward[:, cell]) for forward, backward in blocks]
+        cell, cells = self.facts.cell, self.facts.cells
+        blocks = price_blocks(given, cells, self.recomputes, self.compute, self.fabric)
+        return [(stacked(b, "forward_s", cells)[:, cell], stacked(b, "backward_s", cells)[:, cell]) for b in blocks]
 
     def _pipes(self, blocking: bool) -> Pipelines:
         return Pipelines(self.facts, self._remembered("sends", self._sends), blocking)

@@ -9,12 +9,13 @@ import numpy as np
 
 from sim.costs.block import cut_of
 from sim.costs.replicas import Held, Replicas
-from sim.costs.stage import rank_once_a_step, reduced_bytes, tied_reduction
+from sim.costs.stage import rank_once_a_step, reduced_bytes
 from sim.network.placement import Group
 from sim.search.columns import RECOMPUTES, table
 from sim.search.facts import take_group
 from sim.search.layouts import dealt_layers
 from sim.search.split_passes import Field
+from sim.search.stages import of_stages
 from sim.work.memory import CutMemory, cut_memory, memory_of, stage_activation_bytes
 from sim.work.stages import DENSE_LAYER, EMBEDDING, HEAD, LAYER
 
@@ -50,12 +51,11 @@ class OfRank:
 class Ranks:
     """Once-a-step seconds and memory of the ranks of a field's plans; looked up once a layout or cell."""
 
-    def __init__(self, field: Field, copies: int) -> None:
-        self.field, self.copies = field, copies
+    def __init__(self, field: Field) -> None:
+        self.field, self.copies = field, field.variant.schedule.copies
         self._once: dict[tuple[RankKind, int], OfRank] = {}
         self._held: dict[RankKind, tuple[Held, Held]] = {}
         self._bytes = _look_up_bytes(field)
-        self._tied: Array | None = None
 
     def held(self, kind: RankKind) -> tuple[Held, Held]:
         """What such a rank holds, and what of it comes first; over spots."""
@@ -109,7 +109,7 @@ class Ranks:
         params, reduce : of the average rank. [-], [s]
         """
         field = self.field
-        data = take_group(field.facts.data, field.row[plans])
+        data = take_group(field.facts.spots.data, field.variant.columns.layout[field.row[plans]])
         twice = np.where(field.zero_stage[plans] == 0, 2.0, 1.0)  # an all-reduce sends gradients twice
         once = table(field.scenario, zero_stage=1)
         share = field.fabric.hidden_share(data, twice * reduced_bytes(params, once), reduce)
@@ -117,14 +117,7 @@ class Ranks:
 
     def tied(self, plans: Array) -> Array:
         """Reduction of a tied embedding's gradient between two ranks. [s]"""
-        field, spots = self.field, self.field.facts.spots
-        if not field.scenario.model.tied_embeddings:
-            return np.zeros(len(plans))
-        if self._tied is None:
-            width = spots.tp * spots.dp * spots.cp
-            pp = np.tile(field.variant.space.layouts[:, 2], 2)
-            self._tied = tied_reduction(field.scenario, spots.tp, width, width * pp, field.fabric) * (pp > 1)
-        return np.asarray(self._tied[field.variant.columns.layout[field.row[plans]]])
+        return self.field.at_spots.tied(self.field.variant.columns.layout[self.field.row[plans]])
 
     def memory(self, kind: RankKind, plans: Array, alive: Array, logits: Array | float, versions: int = 1) -> Array:
         """Peak memory of such a rank.  [bytes]
@@ -133,26 +126,20 @@ class Ranks:
             memory peaks.
         logits : micro-batches whose logits are kept.
         """
-        field, plan, model = self.field, self.field.scenario.plan, self.field.scenario.model
-        row, columns = field.row[plans], field.variant.columns
+        field, row = self.field, self.field.row[plans]
+        columns = field.variant.columns.take(row)
         place = (field.sequence_parallel[plans].astype(int), field.recompute[plans], field.facts.cell[row])
         layer, embedding, head, dense, working, of_logits, held_logits, boundary = self._bytes[(slice(None), *place)]
-        middle = dealt_layers(field.scenario) / (columns.pp[row] * columns.num_chunks[row]) * layer
-        first, last = middle - plan.embedding_as_layer * layer + embedding, middle - plan.head_as_layer * layer + head
-        if model.num_dense_layers:
-            first = first + model.num_dense_layers * (dense - layer)
-        first = np.where(field.alone[row], first + last - middle, first)
-        peak = (alive.T.astype(float) @ np.stack([first, middle, last])).max(axis=0)
+        blocks = (layer, embedding, head, *([dense] if field.scenario.model.num_dense_layers else []))
+        peak = (alive.T.astype(float) @ np.stack(of_stages(field.scenario, columns, *blocks))).max(axis=0)
         held, _ = self.held(kind)
-        held = held.take(columns.layout[row])
+        held = held.take(columns.layout)
         needed = np.empty(len(plans))
         for zero_stage in range(4):
             here = np.flatnonzero(field.zero_stage[plans] == zero_stage)
             if not len(here):
                 continue
-            numbers: Any = {
-                name: getattr(columns, name)[row[here]] for name in ("tp", "cp", "pp", "dp", "ep", "num_chunks")
-            }
+            numbers: Any = {name: getattr(columns, name)[here] for name in ("tp", "cp", "pp", "dp", "ep", "num_chunks")}
             given = table(field.scenario, zero_stage=zero_stage, **numbers)
             of_cut = CutMemory(*(each[here] for each in (working, of_logits, held_logits, boundary)))
             part = held.take(here)

@@ -16,6 +16,7 @@ from sim.schedules import Order, build_order
 from sim.schedules.actions import W
 from sim.schedules.build import STEADY
 from sim.search.any_order import bound_s, least_memory
+from sim.search.candidate import ROUNDING
 from sim.search.in_order import period_s, step_times
 from sim.search.layouts import LAYOUT
 from sim.search.order_facts import OrderFacts
@@ -25,10 +26,6 @@ from sim.search.variants import Variant
 from sim.specs import ParallelPlan
 
 Array = np.ndarray
-ROUNDING = 1e-9
-"""Of a score: what is less apart is equal."""
-
-
 FIRST_LOOK, LATER_LOOK = 32, 512
 """Plans of an order that are priced at once: few at first, as the best of them rules most others out."""
 
@@ -45,9 +42,9 @@ class Refined:
     def __init__(self, variant: Variant, objective: str, limit: float) -> None:
         self.field, self.variant = Field(variant), variant
         self.objective, self.limit = objective, limit
-        self.ranks = Ranks(self.field, variant.schedule.copies)
-        self.seconds = bound_s(self.field, self.ranks)
-        self.nbytes = least_memory(self.field, self.ranks)
+        self.ranks = Ranks(self.field)
+        self.seconds = bound_s(self.ranks)
+        self.nbytes = least_memory(self.ranks)
         self._named = np.ones(len(self.field), dtype=bool)
         self._looked_at = np.zeros(len(self.field), dtype=bool)
         self.known = np.zeros(len(self.field), dtype=bool)
@@ -230,5 +227,5 @@ class Refined:
     def _step_times(self, plans: Array, order: Order, times: Array, thorough: bool = False) -> tuple[Array, Array]:
         facts = self._facts(order)
         if self.variant.schedule.asynchronous:
-            return period_s(self.field, self.ranks, facts, plans), np.ones(len(plans), dtype=bool)
-        return step_times(self.field, self.ranks, facts, plans, times, thorough)
+            return period_s(self.ranks, facts, plans), np.ones(len(plans), dtype=bool)
+        return step_times(self.ranks, facts, plans, times, thorough)

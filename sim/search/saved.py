@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
+from sim.search.candidate import ROUNDING
 from sim.search.frame import arrow_table
 from sim.search.note import NOTE, check_note, describe
 from sim.search.priced import Priced, of_unit, pick
@@ -25,8 +26,6 @@ from sim.search.space import Space
 from sim.search.units import price_unit
 
 Array = np.ndarray
-_SAME = 1e-9
-"""How far prices of the same plan may be apart, as a share."""
 _UNFINISHED = "_unfinished-"
 
 
@@ -194,7 +193,7 @@ def _check_prices(saved: Saved, number: int, part: Space) -> None:
     for name in ("step_time_s", "memory_bytes"):
         ours, theirs = getattr(now, name), getattr(then, name)
         apart = float(np.max(np.abs(theirs / ours - 1.0)))
-        if not apart <= _SAME:
+        if not apart <= ROUNDING:
             raise SpecError(
                 f"{saved.folder} was priced by another version of flopcast: {name} is up to {apart:.2g} off; name "
                 "another folder to price all plans anew"

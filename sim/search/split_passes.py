@@ -1,7 +1,7 @@
 """Forward, backward and its weight-gradient half of the stages of many plans, whatever their categories.
 
-The blocks of a plan are looked up by its cell and category; `sim.search.stages` puts them together for all rows of one
-category, this for any plans of any.
+The blocks of a plan are looked up by its cell and category: `sim.search.stages` prices and puts together those of all
+rows of a category, this those of any plans of any.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.costs.block import BlockCosts, block_costs, costs_by_recompute, cut_of, pricing
-from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel
+from sim.costs.block import cut_of, pricing
 from sim.costs.stage import send_seconds
 from sim.costs.zero import zero_traffic
-from sim.network.placement import Group
 from sim.search.columns import RECOMPUTES, Category, stack_of, table
 from sim.search.facts import Cells, Facts, gather_facts
 from sim.search.held import AtSpots
-from sim.search.layouts import dealt_layers
+from sim.search.stages import of_stages, price_blocks, stacked
 from sim.search.variants import Variant
 from sim.specs import Scenario, StackSpec
-from sim.work.layers import embedding_work, head_work, layer_works
 
 Array = np.ndarray
 FIRST, MIDDLE, LAST = range(3)
@@ -30,7 +26,7 @@ FIRST, MIDDLE, LAST = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class SplitPasses:
     """Seconds of one micro-batch, over kinds of stages and plans. [s]
 
     near, far : one send inside an NVLink domain, and to another one; over plans.
@@ -60,9 +56,7 @@ class Field:
         self.recompute = np.array([RECOMPUTES.index(each.recompute) for each in categories])[self.category]
         overlaps = np.array([each.overlaps for each in categories], dtype=bool)[self.category].T
         self.overlap_p2p, self.overlap_reduce, self.overlap_gather, self.overlap_tp = overlaps
-        columns = variant.columns
         self.num_microbatches = variant.num_microbatches
-        self.alone = columns.pp * columns.num_chunks == 1
         # A head on a rank of several stages has a copy of a tied table of its own, as where there are several ranks.
         spots = self.facts.spots
         if variant.schedule.chunks != "one":
@@ -88,7 +82,6 @@ class Field:
     def _look_up(self) -> tuple[list[Array], Array]:
         """Of each block forward, backward and weight gradient over (overlap, sequence parallel, recompute, cell)."""
         cells = self.facts.cells
-        groups = {"tp": cells.tensor, "cp": cells.context, "ep": cells.experts}
         shape = (3, 2, 2, len(RECOMPUTES), len(cells.tp))
         kinds = 4 if self.scenario.model.num_dense_layers else 3
         blocks = [np.zeros(shape) for _ in range(kinds)]
@@ -96,36 +89,28 @@ class Field:
         for beside, flag in {*zip(self.overlap_tp.tolist(), self.sequence_parallel.tolist(), strict=True)}:
             stack = stack_of(self.scenario.stack, (self.scenario.stack.overlap_p2p, False, False, beside))
             given = self._given(stack, cells, flag)
-            for block, costs in zip(blocks, _costs(given, self.compute, groups, self.fabric), strict=True):
-                for number, each in enumerate(costs):
-                    block[0, int(beside), int(flag), number] = each.forward_s
-                    block[1, int(beside), int(flag), number] = each.backward_s
-                    block[2, int(beside), int(flag), number] = each.weight_grad
+            priced = price_blocks(given, cells, RECOMPUTES, self.compute, self.fabric)
+            for block, costs in zip(blocks, priced, strict=True):
+                for number, name in enumerate(("forward_s", "backward_s", "weight_grad")):
+                    block[number, int(beside), int(flag)] = stacked(costs, name, cells)
             for number, seconds in enumerate(send_seconds(given, cut_of(given), cells.tensor, self.fabric)):
                 sends[number, int(flag)] = seconds
         return blocks, sends
 
-    def passes(self, plans: Array, visits: Array) -> Passes:
+    def passes(self, plans: Array, visits: Array) -> SplitPasses:
         """What the stages of some plans take where a step turns so many times to each."""
-        row, columns = self.row[plans], self.variant.columns
+        row = self.row[plans]
+        columns = self.variant.columns.take(row)
         cell, flag = self.facts.cell[row], self.sequence_parallel[plans].astype(int)
         looked_up, sends = self._blocks
         place = (slice(None), self.overlap_tp[plans].astype(int), flag, self.recompute[plans], cell)
         blocks = [block[place] for block in looked_up]
         for zero_stage in (2, 3):
             self._add_zero(blocks, plans, zero_stage, visits)
-        dealt, plan, model = dealt_layers(self.scenario), self.scenario.plan, self.scenario.model
-        layer, embedding, head, *dense = blocks
-        middle = dealt / (columns.pp[row] * columns.num_chunks[row]) * layer
-        first, last = middle - plan.embedding_as_layer * layer + embedding, middle - plan.head_as_layer * layer + head
-        for each in dense:  # the first stage holds them all: see `sim.search.variants`
-            first = first + model.num_dense_layers * (each - layer)
-        alone = self.alone[row]
-        single = first + last - middle
-        stages = np.stack([np.where(alone, single, first), middle, np.where(alone, single, last)], axis=1)
+        stages = np.stack(of_stages(self.scenario, columns, *blocks), axis=1)
         stages[0] += self.scenario.stack.forward_setup_s
-        near, far = sends[:, flag, cell] * (columns.pp[row] > 1)
-        return Passes(stages[0], stages[1], stages[2], near, far)
+        near, far = sends[:, flag, cell] * (columns.pp > 1)
+        return SplitPasses(stages[0], stages[1], stages[2], near, far)
 
     def _add_zero(self, blocks: list[Array], plans: Array, zero_stage: int, visits: Array) -> None:
         """What ZeRO moves at every visit, put on forward and backward of the blocks."""
@@ -152,17 +137,3 @@ class Field:
 
 def _column(categories: tuple[Category, ...], name: str) -> Array:
     return np.array([getattr(each, name) for each in categories])
-
-
-def _costs(given: Scenario, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> list[list[BlockCosts]]:
-    """Of every kind of block its costs under each way to recompute; embedding and head are never recomputed."""
-    model, stack, cut = given.model, given.stack, cut_of(given)
-    dense = [False, True] if model.num_dense_layers else [False]
-    layer, *first = (
-        costs_by_recompute(layer_works(model, stack, cut, RECOMPUTES, each), compute, groups, fabric) for each in dense
-    )
-    ends = [
-        [block_costs(work(model, stack, cut), compute, groups, fabric)] * len(RECOMPUTES)
-        for work in (embedding_work, head_work)
-    ]
-    return [layer, *ends, *first]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.costs.block import block_costs, costs_by_recompute, cut_of
+from sim.costs.block import BlockCosts, block_costs, costs_by_recompute, cut_of
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.zero import Sharded, zero_traffic
-from sim.search.columns import table
+from sim.search.columns import Columns, table
 from sim.search.facts import Cells, Facts
 from sim.search.layouts import dealt_layers
 from sim.specs import Scenario, StackSpec
@@ -37,12 +37,12 @@ def cell_scenario(
     )
 
 
-def block_seconds(
+def price_blocks(
     given: Scenario, cells: Cells, recomputes: Sequence[str], compute: ComputeModel, fabric: Fabric
-) -> list[Passes]:
-    """Forward and backward of a layer, the embedding and the head of every cell, and of a first layer without experts.
+) -> list[list[BlockCosts]]:
+    """Costs of a layer, the embedding and the head of every cell, and of a first layer without experts.
 
-    Embedding and head are never recomputed: of one way stand for all.
+    Of each under every way to recompute; embedding and head are never recomputed: one stands for all.
 
     Parameters
     ----------
@@ -52,19 +52,17 @@ def block_seconds(
     model, stack, cut = given.model, given.stack, cut_of(given)
     groups = {"tp": cells.tensor, "cp": cells.context, "ep": cells.experts}
     kinds = [False, True] if model.num_dense_layers else [False]
-    layers = [
-        costs_by_recompute(layer_works(model, stack, cut, recomputes, dense), compute, groups, fabric)
+    layer, *first = (
+        list(costs_by_recompute(layer_works(model, stack, cut, recomputes, dense), compute, groups, fabric))
         for dense in kinds
-    ]
-    ends = [block_costs(work(model, stack, cut), compute, groups, fabric) for work in (embedding_work, head_work)]
-    size = len(cells.tp)
+    )
+    ends = ([block_costs(work(model, stack, cut), compute, groups, fabric)] for work in (embedding_work, head_work))
+    return [layer, *ends, *first]
 
-    def stacked(seconds: Sequence[Array]) -> Array:
-        return np.stack([np.broadcast_to(each, size) for each in seconds])
 
-    layer, *dense = ((stacked([e.forward_s for e in each]), stacked([e.backward_s for e in each])) for each in layers)
-    embedding, head = ((stacked([each.forward_s]), stacked([each.backward_s])) for each in ends)
-    return [layer, embedding, head, *dense]
+def stacked(costs: Sequence[BlockCosts], name: str, cells: Cells) -> Array:
+    """One of the numbers of some costs, over them and cells."""
+    return np.stack([np.broadcast_to(getattr(each, name), len(cells.tp)) for each in costs])
 
 
 def stage_seconds(
@@ -76,8 +74,8 @@ def stage_seconds(
     ----------
     scenario : Scenario
         Of one ZeRO stage and set of overlaps.
-    blocks : as of `block_seconds`
-        Over rows.
+    blocks : of layer, embedding, head, and a first layer without experts where there are such
+        Forward and backward, over ways to recompute and rows. [s]
     sharded : of the same, or None
         Where ZeRO moves something at every visit.
 
@@ -86,23 +84,28 @@ def stage_seconds(
     forward, backward : arrays over stages, ways to recompute and rows
         [s]
     """
-    columns, plan = facts.columns, scenario.plan
+    columns = facts.columns
     if sharded is not None:
         seconds = []
         for (forward, backward), block in zip(blocks, sharded, strict=True):
             more = zero_traffic(forward, backward, block, scenario, fabric, facts.visits, facts.num_microbatches)
             seconds.append((forward + more[0], backward + more[1]))
         blocks = seconds
-    layers = dealt_layers(scenario) / (columns.pp * columns.num_chunks)
-    e, h, alone = int(plan.embedding_as_layer), int(plan.head_as_layer), columns.pp == 1
+    forward, backward = (np.stack(of_stages(scenario, columns, *(each[which] for each in blocks))) for which in (0, 1))
+    return forward + scenario.stack.forward_setup_s, backward
 
-    def stages(layer: Array, embedding: Array, head: Array, *dense: Array, setup: float) -> Array:
-        middle = layers * layer
-        first, last = middle - e * layer + embedding, middle - h * layer + head
-        for each in dense:  # the first stage holds them all: see `sim.search.layouts`
-            first = first + scenario.model.num_dense_layers * (each - layer)
-        single = first + last - middle
-        return np.stack([np.where(alone, single, first), middle, np.where(alone, single, last)]) + setup
 
-    forward = stages(*(each[0] for each in blocks), setup=scenario.stack.forward_setup_s)
-    return forward, stages(*(each[1] for each in blocks), setup=0.0)
+def of_stages(
+    scenario: Scenario, columns: Columns, layer: Array, embedding: Array, head: Array, *dense: Array
+) -> tuple[Array, Array, Array]:
+    """What the first, a middle and the last stage have, put together from what their blocks have, over rows.
+
+    The only stage of a plan has all, whichever it is taken for.
+    """
+    plan = scenario.plan
+    middle = dealt_layers(scenario) / (columns.pp * columns.num_chunks) * layer
+    first, last = middle - plan.embedding_as_layer * layer + embedding, middle - plan.head_as_layer * layer + head
+    for each in dense:  # the first stage holds them all: see `sim.search.layouts`
+        first = first + scenario.model.num_dense_layers * (each - layer)
+    alone, single = columns.pp * columns.num_chunks == 1, first + last - middle
+    return np.where(alone, single, first), middle, np.where(alone, single, last)

@@ -9,14 +9,14 @@ import numpy as np
 from sim.engines.timeline import step_end
 from sim.search.order_facts import OrderFacts
 from sim.search.rank_kinds import RankKind, Ranks
-from sim.search.split_passes import FIRST, LAST, MIDDLE, Field
+from sim.search.split_passes import FIRST, LAST, MIDDLE
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """When what counts for the end of a step happens, over ranks (and their stages) and plans. [s]
+class RankTimes:
+    """When ranks do what counts for the end of a step, over ranks (and their stages) and plans. [s]
 
     begin, end : of each rank's first and last action.
     start_last, end_last : of the last gradient action on each of its stages.
@@ -28,22 +28,22 @@ class Ends:
     end_last: Array
 
 
-def finished(
-    field: Field, ranks: Ranks, facts: OrderFacts, plans: Array, table: Array, ends: Ends, repeated: Array
+def finish_steps(
+    ranks: Ranks, facts: OrderFacts, plans: Array, table: Array, times: RankTimes, repeated: Array
 ) -> Array:
     """The step with all that follows the pipeline, as `sim.engines.timeline.finish_step` has it of one plan.  [s]"""
-    order, kinds = facts.order, facts.rank_kinds
+    field, order, kinds = ranks.field, facts.order, facts.rank_kinds
     each = {kind: ranks.once(kind, plans, repeated) for kind in dict.fromkeys(kinds)}
     reduce, tail, gather, update, params = (
         np.stack([getattr(each[kind], name) for kind in kinds])
         for name in ("reduce", "tail", "gather", "update", "params")
     )
     share = ranks.hidden_share(plans, params.mean(axis=0), reduce.mean(axis=0))
-    done = ends.end - ends.begin if field.variant.schedule.staggered else ends.end
+    done = times.end - times.begin if field.variant.schedule.staggered else times.end
     exposed = reduce
     beside = field.overlap_reduce[plans]
     if beside.any() and reduce.any():
-        after = _reduced(ranks, facts, field, plans, params, reduce, tail, ends) - ends.end
+        after = _reduced(ranks, facts, plans, params, reduce, tail, times) - times.end
         exposed = reduce - beside * share * np.clip(reduce - after, 0.0, reduce)
     waits = gather
     if field.overlap_gather[plans].any() and gather.any():
@@ -56,10 +56,16 @@ def finished(
 
 
 def _reduced(
-    ranks: Ranks, facts: OrderFacts, field: Field, plans: Array, params: Array, reduce: Array, tail: Array, ends: Ends
+    ranks: Ranks,
+    facts: OrderFacts,
+    plans: Array,
+    params: Array,
+    reduce: Array,
+    tail: Array,
+    times: RankTimes,
 ) -> Array:
     """When each rank's reductions beside its backwards are done: `sim.engines.timeline.reductions` over plans. [s]"""
-    order = facts.order
+    field, order = ranks.field, facts.order
     chunks = facts.per_copy / order.num_ranks
     layout = field.variant.columns.layout[field.row[plans]]
     of_stage = np.empty((3, len(plans)))
@@ -71,12 +77,12 @@ def _reduced(
         stage = order.stage[facts.last_gradients]
         durations = reduce[:, np.newaxis] * of_stage[facts.kind_of_stage[stage]] / params[:, np.newaxis]
         least = np.minimum(tail[:, np.newaxis], durations).min(axis=1)
-        return np.asarray(np.maximum((ends.start_last + durations).max(axis=1), ends.end + least))
+        return np.asarray(np.maximum((times.start_last + durations).max(axis=1), times.end + least))
     free = np.full(reduce.shape, -np.inf)
     for turn in range(facts.last_gradients.shape[1]):
         there = facts.last_gradients[:, turn] >= 0
         stage = order.stage[facts.last_gradients[there, turn]]
         duration = reduce[there] * of_stage[facts.kind_of_stage[stage]] / params[there]
-        begin = np.maximum(free[there], ends.start_last[there, turn])
-        free[there] = np.maximum(begin + duration, ends.end_last[there, turn] + np.minimum(tail[there], duration))
+        begin = np.maximum(free[there], times.start_last[there, turn])
+        free[there] = np.maximum(begin + duration, times.end_last[there, turn] + np.minimum(tail[there], duration))
     return free

@@ -9,7 +9,8 @@ from typing import Any
 
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
-from sim.search.space import OVERLAPS
+from sim.search.candidate import ROUNDING
+from sim.search.columns import OVERLAPS
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, tuple[str, ...]] = {
@@ -25,7 +26,6 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
 """What changes together: fields of the plan, and of the stack."""
 TOGETHER = 3
 """Most techniques that are changed at once, before all that are left are."""
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Variant:
         size, chunks = np.array(rows, dtype=np.int64).reshape(-1, 2).T
         layout_of = np.array(which, dtype=np.int64)
         tp, cp, pp, dp, ep = self.space.layouts[layout_of].T
-        # Nobody asks these columns for the schedule; of a 1F1B row nothing is left out.
+        # The schedule is the variant's: nobody asks these columns for it, which know only those that are priced.
         return Columns(tp, cp, pp, dp, ep, chunks, size, np.full(len(size), SCHEDULES.index("1f1b")), layout_of)
 
     def _shapes(self, pp: int, per_replica: int) -> Iterator[tuple[int, int]]:
