@@ -12,8 +12,8 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import Candidate, SearchResult
-from sim.search.among import causes_apart
-from sim.search.steps import seconds_apart
+from sim.search.answers.among import causes_apart
+from sim.search.answers.steps import seconds_apart
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_time, significant

@@ -13,7 +13,7 @@ from sim.report.labels import place_labels
 from sim.report.search import apart, cell, run_cost
 from sim.report.sensitivity import NAMES
 from sim.search import SearchResult, ValueCost
-from sim.search.among import column, fitting
+from sim.search.answers.among import column, fitting
 
 WIDTH = 9.0
 """Inches."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sim.search.layouts import expert_degrees
+from sim.search.plans.layouts import expert_degrees
 from sim.search.result import SearchResult
 from sim.units import show
 

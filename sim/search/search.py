@@ -9,18 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
+from sim.search.candidate import OBJECTIVES, Candidate
 from sim.search.confirm import run_best, so_far
-from sim.search.layouts import context_degrees
 from sim.search.nothing_fits import nothing_fits
-from sim.search.pool import processes_for, run_units
-from sim.search.priced import InMemory, Prices, of_unit
-from sim.search.result import OBJECTIVES, Candidate, SearchResult
-from sim.search.saved import open_folder
-from sim.search.space import build_space
-from sim.search.units import PLANS_PER_UNIT, price_all
+from sim.search.plans.layouts import context_degrees
+from sim.search.plans.space import build_space
+from sim.search.prices.pool import processes_for, run_units
+from sim.search.prices.units import PLANS_PER_UNIT
+from sim.search.result import SearchResult
+from sim.search.table.priced import InMemory, Prices, of_unit
+from sim.search.table.saved import open_folder
 from sim.specs import Scenario
-
-__all__ = ["OBJECTIVES", "Candidate", "SearchResult", "price_all", "search"]
 
 
 def search(

@@ -31,9 +31,9 @@ from sim.search import (
     sensitivity,
     why_not,
 )
-from sim.search.refined import Refined
-from sim.search.space import OVERLAPS
-from sim.search.variants import variants_of
+from sim.search.plans.columns import OVERLAPS
+from sim.search.schedules.refined import Refined
+from sim.search.schedules.variants import variants_of
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 
@@ -71,7 +71,7 @@ def small(model=None, plan=None, stack=None, batch=16, layers=12):
 @pytest.fixture
 def look_at_all(monkeypatch):
     """Orders are looked at for all plans that have them, whether or not others rule them out."""
-    monkeypatch.setattr("sim.search.refined.FIRST_LOOK", 10**9)
+    monkeypatch.setattr("sim.search.schedules.refined.FIRST_LOOK", 10**9)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
