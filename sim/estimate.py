@@ -264,9 +264,12 @@ def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, Stage
         options["slices"] = plan.sequence_slices
     size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
     order = build_order(*size, fold=fold, **options)
-    costs = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage, order.copies)
+    visits = visits_per_stage(order)
+    costs = stage_costs(scenario, visits, order.rank_of_stage, order.copies)
     if "times" in chosen.options:  # it chooses its order by what things take
         order = build_order(*size, fold=fold, times=typical_times(costs), **options)
+        if visits_per_stage(order) != visits:  # ZeRO moves things as often as the chosen order turns to a stage
+            costs = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage, order.copies)
     return order, costs
 
 

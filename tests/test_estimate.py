@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from sim.costs.block import layer_costs
+from sim.costs.stage import stage_costs
 from sim.engines import ENGINES
 from sim.errors import InfeasiblePlan
-from sim.estimate import estimate
+from sim.estimate import estimate, priced_order
+from sim.schedules import build_order
+from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario, build_scenario, load_scenario
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: TFLOP/s per GPU, recomputation counted.
@@ -300,3 +303,20 @@ def test_the_host_is_waited_for_once_a_chunk_and_micro_batch(scenarios):
         for setup in ("0 ms", "2 ms")
     ]
     assert waits == pytest.approx([0.0, 280 * 3 * 2e-3])
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_zero_moves_as_often_as_the_chosen_order_turns_to_a_stage(scenarios, zero_stage):
+    """Hanayo turns from its waves to forwards ahead of them where that is faster, and then to its stages more often."""
+    path = scenarios / "korthikanti-2022" / "22b-selective.yaml"
+    plan = {"tp": 1, "pp": 4, "dp": 2, "schedule": "hanayo", "num_chunks": 2, "zero_stage": zero_stage}
+    scenario = load_scenario(path, ["training.global_batch_size=48", "plan.dp=2", "plan.tp=4"])
+    scenario = scenario.replace(plan=scenario.plan.replace(**plan, microbatch_size=1, sequence_parallel=False))
+    order, costs = priced_order(scenario)
+    waves = build_order("hanayo", 4, 2, 24)
+    assert visits_per_stage(order) > 1.4 * visits_per_stage(waves)
+    own, other = (
+        stage_costs(scenario, visits_per_stage(each), order.rank_of_stage, order.copies) for each in (order, waves)
+    )
+    assert np.array_equal(costs.backward_s, own.backward_s)
+    assert costs.backward_s.sum() > 1.001 * other.backward_s.sum()

@@ -84,7 +84,7 @@ def search(
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
     from sim.search import schedules_named, search_schedules
     from sim.search import search as run
-    from sim.search.why import check_fields
+    from sim.search.answers.why import check_fields
     from sim.specs import load_scenario
 
     if more_fields and not why:
@@ -140,7 +140,7 @@ def search(
         _sweep(given, sweep, options, figure, as_json)
         return
     with progress_bar("plans priced") as progress:
-        result = run(given, top=top, progress=progress, jobs=jobs, save=save, **options)
+        result = run(given, top=top, progress=progress, jobs=jobs, save=save, require_fit=schedules is None, **options)
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
@@ -236,7 +236,7 @@ def _draw(result: Any, answers: dict[str, Any], figure: Path) -> bool:
 
 
 def _print_fields(scenario: Any, as_json: bool) -> None:
-    from sim.search.axes import sweepable
+    from sim.search.answers.axes import sweepable
 
     fields = sweepable(scenario)
     if as_json:

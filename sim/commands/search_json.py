@@ -7,8 +7,8 @@ from typing import Any
 
 from sim.estimate import Estimate
 from sim.search import SearchResult, Standing, Step
-from sim.search.among import loss_of
-from sim.search.steps import seconds_apart
+from sim.search.answers.among import loss_of
+from sim.search.answers.steps import seconds_apart
 
 
 def as_data(result: SearchResult, named: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
-from sim.engines.ways import Along, Ends, Pipe, ends, gpipe_end, warmup
+from sim.engines.ways import Along, Counts, Ends, Pipe, count, ends, gpipe_end
 from sim.errors import SpecError
 
 Array = np.ndarray
@@ -51,15 +51,21 @@ class _Seconds:
     """
 
     def __init__(
-        self, forward: Array, backward: Array, sent_forward: Array, sent_backward: Array, count: int, blocking: bool
+        self,
+        forward: Array,
+        backward: Array,
+        sent_forward: Array,
+        sent_backward: Array,
+        num_microbatches: int,
+        blocking: bool,
     ) -> None:
         self.forward, self.backward, self.blocking = forward, backward, blocking
         self.sent_forward, self.sent_backward = sent_forward, sent_backward
         self.chunks, self.ranks = forward.shape
         down = sent_forward.ravel()[:-1].sum() + forward[-1, -1]
         back = sent_backward.ravel()[1:].sum() + backward[0, 0]
-        self.pipe = Pipe(self.ranks, self.chunks, count, down, back)
-        self.busy = count * (forward + backward).sum(axis=0)
+        self.pipe = Pipe(num_microbatches, down, back)
+        self.busy = num_microbatches * (forward + backward).sum(axis=0)
 
     @classmethod
     def of(cls, program: Program) -> _Seconds:
@@ -70,6 +76,10 @@ class _Seconds:
         occupied = sent if costs.p2p_blocks else (costs.forward_s, costs.backward_s)
         forward, backward, sent_forward, sent_backward = (each.reshape(shape) for each in (*occupied, *sent))
         return cls(forward, backward, sent_forward, sent_backward, int(order.num_microbatches), costs.p2p_blocks)
+
+    def counts(self, rank: int) -> Counts:
+        """Of a rank."""
+        return count(self.ranks, self.chunks, self.pipe.num_microbatches, rank)
 
     def after(self, rank: int) -> float:
         """From the end of a rank's last action to that of rank 0's.  [s]"""
@@ -102,14 +112,14 @@ def _along(seconds: _Seconds, rank: int) -> Along:
     forward, backward = seconds.forward, seconds.backward
     sent_forward, sent_backward = seconds.sent_forward, seconds.sent_backward
     own_forward, own_backward = forward[:, rank], backward[:, rank]
-    last = seconds.ranks - 1
-    warm = _visits(int(warmup(seconds.pipe, rank)) + 1, seconds.chunks, seconds.ranks)
+    last, counts = seconds.ranks - 1, seconds.counts(rank)
+    warm = _visits(int(counts.warm), seconds.chunks, seconds.ranks)
     cycle, ring = (None, None) if seconds.blocking else _around(seconds, rank)
     left = 0.0
     if rank < last:
         left = sent_forward[-1, rank:last].sum() - own_forward[-1] + forward[-1, last]
     return Along(
-        rank=rank,
+        counts=counts,
         busy=seconds.busy[rank],
         before=sent_forward[0, :rank].sum(),
         after=seconds.after(rank),

@@ -23,22 +23,44 @@ NEVER = -np.inf
 class Pipe:
     """What all ranks of a pipeline share.
 
-    num_ranks, num_chunks, num_microbatches : sizes.
+    num_microbatches : of a step.
     down, back : one micro-batch forward through all stages, and back. [s]
     """
 
-    num_ranks: Number
-    num_chunks: Number
     num_microbatches: Number
     down: Number
     back: Number
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """How often ways along a rank go where: what the sizes of a pipeline say of 1F1B and interleaved 1F1B.
+
+    rank : its number.
+    warm : its forwards up to the first backward; of its backwards as many follow the last forward.
+    early : of its forwards those that all ranks do before any backward, so that it follows rank 0 through them.
+    returns, turns_twice : 0 where a backward comes before its last forward, and where a forward lies between it and the
+        backward that follows the last forward; NEVER elsewhere.
+    cycles, per_cycle : how often a micro-batch may go from it to the last rank and back between these, and how many of
+        its chunks both ways that takes the place of.
+    rings : how often ways may go round all ranks, from one of its chunks to the next.
+    """
+
+    rank: Number
+    warm: Number
+    early: Number
+    returns: Number
+    turns_twice: Number
+    cycles: Number
+    per_cycle: Number
+    rings: Number
+
+
+@dataclass(frozen=True, slots=True)
 class Along:
     """What ways along a rank are made of. [s]
 
-    rank : its number.
+    counts : of it.
     busy : all its actions, with the sends that occupy it.
     before, after : from the begin of the step to its first action, and from the end of its last to that of rank 0's.
     returned, left : from the last rank back up to it, and from it down to the last rank, on the last chunk.
@@ -47,10 +69,10 @@ class Along:
     own : one of its chunks both ways, at most.
     cycle : a micro-batch down from it to the last rank and back, at least; None where sends occupy the ranks: then
         staying on the busiest rank is never shorter.
-    ring : the same of the last rank, from one of its chunks to the next; None for other ranks.
+    ring : the same of the last rank, from one of its chunks to the next and so through all ranks; None for other ranks.
     """
 
-    rank: Number
+    counts: Counts
     busy: Number
     before: Number
     after: Number
@@ -90,38 +112,45 @@ class Ends:
         return _longest([self.turned, *ways]) - after
 
 
-def warmup(pipe: Pipe, rank: Number) -> Number:
-    """Forwards of a rank before the one that its first backward follows: of 1F1B, and of interleaved 1F1B."""
-    behind = pipe.num_ranks - 1 - rank
-    forwards: Number = np.where(
-        np.asarray(pipe.num_chunks) > 1, 2 * behind + (pipe.num_chunks - 1) * pipe.num_ranks, behind
+def count(num_ranks: Number, num_chunks: Number, num_microbatches: Number, rank: Number) -> Counts:
+    """Of a rank under 1F1B and interleaved 1F1B."""
+    p, v, visits = num_ranks, num_chunks, num_microbatches * num_chunks
+    behind, interleaved = p - 1 - rank, np.asarray(v) > 1
+    before = np.where(
+        interleaved, 2 * behind + (v - 1) * p, behind
+    )  # its forwards before that which a backward follows
+    twice = (np.asarray(behind) == 0) | (before + 2 <= visits)
+    per_cycle = np.where(interleaved, 2 * behind + 1, behind + 1)
+    return Counts(
+        rank=rank,
+        warm=before + 1,
+        early=np.minimum(np.where(interleaved, p - 1, before), visits - 1),
+        returns=np.where(before < visits, 0.0, NEVER),
+        turns_twice=np.where(twice, 0.0, NEVER),
+        cycles=np.maximum(visits - 2 - before, 0) // per_cycle,
+        per_cycle=per_cycle,
+        rings=(num_microbatches // p - 1) * (v - 1),
     )
-    return forwards
 
 
 def ends(pipe: Pipe, ranks: Sequence[Along]) -> Ends:
     """The longest ways of 1F1B and interleaved 1F1B along some ranks, rank 0 first and the last at the end."""
     straight, turned, first = [], [], []
-    p, v, m = pipe.num_ranks, pipe.num_chunks, pipe.num_microbatches
-    visits, interleaved = m * v, np.asarray(v) > 1
     for each in ranks:
-        behind, warm = p - 1 - each.rank, warmup(pipe, each.rank)
+        own = each.counts
         # Where rank 0 is longer, the first way follows it through forwards that all ranks do before any backward.
-        early = np.minimum(np.where(interleaved, p - 1, warm), visits - 1)
-        enter = each.before + early * np.maximum(each.lead, 0.0)
-        turns = np.where(warm < visits, 0.0, NEVER)
-        back = pipe.down + (each.returned + turns) - each.warm_forward
-        leave = pipe.back + (each.left + turns) - each.warm_backward
-        twice = back + np.where((np.asarray(behind) == 0) | (warm + 2 <= visits), 0.0, NEVER)
+        enter = each.before + own.early * np.maximum(each.lead, 0.0)
+        back = pipe.down + (each.returned + own.returns) - each.warm_forward
+        leave = pipe.back + (each.left + own.returns) - each.warm_backward
+        twice = back + own.turns_twice
         if each.cycle is not None:  # where sends are long, going down and back beats staying on the rank
-            between, many = np.maximum(visits - 2 - warm, 0), np.where(interleaved, 2 * behind + 1, behind + 1)
-            twice = twice + between // many * np.maximum(each.cycle - many * each.own, 0.0)
+            twice = twice + own.cycles * np.maximum(each.cycle - own.per_cycle * each.own, 0.0)
         if each.ring is not None:
-            twice = twice + (m // p - 1) * (v - 1) * np.maximum(each.ring - p * each.own, 0.0)
+            twice = twice + own.rings * np.maximum(each.ring - (own.rank + 1) * each.own, 0.0)
         straight.append(each.busy + np.maximum(enter, back) + each.after)
         turned.append(each.busy + leave + np.maximum(enter, twice))
-        first.append(straight[-1] + early * np.maximum(each.lag, 0.0))
-    return Ends([each.rank for each in ranks], straight, _longest(turned), _longest(first))
+        first.append(straight[-1] + own.early * np.maximum(each.lag, 0.0))
+    return Ends([each.counts.rank for each in ranks], straight, _longest(turned), _longest(first))
 
 
 def gpipe_end(pipe: Pipe, longest_forward: Number, longest_backward: Number, back: Number) -> Number:

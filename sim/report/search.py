@@ -12,8 +12,8 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import Candidate, SearchResult
-from sim.search.among import causes_apart
-from sim.search.steps import seconds_apart
+from sim.search.answers.among import causes_apart
+from sim.search.answers.steps import seconds_apart
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_time, significant
@@ -65,7 +65,9 @@ def _heading(result: SearchResult) -> Text:
         f"{priced}{saved}{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU; ",
         style="dim",
     )
-    if result.gap == 0.0:
+    if not result.confirmed:
+        title.append("none is run exactly", style="dim")
+    elif result.gap == 0.0:
         proves = "proves" if result.confirmed == 1 else "prove"
         title.append(f"{result.confirmed:,} run exactly {proves} that no other is better", style="dim")
     else:
@@ -172,6 +174,8 @@ def cell(value: object) -> str:
 def pareto_view(result: SearchResult, most: int = 30) -> Group:
     """Plans that no other beats in step time, memory, GPUs and cost, by the closed form."""
     front = result.pareto()
+    if not len(front):
+        return Group(Text("Pareto front", style="bold"), "No plan that is priced fits.")
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
     plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.at(shown)

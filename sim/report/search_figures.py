@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from sim.errors import InfeasiblePlan
 from sim.report.figures import new_figure, plain_axis
 from sim.report.labels import place_labels
 from sim.report.search import apart, cell, run_cost
 from sim.report.sensitivity import NAMES
 from sim.search import SearchResult, ValueCost
-from sim.search.among import column, fitting
+from sim.search.answers.among import column, fitting
 
 WIDTH = 9.0
 """Inches."""
@@ -50,8 +51,16 @@ NAMED = 5
 
 
 def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
-    """Plans that none beats in step time, memory, GPUs and cost; with several numbers of GPUs also what they cost."""
+    """Plans that none beats in step time, memory, GPUs and cost; with several numbers of GPUs also what they cost.
+
+    Raises
+    ------
+    InfeasiblePlan
+        No plan that is priced fits.
+    """
     front = result.pareto()
+    if not len(front):
+        raise InfeasiblePlan("no plan that is priced fits, so there is no front to draw; leave --figure out")
     gpus = column(result, "num_gpus")
     sizes = np.unique(gpus[front])
     figure = new_figure(width_in if len(sizes) > 1 else 0.8 * width_in, 4.8)

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from sim.report.search import COLUMNS, abbreviated, cell, spent
 from sim.search import ScheduleBest, SearchResult
-from sim.search.among import loss_of
-from sim.search.layouts import LAYOUT
+from sim.search.answers.among import loss_of
+from sim.search.plans.layouts import LAYOUT
 from sim.specs import ParallelPlan
 from sim.table import Table
 from sim.units import show, show_time

@@ -11,8 +11,8 @@ from rich.text import Text
 from sim.estimate import Estimate
 from sim.report.search import COLUMNS, apart, cell, largest, plan_line, signed
 from sim.search import SearchResult, Standing, Step, Why
-from sim.search.among import loss_of
-from sim.search.space import SCHEDULES
+from sim.search.answers.among import loss_of
+from sim.search.plans.columns import SCHEDULES
 from sim.table import Table
 from sim.units import show_time
 

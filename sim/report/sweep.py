@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sim.report.search import COLUMNS, HEADINGS, cell, columns_for, gpus, spent
-from sim.search.among import FIELDS
-from sim.search.axes import SIZE, Axis
+from sim.search.answers.among import FIELDS
+from sim.search.answers.axes import SIZE, Axis
+from sim.search.answers.sweep import INTERRUPTED
+from sim.search.answers.sweep_result import Point, Sweep
 from sim.search.candidate import Candidate
-from sim.search.sweep import INTERRUPTED
-from sim.search.sweep_result import Point, Sweep
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table

@@ -31,7 +31,8 @@ from sim.scaling.lamy_poirier import (
 from sim.scaling.paper_question import with_wide_tensor
 from sim.search import build_space, price_all
 from sim.search.layered import LayeredTable, best_of, layered_table
-from sim.search.space import SCHEDULES, divisors, tensor_degrees
+from sim.search.plans.columns import SCHEDULES
+from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
 

@@ -1,17 +1,24 @@
-"""Floor 5, answer: which plan to run, out of every plan there is."""
+"""Floor 5, answer: which plan to run, out of every plan there is.
 
-from sim.search.axes import Axis, parse_axis
-from sim.search.by_schedule import WithFields, schedules_named, search_schedules
-from sim.search.candidate import ScheduleBest
-from sim.search.rules import Rules, megatron_rules
-from sim.search.search import OBJECTIVES, Candidate, SearchResult, price_all, search
-from sim.search.sensitivity import ValueCost, sensitivity
-from sim.search.space import Category, Space, build_space
-from sim.search.standing import Standing, standing_of
-from sim.search.steps import Step, steps_between
-from sim.search.sweep import sweep
-from sim.search.sweep_result import Sweep
-from sim.search.why import Why, why_not
+`search` lists the plans (`plans`), prices them (`prices`), keeps the table (`table`) and runs the best on the exact
+engine; `schedules` finds the best plan of schedules that have no formula, `answers` what is asked of a result.
+"""
+
+from sim.search.answers.axes import Axis, parse_axis
+from sim.search.answers.rules import Rules, megatron_rules
+from sim.search.answers.sensitivity import ValueCost, sensitivity
+from sim.search.answers.standing import Standing, standing_of
+from sim.search.answers.steps import Step, steps_between
+from sim.search.answers.sweep import sweep
+from sim.search.answers.sweep_result import Sweep
+from sim.search.answers.why import Why, why_not
+from sim.search.candidate import OBJECTIVES, Candidate, ScheduleBest
+from sim.search.plans.columns import Category
+from sim.search.plans.space import Space, build_space
+from sim.search.prices.units import price_all
+from sim.search.result import SearchResult
+from sim.search.schedules.by_schedule import WithFields, schedules_named, search_schedules
+from sim.search.search import search
 
 __all__ = [
     "OBJECTIVES",

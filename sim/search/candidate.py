@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sim.estimate import Estimate
-from sim.schedules.registry import schedules
-from sim.search.columns import SCHEDULES
 from sim.specs import Scenario
 
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
 
 ROUNDING = 1e-9
-"""Shares below it are no difference."""
+"""Steps and scores that are less apart, as a share, are equal."""
 
 
 def gap_of(worth: float, bound: float | None) -> float:
@@ -50,6 +47,21 @@ class Candidate:
         if objective == "memory_headroom":
             return float(self.answer.largest.total)
         return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        answer = self.answer
+        return {
+            "plan": self.scenario.plan.model_dump(mode="json"),
+            "num_gpus": answer.num_gpus,
+            "step_time_s": answer.step_time_s,
+            "priced_step_time_s": self.priced_step_time_s,
+            "difference": self.difference,
+            "memory_bytes": answer.largest.total,
+            "gpu_seconds_per_step": answer.step_time_s * answer.num_gpus,
+            "mfu": answer.mfu,
+            "training_days": None if answer.training_time_s is None else answer.training_time_s / 86400,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +101,3 @@ class ScheduleBest:
             "asynchronous": self.asynchronous,
             "ruled_out": self.reason,
         }
-
-
-def schedules_stated(searched: Sequence[ScheduleBest]) -> list[str]:
-    """Which schedules were searched beside those that are priced, and which were not."""
-    names = [each.schedule for each in searched]
-    left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
-    more = f"{len(left)} more schedules are there ({', '.join(left)}); --schedules all searches them"
-    if not names:
-        return [more]
-    proven, rest = ([each.schedule for each in searched if each.proven is sure] for sure in (True, False))
-    stated = [f"of {', '.join(rest)} not all plans could be ruled out"] if rest else []
-    if proven:
-        stated.append(
-            f"all plans of {', '.join(proven)} were searched, by what their steps cannot go below (their formula "
-            "here); of each of them the best is sought: below the first place there may be better plans of theirs"
-        )
-    if any(each.asynchronous for each in searched):
-        stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
-    if left:
-        stated.append(more)
-    return stated

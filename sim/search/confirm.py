@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.estimate import estimate
-from sim.search.result import Candidate, SearchResult, gap_of
+from sim.search.candidate import ROUNDING, Candidate, gap_of
+from sim.search.result import SearchResult
 
 Array = np.ndarray
 
-SAME = 1e-9
-"""How far an exact time may be below its price by rounding, as a share."""
 _AT_ONCE = 8
 """Plans looked up in the table at a time."""
 
@@ -71,7 +70,7 @@ def run_best(
     score = -np.inf
     for number, (place, priced) in enumerate(_priced(result, places)):
         worths = sorted(each.worth(result.objective) for each in found)
-        enough = len(found) >= top and worths[top - 1] <= priced.score * (1 + SAME)
+        enough = len(found) >= top and worths[top - 1] <= priced.score * (1 + ROUNDING)
         if enough or number >= most:
             return Confirmed(_in_order(result, found), number, priced.score)
         if place not in known:

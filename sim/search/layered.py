@@ -17,7 +17,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
 from sim.network.placement import Group
 from sim.search.layered_bounds import Part, Rows, block_seconds, data_groups
-from sim.search.space import divisors, tensor_degrees
+from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
 

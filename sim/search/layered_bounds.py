@@ -13,7 +13,7 @@ from sim.costs.replicas import Held, Replicas
 from sim.costs.stage import rank_once_a_step, reduced_bytes, send_seconds, tied_reduction
 from sim.costs.zero import gathered_widths, sharded_block, zero_traffic
 from sim.network.placement import Group, data_group
-from sim.search.columns import table as table_of
+from sim.search.plans.columns import table as table_of
 from sim.specs import ParallelPlan, Scenario
 from sim.work.layers import embedding_work, head_work, layer_work
 from sim.work.memory import cut_memory, memory_of, stage_activation_bytes

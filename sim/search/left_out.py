@@ -2,23 +2,83 @@
 
 from __future__ import annotations
 
-from sim.search.candidate import Candidate
-from sim.search.layouts import LAYOUT
-from sim.search.space import SCHEDULES, Space
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sim.schedules.registry import schedules
+from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.plans.columns import SCHEDULES
+from sim.search.plans.layouts import LAYOUT
+from sim.search.plans.space import Space
 from sim.units import show, show_time
+
+if TYPE_CHECKING:
+    from sim.search.result import SearchResult
 
 CLOSE = 0.03
 """Share of the memory below which the best plan is said to leave little of it free."""
 
 
-def left_out(space: Space, proof: str) -> tuple[str, ...]:
-    """The assumptions of a search over a space; `proof`: how sure its best plan is."""
+def left_out(result: SearchResult) -> tuple[str, ...]:
+    """The assumptions of a search."""
+    scenario, limit = result.space.scenario, result.memory_limit_bytes
+    stated = [
+        f"schedules {', '.join(SCHEDULES)}; {_proof(result)}",
+        *_schedules(result.schedules),
+        *_plans(result.space),
+    ]
+    if limit > scenario.cluster.gpu.memory_bytes:
+        stated.append(
+            f"plans may take {show(limit, 'B')} of a GPU, but one {scenario.cluster.gpu.name} has only "
+            f"{show(scenario.cluster.gpu.memory_bytes, 'B')}: those that take more do not run there"
+        )
+    if result.best:
+        stated += _of_the_best(result.best[0], limit, result.objective)
+    if result.objective == "days" and scenario.training.tokens is None:
+        stated.append("training.tokens is not given, so days are ranked by step time")
+    return tuple(stated)
+
+
+def _proof(result: SearchResult) -> str:
+    """How sure it is that the best plan is the best."""
+    if not result.confirmed:
+        return "no plan of theirs fits"
+    run = f"the exact engine ran {result.confirmed:,}, in the order of a formula that is never above it"
+    if result.gap is None:
+        return f"{run}; plans that were not priced may be better"
+    if result.gap == 0.0:
+        return f"{run}: no other can be better than the best"
+    return f"{run}; of the others one may be better than the best, by {result.gap:.2%} at most"
+
+
+def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:
+    """Which schedules were searched beside those that are priced, and which were not."""
+    names = [each.schedule for each in searched]
+    left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
+    more = f"{len(left)} more schedules are there ({', '.join(left)}); --schedules all searches them"
+    if not names:
+        return [more]
+    proven, rest = ([each.schedule for each in searched if each.proven is sure] for sure in (True, False))
+    stated = [f"of {', '.join(rest)} not all plans could be ruled out"] if rest else []
+    if proven:
+        stated.append(
+            f"of {', '.join(proven)} all plans were searched, each for the best of its schedule only: from the second "
+            "place on plans of theirs may be missing; their formula is a time that the step cannot go below"
+        )
+    if any(each.asynchronous for each in searched):
+        stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
+    if left:
+        stated.append(more)
+    return stated
+
+
+def _plans(space: Space) -> list[str]:
+    """Which degrees were searched, and what of the scenario's own plan was not."""
     model, plan, length = space.scenario.model, space.scenario.plan, space.scenario.training.sequence_length
     contexts, experts = (sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep"))
     stated = [
-        f"schedules {', '.join(SCHEDULES)}; {proof}",
         f"cp {_listed(contexts)}: pieces of a sequence have {length // contexts[-1]:,} tokens or more; "
-        "--cp searches other degrees",
+        "--cp searches other degrees"
     ]
     if model.num_experts:
         stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
@@ -26,22 +86,24 @@ def left_out(space: Space, proof: str) -> tuple[str, ...]:
         stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
     if plan.microbatch_group is not None or plan.sequence_slices > 1:
         stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
-    return tuple(stated)
+    return stated
 
 
-def of_the_best(best: Candidate, memory_limit_bytes: float, objective: str) -> tuple[str, ...]:
+def _of_the_best(best: Candidate, limit_bytes: float, objective: str) -> list[str]:
     """How near the best plan is to the end of the memory, and how sure its step time."""
     if objective == "memory_headroom":
-        return ()
+        return []
     low, high = best.answer.step_time_interval_s
-    sure = (
+    stated = [
         f"step times are estimates (the best plan's, 90 %: {show_time(low)} to {show_time(high)}): plans a few percent "
         "apart are worth a trial on the machine"
-    )
-    free = memory_limit_bytes - best.answer.largest.total
-    if free > CLOSE * memory_limit_bytes:
-        return (sure,)
-    return sure, f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
+    ]
+    free = limit_bytes - best.answer.largest.total
+    if free < CLOSE * limit_bytes:
+        stated.append(
+            f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
+        )
+    return stated
 
 
 def _listed(degrees: list[int]) -> str:

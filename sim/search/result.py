@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from sim.search.candidate import OBJECTIVES, Candidate, ScheduleBest, gap_of, schedules_stated
-from sim.search.layouts import LAYOUT
-from sim.search.left_out import left_out, of_the_best
+from sim.search.candidate import Candidate, ScheduleBest, gap_of
+from sim.search.left_out import left_out
 from sim.search.pareto import pareto_front
-from sim.search.priced import Priced, Prices, join
-from sim.search.space import OVERLAPS, SCHEDULES, Category, Space
+from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
+from sim.search.plans.layouts import LAYOUT
+from sim.search.plans.space import Space
+from sim.search.table.priced import Priced, Prices, join
 from sim.shown import Shown
 from sim.specs import Scenario
-from sim.units import show, show_time
-
-__all__ = ["OBJECTIVES", "Candidate", "ScheduleBest", "SearchResult", "gap_of"]
+from sim.units import show_time
 
 Array = np.ndarray
 
@@ -35,8 +34,9 @@ class SearchResult(Shown):
     finished : False where it was interrupted; then only `plans_priced` of `space.num_plans` were looked at, or, where
         these are all, only `confirmed` run on the exact engine.
     elapsed_s : of pricing, memory check and saving, without the confirmations. [s]
-    confirmed : plans that the exact engine ran.
     plans_restored : of those priced, how many an interrupted search had saved.
+    top : how many of the best were asked for.
+    confirmed : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
         all of them.
     schedules : the best plan of each schedule that was searched beside these, the best schedule first.
@@ -50,8 +50,9 @@ class SearchResult(Shown):
     best: tuple[Candidate, ...]
     finished: bool
     elapsed_s: float
-    confirmed: int = 0
     plans_restored: int = 0
+    top: int = 10
+    confirmed: int = 0
     bound: float | None = None
     schedules: tuple[ScheduleBest, ...] = ()
 
@@ -120,36 +121,16 @@ class SearchResult(Shown):
     def gap(self) -> float | None:
         """By what share at most a plan that was priced but not run could be better than the best; 0: it is proven.
 
-        None where the search was interrupted: of plans that were not priced nothing is known.
+        None where the search was interrupted: of plans that were not priced nothing is known; or where none fits.
         """
-        if self.plans_priced < self.space.num_plans:
+        if self.plans_priced < self.space.num_plans or not self.best:
             return None
         return gap_of(self.best[0].worth(self.objective), self.bound)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the search left out."""
-        searched, *rest = left_out(self.space, self._proof())
-        stated, gpu = (searched, *schedules_stated(self.schedules), *rest), self.space.scenario.cluster.gpu
-        if self.memory_limit_bytes > gpu.memory_bytes:
-            stated += (
-                f"plans may take {show(self.memory_limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
-                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there",
-            )
-        if self.best:
-            stated += of_the_best(self.best[0], self.memory_limit_bytes, self.objective)
-        if self.objective == "days" and self.space.scenario.training.tokens is None:
-            stated += ("training.tokens is not given, so days are ranked by step time",)
-        return stated
-
-    def _proof(self) -> str:
-        """How sure it is that the best plan is the best."""
-        run = f"the exact engine ran {self.confirmed:,}, in the order of a formula that is never above it"
-        if self.gap is None:
-            return f"{run}; plans that were not priced may be better"
-        if self.gap == 0.0:
-            return f"{run}: no other can be better than the best"
-        return f"{run}; of the others one may be better than the best, by {self.gap:.2%} at most"
+        """What the search left out, and how sure its best plan is."""
+        return left_out(self)
 
     def ranking(self, most: int | None = None) -> Array:
         """Places of the plans that fit, best first; of equals the one that needs least memory.
@@ -275,22 +256,7 @@ class SearchResult(Shown):
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),
             **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
-            "best": [
-                {
-                    "plan": each.scenario.plan.model_dump(mode="json"),
-                    "num_gpus": each.answer.num_gpus,
-                    "step_time_s": each.answer.step_time_s,
-                    "priced_step_time_s": each.priced_step_time_s,
-                    "difference": each.difference,
-                    "memory_bytes": each.answer.largest.total,
-                    "gpu_seconds_per_step": each.answer.step_time_s * each.answer.num_gpus,
-                    "mfu": each.answer.mfu,
-                    "training_days": None
-                    if each.answer.training_time_s is None
-                    else each.answer.training_time_s / 86400,
-                }
-                for each in self.best
-            ],
+            "best": [each.to_dict() for each in self.best],
         }
 
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from sim.errors import InfeasiblePlan, SpecError, nearest
+from sim.search.candidate import OBJECTIVES, Candidate
 from sim.search.confirm import run_best, so_far
-from sim.search.layouts import context_degrees, expert_degrees
-from sim.search.pool import processes_for, run_units
-from sim.search.priced import InMemory, Prices, of_unit
-from sim.search.result import OBJECTIVES, Candidate, SearchResult
-from sim.search.saved import open_folder
-from sim.search.space import build_space
-from sim.search.units import PLANS_PER_UNIT, price_all
+from sim.search.nothing_fits import nothing_fits
+from sim.search.plans.layouts import context_degrees
+from sim.search.plans.space import build_space
+from sim.search.prices.pool import processes_for, run_units
+from sim.search.prices.units import PLANS_PER_UNIT
+from sim.search.result import SearchResult
+from sim.search.table.priced import InMemory, Prices, of_unit
+from sim.search.table.saved import open_folder
 from sim.specs import Scenario
-from sim.units import show
-
-__all__ = ["OBJECTIVES", "Candidate", "SearchResult", "price_all", "search"]
-
-Array = np.ndarray
 
 
 def search(
@@ -45,6 +39,7 @@ def search(
     executor: Executor | None = None,
     save: Path | str | None = None,
     plans_per_unit: int = PLANS_PER_UNIT,
+    require_fit: bool = True,
 ) -> SearchResult:
     """Price and memory-check every plan, and confirm the best by the exact engine.
 
@@ -84,6 +79,8 @@ def search(
         an interrupted search goes on where it was; and prices need not be in memory together.
     plans_per_unit : int
         Most plans of a unit of work (of a layout, if it has more).
+    require_fit : bool
+        False: where none fits, a result without a best plan, as `search_schedules` may find one of another schedule.
 
     Returns
     -------
@@ -102,20 +99,12 @@ def search(
     for name, number in (("jobs", jobs), ("plans_per_unit", plans_per_unit), ("top", top), ("confirm", confirm)):
         if number is not None and number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
-    own = scenario.plan.num_gpus
-    fewest, most = gpus or ((own, own) if max_gpus is None else (1, max_gpus))
-    if fewest > most or fewest < 1:
-        raise SpecError(
-            f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
-        )
-    if max_gpus is not None and max_gpus < fewest:
-        raise SpecError(f"--max-gpus {max_gpus:,} leaves no plan of {fewest:,} GPUs or more; raise it or lower --gpus")
-    most = most if max_gpus is None else min(most, max_gpus)
+    size = _size_range(scenario.plan.num_gpus, gpus, max_gpus)
     limit = scenario.cluster.gpu.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
     context = context or context_degrees(scenario.training.sequence_length, scenario.plan.cp)
-    space = build_space(scenario, (fewest, most), context=context, experts=experts, overlaps=overlaps)
+    space = build_space(scenario, size, context=context, experts=experts, overlaps=overlaps)
     prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
     there, sizes = prices.done, [part.num_plans for part in space.parts(plans_per_unit)]
     restored = done = sum(size for number, size in enumerate(sizes) if number in there)
@@ -136,10 +125,12 @@ def search(
         if not done:
             raise
     elapsed = time.perf_counter() - begun
-    result = SearchResult(space, objective, limit, prices, done, (), finished, elapsed, plans_restored=restored)
+    result = SearchResult(space, objective, limit, prices, done, (), finished, elapsed, restored, top)
     places = result.ranking(max(top, confirm) + 1)
     if not len(places):
-        raise InfeasiblePlan(_none_fits(result))
+        if require_fit or not finished:
+            raise InfeasiblePlan(nothing_fits(result))
+        return result
     ran: list[Candidate] = []
     try:
         found = run_best(result, places, top, max(top, confirm), ran=ran.append)
@@ -150,39 +141,13 @@ def search(
     return replace(result, best=found.best[:top], confirmed=found.runs, bound=found.bound, finished=finished)
 
 
-def _wider_degrees(result: SearchResult, few: int = 4) -> list[int]:
-    """The next larger numbers of GPUs over which the experts could be dealt, at most all that hold the same layers."""
-    layouts = result.space.layouts
-    most, widest = int((layouts[:, 0] * layouts[:, 1] * layouts[:, 3]).max()), int(layouts[:, 4].max())
-    return [each for each in expert_degrees(result.space.scenario) if widest < each <= most][:few]
-
-
-def _none_fits(result: SearchResult) -> str:
-    """That memory is what rules all plans out, by how much, and whether the limit or the GPU is too small."""
-    lowest, place, begin = np.inf, 0, 0
-    for block in result.blocks():
-        here = int(np.argmin(block.memory_bytes))
-        if block.memory_bytes[here] < lowest:
-            lowest, place = float(block.memory_bytes[here]), begin + here
-        begin += len(block)
-    plan, gpu = result.scenario_at(place).plan, result.space.scenario.cluster.gpu
-    partly = "" if result.finished else f" (interrupted after {result.plans_priced:,} of {result.space.num_plans:,})"
-    limited = result.memory_limit_bytes < gpu.memory_bytes
-    named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
-    enough = f"{math.ceil(lowest / 1e9)} GB"
-    remedy = f"raise --memory-limit to {enough}, or " if limited and lowest < gpu.memory_bytes else ""
-    scenario, experts, dealt = result.space.scenario, "", ""
-    if scenario.model.num_experts:
-        experts = f", ep {plan.ep}"
-        wider = _wider_degrees(result)
-        if wider:
-            dealt = (
-                f"deal the {scenario.model.num_experts} experts over more GPUs (--ep {','.join(map(str, wider))}; "
-                "without --ep all degrees are searched), "
-            )
-    return (
-        f"none of {result.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "
-        f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
-        f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute {plan.recompute}, "
-        f"ZeRO {plan.zero_stage}{experts}); {remedy}{dealt}use more GPUs (--gpus, --max-gpus) or GPUs with more memory"
-    )
+def _size_range(own: int, gpus: tuple[int, int] | None, max_gpus: int | None) -> tuple[int, int]:
+    """Fewest and most GPUs: those asked for, or as many as the scenario's own plan uses."""
+    fewest, most = gpus or ((own, own) if max_gpus is None else (1, max_gpus))
+    if fewest > most or fewest < 1:
+        raise SpecError(
+            f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
+        )
+    if max_gpus is not None and max_gpus < fewest:
+        raise SpecError(f"--max-gpus {max_gpus:,} leaves no plan of {fewest:,} GPUs or more; raise it or lower --gpus")
+    return fewest, most if max_gpus is None else min(most, max_gpus)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from sim.schedules import build_order
 from sim.schedules.passes import alive
-from sim.search.alive import kept_by_ranks
-from sim.search.columns import SCHEDULES, Columns
+from sim.search.plans.columns import SCHEDULES, Columns
+from sim.search.prices.alive import kept_by_ranks
 
 
 def row(schedule, pp, chunks):

@@ -12,8 +12,8 @@ from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search import megatron_rules, search, sensitivity, standing_of, steps_between, why_not
-from sim.search.among import FIELDS, column, with_fields
-from sim.search.rules import best_microbatch
+from sim.search.answers.among import FIELDS, column, with_fields
+from sim.search.answers.rules import best_microbatch
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

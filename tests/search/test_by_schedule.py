@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.errors import FlopcastError, ScheduleError, SpecError
+from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError, SpecError
 from sim.estimate import estimate
 from sim.report.search_schedules import schedules_view
 from sim.report.text import console
@@ -21,10 +21,19 @@ from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_alive
-from sim.search import build_space, price_all, schedules_named, search, search_schedules, why_not
-from sim.search.refined import Refined
-from sim.search.space import OVERLAPS
-from sim.search.variants import variants_of
+from sim.search import (
+    build_space,
+    megatron_rules,
+    price_all,
+    schedules_named,
+    search,
+    search_schedules,
+    sensitivity,
+    why_not,
+)
+from sim.search.plans.columns import OVERLAPS
+from sim.search.schedules.refined import Refined
+from sim.search.schedules.variants import variants_of
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 
@@ -62,7 +71,7 @@ def small(model=None, plan=None, stack=None, batch=16, layers=12):
 @pytest.fixture
 def look_at_all(monkeypatch):
     """Orders are looked at for all plans that have them, whether or not others rule them out."""
-    monkeypatch.setattr("sim.search.refined.FIRST_LOOK", 10**9)
+    monkeypatch.setattr("sim.search.schedules.refined.FIRST_LOOK", 10**9)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -299,17 +308,17 @@ def test_asynchronous_schedules_are_searched_by_name_and_kept_apart(tiny):
 
 def test_an_interrupted_search_keeps_what_it_has(tiny):
     def stop(done, size, now):
-        if now.startswith("zb_h1,"):
+        if now.startswith("hanayo,"):
             raise KeyboardInterrupt
 
-    result = search_schedules(tiny, "zb_v,zb_h1,v_min", progress=stop)
+    result = search_schedules(tiny, "dualpipe,hanayo,zb_h1", progress=stop)
     by_name = {each.schedule: each for each in result.schedules}
-    assert by_name["zb_v"].proven
-    assert by_name["zb_h1"].runs == 1
-    assert by_name["zb_h1"].best is not None
-    assert not by_name["zb_h1"].proven
-    assert by_name["v_min"].reason == "interrupted before it was begun"
-    assert result.best[0].answer.step_time_s <= by_name["zb_v"].best.answer.step_time_s
+    assert by_name["zb_h1"].proven  # what may be the fastest comes first
+    assert by_name["hanayo"].runs == 1
+    assert by_name["hanayo"].best is not None
+    assert not by_name["hanayo"].proven
+    assert by_name["dualpipe"].reason == "interrupted before it was begun"
+    assert result.best[0].answer.step_time_s <= by_name["zb_h1"].best.answer.step_time_s
 
 
 def test_why_gives_the_best_of_all_plans_of_a_schedule(tiny, every):
@@ -349,6 +358,32 @@ def test_overlaps_are_searched_too():
     (own,) = search_schedules(search(small(batch=8, layers=4), gpus=(4, 4), top=1), "zb_h1").schedules
     assert found.plans == own.plans * 2 ** len(OVERLAPS)
     assert found.best.answer.step_time_s <= own.best.answer.step_time_s
+
+
+def test_a_schedule_answers_where_no_priced_plan_fits():
+    """Of the priced ones the leanest needs 5.09 GB, and half a sequence at a time 4.99 GB."""
+    path = SMALL.parents[1] / "megatron-2021" / "76.1b.yaml"
+    scenario = load_scenario(path)
+    limit = {"memory_limit_bytes": 5.04e9, "top": 3}
+    with pytest.raises(InfeasiblePlan, match=r"none of .* plans fits"):
+        search(scenario, **limit)
+    nothing = search(scenario, require_fit=False, **limit)
+    assert nothing.best == ()
+    assert nothing.gap is None
+    result = search_schedules(nothing, "seq1f1b")
+    assert [each.scenario.plan.schedule for each in result.best] == ["seq1f1b"]
+    assert result.best[0].answer.largest.total <= limit["memory_limit_bytes"]
+    assert "schedules gpipe, 1f1b, interleaved; no plan of theirs fits" in result.assumptions
+    assert why_not(result, {"tp": 8}).answer is None
+    assert {each.value for each in sensitivity(result) if each.is_best} >= {"seq1f1b"}
+    assert [check.chosen for check in megatron_rules(result).checks[1:]] == ["nothing fits"] * 2
+    with pytest.raises(InfeasiblePlan, match=r"the leanest needs .*; nor was a plan found that fits under zb_h1$"):
+        search_schedules(nothing, "zb_h1")
+    words = ["search", str(path), "--memory-limit", "5.04 GB", "--schedules", "seq1f1b", "--why", "own", "--pareto"]
+    outcome = CliRunner().invoke(app, words)
+    assert outcome.exit_code == 0, outcome.output
+    assert "none is run exactly" in outcome.output
+    assert "No plan that is priced fits." in outcome.output
 
 
 # The command

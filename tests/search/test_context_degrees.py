@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan
 from sim.search import search, sweep
-from sim.search.layouts import context_degrees
+from sim.search.plans.layouts import context_degrees
 from sim.specs import build_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -75,7 +75,7 @@ def test_the_command_names_others():
 def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):
     """Longer sequences are cut in more pieces, wherever the sweep began."""
     asked = []
-    module = sys.modules["sim.search.sweep"]
+    module = sys.modules["sim.search.answers.sweep"]
     monkeypatch.setattr(
         module, "search", lambda *args, **options: asked.append(options["context"]) or search(*args, **options)
     )

@@ -67,7 +67,7 @@ def test_every_plan_has_its_place(found):
 
 def test_a_sweep_over_ep_is_one_search(monkeypatch):
     run = []
-    module = sys.modules["sim.search.sweep"]
+    module = sys.modules["sim.search.answers.sweep"]
     monkeypatch.setattr(module, "search", lambda *args, **options: run.append(1) or search(*args, **options))
     two, sixteen, three = sweep(mixture(), "plan.ep=2,16,3", confirm=4).points
     assert run == [1]

@@ -9,7 +9,7 @@ import pytest
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.search import build_space, price_all
-from sim.search.space import OVERLAPS, RECOMPUTES, SCHEDULES, Category
+from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
 from sim.work.stages import deal_stages

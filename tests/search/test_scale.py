@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.search import SearchResult, Space, build_space, price_all, search
-from sim.search.among import rank_among, with_fields
-from sim.search.chosen import choose
-from sim.search.pool import PLANS_PER_WORKER, processes_for, run_units
-from sim.search.saved import _put
-from sim.search.units import price_unit
+from sim.search.answers.among import rank_among, with_fields
+from sim.search.answers.chosen import choose
+from sim.search.prices.pool import PLANS_PER_WORKER, processes_for, run_units
+from sim.search.prices.units import price_unit
+from sim.search.table.saved import _put
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -108,7 +108,7 @@ def test_a_dask_cluster_gives_the_same_table(scenario, alone, tmp_path):
     from distributed import Client, LocalCluster
 
     def layouts_met():
-        from sim.search.layouts import shapes
+        from sim.search.plans.layouts import shapes
 
         return shapes.cache_info().misses
 
@@ -151,7 +151,7 @@ def die(part):
 def test_a_worker_that_dies_is_told(scenario, monkeypatch):
     if multiprocessing.get_start_method() != "fork":
         pytest.skip("the replaced function reaches forked workers only")
-    monkeypatch.setattr("sim.search.pool.price_unit", die)
+    monkeypatch.setattr("sim.search.prices.pool.price_unit", die)
     with pytest.raises(FlopcastError, match=r"a worker process died.*--jobs"):
         search(scenario, jobs=2, **FAST)
 
@@ -259,7 +259,7 @@ def test_prices_of_another_version_are_not_mixed(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     small = load_scenario(SMALL)
     search(small, save=tmp_path / "plans", top=1, confirm=1)
-    monkeypatch.setattr("sim.search.saved.price_unit", lambda part: [1.001 * each for each in price_unit(part)])
+    monkeypatch.setattr("sim.search.table.saved.price_unit", lambda part: [1.001 * each for each in price_unit(part)])
     with pytest.raises(SpecError, match=r"priced by another version of flopcast: step_time_s is up to 0\.001 off"):
         search(small, save=tmp_path / "plans", top=1, confirm=1)
 

@@ -1,0 +1,226 @@
+"""Megatron's rules of thumb, held against a search: what they would choose, and what that costs.
+
+The three takeaways of Narayanan et al. 2021 (arXiv:2104.04473), sections 3.2 to 3.4: tensor parallelism up to the
+servers' size and pipelines beyond; no more model parallelism than the memory asks for, data parallelism for the rest;
+the micro-batch b that makes (b'/b + p − 1)(t_f(b) + t_b(b)) smallest, b' = B/d (equation 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.estimate import priced_order
+from sim.search.answers.among import (
+    best_among,
+    causes_apart,
+    column,
+    confirmed_already,
+    loss_of,
+    rank_among,
+    with_fields,
+)
+from sim.search.candidate import Candidate
+from sim.search.result import SearchResult
+from sim.specs import Scenario
+
+TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "of 2021 (full recomputation, no sequence parallelism, no ZeRO)": {
+        "recompute": ("full",),
+        "sequence_parallel": (False,),
+        "zero_stage": (0,),
+    },
+    "of Megatron since (any recomputation, sequence parallelism, ZeRO 1)": {"zero_stage": (0, 1)},
+}
+"""With what the rules are applied: what the paper's runs had, its schedules being those of a search; and what Megatron
+brought later. Sharded weights (ZeRO 3) the rules do not speak of: with them nearly any model fits on one GPU each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesPlan:
+    """What the rules choose where they may use some techniques.
+
+    techniques : in words.
+    best : the best plan that obeys the rules; None where nothing they allow fits.
+    rank : of it among all plans that fit.
+    loss : of it against the best of all, as a share, by the objective.
+    causes : seconds by cause that it takes more, largest first. [s]
+    """
+
+    techniques: str
+    best: Candidate | None
+    rank: int | None = None
+    loss: float | None = None
+    causes: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """Whether the best plan of all obeys a rule.
+
+    rule : in words.
+    chosen : what the rule would choose for it.
+    found : what the plan has.
+    """
+
+    rule: str
+    chosen: str
+    found: str
+    obeyed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules' plans and the checks of the best plan."""
+
+    plans: tuple[RulesPlan, ...]
+    checks: tuple[RuleCheck, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "plans": [
+                {
+                    "techniques": each.techniques,
+                    "plan": None if each.best is None else each.best.scenario.plan.model_dump(mode="json"),
+                    "step_time_s": None if each.best is None else each.best.answer.step_time_s,
+                    "rank": each.rank,
+                    "loss": each.loss,
+                    "losses_s": dict(each.causes or {}),
+                }
+                for each in self.plans
+            ],
+            "checks": [
+                {"rule": each.rule, "chosen": each.chosen, "found": each.found, "obeyed": each.obeyed}
+                for each in self.checks
+            ],
+        }
+
+
+def megatron_rules(result: SearchResult) -> Rules:
+    """Apply the rules with the techniques of their time and with all, and check the best plan against each.
+
+    What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
+    is chosen as the search does.
+    """
+    known, ranking = confirmed_already(result), result.ranking()
+    plans = []
+    for words, techniques in TECHNIQUES.items():
+        allowed = _allowed(result, techniques)
+        chosen = _obeying(result, ranking, allowed)
+        which = allowed if chosen is None else allowed & with_fields(result, chosen)
+        best = None if chosen is None else best_among(result, which, known, ranking)
+        plans.append(_held_against_best(result, ranking, words, best))
+    return Rules(tuple(plans), _checks(result, ranking))
+
+
+def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, found: Candidate | None) -> RulesPlan:
+    if found is None:
+        return RulesPlan(words, None)
+    place = result.place_of(found.scenario)
+    assert place is not None, "it was priced"
+    rank = rank_among(result, place, ranking)
+    return RulesPlan(words, found, rank, loss_of(result, found.answer), causes_apart(result, found.answer))
+
+
+def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
+    """Plans of some techniques on as many GPUs as the best, with its experts dealt alike.
+
+    The rules speak of a given machine, and of neither cp nor ep.
+    """
+    best = result.best[0].scenario.plan
+    allowed: np.ndarray = with_fields(result, {"cp": 1, "ep": best.ep}) & (column(result, "num_gpus") == best.num_gpus)
+    for name, values in techniques.items():
+        allowed &= np.isin(column(result, name), values)
+    return allowed
+
+
+def _obeying(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> dict[str, Any] | None:
+    """The fields that the rules fix among these plans; None where nothing they allow fits."""
+    degrees = _model_parallel(result, ranking, allowed)
+    if degrees is None:
+        return None
+    tp, pp = degrees
+    here = allowed & with_fields(result, {"tp": tp, "pp": pp})
+    # The micro-batch follows from times that recomputation and the like change: those of the best such plan.
+    scenario = result.scenario_at(int(ranking[here[ranking]][0]))
+    plan = scenario.plan
+    alike = {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")}
+    size = best_microbatch(scenario, _sizes_that_fit(result, ranking, here & with_fields(result, alike)))
+    return {"tp": tp, "pp": pp, "dp": plan.dp, "microbatch_size": size}
+
+
+def _model_parallel(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> tuple[int, int] | None:
+    """(tp, pp) of the least product that fits, tensor parallelism grown first and never beyond NVLink's reach."""
+    fits = ranking[allowed[ranking]]
+    pairs = np.unique(np.stack([column(result, "tp")[fits], column(result, "pp")[fits]], axis=1), axis=0)
+    reach = result.space.scenario.cluster.nvlink_domain_gpus
+    widths = np.unique(column(result, "tp")[allowed])
+    widest = int(widths[widths <= reach].max(initial=1))
+    legal = [(int(tp), int(pp)) for tp, pp in pairs if tp == widest or (tp < widest and pp == 1)]
+    return min(legal, key=lambda pair: (pair[0] * pair[1], -pair[0]), default=None)
+
+
+def _sizes_that_fit(result: SearchResult, ranking: np.ndarray, which: np.ndarray) -> list[int]:
+    sizes: list[int] = np.unique(column(result, "microbatch_size")[ranking[which[ranking]]]).tolist()
+    return sizes
+
+
+def best_microbatch(scenario: Scenario, sizes: list[int]) -> int:
+    """The micro-batch that makes the paper's equation 1 smallest, t_f + t_b of the slowest pipeline rank.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its plan says everything but the micro-batch.
+    sizes : list of int
+        To choose from: divisors of the sequences of a replica.
+    """
+    plan = scenario.plan
+    own = scenario.training.global_batch_size // plan.dp
+
+    def seconds(size: int) -> float:
+        one = plan.replace(microbatch_size=size, schedule="1f1b", num_chunks=1)
+        _, costs = priced_order(scenario.replace(plan=one))
+        return (own / size + plan.pp - 1) * float((costs.forward_s + costs.backward_s).max())
+
+    return min(sizes, key=seconds)
+
+
+def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
+    """The best plan against each rule; what a rule does not speak of is left as the plan has it."""
+    scenario = result.best[0].scenario
+    plan, reach = scenario.plan, scenario.cluster.nvlink_domain_gpus
+    alike = {name: getattr(plan, name) for name in ("cp", "ep", "recompute", "sequence_parallel", "zero_stage")}
+    mine = with_fields(result, alike) & (column(result, "num_gpus") == plan.num_gpus)
+    widths = np.unique(column(result, "tp")[mine])
+    widest = int(widths[widths <= reach].max(initial=1))
+    degrees = _model_parallel(result, ranking, mine)
+    least = None if degrees is None else degrees[0] * degrees[1]
+    here = mine & with_fields(result, {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp})
+    sizes = _sizes_that_fit(result, ranking, here)  # none where the best plan's schedule is not priced
+    size = best_microbatch(scenario, sizes) if sizes else None
+    parallel = plan.tp * plan.pp
+    return (
+        RuleCheck(
+            f"tensor parallelism up to the {reach} GPUs of an NVLink domain before pipelines",
+            f"tp {widest}" if plan.pp > 1 else f"tp up to {widest}",
+            f"tp {plan.tp}, pp {plan.pp}",
+            plan.tp <= widest and (plan.pp == 1 or plan.tp == widest),
+        ),
+        RuleCheck(
+            "no more model parallelism than memory asks for",
+            "nothing fits" if degrees is None else f"tp · pp = {degrees[0]} · {degrees[1]} = {least}",
+            f"{plan.tp} · {plan.pp} = {parallel}",
+            least is not None and parallel <= least,
+        ),
+        RuleCheck(
+            "the micro-batch b with the least (b'/b + p − 1)(t_f + t_b)",
+            "nothing fits" if size is None else f"{size}",
+            f"{plan.microbatch_size}",
+            size == plan.microbatch_size,
+        ),
+    )

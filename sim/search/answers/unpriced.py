@@ -1,0 +1,132 @@
+"""Plans that a search did not price: the rule that leaves them out, or what they do on the exact engine.
+
+Named fields that no priced plan has are put on the best plans that agree with the rest; what must follow (dp, chunks of
+a schedule, sequence parallelism without tensor parallelism) follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from sim.errors import FlopcastError, SpecError
+from sim.estimate import Estimate, estimate
+from sim.schedules import get_schedule
+from sim.search.answers.among import column, fitting, with_fields
+from sim.search.pareto import pareto_front
+from sim.search.plans.columns import RECOMPUTES, SCHEDULES
+from sim.search.plans.layouts import expert_degrees
+from sim.search.result import SearchResult
+from sim.specs import ParallelPlan, Scenario
+
+FASTEST, LEANER = 6, 18
+"""Plans that the named fields are put on: the fastest, and of those that none beats in time and memory, as the fields
+may need more memory."""
+
+
+def try_unpriced(result: SearchResult, named: Mapping[str, Any]) -> tuple[Estimate | None, str, int]:
+    """(the fastest plan with these fields that can be run, else why none can, how many were tried)."""
+    answers: list[Estimate] = []
+    reasons: dict[str, None] = {}
+    tried = set()
+    for place in _bases(result, named):
+        base = result.scenario_at(place)
+        try:
+            scenario = _completed(base, named)
+            if scenario.plan in tried:
+                continue
+            tried.add(scenario.plan)
+            answer = estimate(scenario).require_fit()
+        except FlopcastError as error:
+            reasons[plain_reason(error)] = None
+            continue
+        if answer.largest.total <= result.memory_limit_bytes:
+            answers.append(answer)
+        else:
+            reasons[f"it needs {answer.largest.total / 1e9:.1f} GB, more than the memory limit"] = None
+    if answers:
+        return min(answers, key=lambda answer: answer.step_time_s), "", len(tried)
+    absent = _absent(result, named)
+    first = next(iter(reasons), "no plan is like it")
+    return None, f"{absent}: {first}" if absent else first, len(tried)
+
+
+def plain_reason(error: FlopcastError) -> str:
+    """A mistake without the name of the record that found it."""
+    return str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: ")
+
+
+def _bases(result: SearchResult, named: Mapping[str, Any]) -> list[int]:
+    """Places of the best plans that have as many of the fields as there are, fast ones and lean ones."""
+    ranking = result.ranking()
+    which = np.ones(result.plans_priced, bool)
+    for name, value in named.items():
+        narrower = which & with_fields(result, {name: value})
+        which = narrower if narrower.any() else which
+    if not (which & fitting(result)).any():
+        return [int(np.argmin(np.where(which, result.memory_bytes, np.inf)))]
+    chosen = ranking[which[ranking]]
+    gpus = column(result, "num_gpus")[chosen]
+    front = chosen[pareto_front(result.step_time_s[chosen], result.memory_bytes[chosen], gpus)]
+    spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
+    return list(dict.fromkeys([*chosen[:FASTEST].tolist(), *front[spread].tolist()]))
+
+
+def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
+    """The base with these fields, and with what they force on those that nothing was said of.
+
+    Raises
+    ------
+    FlopcastError
+        The rule that they break.
+    """
+    old = base.plan
+    wanted: dict[str, Any] = dict(named)
+    pp, tp = wanted.get("pp", old.pp), wanted.get("tp", old.tp)
+    if "schedule" in wanted:
+        wanted.setdefault("num_chunks", chunks_for(wanted["schedule"], old.num_chunks, base.model.num_layers // pp))
+    elif "num_chunks" in wanted or pp == 1:
+        chunks = wanted.setdefault("num_chunks", 1)
+        if (chunks > 1) != (old.schedule == "interleaved"):
+            wanted["schedule"] = "interleaved" if chunks > 1 else "1f1b"
+    if tp == 1:
+        wanted.setdefault("sequence_parallel", False)
+    if "dp" not in wanted:
+        degree, size = tp * wanted.get("cp", old.cp) * pp, old.num_gpus
+        if size % degree:
+            raise SpecError(f"tp · cp · pp = {degree} does not divide {size:,} GPUs")
+        wanted["dp"] = size // degree
+    width = tp * wanted.get("cp", old.cp) * wanted["dp"]
+    wanted.setdefault("ep", gcd(old.ep, width))
+    return base.replace(plan=ParallelPlan.read({**old.model_dump(), **wanted}, "plan"))
+
+
+def chunks_for(schedule: str, given: int, most: int) -> int:
+    """Chunks a rank for a schedule that takes so many."""
+    taken = get_schedule(schedule).chunks
+    if isinstance(taken, int):
+        return taken
+    return most if schedule == "modular" else 1 if taken == "one" else max(2, given)
+
+
+def _absent(result: SearchResult, named: Mapping[str, Any]) -> str:
+    """Which of the fields, alone or together, no priced plan has; empty where that says nothing about rules."""
+    for name, value in named.items():
+        if with_fields(result, {name: value}).any():
+            continue
+        # Degrees that deal the experts evenly may be missing because --ep named others.
+        even = (value,) if value not in expert_degrees(result.space.scenario) else ()
+        searched = {"cp": (), "ep": even, "schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name, (value,))
+        if value not in searched:
+            return ""  # which is no rule against it
+        there = np.unique(column(result, name)).tolist()
+        return f"no plan has {name} {value} (the rules leave {', '.join(map(str, there))})"
+    for many in range(2, len(named) + 1):
+        for names in combinations(named, many):
+            if not with_fields(result, {name: named[name] for name in names}).any():
+                return f"no plan has {' and '.join(f'{name} {named[name]}' for name in names)} at once"
+    return ""

@@ -1,0 +1,171 @@
+"""The space of plans: every combination of the axes that keeps the rules of the descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
+from sim.search.plans.layouts import (
+    LAYOUT,
+    cuts_sequences,
+    dealt_layers,
+    find_layouts,
+    gpus_of_layouts,
+    shapes,
+)
+from sim.specs import ParallelPlan, Scenario
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Space:
+    """All plans to be priced, or a part of them: rows of numbers, each in every category.
+
+    layouts : array of (tp, cp, pp, dp, ep).
+    categories : choices that do not broadcast.
+    first_row : of this part in the whole.
+    """
+
+    scenario: Scenario
+    layouts: Array
+    categories: tuple[Category, ...]
+    first_row: int = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To travel light: what follows from these is computed anew where it is needed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def _shapes(self) -> list[Array]:
+        """Of every layout."""
+        batch, dealt = self.scenario.training.global_batch_size, dealt_layers(self.scenario)
+        model, plan = self.scenario.model, self.scenario.plan
+        # The first stage must hold all layers that have no experts.
+        least = model.num_dense_layers + plan.embedding_as_layer if model.num_dense_layers else 1
+        return [shapes(pp, batch // dp, dealt, least) for pp, dp in self.layouts[:, 2:4].tolist()]
+
+    @cached_property
+    def starts(self) -> Array:
+        """Row at which each layout begins, counted in this part; and the number of rows."""
+        return np.concatenate([[0], np.cumsum([len(each) for each in self._shapes])])
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Layout × micro-batch × schedule and chunks, row by row."""
+        which = np.repeat(np.arange(len(self.layouts)), np.diff(self.starts))
+        microbatch_size, schedule, num_chunks = np.concatenate(self._shapes).T
+        tp, cp, pp, dp, ep = self.layouts[which].T
+        return Columns(tp, cp, pp, dp, ep, num_chunks, microbatch_size, schedule, which)
+
+    @cached_property
+    def allowed(self) -> tuple[Array, Array]:
+        """Layouts that may run without sequence parallelism, and with."""
+        # Tensor-parallel ranks route tokens to experts each for itself.
+        without = (self.layouts[:, 0] == 1) | (not self.scenario.model.num_experts)
+        return without, cuts_sequences(self.layouts, self.scenario.training.sequence_length)
+
+    def rows_of(self, sequence_parallel: bool) -> Array:
+        """Rows of this part that may run with or without sequence parallelism."""
+        return np.flatnonzero(np.repeat(self.allowed[sequence_parallel], np.diff(self.starts)))
+
+    @cached_property
+    def plans_per_layout(self) -> Array:
+        """Rows of each layout over all categories."""
+        cutting = sum(category.sequence_parallel for category in self.categories)
+        without, cut = self.allowed
+        each: Array = np.diff(self.starts) * ((len(self.categories) - cutting) * without + cutting * cut)
+        return each
+
+    @cached_property
+    def num_plans(self) -> int:
+        """Rows over all categories."""
+        return int(self.plans_per_layout.sum())
+
+    def gpus_of(self, rows: Array) -> Array:
+        """GPUs of some rows, counted in this part."""
+        sizes = gpus_of_layouts(self.layouts)
+        gpus: Array = sizes[np.searchsorted(self.starts, rows, side="right") - 1]
+        return gpus
+
+    def parts(self, most_plans: int) -> Iterator[Space]:
+        """The space in parts of neighbouring layouts, each of so many plans at most, or of one layout."""
+        before = np.concatenate([[0], np.cumsum(self.plans_per_layout)])
+        first = 0
+        while first < len(self.layouts):
+            last = max(first + 1, int(np.searchsorted(before, before[first] + most_plans, side="right")) - 1)
+            row = self.first_row + int(self.starts[first])
+            yield Space(self.scenario, self.layouts[first:last], self.categories, row)
+            first = last
+
+    def scenario_of(self, row: int, category: Category) -> Scenario:
+        """One plan as a scenario that can be estimated; rows are counted in this part."""
+        layout = int(np.searchsorted(self.starts, row, side="right")) - 1
+        size, schedule, chunks = self._shapes[layout][row - self.starts[layout]].tolist()
+        plan = base_plan(self.scenario).replace(
+            **dict(zip(LAYOUT, self.layouts[layout].tolist(), strict=True)),
+            num_chunks=chunks,
+            microbatch_size=size,
+            schedule=SCHEDULES[schedule],
+            recompute=category.recompute,
+            sequence_parallel=category.sequence_parallel,
+            zero_stage=category.zero_stage,
+        )
+        return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
+
+    def row_of(self, plan: ParallelPlan) -> int | None:
+        """Row with the plan's numbers and schedule, counted in this part; None where there is none."""
+        layouts = np.flatnonzero((self.layouts == [getattr(plan, name) for name in LAYOUT]).all(axis=1))
+        if plan.schedule not in SCHEDULES or not len(layouts):
+            return None
+        layout = int(layouts[0])
+        shape = (plan.microbatch_size, SCHEDULES.index(plan.schedule), plan.num_chunks)
+        rows = np.flatnonzero((self._shapes[layout] == shape).all(axis=1))
+        return int(self.starts[layout] + rows[0]) if len(rows) else None
+
+
+def base_plan(scenario: Scenario) -> ParallelPlan:
+    """What of the scenario's plan a search keeps: how embedding and head are counted."""
+    plan = scenario.plan
+    return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
+
+
+def build_space(
+    scenario: Scenario,
+    gpus: tuple[int, int],
+    *,
+    context: tuple[int, ...] = (1,),
+    experts: tuple[int, ...] | None = None,
+    overlaps: bool = False,
+    recomputes: tuple[str, ...] = RECOMPUTES,
+) -> Space:
+    """Every plan between two numbers of GPUs that keeps the rules of ParallelPlan, Scenario and the schedules.
+
+    Parameters
+    ----------
+    gpus : (int, int)
+        Fewest and most.
+    context : tuple of int
+        Context-parallel degrees to try.
+    experts : tuple of int, optional
+        Expert-parallel degrees to try. Default: every one that deals the model's experts evenly.
+    overlaps : bool
+        Also switch every overlap of the stack on and off.
+
+    Raises
+    ------
+    InfeasiblePlan
+        No plan keeps the rules; the message says which one left nothing.
+    """
+    layouts = find_layouts(scenario, gpus, context, experts)
+    own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
+    flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
+    choices = product((False, True), recomputes, flags, range(4))
+    categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
+    return Space(scenario, layouts, categories)

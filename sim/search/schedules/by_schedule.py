@@ -1,0 +1,204 @@
+"""The best plan of every schedule, each over the whole space of layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import InfeasiblePlan, SpecError
+from sim.schedules import get_schedule
+from sim.schedules.registry import schedules
+from sim.search.candidate import Candidate, ScheduleBest, gap_of
+from sim.search.nothing_fits import nothing_fits
+from sim.search.result import SearchResult
+from sim.search.schedules.best_first import Found, run_best_first
+from sim.search.schedules.refined import Refined
+from sim.search.schedules.variants import variants_of
+from sim.units import show
+
+MOST_RUNS = 40
+"""Plans of a schedule that the exact engine runs at most, if not told otherwise."""
+ALL = "all"
+"""All registered schedules but the asynchronous ones, which train another way."""
+
+
+def schedules_named(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of schedules in `all`, `zb_v,zb_h1` or a sequence of such; each once.
+
+    Raises
+    ------
+    ScheduleError, SpecError
+        There is no such schedule, or no name.
+    """
+    said = words.split(",") if isinstance(words, str) else list(words)
+    names: list[str] = []
+    for name in (each.strip() for each in said):
+        if not name:
+            raise SpecError("--schedules takes names with commas between, such as zb_v,zb_h1, or all")
+        if name == ALL:
+            names += [each.name for each in schedules() if not each.asynchronous]
+        else:
+            names.append(get_schedule(name).name)
+    return tuple(dict.fromkeys(names))
+
+
+def search_schedules(
+    result: SearchResult,
+    names: str | Sequence[str] = ALL,
+    *,
+    most_runs: int = MOST_RUNS,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> SearchResult:
+    """Search the space of a result under each of some schedules.
+
+    Plans are run on the exact engine in the order of a step time that they cannot go below, until none that is left can
+    be better than the best found: then that is the best of its schedule.
+
+    Parameters
+    ----------
+    result : SearchResult
+        Its layouts, categories, objective and memory limit count.
+    names : str or sequence of str
+        As `zb_v,zb_h1`, or `all`; asynchronous schedules only by name. A name may be that of a file with a grid.
+    most_runs : int
+        Plans of a schedule that the exact engine runs at most.
+    progress : callable, optional
+        Called with (schedules done, schedules in all, what is being done).
+
+    Returns
+    -------
+    SearchResult
+        With `schedules`, and the best over all in `best` (but for asynchronous schedules). Where it is interrupted
+        (KeyboardInterrupt), with what was found so far: schedules whose plans may be the best are searched first.
+
+    Raises
+    ------
+    ScheduleError, SpecError
+        No such schedule.
+    InfeasiblePlan
+        The result has no plan that fits, nor have these schedules.
+    """
+    if most_runs < 1:
+        raise SpecError(f"most_runs = {most_runs} must be at least 1")
+    wanted = schedules_named(names)
+    if len(wanted) > 1:
+        if progress is not None:
+            progress(0, len(wanted), "what no plan can go below")
+        wanted = _most_promising_first(result, wanted)
+    bests: list[ScheduleBest] = []
+    candidates = list(result.best)
+    for number, name in enumerate(wanted):
+        found = Found()
+        likely = [each.scenario.plan for each in sorted(candidates, key=lambda each: each.worth(result.objective))[:1]]
+
+        def tell(runs: int, name: str = name, number: int = number) -> None:
+            if progress is not None:
+                progress(number, len(wanted), f"{name}, {runs} plans run" if runs else name)
+
+        interrupted = False
+        parts: list[Refined] = []
+        try:
+            tell(0)
+            parts = _parts(result, name)
+            run_best_first(parts, result.objective, most_runs, likely, tell, found)
+        except KeyboardInterrupt:
+            interrupted = True
+        bests.append(_summed_up(result, name, parts, found, interrupted))
+        if not bests[-1].asynchronous:
+            candidates += found.candidates
+        if interrupted:
+            bests += [_not_begun(each) for each in wanted[number + 1 :]]
+            break
+    if progress is not None:
+        progress(len(wanted), len(wanted), "schedules searched")
+
+    if not candidates:
+        if interrupted:
+            raise KeyboardInterrupt
+        raise InfeasiblePlan(f"{nothing_fits(result)}; nor was a plan found that fits under {', '.join(wanted)}")
+
+    def place(each: ScheduleBest) -> float:
+        return np.inf if each.best is None else each.best.worth(result.objective)
+
+    ordered = tuple(sorted(bests, key=place))
+    return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
+
+
+class WithFields:
+    """Best plans of one schedule among those with given fields; what is found of the plans of one is known of the next.
+
+    Raises
+    ------
+    ScheduleError
+        No such schedule.
+    """
+
+    def __init__(self, result: SearchResult, schedule: str) -> None:
+        self._result, self._schedule = result, schedule
+        self._parts = _parts(result, schedule)
+
+    def best(self, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
+        """The best plan with these fields."""
+        found, likely = Found(), [self._result.best[0].scenario.plan]
+        for part in self._parts:
+            part.restrict(named)
+        run_best_first(self._parts, self._result.objective, most_runs, likely, lambda runs: None, found)
+        return _summed_up(self._result, self._schedule, self._parts, found, False)
+
+
+def _parts(result: SearchResult, schedule: str) -> list[Refined]:
+    variants = variants_of(result.space, schedule)
+    return [Refined(each, result.objective, result.memory_limit_bytes) for each in variants]
+
+
+def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:
+    """Schedules by the least that any of their plans cannot go below, so that an interrupt leaves out the others.
+
+    What is bounded here is bounded again when its turn comes: that is quick, and all of it at once would fill memory.
+    """
+
+    def least(name: str) -> float:
+        return min((float(part.score().min(initial=np.inf)) for part in _parts(result, name)), default=np.inf)
+
+    return tuple(sorted(names, key=least))
+
+
+def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:
+    """The first of some candidates, each plan once; of equals those that need least memory."""
+    ranked = sorted(candidates, key=lambda each: (round(each.worth(objective), 9), each.memory_bytes))
+    once: dict[Any, Candidate] = {}
+    for each in ranked:
+        once.setdefault((each.scenario.plan, each.scenario.stack), each)
+    return tuple(list(once.values())[:most])
+
+
+def _summed_up(
+    result: SearchResult, name: str, parts: Sequence[Refined], found: Found, interrupted: bool
+) -> ScheduleBest:
+    best, plans = found.best(result.objective), sum(part.num_plans for part in parts)
+    proven = found.proven(result.objective) and not interrupted
+    gap = 0.0 if proven else 1.0
+    reason = None
+    if best is not None and not proven:
+        gap = gap_of(best.worth(result.objective), found.bound)
+    elif best is None and interrupted:
+        reason = "interrupted before a plan was run"
+    elif not plans:
+        reason = "no plan of the space keeps its rules"
+    elif best is None and not proven:
+        reason = f"none of the {found.runs} plans that were run fits in {show(result.memory_limit_bytes, 'B')}"
+    elif best is None:
+        reason = (
+            f"none of its {plans:,} plans fits in {show(result.memory_limit_bytes, 'B')}; the leanest needs "
+            f"{show(min(float(part.leanest) for part in parts), 'B')} or more"
+        )
+    return ScheduleBest(name, best, plans, found.runs, proven, gap, get_schedule(name).asynchronous, reason)
+
+
+def _not_begun(name: str) -> ScheduleBest:
+    return ScheduleBest(
+        name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, "interrupted before it was begun"
+    )

@@ -1,0 +1,123 @@
+"""The plans of one schedule: every layout, micro-batch and number of chunks that it takes, in every category."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sim.errors import ScheduleError
+from sim.schedules import Schedule, get_schedule
+from sim.schedules.actions import U
+from sim.schedules.registry import is_file
+from sim.search.plans.columns import SCHEDULES, Columns, stack_of
+from sim.search.plans.layouts import LAYOUT, dealt_layers, divisors
+from sim.search.plans.space import Space, base_plan
+from sim.specs import Scenario
+from sim.specs.plan import LAYERED
+
+Array = np.ndarray
+SLICES = (2, 4, 8)
+"""Parts of a sequence that are tried under a schedule that cuts sequences."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Plans of a space's layouts and categories under one schedule, with one number of sequence slices."""
+
+    space: Space
+    schedule: Schedule
+    slices: int = 1
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Layout × micro-batch × chunks, row by row."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        rows, which = [], []
+        batch = self.space.scenario.training.global_batch_size
+        for layout, (pp, dp) in enumerate(self.space.layouts[:, 2:4].tolist()):
+            if (pp, dp) not in found:
+                found[pp, dp] = list(self._shapes(pp, batch // dp))
+            rows += found[pp, dp]
+            which += [layout] * len(found[pp, dp])
+        size, chunks = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+        layout_of = np.array(which, dtype=np.int64)
+        tp, cp, pp, dp, ep = self.space.layouts[layout_of].T
+        # The schedule is the variant's: nobody asks these columns for it, which know only those that are priced.
+        return Columns(tp, cp, pp, dp, ep, chunks, size, np.full(len(size), SCHEDULES.index("1f1b")), layout_of)
+
+    def _shapes(self, pp: int, per_replica: int) -> Iterator[tuple[int, int]]:
+        """(micro-batch size, chunks) that the schedule takes on `pp` ranks."""
+        chosen = self.schedule
+        for size in divisors(per_replica):
+            count = per_replica // size
+            for chunks in self._chunks(pp):
+                if count % chosen.copies == 0 and chosen.requirement(pp, chunks, count) is None:
+                    yield size, chunks
+
+    def _chunks(self, pp: int) -> list[int]:
+        """Numbers of chunks that keep the rules of ParallelPlan and Scenario."""
+        scenario, chosen = self.space.scenario, self.schedule
+        model, dealt = scenario.model, dealt_layers(scenario)
+        # The first stage must hold all layers that have no experts.
+        least = model.num_dense_layers + scenario.plan.embedding_as_layer if model.num_dense_layers else 1
+        numbers = [each for each in divisors(dealt // pp) if dealt // (pp * each) >= least]
+        if chosen.name == "modular":
+            numbers = [each for each in numbers if pp * each == model.num_layers]
+        if chosen.chunks != "many":
+            numbers = [each for each in numbers if each == (1 if chosen.chunks == "one" else chosen.chunks)]
+        if pp > 1:
+            return numbers
+        # Without a pipeline all orders but those in layers are that of 1F1B, or keep more.
+        return [each for each in numbers if (chosen.name in LAYERED if each > 1 else chosen.name == "1f1b")]
+
+    @cached_property
+    def plans(self) -> tuple[Array, Array]:
+        """(row, category) of every plan."""
+        space = self.space
+        rows = {flag: np.flatnonzero(space.allowed[flag][self.columns.layout]) for flag in (False, True)}
+        each = [rows[category.sequence_parallel] for category in space.categories]
+        number = np.repeat(np.arange(len(each)), [len(found) for found in each])
+        return np.concatenate(each), number
+
+    @property
+    def num_microbatches(self) -> Array:
+        """Of every row."""
+        columns = self.columns
+        return np.asarray(self.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size))
+
+    def scenario_of(self, row: int, category: int) -> Scenario:
+        """One plan as a scenario that can be estimated."""
+        columns, chosen = self.columns, self.space.categories[category]
+        names = (*LAYOUT, "num_chunks", "microbatch_size")
+        plan = base_plan(self.space.scenario).replace(
+            **{name: int(getattr(columns, name)[row]) for name in names},
+            schedule=self.schedule.name,
+            sequence_slices=self.slices,
+            recompute=chosen.recompute,
+            sequence_parallel=chosen.sequence_parallel,
+            zero_stage=chosen.zero_stage,
+        )
+        given = self.space.scenario
+        return given.replace(plan=plan, stack=stack_of(given.stack, chosen.overlaps))
+
+
+def variants_of(space: Space, name: str) -> list[Variant]:
+    """A schedule in all the ways that are searched.
+
+    Raises
+    ------
+    ScheduleError
+        There is no such schedule, or it is a grid with updates in it, whose steps have no end.
+    """
+    chosen = get_schedule(name)
+    if is_file(name) and any((row[:, 1] == U).any() for row in chosen.rows(1, 1, 1)):
+        raise ScheduleError(
+            f"schedule {name!r} has weight updates in its grid; a search takes grids of one step: leave them out, or "
+            "estimate plans of it one by one"
+        )
+    length = space.scenario.training.sequence_length
+    slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
+    return [Variant(space, chosen, each) for each in slices]

@@ -1,0 +1,1 @@
+"""The table of all prices, in memory or on disk."""
