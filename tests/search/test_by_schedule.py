@@ -34,7 +34,7 @@ from sim.search import (
 from sim.search.plans.columns import OVERLAPS
 from sim.search.schedules.refined import Refined
 from sim.search.schedules.variants import variants_of
-from sim.specs import load_scenario
+from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
 
 SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
@@ -431,3 +431,12 @@ def test_the_table_is_as_wide_as_the_terminal(tiny, capsys):
         for each in result.schedules:
             assert each.schedule in text
         assert "pipedream*" in text
+
+
+def test_slices_of_sequences_keep_less_without_a_pipeline_too():
+    """Also where there is one rank: a search for memory must not leave those plans out."""
+    alone = load_scenario(SMALL).replace(plan=ParallelPlan())
+    lean = search_schedules(search(alone, gpus=(4, 4), objective="memory_headroom", top=1), "seq1f1b,1f1b")
+    sliced, whole = (each.best.answer for each in lean.schedules)
+    assert (sliced.scenario.plan.schedule, sliced.scenario.plan.pp) == ("seq1f1b", 1)
+    assert sliced.largest.total < whole.largest.total

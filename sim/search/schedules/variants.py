@@ -70,7 +70,9 @@ class Variant:
             numbers = [each for each in numbers if each == (1 if chosen.chunks == "one" else chosen.chunks)]
         if pp > 1:
             return numbers
-        # Without a pipeline all orders but those in layers are that of 1F1B, or keep more.
+        # Without a pipeline slices keep less; all other orders but those in layers are that of 1F1B, or keep more.
+        if self.slices > 1:
+            return numbers
         return [each for each in numbers if (chosen.name in LAYERED if each > 1 else chosen.name == "1f1b")]
 
     @cached_property
