@@ -17,7 +17,7 @@ from sim.search.plans.columns import Category
 from sim.search.plans.space import Space, build_space
 from sim.search.prices.units import price_all
 from sim.search.result import SearchResult
-from sim.search.schedules.by_schedule import WithFields, schedules_named, search_schedules
+from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.search import search
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "Sweep",
     "ValueCost",
     "Why",
-    "WithFields",
     "build_space",
     "megatron_rules",
     "parse_axis",

@@ -56,11 +56,16 @@ def send_times(given: Scenario, facts: Facts, fabric: Fabric) -> Sends:
     given : Scenario
         As `sim.search.prices.stages.cell_scenario` makes it.
     """
-    pp, links = facts.columns.pp, facts.links
     near, far = (
-        np.where(pp > 1, seconds[facts.cell], 0.0)
+        np.where(facts.columns.pp > 1, seconds[facts.cell], 0.0)
         for seconds in send_seconds(given, cut_of(given), facts.cells.tensor, fabric)
     )
+    return over_links(facts, near, far)
+
+
+def over_links(facts: Facts, near: Array, far: Array) -> Sends:
+    """Sends of so long inside an NVLink domain and to another one. [s]"""
+    pp, links = facts.columns.pp, facts.links
     first, last, wrap = (np.where(link, far, near) for link in (links.first, links.last, links.wrap))
     return Sends(near, far, first, last, wrap, _along(links.num_far, pp - 1, near, far))
 

@@ -1,0 +1,80 @@
+"""Ends of ranks over arrays against the closed form of one pipeline, where stages and sends are as odd as they can be."""
+
+import numpy as np
+import pytest
+
+from sim.engines import closed_form
+from sim.network.placement import hop_crosses_domains
+from sim.search.plans.columns import SCHEDULES, Columns, PlanTable
+from sim.search.prices.ends import Stages
+from sim.search.prices.facts import Facts
+from sim.search.prices.links import find_links
+from sim.search.prices.pipelines import Pipelines
+from sim.search.prices.sends import over_links
+from sim.specs import load_scenario
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def cluster(scenarios):
+    return load_scenario(scenarios / "gpt3-175b-1024-a100.yaml").cluster
+
+
+def pipelines(random, cluster):
+    """Rows of every schedule, on ranks of as many GPUs as a part of a domain, a domain, or more."""
+    schedule = random.integers(3, size=ROWS)
+    pp = np.where(schedule == 1, random.integers(1, 9, size=ROWS), random.integers(2, 9, size=ROWS))
+    chunks = np.where(schedule == 2, random.integers(2, 5, size=ROWS), 1)
+    rounds = random.integers(1, 5, size=ROWS)
+    count = np.where(schedule == 2, rounds * pp, rounds * pp + random.integers(0, 3, size=ROWS))
+    width, ones = random.choice([1, 2, 3, 4, 8, 16], size=ROWS), np.ones(ROWS, dtype=np.int64)
+    columns = Columns(ones, ones, pp, width, ones, chunks, ones, schedule, ones)
+    links = find_links(list(zip(width.tolist(), pp.tolist(), strict=True)), cluster)
+    return Facts(columns, links, None, None, None, None, count, None)
+
+
+def alone(facts, cluster, row, forward, backward, near, far, blocking):
+    """Ends of all ranks of one of them, by the engine."""
+    columns, count = facts.columns, int(facts.num_microbatches[row])
+    pp, chunks = int(columns.pp[row]), int(columns.num_chunks[row])
+    plan = PlanTable(False, False, dp=int(columns.dp[row]), pp=pp)
+    rank = np.arange(pp * chunks) % pp
+    seconds = np.zeros((2, pp * chunks))
+    for passes, (first, middle, last) in zip(seconds, (forward, backward), strict=True):
+        passes[:], passes[0], passes[-1] = middle, first, last
+        if len(passes) == 1:
+            passes[0] = first  # the only stage of all is of the first kind
+    crosses = np.asarray(hop_crosses_domains(rank[:-1], rank[1:], plan, cluster), dtype=bool)
+    sends = np.where(crosses, far, near)
+    sent = seconds[0] + np.append(sends, 0.0), seconds[1] + np.append(0.0, sends)
+    shaped = [each.reshape(chunks, pp) for each in (*(sent if blocking else seconds), *sent)]
+    of_one = closed_form._Seconds(*shaped, count, blocking)
+    ended, _ = closed_form._gpipe(of_one) if columns.schedule[row] == 0 else closed_form._in_turns(of_one)
+    return ended
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("longest", ["middle", "outer", "sends"])
+def test_ends_equal_those_of_each_pipeline(cluster, blocking, longest):
+    """Where middle stages, embedding and head, or sends take the longest, so that every kind of way is."""
+    random = np.random.default_rng(["middle", "outer", "sends"].index(longest))
+    facts = pipelines(random, cluster)
+    forward, backward = random.uniform(1.0, 2.0, size=(2, 3, 1, ROWS))
+    if longest == "outer":
+        forward, backward = (each * random.choice([0.5, 1.0, 4.0], size=(3, 1, ROWS)) for each in (forward, backward))
+    near = random.uniform(0.0, 0.5, size=ROWS) * (6.0 if longest == "sends" else 1.0)
+    far = near * random.uniform(1.0, 4.0, size=ROWS)
+    near, far = (np.where(facts.columns.pp > 1, each, 0.0) for each in (near, far))
+    for passes in (forward, backward):
+        passes[2] = np.where(facts.columns.pp == 1, passes[0], passes[2])
+    stages = Stages(Pipelines(facts, over_links(facts, near, far), blocking), forward, backward)
+    found = stages.find_ends().ended[:, 0]
+    assert set(facts.columns.schedule.tolist()) == set(range(len(SCHEDULES)))
+    for row in range(ROWS):
+        pp = int(facts.columns.pp[row])
+        seconds = (forward[:, 0, row], backward[:, 0, row], near[row], far[row])
+        ended = alone(facts, cluster, row, *seconds, blocking)
+        there = [0, *([1] if pp > 2 else []), *([pp - 1] if pp > 1 else [])]
+        kinds = [0, *([1] if pp > 2 else []), *([2] if pp > 1 else [])]
+        assert found[kinds, row] == pytest.approx(ended[there], rel=1e-12), (row, longest)
