@@ -436,7 +436,7 @@ def test_the_table_is_as_wide_as_the_terminal(tiny, capsys):
 def test_slices_of_sequences_keep_less_without_a_pipeline_too():
     """Also where there is one rank: a search for memory must not leave those plans out."""
     alone = load_scenario(SMALL).replace(plan=ParallelPlan())
-    lean = search_schedules(search(alone, gpus=(4, 4), objective="memory_headroom", top=1), "seq1f1b,1f1b")
+    lean = search_schedules(search(alone, gpus=(8, 8), objective="memory_headroom", top=1), "seq1f1b,1f1b")
     sliced, whole = (each.best.answer for each in lean.schedules)
     assert (sliced.scenario.plan.schedule, sliced.scenario.plan.pp) == ("seq1f1b", 1)
     assert sliced.largest.total < whole.largest.total
