@@ -186,3 +186,12 @@ def test_words_beside_the_best_plan_say_how_sure_it_is(result):
     assert "of the memory free" not in " ".join(roomy.assumptions)
     lean = search(load_scenario(MAIN), objective="memory_headroom", top=1)
     assert "estimates" not in " ".join(lean.assumptions)
+
+
+@pytest.mark.parametrize(("layers", "said"), [(61, "head_as_layer=true makes 63, for pp 3, 7 or 9"), (60, None)])
+def test_layers_that_no_pipeline_divides_are_told(layers, said):
+    scenario = load_scenario(SMALL)
+    given = scenario.replace(model=scenario.model.replace(num_layers=layers), plan=ParallelPlan(tp=8))
+    stated = [each for each in search(given, gpus=(8, 16), top=1).assumptions if "divides the" in each]
+    assert len(stated) == (said is not None)
+    assert said is None or said in stated[0]
