@@ -20,6 +20,8 @@ from sim.search.result import SearchResult
 
 Array = np.ndarray
 
+MOST_RUNS = 200
+"""Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""
 _AT_ONCE = 8
 """Plans looked up in the table at a time."""
 

@@ -22,7 +22,12 @@ Passes = tuple[Array, Array]
 
 
 def cell_scenario(
-    scenario: Scenario, stack: StackSpec, cells: Cells, sequence_parallel: bool, recompute: str = "none"
+    scenario: Scenario,
+    stack: StackSpec,
+    cells: Cells,
+    sequence_parallel: bool,
+    recompute: str = "none",
+    sequence_slices: int = 1,
 ) -> Scenario:
     """All cells as plans of a scenario."""
     return table(
@@ -34,6 +39,7 @@ def cell_scenario(
         microbatch_size=cells.microbatch_size,
         sequence_parallel=sequence_parallel,
         recompute=recompute,
+        sequence_slices=sequence_slices,
     )
 
 

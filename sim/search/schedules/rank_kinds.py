@@ -14,7 +14,7 @@ from sim.network.placement import Group
 from sim.search.plans.columns import RECOMPUTES, table
 from sim.search.plans.layouts import dealt_layers
 from sim.search.prices.facts import take_group
-from sim.search.prices.stages import of_stages
+from sim.search.prices.stages import cell_scenario, of_stages
 from sim.search.schedules.split_passes import Field
 from sim.work.memory import CutMemory, cut_memory, memory_of, stage_activation_bytes
 from sim.work.stages import DENSE_LAYER, EMBEDDING, HEAD, LAYER
@@ -154,16 +154,7 @@ def _look_up_bytes(field: Field) -> Array:
     found = np.zeros((8, 2, len(RECOMPUTES), len(cells.tp)))
     for flag in {*field.sequence_parallel.tolist()}:
         for number, recompute in enumerate(RECOMPUTES):
-            given = table(
-                scenario,
-                tp=cells.tp,
-                cp=cells.cp,
-                ep=cells.ep,
-                microbatch_size=cells.microbatch_size,
-                sequence_parallel=flag,
-                sequence_slices=field.variant.slices,
-                recompute=recompute,
-            )
+            given = cell_scenario(scenario, scenario.stack, cells, flag, recompute, field.variant.slices)
             cut = cut_of(given)
             kinds = (LAYER, EMBEDDING, HEAD, *([DENSE_LAYER] if scenario.model.num_dense_layers else []))
             for place, kind in enumerate(kinds):

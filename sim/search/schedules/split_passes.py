@@ -14,11 +14,10 @@ from sim.costs.block import cut_of, pricing
 from sim.costs.stage import send_seconds
 from sim.costs.zero import zero_traffic
 from sim.search.plans.columns import RECOMPUTES, Category, stack_of, table
-from sim.search.prices.facts import Cells, Facts, gather_facts
+from sim.search.prices.facts import Facts, gather_facts
 from sim.search.prices.held import AtSpots
-from sim.search.prices.stages import of_stages, price_blocks, stacked
+from sim.search.prices.stages import cell_scenario, of_stages, price_blocks, stacked
 from sim.search.schedules.variants import Variant
-from sim.specs import Scenario, StackSpec
 
 Array = np.ndarray
 FIRST, MIDDLE, LAST = range(3)
@@ -67,18 +66,6 @@ class Field:
     def __len__(self) -> int:
         return len(self.row)
 
-    def _given(self, stack: StackSpec, cells: Cells, flag: bool) -> Scenario:
-        return table(
-            self.scenario,
-            stack,
-            tp=cells.tp,
-            cp=cells.cp,
-            ep=cells.ep,
-            microbatch_size=cells.microbatch_size,
-            sequence_parallel=flag,
-            sequence_slices=self.variant.slices,
-        )
-
     def _look_up(self) -> tuple[list[Array], Array]:
         """Of each block forward, backward and weight gradient over (overlap, sequence parallel, recompute, cell)."""
         cells = self.facts.cells
@@ -88,7 +75,7 @@ class Field:
         sends = np.zeros((2, 2, len(cells.tp)))
         for beside, flag in {*zip(self.overlap_tp.tolist(), self.sequence_parallel.tolist(), strict=True)}:
             stack = stack_of(self.scenario.stack, (self.scenario.stack.overlap_p2p, False, False, beside))
-            given = self._given(stack, cells, flag)
+            given = cell_scenario(self.scenario, stack, cells, flag, sequence_slices=self.variant.slices)
             priced = price_blocks(given, cells, RECOMPUTES, self.compute, self.fabric)
             for block, costs in zip(blocks, priced, strict=True):
                 for number, name in enumerate(("forward_s", "backward_s", "weight_grad")):
