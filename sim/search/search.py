@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES, Candidate
-from sim.search.confirm import run_best, so_far
+from sim.search.confirm import MOST_RUNS, run_best, so_far
 from sim.search.nothing_fits import nothing_fits
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import build_space
@@ -30,7 +30,7 @@ def search(
     memory_limit_bytes: float | None = None,
     objective: str = "step_time",
     top: int = 10,
-    confirm: int = 200,
+    confirm: int = MOST_RUNS,
     context: tuple[int, ...] | None = None,
     experts: tuple[int, ...] | None = None,
     overlaps: bool = False,

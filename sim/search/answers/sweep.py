@@ -12,7 +12,7 @@ from sim.errors import FlopcastError, SpecError
 from sim.search.answers.among import column, confirmed_already, none_fits, with_fields
 from sim.search.answers.axes import SIZE, Axis, parse_axis
 from sim.search.answers.sweep_result import Point, Sweep
-from sim.search.confirm import run_best
+from sim.search.confirm import MOST_RUNS, run_best
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import base_plan
 from sim.search.result import SearchResult
@@ -22,8 +22,6 @@ from sim.specs.fields import with_numbers
 
 MOST = 400
 """Points of a whole sweep: each is a search."""
-CONFIRM = 200
-"""Plans of each point that the exact engine runs at most."""
 DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
 """Axes over degrees that a search is told, and its words for them."""
 INTERRUPTED = "interrupted before it was searched"
@@ -37,7 +35,7 @@ def sweep(
     *,
     gpus: tuple[int, int] | None = None,
     objective: str = "step_time",
-    confirm: int = CONFIRM,
+    confirm: int = MOST_RUNS,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Sweep:
