@@ -5,10 +5,10 @@ import pytest
 from timing import seconds
 
 from sim import build_order
-from sim.costs.block import Part
-from sim.costs.stage import StageCosts
-from sim.engines import build_program, dag
+from sim.engines import build_program, critical_path
+from sim.pricing.scenario import StageCosts
 from sim.schedules import build
+from sim.work.operations import Cause
 from sim.work.stages import Stage
 
 
@@ -19,9 +19,9 @@ def costs_of(num_ranks, num_stages):
     hop = np.full(num_stages, 0.05)
     return StageCosts(
         tuple(Stage(index, 1, index == 0, index == num_stages - 1) for index in range(num_stages)),
-        {Part.MATMUL: forward},
-        {Part.MATMUL: backward},
-        {Part.MATMUL: 0.5 * (forward + backward)},
+        {Cause.MATMUL: forward},
+        {Cause.MATMUL: backward},
+        {Cause.MATMUL: 0.5 * (forward + backward)},
         weight_grad=0.4 * backward,
         send_forward=hop,
         send_backward=hop,
@@ -65,7 +65,7 @@ def naive(p, m, costs):
 def fresh(name, p, v, m, costs):
     """Generate, validate and time an order that nobody remembers."""
     build._build.cache_clear()
-    return dag.run(build_program(build_order(name, p, v, m, fold=True), costs)).step_time
+    return critical_path.run(build_program(build_order(name, p, v, m, fold=True), costs)).step_time
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from timing import seconds
 
 from sim import build_order, estimate, load_scenario
-from sim.costs.stage import stage_costs
-from sim.engines import build_program, dag, des
+from sim.engines import build_program, critical_path, des
+from sim.pricing.scenario import stage_costs
 from sim.report.scene import show_step
 from sim.report.trace import write_trace
 from sim.schedules.actions import KINDS
@@ -30,7 +30,7 @@ def test_engine_against_a_plain_loop(benchmark, loop, engine, limit):
     plan = scenario.plan
     order = build_order(plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
     program = build_program(order, stage_costs(scenario))
-    run = {"dag": dag.run, "des": des.run}[engine]
+    run = {"dag": critical_path.run, "des": des.run}[engine]
     taken = seconds(lambda: run(program), repeats=2)
     benchmark.pedantic(run, args=(program,), rounds=2)
     benchmark.extra_info["times_a_plain_loop"] = taken / loop

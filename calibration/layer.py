@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibration.fit import Fit, fit_to
-from sim.costs.block import layer_costs
+from sim.pricing.cells import layer_costs
 from sim.specs import Profile, Scenario, build_scenario
 from sim.specs.yaml12 import load_yaml
 from sim.units import parse

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.costs.block import Part
 from sim.engines import Timeline
+from sim.work.operations import Cause
 
 #: Cause -> what it means, in the order a reader wants them.
 CAUSES = {
@@ -53,27 +53,27 @@ def break_down(timeline: Timeline) -> Breakdown:
     # Copies of the model share the micro-batches.
     microbatches = order.num_microbatches / order.copies
     busy = {
-        part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Part
+        part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Cause
     }
     peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}
     sends = microbatches * float((costs.send_forward + costs.send_backward).sum()) / ranks if costs.p2p_blocks else 0.0
     at_peak = sum(peak.values())
-    attention_peak = peak.get(Part.ATTENTION, 0.0)
+    attention_peak = peak.get(Cause.ATTENTION, 0.0)
     exposed = updates * (float(timeline.exposed_reduce.mean()) + float(timeline.exposed_gather.mean()))
     seconds = {
         "flop_at_peak": at_peak,
-        "matmul_inefficiency": busy[Part.MATMUL] + busy[Part.LOGITS] - (at_peak - attention_peak),
-        "attention_overhead": busy[Part.ATTENTION] - attention_peak,
-        "memory_bound": busy[Part.MEMORY_BOUND],
-        "host_wait": busy[Part.HOST] + costs.step_setup,
-        "recompute": busy[Part.RECOMPUTE],
-        "tensor_parallel_comm": busy[Part.TENSOR_PARALLEL],
-        "context_parallel_comm": busy[Part.CONTEXT_PARALLEL],
-        "expert_parallel_comm": busy[Part.EXPERT_PARALLEL],
+        "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (at_peak - attention_peak),
+        "attention_overhead": busy[Cause.ATTENTION] - attention_peak,
+        "memory_bound": busy[Cause.MEMORY_BOUND],
+        "host_wait": busy[Cause.HOST] + costs.step_setup,
+        "recompute": busy[Cause.RECOMPUTE],
+        "tensor_parallel_comm": busy[Cause.TENSOR_PARALLEL],
+        "context_parallel_comm": busy[Cause.CONTEXT_PARALLEL],
+        "expert_parallel_comm": busy[Cause.EXPERT_PARALLEL],
         "pipeline_comm": sends,
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
-        "data_parallel_comm": busy[Part.DATA_PARALLEL] + exposed,
+        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed,
         "optimizer": updates * float(costs.optimizer.mean()),
     }
     # What remains the average GPU waits: for the slowest rank's pipeline work, then for reductions and updates longer

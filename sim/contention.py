@@ -2,7 +2,7 @@
 
 Two things make messages slower than their cards: what a profile fitted to real machines, where groups of one kind met
 each other in real networks, and flows that meet in this program. A stream takes of a link only what the fitted rate is
-of the best rate there (`sim.costs.streams`), so that the lower of the two counts and never their product; there is no
+of the best rate there (`sim.traffic.streams`), so that the lower of the two counts and never their product; there is no
 other way to a stream. Answers say so.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.costs.block import pricing
-from sim.costs.stage import StageCosts
-from sim.costs.streams import Traffic, build_traffic
-from sim.costs.wires import best_of_network
 from sim.engines.contended import contended_costs, stretches
 from sim.engines.network import check_order
 from sim.network.topology import build_topology
+from sim.pricing.cost_model import cost_model
+from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
+from sim.traffic.streams import Traffic, build_traffic
+from sim.traffic.wires import best_of_network
 
 _KEPT = 16
 _laid_out: dict[str, Traffic] = {}
@@ -62,7 +62,7 @@ def laid_out(scenario: Scenario, order: Order, costs: StageCosts) -> Traffic:
 
 def contention_note(scenario: Scenario) -> str:
     """Which of the fitted and the simulated loss an answer counts."""
-    _, _, fabric = pricing(scenario)
+    fabric = cost_model(scenario).fabric
     network, best = fabric.network, best_of_network(scenario.profile, fabric)
     shared = network.shared_efficiency or network.efficiency
     return (

@@ -6,25 +6,26 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sim.assumptions import stated_assumptions, unshared
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.contention import on_shared_links
-from sim.costs.block import cut_of
-from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Program, Timeline, build_program, run
+from sim.engines.order_facts import facts_of
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
+from sim.pricing.batch import batch_of
+from sim.pricing.deal import deal_of
+from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.replicas import Params, params_of
+from sim.pricing.scenario import StageCosts, stage_costs
 from sim.schedules import Order, build_order, get_schedule
-from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
+from sim.schedules.passes import visits_per_stage
 from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.units import show, show_time
 from sim.work.flops import hardware_flop, model_flop
-from sim.work.memory import MemoryUse, rank_memory, stage_activation_bytes
+from sim.work.memory import MemoryUse, by_rank
 from sim.work.params import active_params, total_params
-from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -296,20 +297,13 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
 
 def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
-    cut = cut_of(scenario)
-    stages = deal_stages(scenario.model, scenario.plan) * order.copies
-    model, stack, offloaded = scenario.model, scenario.stack, scenario.plan.offloaded_layers
-    kept = np.array([stage_activation_bytes(stage, model, stack, cut, offloaded) for stage in stages])
-    versions, _ = weight_versions(order)
-    held = [
-        tuple(stage for stage, where in zip(stages, order.rank_of_stage, strict=True) if where == rank)
-        for rank in range(order.num_ranks)
-    ]
-    peaks, logits = peak_alive(order, kept), peak_alive(order, np.asarray(order.is_head, dtype=float))
-    return tuple(
-        rank_memory(scenario, cut, held[rank], float(peaks[rank]), int(logits[rank]), int(versions[rank]))
-        for rank in range(order.num_ranks)
-    )
+    batch = batch_of(scenario)
+    deal = deal_of(batch.costs, scenario.plan, order.rank_of_stage, order.copies)
+    facts = facts_of(order, deal.kind_of_stage)
+    peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_parts)[:, 0]).max(axis=1)
+    held = params_of([kind.part for kind in deal.rank_kinds], batch.costs, batch.layouts)
+    of_ranks = Params(held.total[deal.kind_of_rank, 0], held.experts[deal.kind_of_rank, 0])
+    return by_rank(peak_memory(batch, of_ranks, peaks, facts.logits, facts.versions), order.num_ranks)
 
 
 def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.contention import contention_note
-from sim.costs.streams import build_traffic
-from sim.engines import dag, network
+from sim.engines import critical_path, network
 from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
 from sim.engines.noise import Replica, noisy_program, noisy_steps, replica, steps_overlap
@@ -25,6 +24,7 @@ from sim.schedules import get_schedule
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
+from sim.traffic.streams import build_traffic
 
 Array = np.ndarray
 
@@ -191,7 +191,7 @@ def simulate(
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
-        times = [dag.run(replicas[0].program).step_time]
+        times = [critical_path.run(replicas[0].program).step_time]
     expected = estimate(scenario)
     if not expected.fits:
         remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from sim.costs.block import Part
-from sim.costs.stage import StageCosts
+from sim.pricing.scenario import StageCosts
+from sim.work.operations import Cause
 from sim.work.stages import Stage
 
 ROOT = Path(__file__).parents[1]
@@ -61,9 +61,9 @@ def make_costs(num_ranks, forward, backward, **given):
     stages = tuple(Stage(i, 1, i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
         "stages": stages,
-        "forward": {Part.MATMUL: forward},
-        "backward": {Part.MATMUL: 0.75 * backward, Part.RECOMPUTE: 0.25 * backward},
-        "at_peak": {Part.MATMUL: 0.5 * (forward + 0.75 * backward)},
+        "forward": {Cause.MATMUL: forward},
+        "backward": {Cause.MATMUL: 0.75 * backward, Cause.RECOMPUTE: 0.25 * backward},
+        "at_peak": {Cause.MATMUL: 0.5 * (forward + 0.75 * backward)},
         "weight_grad": 0.3 * backward,
         "send_forward": none,
         "send_backward": none,

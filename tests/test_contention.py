@@ -9,12 +9,12 @@ from test_cli import MAIN
 
 from sim import estimate, load_scenario, simulate
 from sim.contention import laid_out
-from sim.costs.block import pricing
-from sim.costs.wires import best_of_network
 from sim.engines.contended import stretches
 from sim.errors import FlopcastError
 from sim.estimate import priced_order
+from sim.pricing.cost_model import cost_model
 from sim.specs.network import LevelSpec, NetworkSpec
+from sim.traffic.wires import best_of_network
 
 SMALL = ["plan.pp=8", "plan.dp=3", "training.global_batch_size=96"]
 CORE = LevelSpec(ports=8000)
@@ -74,7 +74,7 @@ def test_of_the_fitted_and_the_simulated_loss_the_greater_counts(small, streams,
 def test_a_fabric_measured_in_use_does_not_pay_twice(small):
     """Its own efficiency is 14 % of the cards; links still carry what the profile's network reaches."""
     slow = small.replace(cluster=small.cluster.replace(network_efficiency=0.14))
-    _, _, fabric = pricing(slow)
+    fabric = cost_model(slow).fabric
     assert best_of_network(slow.profile, fabric) == small.profile.network.efficiency
     assert estimate(slow, contention=True).step_time_s == pytest.approx(estimate(slow).step_time_s, rel=1e-9)
 

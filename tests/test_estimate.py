@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from sim.costs.block import layer_costs
-from sim.costs.stage import stage_costs
 from sim.engines import ENGINES
 from sim.errors import InfeasiblePlan
 from sim.estimate import estimate, priced_order
+from sim.pricing.cells import layer_costs
+from sim.pricing.scenario import stage_costs
 from sim.schedules import build_order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario, build_scenario, load_scenario

@@ -58,10 +58,11 @@ def test_levels_count_every_byte_once(small):
 
 
 def _params(scenario):
-    from sim.work.stages import deal_stages, stage_params
+    from sim.work.stages import deal_stages, part_params
 
     return [
-        stage_params(stage, scenario.model, scenario.plan.tp) for stage in deal_stages(scenario.model, scenario.plan)
+        part_params(stage.part, scenario.model, scenario.plan.tp)
+        for stage in deal_stages(scenario.model, scenario.plan)
     ]
 
 

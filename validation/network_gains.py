@@ -9,7 +9,7 @@ Lamy-Poirier 2021 (arXiv:2106.02679, abstract) holds that layered accumulation l
 point where a fast InfiniBand connection is not necessary: fixed plans for X_160 on both networks.
 
 Section 5.9 of the first also gives two effective bisection bandwidths of the 1T run, without a definition;
-`sim.costs.bisection` has ours.
+`sim.traffic.bisection` has ours.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sim import Scenario, estimate, load_scenario, simulate
-from sim.costs.bisection import data_parallel_cut, pipeline_cut
 from sim.specs.network import LevelSpec, NetworkSpec
+from sim.traffic.bisection import data_parallel_cut, pipeline_cut
 from sim.units import show
 
 _SCENARIO = Path(__file__).parents[1] / "scenarios" / "gpt-1t-3072-a100.yaml"

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
-from sim.costs.collectives import Fabric, collective_time
+from sim.arrays import Number
+from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all
 from sim.costs.compute import ComputeModel
-from sim.network.placement import Group, context_group, expert_group, tensor_group
-from sim.specs import GpuSpec, Profile, Scenario
-from sim.work.layers import layer_work
-from sim.work.operations import BlockWork, Cause, Collective, Number, Phase
-from sim.work.pieces import Cut
+from sim.network.placement import Group
+from sim.work.operations import BlockWork, Cause, Collective, Phase
 
-Array = np.ndarray
 Groups = dict[str, Group]
 """Group of every kind of collective inside a layer: tp, cp, ep."""
-
-
-class Part(StrEnum):
-    """What a stage spends its busy time on."""
-
-    MATMUL = "matmul"
-    ATTENTION = "attention"
-    MEMORY_BOUND = "memory_bound"
-    LOGITS = "logits"
-    RECOMPUTE = "recompute"
-    HOST = "host_wait"
-    TENSOR_PARALLEL = "tensor_parallel_comm"
-    CONTEXT_PARALLEL = "context_parallel_comm"
-    EXPERT_PARALLEL = "expert_parallel_comm"
-    DATA_PARALLEL = "data_parallel_comm"
-
-
-_PART_OF = {
-    Cause.MATMUL: Part.MATMUL,
-    Cause.ATTENTION: Part.ATTENTION,
-    Cause.MEMORY_BOUND: Part.MEMORY_BOUND,
-    Cause.LOGITS: Part.LOGITS,
-}
+COMPUTE = (Cause.MATMUL, Cause.ATTENTION, Cause.MEMORY_BOUND, Cause.LOGITS)
+"""What kernels do; the rest of a pass waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCosts:
-    """Seconds of one block (layer, embedding or head), as in StageCosts; floats, or arrays over cuts. [s]"""
+    """Seconds of one block by cause, of one micro-batch; floats, or arrays over cuts. [s]
 
-    forward: dict[Part, Number]
-    backward: dict[Part, Number]
-    at_peak: dict[Part, Number]
+    forward, backward : `backward` is recomputation, input and weight gradient.
+    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
+    weight_grad : the weight-gradient share of the backward, for schedules that split it.
+    """
+
+    forward: dict[Cause, Number]
+    backward: dict[Cause, Number]
+    at_peak: dict[Cause, Number]
     weight_grad: Number
 
     @property
@@ -64,71 +44,12 @@ class BlockCosts:
         return sum(self.backward.values())
 
 
-def cut_of(scenario: Scenario) -> Cut:
-    """The scenario's Cut."""
-    plan, training = scenario.plan, scenario.training
-    return Cut(
-        tp=plan.tp,
-        microbatch_size=plan.microbatch_size,
-        sequence_length=training.sequence_length,
-        sequence_parallel=plan.sequence_parallel,
-        recompute=plan.recompute,
-        width=training.activation_bytes,
-        cp=plan.cp,
-        fp8=training.precision == "fp8",
-        slices=plan.sequence_slices,
-        ep=plan.ep,
-    )
-
-
-def pricing(scenario: Scenario) -> tuple[Cut, ComputeModel, Fabric]:
-    """What turns the scenario's counts into seconds."""
-    cut = cut_of(scenario)
-    stack, measured = scenario.stack, scenario.profile.host.kernel_launch_s
-    compute = ComputeModel(
-        scenario.cluster.gpu,
-        _sustained(scenario.profile, scenario.cluster.gpu),
-        scenario.training.precision,
-        cut.width,
-        stack.kernel_launch_s if measured is None else measured,
-        stack.backward_launch_s if measured is None else measured,
-        stack.collective_launch_s if measured is None else measured,
-        stack.elementwise_rate,
-        stack.flash_version,
-    )
-    return cut, compute, Fabric.of(scenario.cluster, scenario.profile)
-
-
-def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
-    """The profile with multiplies at the clock that the GPU keeps."""
-    if gpu.sustained_clock == 1.0:
-        return profile
-    gemm = profile.gemm
-    slower = gemm.model_copy(update={"max_efficiency": gemm.max_efficiency * gpu.sustained_clock})
-    return profile.model_copy(update={"gemm": slower})
-
-
-def model_groups(scenario: Scenario) -> Groups:
-    """The groups over which one layer of the scenario is cut."""
-    plan, cluster = scenario.plan, scenario.cluster
-    placed = {"tp": tensor_group, "cp": context_group, "ep": expert_group}
-    return {name: place(plan, cluster) for name, place in placed.items()}
-
-
-def block_costs(work: BlockWork, compute: ComputeModel, groups: Groups, fabric: Fabric) -> BlockCosts:
-    """Seconds of one block, tensor- and context-parallel communication included.
+def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Groups, fabric: Fabric) -> list[BlockCosts]:
+    """Seconds of one block under one or several ways to recompute; what these share is priced once.
 
     A collective that may overlap hides behind the block's gradient multiplies, and lengthens the backward only by what
-    is left over and what it takes from the kernels beside it: never by more than doing one after the other. Broadcasts
-    over the numbers of the cut and over groups.
-    """
-    return costs_by_recompute((work,), compute, groups, fabric)[0]
-
-
-def costs_by_recompute(
-    works: Sequence[BlockWork], compute: ComputeModel, groups: Groups, fabric: Fabric
-) -> list[BlockCosts]:
-    """As `block_costs`, of one block under several ways to recompute; what they share is priced once.
+    is left over and what it takes from the kernels that it overlaps: never by more than doing one after the other.
+    Broadcasts over the numbers of the cut and over groups.
 
     Parameters
     ----------
@@ -136,19 +57,20 @@ def costs_by_recompute(
         As `sim.work.layers.layer_works` gives them: they differ in what they run again only.
     """
     work = works[0]
-    forward = _phase(work.forward, compute, groups, fabric)
+    forward = compute.phase_time(work.forward)
+    _add_collectives(forward, work.forward, groups, fabric)
     _add_exposed_tokens(forward, (work.forward,), groups, fabric)
-    input_grad = _phase(work.input_grad, compute, groups, fabric)
-    weight_grad = _phase(work.weight_grad, compute, groups, fabric)
-    gradients: dict[Part, Number] = {}
-    for part in (input_grad, weight_grad):
-        for name, seconds in part.items():
-            gradients[name] = gradients.get(name, 0.0) + seconds
-    beside = _collective_time(work.input_grad, groups["tp"], fabric, overlapped=True)
-    nbytes = sum(item.nbytes for item in _of_tensor(work.input_grad, overlapped=True))
-    budget = sum(weight_grad.values()) + input_grad.get(Part.MATMUL, 0.0)
-    exposed = fabric.exposed(groups["tp"], nbytes, beside, budget)
-    gradients[Part.TENSOR_PARALLEL] = gradients.get(Part.TENSOR_PARALLEL, 0.0) + exposed
+    gradients, weight_grad = compute.phase_time(work.input_grad), compute.phase_time(work.weight_grad)
+    _add_collectives(gradients, work.input_grad, groups, fabric)
+    _add_collectives(weight_grad, work.weight_grad, groups, fabric)
+    of_weights = sum(weight_grad.values())
+    hides = of_weights + gradients.get(Cause.MATMUL, 0.0)
+    for cause, seconds in weight_grad.items():
+        gradients[cause] = gradients.get(cause, 0.0) + seconds
+    overlapped = chosen(work.input_grad, "tp", overlapped=True)
+    seconds, nbytes = total_time(overlapped, groups["tp"], fabric), sum(item.nbytes for item in overlapped)
+    exposed = fabric.exposed(groups["tp"], nbytes, seconds, hides)
+    gradients[Cause.TENSOR_PARALLEL] = gradients.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
     _add_exposed_tokens(gradients, (work.input_grad, work.weight_grad), groups, fabric)
     talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
     # Launches run ahead of the GPU, but not past a wait: for the slowest host of a tensor-parallel group, or for the
@@ -157,26 +79,26 @@ def costs_by_recompute(
     of_forward = compute.host_time((work.forward,), talk)
     of_gradients = compute.host_time((work.input_grad, work.weight_grad), talk, backward=True)
     weight_share = compute.host_time((work.weight_grad,), talk, backward=True) / np.maximum(of_gradients, 1e-30)
-    at_peak: dict[Part, Number] = {}
+    at_peak: dict[Cause, Number] = {}
     for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
-        name = _PART_OF[operation.cause]
-        at_peak[name] = at_peak.get(name, 0.0) + operation.flop / compute.peak(operation)
+        at_peak[operation.cause] = at_peak.get(operation.cause, 0.0) + operation.flop / compute.peak(operation)
     answers = []
     for each in works:
-        assert each.forward is work.forward
-        whole = each.recompute is work.forward
         first, second = dict(forward), dict(gradients)
-        again = dict(forward) if whole else _phase(each.recompute, compute, groups, fabric)
-        if not whole:
+        again, host = dict(forward), of_forward
+        if each.recompute is not work.forward:
+            again, host = compute.phase_time(each.recompute), compute.host_time((each.recompute,), talk)
+            _add_collectives(again, each.recompute, groups, fabric)
             _add_exposed_tokens(again, (each.recompute,), groups, fabric)
-        launches = (of_forward, of_forward if whole else compute.host_time((each.recompute,), talk), of_gradients)
-        waited = _wait_for_host((first, again, second), launches, ahead)[-1]
-        second[Part.RECOMPUTE] = sum(again.values())
-        answers.append(BlockCosts(first, second, at_peak, sum(weight_grad.values()) + weight_share * waited))
+        waited = _wait_for_host((first, again, second), (of_forward, host, of_gradients), ahead)[-1]
+        second[Cause.RECOMPUTE] = sum(again.values())
+        answers.append(BlockCosts(first, second, at_peak, of_weights + weight_share * waited))
     return answers
 
 
-def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Number], ahead: Array) -> list[Number]:
+def _wait_for_host(
+    passes: Sequence[dict[Cause, Number]], launches: Sequence[Number], ahead: np.ndarray
+) -> list[Number]:
     """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
 
     Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
@@ -184,69 +106,57 @@ def _wait_for_host(passes: Sequence[dict[Part, Number]], launches: Sequence[Numb
     Where they may not (`ahead`: tensor-parallel ranks wait at every collective for the slowest of their hosts) nothing
     is gained.
     """
-    short = [host - sum(parts.values()) for parts, host in zip(passes, launches, strict=True)]
+    short = [host - sum(seconds.values()) for seconds, host in zip(passes, launches, strict=True)]
     of_forward, of_backward = np.maximum(0.0, short[0]), np.maximum(0.0, short[1] + short[2])
     in_hand = np.maximum(0.0, sum(short)) / np.maximum(of_forward + of_backward, 1e-30)
     pooled = of_forward * in_hand, 0.0, of_backward * in_hand
     waits = [np.where(ahead, some, np.maximum(0.0, own)) for some, own in zip(pooled, short, strict=True)]
-    for parts, waited in zip(passes, waits, strict=True):
+    for seconds, waited in zip(passes, waits, strict=True):
         if np.any(waited):
-            parts[Part.HOST] = waited
+            seconds[Cause.HOST] = waited
     return waits
 
 
-def _phase(phase: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric) -> dict[Part, Number]:
-    parts = {_PART_OF[cause]: seconds for cause, seconds in compute.phase_time(phase).items()}
-    communication = _collective_time(phase, groups["tp"], fabric, overlapped=False)
-    if np.any(communication):
-        parts[Part.TENSOR_PARALLEL] = communication
-    tokens = sum(collective_time(item, groups["ep"], fabric) for item in of_experts(phase, overlapped=False))
-    if np.any(tokens):
-        parts[Part.EXPERT_PARALLEL] = tokens
-    exchange = _context_time(phase, parts.get(Part.ATTENTION, 0.0), groups["cp"], fabric)
-    if np.any(exchange):
-        parts[Part.CONTEXT_PARALLEL] = exchange
-    return parts
+def chosen(phase: Phase, group: str, overlapped: bool | None = None) -> list[Collective]:
+    """The phase's collectives over a kind of group: those that compute waits for, those it overlaps, or all (None)."""
+    return [item for item in phase.collectives if item.group == group and overlapped in (None, item.overlapped)]
 
 
-def _of_tensor(phase: Phase, overlapped: bool) -> Iterator[Collective]:
-    return (item for item in phase.collectives if item.group == "tp" and item.overlapped is overlapped)
+def total_time(items: Iterable[Collective], group: Group, fabric: Fabric) -> Number:
+    """Time of collectives one after the other.  [s]"""
+    seconds: Number = 0.0
+    for item in items:
+        if item.kind == "all_to_all":
+            seconds = seconds + all_to_all(item.nbytes, group, fabric, item.copies)
+        else:
+            seconds = seconds + COLLECTIVES[item.kind](item.nbytes, group, fabric)
+    return seconds
 
 
-def _collective_time(phase: Phase, group: Group, fabric: Fabric, overlapped: bool) -> Number:
-    chosen = _of_tensor(phase, overlapped)
-    return sum(collective_time(item, group, fabric) for item in chosen)
+def _add_collectives(seconds: dict[Cause, Number], phase: Phase, groups: Groups, fabric: Fabric) -> None:
+    """Add to a pass what its collectives take that compute waits for.
 
-
-def of_experts(phase: Phase, overlapped: bool) -> list[Collective]:
-    """The phase's exchanges of tokens, those that compute waits for or those beside it."""
-    return [item for item in phase.collectives if item.group == "ep" and item.overlapped is overlapped]
-
-
-def _add_exposed_tokens(parts: dict[Part, Number], phases: Sequence[Phase], groups: Groups, fabric: Fabric) -> None:
-    """What tokens on their way beside another micro-batch's computation add to a pass of as much computation."""
-    items = [item for phase in phases for item in of_experts(phase, overlapped=True)]
-    if items:
-        group = groups["ep"]
-        seconds = sum(collective_time(item, group, fabric) for item in items)
-        compute = sum(each for name, each in parts.items() if name in _PART_OF.values())
-        exposed = fabric.exposed(group, sum(item.nbytes for item in items), seconds, compute)
-        parts[Part.EXPERT_PARALLEL] = parts.get(Part.EXPERT_PARALLEL, 0.0) + exposed
-
-
-def _context_time(phase: Phase, attention: Number, group: Group, fabric: Fabric) -> Number:
-    """What the exchange of keys and values adds: all of it, or what the attention beside it does not hide.
-
-    A ring of cp steps computes on its own block first and cannot hide behind the last block's attention.
+    Of the exchange of keys and values that attention overlaps, a ring of cp steps computes on its own block first and
+    cannot hide behind the last block's attention.
     """
-    chosen = [item for item in phase.collectives if item.group == "cp"]
-    seconds = sum(collective_time(item, group, fabric) for item in chosen)
-    nbytes = sum(item.nbytes for item in chosen)
-    beside = any(item.overlapped for item in chosen)
-    return fabric.exposed(group, nbytes, seconds, attention * (1.0 - 1.0 / group.size) if beside else 0.0)
+    for cause, name in ((Cause.TENSOR_PARALLEL, "tp"), (Cause.EXPERT_PARALLEL, "ep")):
+        waits = chosen(phase, name, overlapped=False)
+        if waits:
+            seconds[cause] = total_time(waits, groups[name], fabric)
+    context, group = chosen(phase, "cp"), groups["cp"]
+    if context:
+        nbytes = sum(item.nbytes for item in context)
+        budget: Number = 0.0
+        if any(item.overlapped for item in context):
+            budget = seconds.get(Cause.ATTENTION, 0.0) * (1.0 - 1.0 / group.size)
+        seconds[Cause.CONTEXT_PARALLEL] = fabric.exposed(group, nbytes, total_time(context, group, fabric), budget)
 
 
-def layer_costs(scenario: Scenario) -> BlockCosts:
-    """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
-    cut, compute, fabric = pricing(scenario)
-    return block_costs(layer_work(scenario.model, scenario.stack, cut), compute, model_groups(scenario), fabric)
+def _add_exposed_tokens(seconds: dict[Cause, Number], phases: Sequence[Phase], groups: Groups, fabric: Fabric) -> None:
+    """What tokens that overlap another micro-batch's computation add to a pass of as much computation."""
+    items = [item for phase in phases for item in chosen(phase, "ep", overlapped=True)]
+    if items:
+        nbytes, took = sum(item.nbytes for item in items), total_time(items, groups["ep"], fabric)
+        compute = sum(each for cause, each in seconds.items() if cause in COMPUTE)
+        exposed = fabric.exposed(groups["ep"], nbytes, took, compute)
+        seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed

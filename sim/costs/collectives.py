@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
-from sim.work.operations import Collective, Number
 
 #: Bus bandwidth of NCCL's double binary tree relative to its ring, between nodes (NVIDIA/nccl:src/graph/tuning.cc).
 _TREE_BANDWIDTH = 0.92
@@ -259,10 +259,3 @@ def all_to_all(nbytes: Number, group: Group, fabric: Fabric, copies: int = 1) ->
 
 
 COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}
-
-
-def collective_time(item: Collective, group: Group, fabric: Fabric) -> Number:
-    """Time of a collective of a block.  [s]"""
-    if item.kind == "all_to_all":
-        return all_to_all(item.nbytes, group, fabric, item.copies)
-    return COLLECTIVES[item.kind](item.nbytes, group, fabric)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.specs import GpuSpec, Profile
-from sim.work.operations import Cause, Number, Operation, Phase
+from sim.work.operations import Cause, Operation, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +41,37 @@ class ComputeModel:
         """The peak that bounds an operation's FLOPs.  [FLOP/s]"""
         return self.gpu.peak(self.precision_of(operation))
 
-    def operation_time(self, operation: Operation) -> Number:
-        """Time of one operation on the GPU, without the host's share.  [s]"""
-        if operation.kind == "matmul":
-            self._note_range(operation)
-            return gemm_time(
-                operation.m,
-                operation.n,
-                operation.k,
-                operation.batch,
-                self.precision_of(operation),
-                self.width,
-                self.gpu,
-                self.profile.gemm,
-                self.profile.memory.efficiency,
-                operation.nbytes,
-            )
-        floor = self.profile.gemm.kernel_floor_s * operation.kernels
-        moved = operation.nbytes / self.memory_bandwidth(operation.sort)
-        if operation.kind == "memory":
-            return moved + floor * (np.asarray(operation.nbytes) > 0)
-        params = self.profile.attention
-        share = params.backward_efficiency if operation.backward else params.forward_efficiency
-        efficiency = attention_efficiency(operation.length, share, params.half_length) * params.speed(
-            self.flash_version
-        )
-        return np.maximum(operation.flop / (self.peak(operation) * efficiency), moved) + floor
-
     def phase_time(self, phase: Phase) -> dict[Cause, Number]:
         """Time of a phase's operations on the GPU by cause, without the host's share.  [s]"""
         by_cause: dict[Cause, Number] = {}
-        for operation in phase.operations:
-            by_cause[operation.cause] = by_cause.get(operation.cause, 0.0) + self.operation_time(operation)
+        profile, gemm = self.profile, self.profile.gemm
+        for item in phase.operations:
+            if item.kind == "matmul":
+                self._note_range(item)
+                precision, memory = self.precision_of(item), profile.memory.efficiency
+                seconds = gemm_time(
+                    item.m, item.n, item.k, item.batch, precision, self.width, self.gpu, gemm, memory, item.nbytes
+                )
+            else:
+                floor = gemm.kernel_floor_s * item.kernels
+                moved = item.nbytes / self.memory_bandwidth(item.sort)
+                if item.kind == "memory":
+                    seconds = moved + floor * (np.asarray(item.nbytes) > 0)
+                else:
+                    seconds = np.maximum(item.flop / self.attention_rate(item), moved) + floor
+            by_cause[item.cause] = by_cause.get(item.cause, 0.0) + seconds
         return by_cause
+
+    def operation_time(self, operation: Operation) -> Number:
+        """Time of one operation on the GPU, without the host's share.  [s]"""
+        return self.phase_time(Phase((operation,)))[operation.cause]
+
+    def attention_rate(self, operation: Operation) -> Number:
+        """What fused attention reaches on sequences of the operation's length.  [FLOP/s]"""
+        params = self.profile.attention
+        share = params.backward_efficiency if operation.backward else params.forward_efficiency
+        efficiency = attention_efficiency(operation.length, share, params.half_length)
+        return self.peak(operation) * efficiency * params.speed(self.flash_version)
 
     def host_time(self, phases: Sequence[Phase], talk: Mapping[str, Number], backward: bool = False) -> Number:
         """Time the host needs to launch the kernels and collectives of phases.  [s]

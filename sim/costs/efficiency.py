@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.specs import GpuSpec
 from sim.specs.profile import GemmParams
-from sim.work.operations import Number
 
 #: Output tiles (rows, columns) a GPU library chooses from; the largest runs at `max_efficiency`.
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.engines import closed_form, dag, des, shared
+from sim.engines import closed_form, critical_path, des, shared
 from sim.engines.program import Program, build_program
 from sim.engines.timeline import Timeline
 from sim.errors import SpecError, nearest
 
 ENGINES: dict[str, Callable[[Program], Timeline]] = {
     "closed_form": closed_form.run,
-    "dag": dag.run,
+    "dag": critical_path.run,
     "des": des.run,
     "shared": shared.run,
 }

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.engines.critical_paths import Along, Counts, Ends, Pipe, count, ends, gpipe_end
+from sim.engines.pipeline_links import ALIKE
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
-from sim.engines.ways import Along, Counts, Ends, Pipe, count, ends, gpipe_end
 from sim.errors import SpecError
 
 Array = np.ndarray
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
-ALIKE = 1e-12
-"""Ranks are as busy as each other within this share."""
 
 
 def run(program: Program) -> Timeline:
     """Step time of GPipe, 1F1B and interleaved 1F1B by formula: never more than the exact engine's.
 
-    The longest of a few ways through the actions (`sim.engines.ways`). With m micro-batches, t_F and t_B the seconds of
-    a micro-batch on each of p uniform ranks and v chunks a rank it is (m + (p − 1) / v)(t_F + t_B) [1]_, exactly the
-    step. It is exact for GPipe, and nearly so for 1F1B and interleaved 1F1B: of 1,800 random plans of six machines half
-    are within 0.01 %, all within 2 %, but those whose sends beside compute take longer than a stage's forward (11 %).
+    The longest of a few paths through the actions (`sim.engines.critical_paths`). With m micro-batches, t_F and t_B the
+    seconds of a micro-batch on each of p uniform ranks and v chunks a rank it is (m + (p − 1) / v)(t_F + t_B) [1]_,
+    exactly the step. It is exact for GPipe, and nearly so for 1F1B and interleaved 1F1B: of 1,800 random plans of six
+    machines half are within 0.01 %, all within 2 %, but those whose sends, overlapped, take longer than a stage's
+    forward (11 %).
 
     Raises
     ------

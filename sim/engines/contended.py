@@ -12,17 +12,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.costs.block import Part
-from sim.costs.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Exchange
-from sim.costs.stage import StageCosts
-from sim.costs.streams import Traffic
 from sim.engines.link_use import message_counts
 from sim.engines.wire import shared_links
 from sim.engines.within import slack
+from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
+from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Exchange
+from sim.traffic.streams import Traffic
+from sim.work.operations import Cause
 
 Array = np.ndarray
-_PARTS = {"tp": Part.TENSOR_PARALLEL, "cp": Part.CONTEXT_PARALLEL, "ep": Part.EXPERT_PARALLEL, "dp": Part.DATA_PARALLEL}
+_PARTS = {
+    "tp": Cause.TENSOR_PARALLEL,
+    "cp": Cause.CONTEXT_PARALLEL,
+    "ep": Cause.EXPERT_PARALLEL,
+    "dp": Cause.DATA_PARALLEL,
+}
 
 
 def stretches(traffic: Traffic, order: Order, step_time_s: float, *, reduce_beside: bool) -> Array:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import simpy
 
+from sim.engines.critical_path import play_folded
 from sim.engines.program import Program
-from sim.engines.steady import play_folded
 from sim.engines.timeline import Timeline, finish_step
 
 Array = np.ndarray

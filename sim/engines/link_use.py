@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.streams import Traffic
 from sim.engines.within import ROWS
 from sim.network.faults import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
+from sim.traffic.streams import Traffic
 
 Array = np.ndarray
 

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import simpy
 
-from sim.costs.stage import StageCosts
-from sim.costs.streams import Traffic
+from sim.engines.critical_path import play_folded
 from sim.engines.program import Program
-from sim.engines.steady import play_folded
 from sim.engines.timeline import Timeline, finish_step
 from sim.engines.wire import Message, Wire
 from sim.engines.within import collectives
 from sim.errors import ScheduleError
+from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U
+from sim.traffic.streams import Traffic
 
 Array = np.ndarray
 Process = Generator[Any, Any, None]
@@ -68,7 +68,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
 
     program, start, end, period = play_folded(program, play)
     last = room[0]
-    took = np.bincount(order.rank_of_stage, last.reduced, minlength=order.num_ranks)
+    took = np.bincount(order.rank_of_stage, last.reduced, minlength=order.num_ranks).astype(float)
     share = np.divide(last.reduced, took[order.rank_of_stage], out=np.zeros(order.num_stages), where=last.reduced > 0)
     costs = replace(program.costs, reduce=took, reduce_share=share, gather=_gathers(program, traffic))
     timeline = finish_step(replace(program, costs=costs), "network", start, end, period_s=period)

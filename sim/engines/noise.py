@@ -12,20 +12,20 @@ from math import log, sqrt
 
 import numpy as np
 
-from sim.costs.block import Part
-from sim.costs.stage import StageCosts
-from sim.engines.dag import earliest_starts
+from sim.engines.critical_path import earliest_starts
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
 from sim.errors import ScheduleError
+from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import U
 from sim.schedules.registry import is_staggered
+from sim.work.operations import Cause
 
 Array = np.ndarray
 AT_ONCE = 2**23
 """Actions times columns that are played at once: about half a gigabyte of arrays."""
-_NOT_KERNELS = (Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.EXPERT_PARALLEL, Part.DATA_PARALLEL, Part.HOST)
+_NOT_KERNELS = (Cause.TENSOR_PARALLEL, Cause.CONTEXT_PARALLEL, Cause.EXPERT_PARALLEL, Cause.DATA_PARALLEL, Cause.HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def slowed(costs: StageCosts, rank_of_stage: Array, factor: Array) -> StageCosts
     """Costs with kernels that take `factor` times as long, by rank; communication and host waits are as before."""
     of_stage = factor[rank_of_stage]
 
-    def slow(parts: dict[Part, Array]) -> dict[Part, Array]:
+    def slow(parts: dict[Cause, Array]) -> dict[Cause, Array]:
         return {part: seconds if part in _NOT_KERNELS else seconds * of_stage for part, seconds in parts.items()}
 
     return replace(
@@ -63,7 +63,7 @@ def replica(program: Program, factors: Array) -> Replica:
     order, slowest = program.order, factors.max(axis=1)
     costs = slowed(program.costs, order.rank_of_stage, slowest)
 
-    def kernels_of(parts: dict[Part, Array]) -> dict[Part, Array]:
+    def kernels_of(parts: dict[Cause, Array]) -> dict[Cause, Array]:
         return {part: seconds for part, seconds in parts.items() if part not in _NOT_KERNELS}
 
     alone = replace(costs, forward=kernels_of(costs.forward), backward=kernels_of(costs.backward))

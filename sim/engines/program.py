@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.costs.stage import StageCosts
+from sim.arrays import ActionPlanFloats, Bools, StagePlanFloats
+from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
 
@@ -79,21 +80,45 @@ def _seconds(
     order: Order, costs: StageCosts, hide_grad_reduce: bool, idle_per_stage: tuple[Array, Array] | None
 ) -> tuple[Array, Array, Array, Array | None]:
     """What each action computes, occupies its rank for, needs until its result arrives, and waits within."""
-    assert (F, B, I, W, U) == (0, 1, 2, 3, 4)
-    place = (order.kind, order.stage)
-    forward, backward, weight = costs.forward_s, costs.backward_s, costs.weight_grad
+    backward, weight = costs.backward_s, costs.weight_grad
     update = costs.optimizer + costs.gather + (0.0 if hide_grad_reduce else costs.reduce)
-    none = np.zeros(order.num_stages)
-    compute = np.stack([forward, backward, backward - weight, weight, update[order.rank_of_stage]])[place]
-    sends = np.stack([costs.send_forward, costs.send_backward, costs.send_backward, none, none])[place]
-    occupy = compute + sends if costs.p2p_blocks else compute
-    release = compute + sends
-    if order.pair_needs is not None:  # what both of a pair give is there when both are done
-        pairs = np.flatnonzero(order.pair_needs >= 0)
-        release[pairs] += compute[pairs + 1]
+    passes = (costs.forward_s, backward, weight, update[order.rank_of_stage])
+    sends = (costs.send_forward, costs.send_backward)
+    compute, occupy, release = action_seconds(order, passes, sends, costs.p2p_blocks)
     idle = None
     if idle_per_stage is not None:
         of_forward, of_backward = idle_per_stage
         split = np.where(backward > 0, weight / np.maximum(backward, 1e-300), 0.0) * of_backward
-        idle = np.stack([of_forward, of_backward, of_backward - split, split, none])[place]
+        of_kinds = [of_forward, of_backward, of_backward - split, split, np.zeros(order.num_stages)]
+        idle = np.stack(of_kinds)[order.kind, order.stage]
     return compute, occupy, release, idle
+
+
+def action_seconds(
+    order: Order,
+    passes: tuple[StagePlanFloats, StagePlanFloats, StagePlanFloats, StagePlanFloats],
+    sends: tuple[StagePlanFloats, StagePlanFloats],
+    p2p_blocks: Bools | bool,
+) -> tuple[ActionPlanFloats, ActionPlanFloats, ActionPlanFloats]:
+    """What each action computes, occupies its rank for, and needs until its result arrives.  [s]
+
+    Parameters
+    ----------
+    passes : forward, backward, weight gradient and update of every stage
+        Arrays over stages, or over stages and plans that have this order. [s]
+    sends : from every stage to the next, and to the one before
+        As above. [s]
+    p2p_blocks : bool, or array over plans
+        Sends occupy the rank that sends.
+    """
+    assert (F, B, I, W, U) == (0, 1, 2, 3, 4)
+    forward, backward, weight, update = passes
+    place = (order.kind, order.stage)
+    none = np.zeros_like(forward)
+    compute = np.stack([forward, backward, backward - weight, weight, update])[place]
+    release = compute + np.stack([sends[0], sends[1], sends[1], none, none])[place]
+    occupy = np.where(p2p_blocks, release, compute)
+    if order.pair_needs is not None:  # what both of a pair give is there when both are done
+        pairs = np.flatnonzero(order.pair_needs >= 0)
+        release[pairs] += compute[pairs + 1]
+    return compute, occupy, release

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engines import dag
+from sim.engines import critical_path
 from sim.engines.noise import AT_ONCE, Replica, factors_of, replica, with_sends
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline
@@ -38,7 +38,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
     seeds, seed : int
         Steps to draw, and the seed of them all.
     """
-    alone = dag.run(replica(program, factors).program)
+    alone = critical_path.run(replica(program, factors).program)
     step = _one_step(program.order)
     counted = min(ROW, seeds)
     # The last batches have no forwards of later ones between their backwards.
@@ -56,7 +56,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
         compute = np.stack([_noisy(pipeline, step, jitter, (seed, each)) for each in drawn], axis=1)
         occupy, release = with_sends(pipeline.program, compute)
         occupy += after[:, np.newaxis]
-        end = dag.earliest_starts(row, occupy, release) + occupy
+        end = critical_path.earliest_starts(row, occupy, release) + occupy
         done = np.zeros((number, len(drawn)))
         np.maximum.at(done, row.microbatch // step.num_microbatches, end)
         times.append(np.diff(done, axis=0)[WARM_UP - 1 :][:counted].T.ravel() + exposed)

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from sim.engines.program import Program
+from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
 from sim.errors import SpecError
-from sim.schedules.actions import F, Kind, U
+from sim.schedules.actions import Kind, U
+from sim.schedules.passes import last_first_visits, last_gradients
 from sim.schedules.registry import is_staggered
 from sim.shown import Shown
 from sim.units import show_time
-from sim.work.operations import Number
 
 Array = np.ndarray
 
@@ -91,12 +92,6 @@ def finish_step(
     reduced : array over ranks, optional
         When the reductions beside the backwards are done, where there are no starts and ends; otherwise each rank is
         taken to have worked without a pause up to its end. [s]
-
-    Notes
-    -----
-    Each rank reduces as soon as it is done; the update waits for all of them, because the gradient norm and the
-    overflow check need every gradient. Overlapped, a stage's reduction goes on beside the last backward on it and all
-    that its rank does afterwards, except for the last bucket and for what it takes from the kernels beside it.
     """
     costs, ranks = program.costs, program.order.num_ranks
     if period_s is None and start is not None and end is not None and (program.order.kind == U).any():
@@ -112,42 +107,26 @@ def finish_step(
         np.maximum.at(absolute, program.order.rank, end)
         pipeline_end = absolute - step_begin(program, start)
         begun, done = start, end
-    exposed = costs.reduce
+    exposed, gather = costs.reduce, costs.gather
     if program.hide_grad_reduce:
         reduced = reduction_end(program, begun, done) if reduced is None else reduced
-        hidden = costs.reduce - (reduced - absolute)
-        exposed = costs.reduce - costs.hidden_share * np.clip(hidden, 0.0, costs.reduce)
-    exposed_gather = costs.gather
+        exposed = exposed_reduction(exposed, reduced - absolute, costs.hidden_share, True)
     if program.hide_gather:
-        exposed_gather = costs.gather - costs.hidden_share * np.minimum(costs.gather, gather_window(program))
-    updated = step_end(pipeline_end + exposed, costs.tied_embedding, costs.optimizer + exposed_gather)
+        gather = exposed_gather(gather, gather_window(program), costs.hidden_share, True)
+    updated = step_end(pipeline_end + exposed, costs.tied_embedding, costs.optimizer + gather)
     step_time = float(updated) + costs.step_setup
-    return Timeline(program, engine, start, end, pipeline_end, exposed, exposed_gather, step_time)
-
-
-def step_end(ready_at: Array, tied_embedding: Number, update: Array) -> Number:
-    """When every rank has updated its weights. Ranks on the first axis, plans on the others.  [s]
-
-    First and last rank reduce the tied embedding once both have their own gradients; all update once the last is ready.
-    """
-    tied = (np.maximum(ready_at[0], ready_at[-1]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
-    return np.maximum(ready_at.max(axis=0), tied) + update.max(axis=0)
+    return Timeline(program, engine, start, end, pipeline_end, exposed, gather, step_time)
 
 
 def _without_flush(program: Program, engine: str, start: Array | None, end: Array | None, period_s: float) -> Timeline:
-    """Batch follows batch; updates are in the order. A reduction has until the next but one to be done.
-
-    The step is as long as the pipeline takes or as the network does: t = max(compute, all-reduce) as in
-    PipeDream-2BW's cost model (Narayanan et al. 2021, arXiv:2006.09503, section 3.3).
-    """
+    """Batch follows batch; updates are in the order."""
     costs, ranks = program.costs, program.order.num_ranks
-    exposed, busy = costs.reduce, np.full(ranks, period_s)
-    timeline = Timeline(program, engine, start, end, busy, exposed, costs.gather, period_s + costs.step_setup)
+    busy = np.full(ranks, period_s)
+    timeline = Timeline(program, engine, start, end, busy, costs.reduce, costs.gather, period_s + costs.step_setup)
     if not program.hide_grad_reduce:  # each update's reduction is part of it, and so of the period
         return timeline
-    reduce = costs.reduce * timeline.updates
-    exposed = reduce - costs.hidden_share * np.minimum(reduce, period_s)
-    step_time = timeline.step_time + float(exposed.max())
+    step, exposed = without_flush(period_s, costs.reduce, timeline.updates, costs.hidden_share, True)
+    step_time = float(step) + costs.step_setup
     return Timeline(program, engine, start, end, busy, exposed / timeline.updates, costs.gather, step_time)
 
 
@@ -169,27 +148,16 @@ def _without_waiting(program: Program, pipeline_end: Array) -> tuple[Array, Arra
 
 
 def reductions(program: Program, start: Array, end: Array) -> tuple[Array, Array]:
-    """Begin and end of each stage's gradient reduction where it runs beside the backwards of its rank. [s]
-
-    Gradients of a stage become final layer by layer during the last backward on it, and its reduction follows at the
-    network's pace: it may begin when that backward does and the rank's reductions before it are done, and ends at least
-    one bucket after that backward.
-    """
+    """Begin and end of each stage's gradient reduction where it runs beside the backwards of its rank. [s]"""
     order, costs = program.order, program.costs
-    begins, ends = np.zeros(order.num_stages), np.zeros(order.num_stages)
-    free = np.full(order.num_ranks, -np.inf)
-    gradients = np.flatnonzero((order.kind != F) & (order.kind != U))
-    # The last gradient action on each stage: the first one from the end on.
-    stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
-    last = gradients[::-1][from_end]
-    for place in np.argsort(end[last], kind="stable"):
-        stage, action = stages[place], last[place]
-        rank = order.rank_of_stage[stage]
-        duration = costs.reduce[rank] * costs.reduce_share[stage]
-        tail = min(float(costs.reduce_tail[rank]), float(duration))
-        begins[stage] = max(free[rank], start[action])
-        free[rank] = ends[stage] = max(begins[stage] + duration, end[action] + tail)
-    return begins, ends
+    last = last_gradients(order)
+    there = last >= 0
+    begins, ends = reduction_times(
+        order, last, start[last], end[last], costs.reduce, costs.reduce_share, costs.reduce_tail
+    )
+    found = np.zeros((2, order.num_stages))
+    found[:, order.stage[last[there]]] = begins[there], ends[there]
+    return found[0], found[1]
 
 
 def reduction_end(program: Program, start: Array, end: Array) -> Array:
@@ -200,14 +168,7 @@ def reduction_end(program: Program, start: Array, end: Array) -> Array:
 
 
 def gather_window(program: Program) -> Array:
-    """Forward seconds of a rank before it needs the last of its gathered weights: the window of an overlapped gather.
-
-    Weights arrive layer by layer during the first micro-batch's forward on each stage the rank holds.
-    """
+    """Forward seconds of each rank before it needs the last of its gathered weights."""
     order = program.order
-    worked = np.cumsum(program.compute)
-    _, first_visit = np.unique(order.stage, return_index=True)
-    window = np.zeros(order.num_ranks)
-    before = np.concatenate([[0.0], worked])[order.first[:-1]]
-    np.maximum.at(window, order.rank[first_visit], worked[first_visit] - before[order.rank[first_visit]])
-    return window
+    worked = np.concatenate([[0.0], np.cumsum(program.compute)])
+    return np.asarray(worked[last_first_visits(order) + 1] - worked[order.first[:-1]])

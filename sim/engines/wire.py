@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from sim.costs.streams import Traffic
-from sim.costs.wires import Stream
 from sim.network.flows import SLACK, FloatArray, Flows, IntArray, fill
+from sim.traffic.streams import Traffic
+from sim.traffic.wires import Stream
 
 
 class Message(NamedTuple):

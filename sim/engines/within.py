@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.costs.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
-from sim.costs.streams import Traffic
+from sim.arrays import Number
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, W
-from sim.work.operations import Number
+from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from sim.traffic.streams import Traffic
 
 ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_GRAD]}
 """Of an Exchange, what belongs to each kind of action."""

@@ -7,13 +7,39 @@ group in a node.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from sim.arrays import Bools, Ints, Number
 from sim.specs import ClusterSpec, ParallelPlan
-from sim.work.operations import Number
+
+
+class Degrees(NamedTuple):
+    """How many GPUs a plan's layers and batch are cut over: what of a plan says where its groups lie."""
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+
+    @property
+    def num_replicas(self) -> int:
+        """GPUs that hold the same part of the model."""
+        return self.dp * self.cp
+
+    @property
+    def num_expert_replicas(self) -> int:
+        """GPUs that hold the same experts."""
+        return self.tp * self.cp * self.dp // self.ep
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the plan."""
+        return self.tp * self.cp * self.pp * self.dp
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,10 @@ class Group:
     def num_domains(self) -> Number:
         """NVLink domains the group spans."""
         return np.ceil(self.size / self.per_domain) if self.spans is None else self.spans
+
+    def take(self, places: Any) -> Self:
+        """The groups at some places of arrays."""
+        return type(self)(*(np.asarray(getattr(self, field.name))[places] for field in fields(self)))
 
 
 def group_of(size: Number, stride: Number, domain_gpus: Number) -> Group:
@@ -64,46 +94,60 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
     return int(members.min()), int(begins.sum(axis=1).max())
 
 
-def tensor_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+def tensor_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The tensor-parallel group."""
     members, spans = worst_layout(plan.tp, 1, plan.tp, plan.pp * plan.num_replicas, cluster.nvlink_domain_gpus)
     return Group(plan.tp, members, shares_network=plan.num_gpus > plan.tp, spans=spans)
 
 
-def data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+def data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The group that sums gradients and over which ZeRO shards: data- and context-parallel ranks together."""
     size, domain = plan.num_replicas, cluster.nvlink_domain_gpus
     members, spans = worst_layout(size, plan.tp, plan.tp * size, plan.pp, domain)
     return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 
-def context_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+def context_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The context-parallel group."""
     block, domain = plan.tp * plan.cp, cluster.nvlink_domain_gpus
     members, spans = worst_layout(plan.cp, plan.tp, block, plan.pp * plan.dp, domain)
     return Group(plan.cp, members, shares_network=plan.num_gpus > plan.cp, spans=spans)
 
 
-def expert_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+def expert_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The expert-parallel group: neighbours among the GPUs that hold the same layers, whatever else these share."""
     width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
     members, spans = worst_layout(plan.ep, 1, plan.ep, plan.pp * (width // plan.ep), domain)
     return Group(plan.ep, members, shares_network=plan.num_gpus > plan.ep, spans=spans)
 
 
-def expert_data_group(plan: ParallelPlan, cluster: ClusterSpec) -> Group:
+def expert_data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The group that sums the gradients of the same experts, and over which ZeRO shards them."""
     size, domain = plan.num_expert_replicas, cluster.nvlink_domain_gpus
     members, spans = worst_layout(size, plan.ep, plan.ep * size, plan.pp, domain)
     return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 
-def hop_crosses_domains(sender: Number, receiver: Number, plan: ParallelPlan, cluster: ClusterSpec) -> Number:
+def layer_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> dict[str, Group]:
+    """The groups over which one layer is cut, by kind."""
+    placed = {"tp": tensor_group, "cp": context_group, "ep": expert_group}
+    return {name: place(plan, cluster) for name, place in placed.items()}
+
+
+def stack_groups(groups: list[Group]) -> Group:
+    """Groups as one whose numbers are arrays over them."""
+    return Group(*(np.array([getattr(group, field.name) for group in groups]) for field in fields(Group)))
+
+
+def hop_crosses_domains(sender: Number, receiver: Number, plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Number:
     """Whether any send from one pipeline rank to another leaves its NVLink domain. Takes arrays of ranks."""
-    width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
-    sender, receiver = np.asarray(sender), np.asarray(receiver)
+    return hops_cross(np.asarray(sender), np.asarray(receiver), plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus)
+
+
+def hops_cross(sender: Ints, receiver: Ints, width: int, domain: int) -> Bools:
+    """The same of ranks of `width` GPUs each in domains of so many."""
     if width >= domain:  # twins are at least a domain apart
-        return sender != receiver
+        return np.asarray(sender != receiver)
     twin = np.arange(width)
     here, there = (rank[..., np.newaxis] * width + twin for rank in (sender, receiver))
-    return (here // domain != there // domain).any(axis=-1)
+    return np.asarray((here // domain != there // domain).any(axis=-1))

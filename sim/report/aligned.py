@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.costs.block import Part
-from sim.costs.stage import StageCosts
 from sim.engines import build_program
-from sim.engines.dag import longest_path
+from sim.engines.critical_path import longest_path
 from sim.errors import SpecError
+from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import B, I, U, W
+from sim.work.operations import Cause
 from sim.work.stages import Stage
 
 Array = np.ndarray
@@ -96,8 +96,8 @@ def _plain(order: Order, forward: float, backward: float, weight: float) -> Stag
     none, nothing, each = np.zeros(stages), np.zeros(ranks), np.ones(stages)
     return StageCosts(
         stages=tuple(Stage(index, 1, False, False) for index in range(stages)),
-        forward={Part.MATMUL: forward * each},
-        backward={Part.MATMUL: backward * each},
+        forward={Cause.MATMUL: forward * each},
+        backward={Cause.MATMUL: backward * each},
         at_peak={},
         weight_grad=weight * each,
         send_forward=none,

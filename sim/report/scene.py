@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.costs.block import cut_of
 from sim.engines import Program, Timeline, run
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate, priced_order, program_of
+from sim.pricing.memory import activations_by_stage
 from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import alive, weight_versions
 from sim.specs import Scenario
-from sim.work.memory import stage_activation_bytes
-from sim.work.stages import deal_stages
 
 Array = np.ndarray
 AFTER = {
@@ -204,10 +202,7 @@ def show_step(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
     begin = np.full(order.num_ranks, np.inf)
     np.minimum.at(begin, order.rank, start)
-    cut = cut_of(scenario)
-    stages = deal_stages(scenario.model, scenario.plan) * order.copies
-    model, stack, offloaded = scenario.model, scenario.stack, scenario.plan.offloaded_layers
-    kept = np.array([stage_activation_bytes(stage, model, stack, cut, offloaded) for stage in stages])
+    kept = activations_by_stage(scenario, order.rank_of_stage, order.copies)
     step_time = answer.step_time_s
     streams = bool((order.kind == U).any())
     # Where ranks wait for each other, all steps begin at 0.

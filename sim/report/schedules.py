@@ -10,7 +10,6 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.costs.traffic import Traffic, step_traffic
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
 from sim.report.text import heading, layout_words
@@ -20,6 +19,7 @@ from sim.schedules.passes import visits_per_stage, weight_versions
 from sim.schedules.registry import is_file
 from sim.specs import Scenario
 from sim.table import Table
+from sim.traffic.step_bytes import StepBytes, step_traffic
 from sim.units import show, show_time
 
 COMMUNICATION = (
@@ -52,7 +52,7 @@ class Row:
     weight_versions: int
     weight_copies: int
     staleness: int
-    traffic: Traffic
+    traffic: StepBytes
     exposed_s: float
 
     @property

@@ -56,22 +56,6 @@ class Fold:
         ends = self.cuts - back * self.lengths
         return np.concatenate([np.arange(end - n, end) for end, n in zip(ends, self.lengths, strict=True)])
 
-    def steady(self, start: Array) -> tuple[int, float] | None:
-        """(blocks, seconds) after which the starts repeat, or None where they do not yet.
-
-        All that comes later depends on the last `depth` blocks alone; where these begin as those `blocks` before them
-        did, only later, so will all others.
-        """
-        if self.seen <= self.depth:
-            return None
-        starts = np.array([start[self.block(back)] for back in range(self.seen)])
-        tolerance = ROUNDING * float(np.abs(starts).max(initial=0.0))
-        for blocks in range(1, self.seen - self.depth + 1):
-            later = starts[: self.depth] - starts[blocks : blocks + self.depth]
-            if float(later.max() - later.min()) <= tolerance:
-                return blocks, float(later.mean())
-        return None
-
 
 def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[Array, Array, int] | None:
     """(cut in each row of `more`, length of a block, blocks seen before the cuts), or None where nothing repeats.

@@ -21,7 +21,7 @@ from sim.schedules.play import play
 IntArray = np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Order:
     """What every rank does, in order. The arrays run over all actions, rank by rank.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from sim.schedules.actions import B, F, I, U, W
@@ -25,6 +27,35 @@ def visits_per_stage(order: Order) -> float:
         turns = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
         visits += int(weight[chosen][turns].sum())
     return max(visits, 2 * order.num_stages) / (2 * order.num_stages)
+
+
+@lru_cache(maxsize=256)
+def last_gradients(order: Order, floating: bool = False) -> Array:
+    """Index of the last gradient action on each stage: (ranks, stages of a rank in the order in which these end).
+
+    A rank with fewer stages has −1 at the end.
+
+    Parameters
+    ----------
+    floating : bool
+        Weight gradients may stand elsewhere: the last input gradient.
+    """
+    gradients = np.flatnonzero((order.kind == I) if floating else (order.kind != F) & (order.kind != U))
+    _, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
+    last = np.sort(gradients[::-1][from_end])
+    rank = order.rank[last]
+    found = np.full((order.num_ranks, int(np.bincount(rank).max())), -1)
+    found[rank, np.arange(len(last)) - np.searchsorted(rank, rank)] = last
+    return found
+
+
+@lru_cache(maxsize=256)
+def last_first_visits(order: Order) -> Array:
+    """Index of the action with which each rank first turns to the last of its stages."""
+    _, first_visit = np.unique(order.stage, return_index=True)
+    last = np.zeros(order.num_ranks, dtype=np.int64)
+    np.maximum.at(last, order.rank[first_visit], first_visit)
+    return last
 
 
 def alive(order: Order, per_stage: Array) -> list[Array]:

@@ -7,23 +7,64 @@ that it cannot go below, and the exact engine runs them in that order until no b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from sim.errors import InfeasiblePlan, SpecError
+from sim.arrays import Floats, Ints, PlanFloats
+from sim.engines.step_end import exposed_gather, exposed_reduction
+from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
-from sim.network.placement import Group
-from sim.search.layered_bounds import Part, Rows, block_seconds, data_groups
+from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
+from sim.pricing.cells import price_cells
+from sim.pricing.cost_model import cost_model
+from sim.pricing.deal import even_ranks, even_stages
+from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
+from sim.pricing.replicas import params_of
+from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
-from sim.units import show
-
-Array = np.ndarray
+from sim.work.stages import ModelPart
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Layered plans, one a row: every rank holds `num_chunks` chunks of equally many layers."""
+
+    batch: Ints
+    tp: Ints
+    pp: Ints
+    dp: Ints
+    num_chunks: Ints
+    microbatch_size: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, rows: Ints) -> Rows:
+        """Some of the rows."""
+        return Rows(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @property
+    def layout(self) -> Ints:
+        """(tp, cp, pp, dp, ep) of each."""
+        one = np.ones_like(self.tp)
+        return np.stack([self.tp, one, self.pp, self.dp, one], axis=1)
+
+    @property
+    def num_gpus(self) -> Ints:
+        """GPUs of each plan."""
+        return np.asarray(self.tp * self.pp * self.dp)
+
+    @property
+    def num_microbatches(self) -> Ints:
+        """Of each pipeline and step."""
+        return np.asarray(self.batch // (self.dp * self.microbatch_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +80,9 @@ class LayeredTable:
     scenario: Scenario
     choices: tuple[tuple[str, bool, int], ...]
     rows: Rows
-    choice: Array
-    bound_s: Array
-    memory_bytes: Array
+    choice: Ints
+    bound_s: PlanFloats
+    memory_bytes: PlanFloats
     plans: int
     offloaded_layers: int
 
@@ -57,62 +98,8 @@ class LayeredTable:
         return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
 
 
-@dataclass(frozen=True, slots=True)
-class LayeredResult:
-    """The best layered plans by the exact engine, best first.
-
-    run : plans that it ran; the others' bounds are no better than the worst of `best`.
-    """
-
-    best: tuple[Estimate, ...]
-    plans: int
-    run: int
-
-
-def search_layered(
-    scenario: Scenario,
-    *,
-    gpus: tuple[int, int],
-    batches: Sequence[int] | None = None,
-    steps: Callable[[Array], Array] | None = None,
-    top: int = 1,
-    **space: Any,
-) -> LayeredResult:
-    """The layered plans that make a run shortest.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Model, cluster, training and stack are kept.
-    gpus : (int, int)
-        Fewest and most.
-    batches : sequence of int, optional
-        In sequences. Default: the scenario's.
-    steps : callable, optional
-        Steps of a run at a batch in sequences, up to a factor. Default: as many tokens at every batch.
-    top : int
-        How many to return.
-    **space
-        As `layered_table` takes it.
-
-    Raises
-    ------
-    InfeasiblePlan
-        No plan keeps the rules and fits.
-    """
-    table = layered_table(scenario, gpus=gpus, batches=batches, **space)
-    share = np.asarray(1.0 / table.rows.batch if steps is None else steps(table.rows.batch), dtype=float)
-    best, run = best_of(table, table.bound_s * share, lambda place: float(share[place]), top)
-    if not best:
-        raise InfeasiblePlan(
-            f"none of {table.plans:,} layered plans on {gpus[0]:,} to {gpus[1]:,} GPUs fits in "
-            f"{show(scenario.cluster.gpu.memory_bytes, 'B')}; use more GPUs, or GPUs with more memory"
-        )
-    return LayeredResult(tuple(best), table.plans, run)
-
-
 def best_of(
-    table: LayeredTable, bound: Array, share: Callable[[int], float], top: int = 1
+    table: LayeredTable, bound: PlanFloats, share: Callable[[int], float], top: int = 1
 ) -> tuple[list[Estimate], int]:
     """Run plans in the order of their bounds until no other can be among the `top` best; and how many were run.
 
@@ -178,8 +165,10 @@ def layered_table(
     depths = [pp for pp in divisors(layers) if pipeline is None or pp in pipeline]
     everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes, sequence_parallel, zero_stages))
+    layouts, which = np.unique(everything.layout, axis=0, return_inverse=True)
+    placed = place_layouts(layouts, scenario.cluster)
     # Memory first: most plans of a large model do not fit, and need no price.
-    fitting: list[tuple[int, Array, Array]] = []
+    fitting: list[tuple[int, Batch, Ints, Floats]] = []
     looked_at = 0
     for number, (recompute, sp, zero) in enumerate(choices):
         able = (everything.tp > 1) & (scenario.training.sequence_length % everything.tp == 0) | (not sp)
@@ -187,24 +176,112 @@ def layered_table(
         where = np.flatnonzero(able)
         if not len(where):
             continue
-        needed = Part(scenario, everything.take(where), recompute, sp, zero, offloaded_layers).memory_bytes()
+        rows = everything.take(where)
+        batch = _batch(scenario, placed, which.ravel()[where], rows, recompute, sp, zero, offloaded_layers)
+        needed = _memory_bytes(batch)
         looked_at += len(where)
-        fits = needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9)
-        fitting.append((number, where[fits], needed[fits]))
-    places = np.concatenate([where for _, where, _ in fitting] or [np.empty(0, dtype=int)])
-    choice = np.repeat([number for number, _, _ in fitting], [len(where) for _, where, _ in fitting]).astype(int)
-    memory = np.concatenate([needed for _, _, needed in fitting] or [np.empty(0)])
-    rows, bound = everything.take(places), np.empty(len(places))
-    data = data_groups(scenario, rows)
-    kinds = {choices[number][:2] for number, where, _ in fitting if len(where)}
-    seconds = {kind: block_seconds(scenario, rows, *kind) for kind in kinds}
-    for number, (recompute, sp, zero) in enumerate(choices):
-        here = np.flatnonzero(choice == number)
-        if len(here):
-            group = Group(data.size[here], data.per_domain[here], data.shares_network[here], data.spans[here])  # type: ignore[index]
-            part = Part(scenario, rows.take(here), recompute, sp, zero, offloaded_layers)
-            bound[here] = part.bound_s(group, seconds[recompute, sp][:, :, here])
-    return LayeredTable(scenario, choices, rows, choice, bound, memory, looked_at, offloaded_layers)
+        fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
+        if len(fits):
+            fitting.append((number, batch.take(fits), where[fits], needed[fits]))
+    numbers, batches_that_fit, places, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
+    none: list[Any] = [np.empty(0, dtype=np.int64)]
+    return LayeredTable(
+        scenario,
+        choices,
+        everything.take(np.concatenate([*places, *none])),
+        np.repeat(np.array(numbers, dtype=np.int64), [len(each) for each in places]),
+        np.concatenate([*map(_least_step_s, batches_that_fit), *none]).astype(float),
+        np.concatenate([*memory, *none]).astype(float),
+        looked_at,
+        offloaded_layers,
+    )
+
+
+def _batch(
+    scenario: Scenario,
+    layouts: Layouts,
+    layout: Ints,
+    rows: Rows,
+    recompute: str,
+    sequence_parallel: bool,
+    zero_stage: int,
+    offloaded_layers: int,
+) -> Batch:
+    """Rows of one choice as columns of what they cost."""
+    costs, stack = cost_model(scenario), scenario.stack
+    kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (recompute,)
+    offloaded = {"offloaded_layers": offloaded_layers}
+    cells, cell = find_cells(layouts, layout, rows.microbatch_size, kinds, recomputes, **offloaded)
+    all_rows = np.zeros(len(rows), dtype=np.int64)
+    return Batch(
+        costs,
+        layouts,
+        price_cells(costs, cells),
+        layout=layout,
+        cell=cell,
+        kind=all_rows,
+        recompute=all_rows,
+        zero_stage=all_rows + zero_stage,
+        num_chunks=rows.num_chunks,
+        num_microbatches=rows.num_microbatches,
+        overlap_p2p=(all_rows + stack.overlap_p2p).astype(bool),
+        overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
+        overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
+    )
+
+
+def _ranks(batch: Batch) -> tuple[RankKind, RankKind, RankKind]:
+    """The first, a middle and the last rank of every layout; embedding and head never share a stage."""
+    kinds = even_ranks(batch)
+    return tuple(replace(kind, part=replace(kind.part, shared_tables=0)) for kind in kinds)  # type: ignore[return-value]
+
+
+def _least_step_s(batch: Batch) -> PlanFloats:
+    """Time that a step cannot go below.  [s]
+
+    A rank turns to its next chunk when it has done all micro-batches of this one, and when the first of them has come
+    round through all ranks; then the last chunk fills and drains the pipeline once. Embedding and head are counted
+    where they stand, links between ranks at the nearest they can be. The first rank's backward is the last to end, and
+    the embedding's gradients are complete only then.
+    """
+    costs, stack = batch.costs, batch.costs.stack
+    once_visited = np.ones(batch.shape)
+    seconds = price_stages(batch, even_stages(batch), once_visited, False)
+    (first_f, forward, last_f), (first_b, backward, last_b) = seconds.forward[:, 0], seconds.backward[:, 0]
+    m, v, pp = batch.num_microbatches, batch.num_chunks, batch.pp
+    near, far = near_and_far(batch)
+    width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
+    send = np.where(width >= costs.cluster.nvlink_domain_gpus, far, near)
+    fill, drain = (pp - 1) * (forward + send), (pp - 1) * (backward + send)
+    sending = 0.0 if stack.overlap_p2p else m * send
+    round_f = np.maximum(m * forward + sending, pp * (forward + send))
+    round_b = np.maximum(m * backward + sending, pp * (backward + send))
+    there = np.maximum(m * first_f + sending, round_f) + (v - 2) * round_f + fill + m * last_f
+    back = np.maximum(m * last_b + sending, round_b) + (v - 2) * round_b + drain + m * first_b
+    once = once_a_step(batch, _ranks(batch), once_visited)
+    reduce, tail, gather = once.reduce[0], once.tail[0], once.gather[0]
+    # Of the first rank's reduction all but the last bucket may be over when its backward is.
+    overlapped = np.minimum(reduce - tail, back)
+    reduce = exposed_reduction(reduce, reduce - overlapped, once.hidden_share, stack.overlap_grad_reduce)
+    window = (v - 1) * m * forward + m * (first_f - forward) + forward + (last_f - forward) * (pp == 1)
+    gather = exposed_gather(gather, window, once.hidden_share, stack.overlap_param_gather)
+    return np.asarray(there + back + reduce + tied_reduction(batch) + gather + once.update[0] + stack.step_setup_s)
+
+
+def _memory_bytes(batch: Batch) -> PlanFloats:
+    """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
+    kinds = _ranks(batch)
+    parts = [_of_plans(kind.part, batch) for kind in kinds]
+    peaks = batch.num_microbatches * stage_bytes(batch, parts)
+    logits = batch.num_microbatches * np.stack([batch.pp == 1, 0 * batch.pp, 1 + 0 * batch.pp])
+    held = params_of([kind.part for kind in kinds], batch.costs, batch.layouts).take(batch.layout)
+    return np.asarray(peak_memory(batch, held, peaks, logits).total.max(axis=0))
+
+
+def _of_plans(part: ModelPart, batch: Batch) -> ModelPart:
+    """A part that every layout has, of every plan."""
+    numbers = (getattr(part, name) for name in ModelPart.__slots__)
+    return ModelPart(*(each[batch.layout] if np.ndim(each) else each for each in numbers))
 
 
 def _rows(

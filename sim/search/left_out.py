@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sim.pricing.deal import dealt_layers
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.plans.columns import SCHEDULES
-from sim.search.plans.layouts import LAYOUT, dealt_layers
+from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space
 from sim.specs import Scenario
 from sim.units import show, show_time
@@ -95,7 +96,7 @@ def _plans(space: Space) -> list[str]:
 
 def _indivisible(scenario: Scenario) -> list[str]:
     """That no pipeline of a usual depth divides the layers, and what to count as one to make some do."""
-    plan, dealt = scenario.plan, dealt_layers(scenario)
+    plan, dealt = scenario.plan, dealt_layers(scenario.model, scenario.plan)
     if any(dealt % pp == 0 for pp in USUAL_DEPTHS):
         return []
     ways = []

@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.work.operations import BlockWork, Cause, Collective, Number, Operation, Phase, matmul, memory
+from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.pieces import (
     Cut,
     gather_in,

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.work.operations import BlockWork, Collective, Number, Operation, Phase, memory
+from sim.work.operations import BlockWork, Collective, Operation, Phase, memory
 from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
 
 BACKWARD_ROUTING = 2 / 3

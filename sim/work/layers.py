@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
-from sim.work.operations import BlockWork, Cause, Collective, Number, Phase, memory
+from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
 from sim.work.params import expert_params, layer_params
 from sim.work.pieces import (
     Cut,
@@ -28,6 +29,17 @@ from sim.work.pieces import (
     norms_of_block,
     residual,
 )
+
+
+def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[list[BlockWork]]:
+    """Work of every block of a model (`sim.work.stages.blocks_of`), each under all ways to recompute that it knows.
+
+    Embedding and head are never recomputed.
+    """
+    layers = [
+        layer_works(model, stack, cut, recomputes, dense) for dense in (False, True)[: 1 + bool(model.num_dense_layers)]
+    ]
+    return [layers[0], [embedding_work(model, stack, cut)], [head_work(model, stack, cut)], *layers[1:]]
 
 
 def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, dense: bool = False) -> BlockWork:

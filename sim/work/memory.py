@@ -6,13 +6,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sim.specs import ModelSpec, Scenario, StackSpec
+from sim.arrays import Number
+from sim.specs import ModelSpec, StackSpec
 from sim.work.experts import experts_activation_bytes, routed
-from sim.work.operations import Number
-from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
-from sim.work.params import expert_params, layer_params
 from sim.work.pieces import Cut, key_value_width
-from sim.work.stages import LAYER, Stage, stage_expert_params, stage_params
+from sim.work.stages import ModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,12 @@ class MemoryUse:
             **{field.name: float(getattr(self, field.name)) for field in fields(self)},
             "total": float(self.total),
         }
+
+
+def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:
+    """Memory of ranks, whose numbers are arrays over them, one by one."""
+    columns = [np.broadcast_to(getattr(use, field.name), num_ranks).tolist() for field in fields(use)]
+    return tuple(MemoryUse(*numbers) for numbers in zip(*columns, strict=True))
 
 
 def layer_activation_bytes(
@@ -133,25 +137,24 @@ def attention_moment_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Numb
     return per_score * model.num_heads / cut.tp * cut.tokens * cut.sequence_length
 
 
-def stage_activation_bytes(
-    stage: Stage, model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0
+def activation_bytes(
+    part: ModelPart, model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0
 ) -> Number:
-    """Activations a stage keeps for one micro-batch, without logits. [bytes]
+    """Activations that a part of the model keeps for one micro-batch, without logits. [bytes]
 
     Parameters
     ----------
     offloaded_layers : int
         Layers of the whole model that keep theirs in host memory; every stage has its share of them.
     """
-    kept: Number = (stage.num_layers - stage.num_dense_layers) * layer_activation_bytes(model, stack, cut)
-    if stage.num_dense_layers:
-        kept = kept + stage.num_dense_layers * layer_activation_bytes(model, stack, cut, dense=True)
+    kept: Number = (part.num_layers - part.num_dense_layers) * layer_activation_bytes(model, stack, cut)
+    if np.any(part.num_dense_layers):
+        kept = kept + part.num_dense_layers * layer_activation_bytes(model, stack, cut, dense=True)
     kept = kept * (1.0 - offloaded_layers / model.num_layers)
-    if stage.has_embedding and model.dropout:
-        kept += cut.norm_tokens * model.hidden_size
-    if stage.has_head:  # inputs of the final norm and of the logits' matrix
-        kept += 2 * cut.width * cut.norm_tokens * model.hidden_size
-    return kept
+    if model.dropout:
+        kept = kept + part.embeddings * cut.norm_tokens * model.hidden_size
+    # Inputs of the final norm and of the logits' matrix.
+    return kept + part.heads * (2 * cut.width * cut.norm_tokens * model.hidden_size)
 
 
 def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
@@ -177,38 +180,6 @@ def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     return cut.tokens * model.vocab_size * (own + gathered)
 
 
-def rank_memory(
-    scenario: Scenario,
-    cut: Cut,
-    held: tuple[Stage, ...],
-    peak_activations: float,
-    peak_logits: int = 1,
-    weight_versions: int = 1,
-) -> MemoryUse:
-    """Peak memory of one GPU of a pipeline rank.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    cut : Cut
-        The scenario's own.
-    held : tuple of Stage
-        The stages this rank holds.
-    peak_activations : float
-        Most bytes of kept activations alive at once, from the schedule's order. [bytes]
-    peak_logits : int
-        Most micro-batches whose logits are alive at once on the stage with the head.
-    weight_versions : int
-        Versions of the weights that an asynchronous schedule keeps.
-    """
-    plan, model = scenario.plan, scenario.model
-    params = sum(stage_params(stage, model, plan.tp, plan.ep) for stage in held)
-    experts = sum(stage_expert_params(stage, model, plan.ep) for stage in held)
-    has_head = any(stage.has_head for stage in held)
-    of_cut = cut_memory(scenario, cut)
-    return memory_of(scenario, of_cut, params, peak_activations, peak_logits * has_head, weight_versions, experts)
-
-
 @dataclass(frozen=True, slots=True)
 class CutMemory:
     """What of a GPU's memory follows from the cut alone, of one micro-batch; floats or arrays. [bytes]
@@ -224,97 +195,38 @@ class CutMemory:
     boundary: Number
 
 
-def cut_memory(scenario: Scenario, cut: Cut) -> CutMemory:
-    """Sizes of a cut. Takes arrays in the numbers of the cut and of the plan."""
-    model, stack = scenario.model, scenario.stack
+def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0) -> CutMemory:
+    """Sizes of a cut. Takes arrays in its numbers.
+
+    Parameters
+    ----------
+    offloaded_layers : int
+        As of `activation_bytes`.
+    """
     return CutMemory(
-        _working_bytes(scenario, cut),
+        _working_bytes(model, stack, cut, offloaded_layers),
         logits_bytes(model, stack, cut),
         held_logits_bytes(model, stack, cut),
         cut.width * cut.norm_tokens * model.hidden_size,
     )
 
 
-def memory_of(
-    scenario: Scenario,
-    of_cut: CutMemory,
-    params: Number,
-    peak_activations: Number,
-    peak_logits: Number = 0,
-    weight_versions: Number = 1,
-    experts: Number = 0.0,
-) -> MemoryUse:
-    """Peak memory of one GPU that holds so many parameters, `experts` of them of experts; as `rank_memory`.
-
-    Takes arrays, in the plan's numbers too, but for its ZeRO stage.
-    """
-    plan, stack, training = scenario.plan, scenario.stack, scenario.training
-    fp32_shards = stack.fp32_shards and plan.zero_stage == 3
-    shards = (params - experts) / plan.num_replicas + experts / plan.num_expert_replicas
-    share = shards / params
-    shard = [share if plan.zero_stage >= level else 1.0 for level in (1, 2, 3)]
-    grad_width = 4 if fp32_shards else GRADIENT_WIDTH[stack.gradient_precision]
-    # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
-    copies = 0.0 if stack.fused_optimizer else 4.0 * params * shard[0]
-    working = np.maximum(of_cut.working, copies - peak_activations)
-    logits = peak_logits * of_cut.logits
-    # The fp32 part of the logits is gone before a layer's backward begins.
-    freed = logits - of_cut.held_logits * (np.asarray(peak_logits) > 0)
-    working = np.maximum(working - freed, 0.0)
-    return MemoryUse(
-        weights=0.0 if fp32_shards else params * training.activation_bytes * shard[2] * weight_versions,
-        gradients=params * grad_width * shard[1],
-        optimizer=params * state_bytes_per_param(training, stack) * shard[0],
-        activations=peak_activations,
-        logits=logits,
-        working=working + _gathered_bytes(scenario, params - shards),
-        buffers=2.0 * of_cut.boundary * (plan.pp > 1),
-        framework=stack.framework_memory_bytes,
-        fragmentation=stack.fragmentation * (peak_activations + logits + working),
-    )
-
-
-def _working_bytes(scenario: Scenario, cut: Cut) -> Number:
+def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int) -> Number:
     """The largest thing alive for a moment besides what is kept."""
-    model, stack, plan = scenario.model, scenario.stack, scenario.plan
     everything = layer_activation_bytes(model, stack, cut, "none")
     if model.num_experts:
         to = routed(model, cut)
         widest = to.copies * max(model.expert_intermediate_size, model.hidden_size)
     else:
-        widest = cut.tokens * np.maximum(model.intermediate_size / plan.tp, model.hidden_size)
+        widest = cut.tokens * np.maximum(model.intermediate_size / cut.tp, model.hidden_size)
     again = {
         "none": 0.0,
         "selective": attention_core_bytes(model, stack, cut),
         "per_op": everything - layer_activation_bytes(model, stack, cut, "per_op"),
         "full": everything,
-    }[plan.recompute]
+    }[cut.recompute]
     # The largest gradients of the backward: the activation's beside its input, or the attention core's.
     backward = 2 * cut.width * widest
-    if plan.offloaded_layers:  # one layer's activations on their way to the host or back
+    if offloaded_layers:  # one layer's activations on their way to the host or back
         again = again + layer_activation_bytes(model, stack, cut)
     return again + np.maximum(backward, attention_moment_bytes(model, stack, cut))
-
-
-def _gathered_bytes(scenario: Scenario, most: Number) -> Number:
-    """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
-
-    Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
-    A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers. Never more than
-    `most`: all that is sharded away.
-    """
-    plan, model = scenario.plan, scenario.model
-    layers = np.where(np.asarray(plan.num_chunks) == 1, 1, np.ceil(model.num_layers / plan.num_stages))
-    experts = stage_expert_params(LAYER, model, plan.ep)
-    at_work: Number
-    if scenario.stack.gathers_per_layer == 1:
-        at_work = layers * ((layer_params(model) - expert_params(model)) / plan.tp + experts)
-    elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
-        at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
-    else:
-        at_work = model.hidden_size * model.intermediate_size / plan.tp
-    gradients = (
-        GRADIENT_WIDTH[scenario.stack.gradient_precision] * np.minimum(at_work, most) if plan.zero_stage >= 2 else 0.0
-    )
-    weights = scenario.training.activation_bytes * np.minimum(2 * at_work, most) if plan.zero_stage == 3 else 0.0
-    return gradients + weights

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-Number = Any
-"""A float or an array of floats."""
+from sim.arrays import Number as Number
 
 
 class Cause(StrEnum):
-    """Why time passes: the rows of a breakdown."""
+    """What a GPU spends its busy time on: first what operations are for, then what comes with cutting and repeating."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
     MEMORY_BOUND = "memory_bound"
     LOGITS = "logits"
-    TENSOR_PARALLEL = "tensor_parallel"
     OPTIMIZER = "optimizer"
+    RECOMPUTE = "recompute"
+    HOST = "host_wait"
+    TENSOR_PARALLEL = "tensor_parallel_comm"
+    CONTEXT_PARALLEL = "context_parallel_comm"
+    EXPERT_PARALLEL = "expert_parallel_comm"
+    DATA_PARALLEL = "data_parallel_comm"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sim.arrays import Number
 from sim.specs import StackSpec, TrainingSpec
-from sim.work.operations import Cause, Number, Operation, memory
+from sim.work.operations import Cause, Operation, memory
 
 GRADIENT_WIDTH = {"fp16": 2, "bf16": 2, "fp32": 4}
 

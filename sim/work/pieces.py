@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.work.operations import BlockWork, Cause, Collective, Number, Operation, Phase, matmul, memory
+from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 
 

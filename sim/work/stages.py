@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from sim.arrays import Number
 from sim.specs import ModelSpec, ParallelPlan
-from sim.work.operations import Number
 from sim.work.params import (
     embedding_params,
     expert_params,
@@ -15,6 +17,25 @@ from sim.work.params import (
     query_key_norm_params,
     router_params,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPart:
+    """How much of the model a stage holds, or a rank; numbers, or arrays over plans.
+
+    num_layers : all of them; of which `num_dense_layers` have no experts though the model has.
+    embeddings, heads : how often the embedding and the output head.
+    shared_tables : how often both on one stage, where a tied head needs no second table.
+    """
+
+    num_layers: Number = 0
+    num_dense_layers: Number = 0
+    embeddings: Number = 0
+    heads: Number = 0
+    shared_tables: Number = 0
+
+    def __add__(self, other: ModelPart) -> ModelPart:
+        return ModelPart(*(getattr(self, name) + getattr(other, name) for name in ModelPart.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +51,24 @@ class Stage:
     has_head: bool
     num_dense_layers: int = 0
 
+    @property
+    def part(self) -> ModelPart:
+        """What it holds."""
+        both = int(self.has_embedding and self.has_head)
+        return ModelPart(self.num_layers, self.num_dense_layers, int(self.has_embedding), int(self.has_head), both)
 
-LAYER, EMBEDDING, HEAD = Stage(0, 1, False, False), Stage(0, 0, True, False), Stage(0, 0, False, True)
-DENSE_LAYER = Stage(0, 1, False, False, 1)
-"""What stages are made of, each as a stage of its own."""
+
+LAYER, EMBEDDING, HEAD = ModelPart(num_layers=1), ModelPart(embeddings=1), ModelPart(heads=1)
+DENSE_LAYER = ModelPart(num_layers=1, num_dense_layers=1)
+"""What models are made of."""
+
+
+def blocks_of(model: ModelSpec) -> tuple[ModelPart, ...]:
+    """The blocks that this model is made of: layer, embedding, head, and a layer without experts where some have none.
+
+    Seconds and bytes of blocks stand in this order wherever blocks are an axis.
+    """
+    return (LAYER, EMBEDDING, HEAD, *([DENSE_LAYER] if model.num_dense_layers else []))
 
 
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
@@ -56,13 +91,13 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def stage_expert_params(stage: Stage, model: ModelSpec, ep: Number) -> Number:
-    """Of `stage_params`, those of the experts on one GPU: every ep-th expert, whole."""
-    return (stage.num_layers - stage.num_dense_layers) * expert_params(model) / ep
+def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number) -> Number:
+    """Of `part_params`, those of the experts on one GPU: every ep-th expert, whole."""
+    return (part.num_layers - part.num_dense_layers) * expert_params(model) / ep
 
 
-def stage_params(stage: Stage, model: ModelSpec, tp: int, ep: int = 1) -> float:
-    """Parameters of a stage on one GPU.
+def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> Number:
+    """Parameters of a part of the model on one GPU. Takes arrays.
 
     Matrices, the embedding and the biases of column-parallel layers are cut by tp; norms, the biases of row-parallel
     layers, routers, latent attention's projections down and learned positions are on every GPU, and so are key/value
@@ -79,25 +114,20 @@ def stage_params(stage: Stage, model: ModelSpec, tp: int, ep: int = 1) -> float:
             whole += query_key_norm_params(model)
     # Each GPU holds at least one key/value head.
     head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
-    extra_heads = max(0, tp - model.num_kv_heads) * 2 * head_weights
-    with_experts = stage.num_layers - stage.num_dense_layers if model.num_experts else 0
+    extra_heads = np.maximum(0, tp - model.num_kv_heads) * 2 * head_weights
+    with_experts = part.num_layers - part.num_dense_layers if model.num_experts else 0
+    dense = part.num_layers - with_experts
     row_bias = model.hidden_size * model.mlp_bias
-    replicated: float = stage.num_layers * whole + (stage.num_layers - with_experts) * row_bias
-    cut: float = (stage.num_layers - with_experts) * (layer_params(model, dense=True) - whole - row_bias)
-    if with_experts:
+    replicated = part.num_layers * whole + dense * row_bias
+    cut = dense * (layer_params(model, dense=True) - whole - row_bias) + part.num_layers * extra_heads
+    if model.num_experts:
         row_bias = row_bias if model.shared_expert_intermediate_size else 0
         router = router_params(model)
-        replicated += with_experts * (row_bias + router)
-        cut += with_experts * (layer_params(model) - expert_params(model) - router - whole - row_bias)
-    cut += stage.num_layers * extra_heads
+        replicated = replicated + with_experts * (row_bias + router)
+        cut = cut + with_experts * (layer_params(model) - expert_params(model) - router - whole - row_bias)
     table = model.vocab_size * model.hidden_size
-    if stage.has_embedding:
-        cut += table
-        replicated += embedding_params(model) - table
-    if stage.has_head:
-        replicated += norms
-        cut += model.vocab_size * model.head_bias
-        if not (model.tied_embeddings and stage.has_embedding):
-            cut += table
-    held: float = cut / tp + replicated + stage_expert_params(stage, model, ep)
+    tables = part.embeddings + part.heads - (part.shared_tables if model.tied_embeddings else 0)
+    cut = cut + table * tables + part.heads * (model.vocab_size * model.head_bias)
+    replicated = replicated + part.embeddings * (embedding_params(model) - table) + part.heads * norms
+    held: Number = cut / tp + replicated + part_expert_params(part, model, ep)
     return held

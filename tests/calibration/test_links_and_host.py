@@ -22,9 +22,9 @@ from calibration.fit import (
 from calibration.measurement import Measurement, MeasurementSet
 from calibration.write import write_profile
 from sim import estimate, load_scenario
-from sim.costs.block import pricing
 from sim.costs.collectives import Fabric, send
 from sim.costs.efficiency import gemm_time
+from sim.pricing.cost_model import cost_model
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset
 from sim.specs.loading import resolve
 
@@ -144,8 +144,8 @@ def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
     assert profile.host.to_device_bytes_per_s == pytest.approx(2e10, rel=0.02)
     # The measured host time a kernel wins over the stack's.
     usual = load_scenario(SCENARIO)
-    assert pricing(answer.scenario)[1].kernel_launch_s == pytest.approx(5e-4)
-    assert pricing(usual)[1].kernel_launch_s == usual.stack.kernel_launch_s
+    assert cost_model(answer.scenario).compute.kernel_launch_s == pytest.approx(5e-4)
+    assert cost_model(usual).compute.kernel_launch_s == usual.stack.kernel_launch_s
 
 
 def test_every_estimate_warns_of_a_poor_fit_and_of_sequences_nobody_measured():

@@ -17,9 +17,9 @@ from sim.costs.collectives import (
     ring_all_reduce,
     tree_all_reduce,
 )
-from sim.costs.stage import stage_costs
 from sim.errors import SpecError
 from sim.network.placement import Group, data_group, group_of, tensor_group
+from sim.pricing.scenario import stage_costs
 from sim.specs import Profile, load_preset, load_scenario, preset_names
 
 PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}

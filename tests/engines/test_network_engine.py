@@ -9,15 +9,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import orders
 
-from sim.costs.exchanges import Exchange
-from sim.costs.streams import Inside, Traffic
-from sim.costs.wires import Stream
 from sim.engines import build_program, network, run
 from sim.engines.wire import Wire, shared_links
 from sim.errors import ScheduleError
 from sim.network.flow_run import finish_times
 from sim.network.flows import Flows
 from sim.schedules import build_order, get_schedule
+from sim.traffic.exchanges import Exchange
+from sim.traffic.streams import Inside, Traffic
+from sim.traffic.wires import Stream
 
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()

@@ -8,11 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import orders
 
-from sim.costs.block import Part
 from sim.engines import build_program, run
 from sim.engines.noise import factors_of, noisy_program, noisy_steps, replica, slowed
 from sim.errors import ScheduleError
 from sim.schedules import build_order, get_schedule
+from sim.work.operations import Cause
 
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()
@@ -72,8 +72,8 @@ def test_a_slower_gpu_never_shortens_any_step(order, rng, factor, more, jitter, 
 def test_slow_everywhere_is_kernels_times_the_factor(order, rng, factor, random_costs):
     assume(has_a_step(order))
     costs = random_costs(rng, order)
-    costs = replace(costs, forward=costs.forward | {Part.TENSOR_PARALLEL: rng.uniform(0, 1, order.num_stages)})
-    kernels = {part: seconds * factor for part, seconds in costs.forward.items() if part != Part.TENSOR_PARALLEL}
+    costs = replace(costs, forward=costs.forward | {Cause.TENSOR_PARALLEL: rng.uniform(0, 1, order.num_stages)})
+    kernels = {part: seconds * factor for part, seconds in costs.forward.items() if part != Cause.TENSOR_PARALLEL}
     scaled = replace(
         costs,
         forward=costs.forward | kernels,

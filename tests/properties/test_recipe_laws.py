@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.block import pricing
-from sim.costs.replicas import Held, replicas_of
-from sim.costs.zero import sharded_block
 from sim.estimate import estimate
+from sim.pricing.batch import batch_of
+from sim.pricing.cost_model import cost_model
+from sim.pricing.replicas import Params, replicas_of
+from sim.pricing.zero import visit_seconds
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.stages import deal_stages
@@ -140,13 +141,10 @@ def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, 
     scenario = scenario_of(stack=stack, **{**plan, "zero_stage": 3})
     blocking = {"gathers_per_layer": pieces, "overlap_param_gather": False, "slice_s": 0.0}
     scenario = scenario.replace(stack=scenario.stack.replace(**blocking))
-    group, fabric = replicas_of(scenario).data, pricing(scenario)[2]
+    replicas, fabric = replicas_of(batch_of(scenario).layouts), cost_model(scenario).fabric
+    group = replicas.data.take(0)
     whole, cut = scenario.stack, scenario.stack.replace(slice_s=slice_s)
-    replicas = replicas_of(scenario)
-    quick, slow = (
-        float(sharded_block(Held(5e8), 2, scenario.replace(stack=each), replicas, fabric).gather)
-        for each in (whole, cut)
-    )
+    quick, slow = (visit_seconds(each, Params(5e8), 2, replicas, fabric)[0].item() for each in (whole, cut))
     more = slow - quick
     ranks = group.size if group.size > 1 else 0
     assert more == pytest.approx(pieces * ranks * slice_s, abs=1e-9)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.costs.zero import zero_visits
+from sim.pricing.zero import zero_visits
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch

@@ -87,7 +87,7 @@ def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look
             if not refined.num_plans:
                 continue
             for plan in random.integers(refined.num_plans, size=1 + bool(variant.schedule.candidates)).tolist():
-                answer = estimate(variant.scenario_of(int(refined.field.row[plan]), int(refined.field.category[plan])))
+                answer = estimate(variant.scenario_of(int(refined.row[plan]), int(refined.category[plan])))
                 first, lean = refined.seconds[plan], refined.nbytes[plan]
                 assert first <= answer.step_time_s * (1 + 1e-9), (name, answer.scenario.plan)
                 refined.refine(plan, np.inf)
@@ -108,11 +108,11 @@ def test_bounds_are_tight_where_pipelines_are_long(look_at_all):
     for name in schedule_names():
         variant = variants_of(space, name)[0]
         refined = Refined(variant, "step_time", np.inf)
-        of_pp = np.flatnonzero((variant.columns.pp == 4)[refined.field.row])
-        of_pp = of_pp[refined.field.num_microbatches[refined.field.row[of_pp]] >= 24]
+        of_pp = np.flatnonzero((variant.columns.pp == 4)[refined.row])
+        of_pp = of_pp[refined.batch.num_microbatches[of_pp] >= 24]
         for plan in random.choice(of_pp, size=min(2, len(of_pp)), replace=False).tolist():
             refined.refine(plan, np.inf)
-            answer = estimate(variant.scenario_of(int(refined.field.row[plan]), int(refined.field.category[plan])))
+            answer = estimate(variant.scenario_of(int(refined.row[plan]), int(refined.category[plan])))
             assert refined.seconds[plan] >= 0.97 * answer.step_time_s, (name, answer.scenario.plan)
 
 

@@ -2,19 +2,22 @@
 
 import pytest
 
+from sim.pricing.batch import batch_of
+from sim.pricing.memory import peak_memory
+from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.layers import Cut, layer_work
 from sim.work.memory import (
+    activation_bytes,
     attention_core_bytes,
     attention_moment_bytes,
+    by_rank,
     layer_activation_bytes,
     logits_bytes,
-    rank_memory,
-    stage_activation_bytes,
 )
 from sim.work.params import layer_params, total_params
-from sim.work.stages import Stage, deal_stages, stage_params
+from sim.work.stages import ModelPart, Stage, deal_stages, part_params
 
 GIB = 2.0**30
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
@@ -194,7 +197,7 @@ def test_rotary_positions_keep_nothing_of_their_own():
 
 def test_offloaded_layers_leave_their_share_of_every_stage():
     stage = Stage(1, 6, False, False)
-    kept = [stage_activation_bytes(stage, GPT3, MATH, cut(), offloaded) for offloaded in (0, 24, 96)]
+    kept = [activation_bytes(stage.part, GPT3, MATH, cut(), offloaded) for offloaded in (0, 24, 96)]
     assert kept == pytest.approx([kept[0], 0.75 * kept[0], 0.0])
 
 
@@ -206,7 +209,14 @@ def test_a_loss_in_pieces_never_holds_the_logits():
 def memory_of(scenarios, changes, **stack):
     scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", ["plan.tp=1", "plan.dp=64", *changes])
     scenario = scenario.replace(stack=scenario.stack.replace(**stack))
-    return scenario, rank_memory(scenario, cut(), deal_stages(scenario.model, scenario.plan), 0.0)
+    return scenario, memory_of_all(scenario)
+
+
+def memory_of_all(scenario):
+    """Of a GPU that holds all stages, without activations."""
+    batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
+    held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.costs, batch.layouts)
+    return by_rank(peak_memory(batch, held.take(0), 0.0), 1)[0]
 
 
 def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
@@ -269,7 +279,7 @@ def test_full_recomputation_repeats_the_forwards_collectives():
 def test_zero_memory(zero_stage, gigabytes, scenarios):
     changes = ["plan.tp=1", "plan.dp=64", "plan.microbatch_size=1", f"plan.zero_stage={zero_stage}"]
     scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", changes)
-    use = rank_memory(scenario, cut(), deal_stages(scenario.model, scenario.plan), 0.0)
+    use = memory_of_all(scenario)
     per_param = (use.weights + use.gradients + use.optimizer) / total_params(scenario.model)
     assert 7.5 * per_param == pytest.approx(gigabytes, abs=0.05)
 
@@ -279,7 +289,9 @@ def test_zero_memory(zero_stage, gigabytes, scenarios):
 def test_stages_hold_the_model_once_and_a_tied_head_twice(tied, tp, pp, chunks):
     model = GPT3.replace(tied_embeddings=tied)
     h, layers = model.hidden_size, model.num_layers
-    held = sum(stage_params(stage, model, tp) for stage in deal_stages(model, ParallelPlan(pp=pp, num_chunks=chunks)))
+    held = sum(
+        part_params(stage.part, model, tp) for stage in deal_stages(model, ParallelPlan(pp=pp, num_chunks=chunks))
+    )
     copy = model.vocab_size * h if tied and pp > 1 else 0
     # Every GPU holds all of the norms, of the biases after the reductions, and of the positions.
     replicated = layers * (4 * h + 2 * h) + 2 * h + model.max_sequence_length * h

@@ -12,7 +12,7 @@ from sim.work.layers import layer_work
 from sim.work.memory import layer_activation_bytes
 from sim.work.params import active_params, layer_params, total_params
 from sim.work.pieces import Cut
-from sim.work.stages import LAYER, deal_stages, stage_params
+from sim.work.stages import LAYER, deal_stages, part_params
 
 TRAINING = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
 
@@ -52,14 +52,14 @@ def scenario_of(model, **plan):
 def test_stages_hold_the_model(model):
     """On one GPU a stage holds it all; over stages each layer stands once."""
     whole = deal_stages(model, scenario_of(model).plan)
-    assert sum(stage_params(stage, model, 1) for stage in whole) == total_params(model)
+    assert sum(part_params(stage.part, model, 1) for stage in whole) == total_params(model)
 
 
 @given(models(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]))
 def test_expert_parallel_gpus_hold_the_experts_once(model, tp, ep):
     """Of the experts a GPU has one ep-th, of everything else as much as without."""
     ep = ep if model.num_experts else 1
-    experts = stage_params(LAYER, model, tp) - stage_params(LAYER, model, tp, ep)
+    experts = part_params(LAYER, model, tp) - part_params(LAYER, model, tp, ep)
     assert experts == pytest.approx((1 - 1 / ep) * of_experts(model))
 
 

@@ -8,7 +8,7 @@ from sim.specs import ModelSpec, ParallelPlan, StackSpec
 from sim.work.layers import Cut, embedding_work, layer_work
 from sim.work.memory import layer_activation_bytes
 from sim.work.params import active_params, total_params
-from sim.work.stages import deal_stages, stage_expert_params, stage_params
+from sim.work.stages import deal_stages, part_expert_params, part_params
 
 STACK = StackSpec(kernel_launch_s=0.0)
 CUT = Cut(1, 1, 2048, False, "none")
@@ -42,14 +42,14 @@ unusual = st.fixed_dictionaries(
 def test_stages_hold_the_model_exactly(fields):
     shape = model(**fields)
     whole = deal_stages(shape, ParallelPlan())
-    assert sum(stage_params(stage, shape, 1) for stage in whole) == total_params(shape)
+    assert sum(part_params(stage.part, shape, 1) for stage in whole) == total_params(shape)
     # Over a pipeline a tied projection is a second copy.
     stages = deal_stages(shape, ParallelPlan(pp=4))
     copy = shape.vocab_size * shape.hidden_size * shape.tied_embeddings
-    assert sum(stage_params(stage, shape, 1) for stage in stages) == total_params(shape) + copy
+    assert sum(part_params(stage.part, shape, 1) for stage in stages) == total_params(shape) + copy
     # Two GPUs together hold every number once, and what is on both of them once more.
     for stage in whole:
-        twice = 2 * stage_params(stage, shape, 2) - stage_params(stage, shape, 1)
+        twice = 2 * part_params(stage.part, shape, 2) - part_params(stage.part, shape, 1)
         assert 0 < twice < 0.1 * total_params(shape) + shape.max_sequence_length * shape.hidden_size
 
 
@@ -80,17 +80,17 @@ def test_stages_of_mixtures_hold_the_model_exactly(fields, experts, attention, s
     shape = model(**{**fields, **experts, **attention, "attention_sinks": sinks})
     stages = deal_stages(shape, ParallelPlan(pp=4))
     copy = shape.vocab_size * shape.hidden_size * shape.tied_embeddings
-    assert sum(stage_params(stage, shape, 1) for stage in deal_stages(shape, ParallelPlan())) == total_params(shape)
-    assert sum(stage_params(stage, shape, 1) for stage in stages) == total_params(shape) + copy
+    assert sum(part_params(stage.part, shape, 1) for stage in deal_stages(shape, ParallelPlan())) == total_params(shape)
+    assert sum(part_params(stage.part, shape, 1) for stage in stages) == total_params(shape) + copy
     for stage in stages:
         # Two GPUs share the experts; each holds all the rest, and every expert is held once.
-        held, experts_held = stage_params(stage, shape, 1), stage_expert_params(stage, shape, 1)
-        assert 2 * stage_params(stage, shape, 1, ep=2) == 2 * held - experts_held
+        held, experts_held = part_params(stage.part, shape, 1), part_expert_params(stage.part, shape, 1)
+        assert 2 * part_params(stage.part, shape, 1, ep=2) == 2 * held - experts_held
         # Tensor parallelism cuts what is not an expert's, and of that never less than it leaves whole.
-        assert (held + experts_held) / 2 <= stage_params(stage, shape, 2) <= held
+        assert (held + experts_held) / 2 <= part_params(stage.part, shape, 2) <= held
     idle = total_params(shape) - active_params(shape)
     unused = shape.num_experts - shape.experts_per_token
-    experts_of_model = sum(stage_expert_params(stage, shape, 1) for stage in stages)
+    experts_of_model = sum(part_expert_params(stage.part, shape, 1) for stage in stages)
     assert idle * max(shape.num_experts, 1) == experts_of_model * unused
 
 

@@ -13,7 +13,7 @@ from calibration.bench.ranks import Task, run_tasks
 from calibration.build import calibrate
 from calibration.measurement import Journal, Measurement, read_journal
 from calibration.measurement import Shape as Measured
-from sim.costs.stage import stage_costs
+from sim.pricing.scenario import stage_costs
 from sim.specs import Profile, load_preset
 from validation.job.bench import tiny
 from validation.job.configs import Configuration, Shape

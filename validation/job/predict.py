@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.block import Part, pricing
-from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Timeline, build_program, run
+from sim.pricing.cost_model import cost_model
+from sim.pricing.scenario import StageCosts, stage_costs
 from sim.schedules import build_order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Profile, Scenario, build_scenario
-from sim.work.stages import stage_params
+from sim.work.operations import Cause
+from sim.work.stages import part_params
 from validation.job.configs import Configuration, Shape
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits.
@@ -100,7 +101,7 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     priced = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage)
     costs = with_host(priced, scenario, machine, order.rank_of_stage)
     waiting = 0.0 if cores is None else machine.host_for(min(cut.tp, 2), cut.num_ranks)["waiting"]
-    idle = (waiting * costs.forward[Part.HOST], waiting * costs.backward.get(Part.HOST, 0.0 * costs.forward_s))
+    idle = (waiting * costs.forward[Cause.HOST], waiting * costs.backward.get(Cause.HOST, 0.0 * costs.forward_s))
     costs = with_flat_buffers(costs, scenario)
     program = build_program(order, costs, cores=cores, twins=cut.tp * cut.dp, idle_per_stage=idle)
     return run(program, "dag" if cores is None else "shared")
@@ -126,8 +127,8 @@ def with_host(costs: StageCosts, scenario: Scenario, machine: Machine, home: np.
     per_rank = np.bincount(home, layers)
     return replace(
         costs,
-        forward={**costs.forward, Part.HOST: costs.forward[Part.HOST] + forward},
-        backward={**costs.backward, Part.HOST: backward},
+        forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + forward},
+        backward={**costs.backward, Cause.HOST: backward},
         optimizer=costs.optimizer + per_rank * updating["layer_update_s"] + updating["update_s"],
     )
 
@@ -141,11 +142,11 @@ def with_flat_buffers(costs: StageCosts, scenario: Scenario) -> StageCosts:
     plan, model = scenario.plan, scenario.model
     if plan.dp == 1:
         return costs
-    _, compute, _ = pricing(scenario)
+    compute = cost_model(scenario).compute
     width = scenario.training.activation_bytes
     held = np.zeros(plan.pp)
     for stage in costs.stages:
-        held[stage.index % plan.pp] += width * stage_params(stage, model, plan.tp)
+        held[stage.index % plan.pp] += width * part_params(stage.part, model, plan.tp)
     rate = compute.memory_bandwidth("copy")
     return replace(
         costs,

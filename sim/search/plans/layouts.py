@@ -9,12 +9,12 @@ from itertools import product
 import numpy as np
 
 from sim.errors import InfeasiblePlan
+from sim.pricing.batch import LAYOUT as LAYOUT
+from sim.pricing.deal import dealt_layers
 from sim.specs import Scenario
 
 Array = np.ndarray
 
-LAYOUT = ("tp", "cp", "pp", "dp", "ep")
-"""What a layout's numbers are, in this order."""
 PIECE_TOKENS = 8192
 """The shortest pieces of a sequence for which context parallelism is searched unasked: those of Llama 3, which cuts
 131,072 tokens in 16 and leaves 8,192 whole (arXiv:2407.21783, table 4). Of shorter ones no measured run was at hand."""
@@ -38,11 +38,6 @@ def tensor_degrees(scenario: Scenario) -> list[int]:
         for tp in divisors(model.num_heads)
         if all(width % tp == 0 for width in widths) and (heads % tp == 0 if heads > tp else tp % heads == 0)
     ]
-
-
-def dealt_layers(scenario: Scenario) -> int:
-    """Layers that are dealt to stages, embedding and head counted where the plan says so."""
-    return scenario.model.num_layers + scenario.plan.embedding_as_layer + scenario.plan.head_as_layer
 
 
 def context_degrees(length: int, own: int = 1) -> tuple[int, ...]:
@@ -84,7 +79,10 @@ def find_layouts(
             f"{length:,} tokens; degrees that do: {', '.join(map(str, divisors(length)[:8]))} …"
         )
     dealt = _degrees_of_experts(scenario, experts)
-    pipelines, replicas = divisors(dealt_layers(scenario)), divisors(scenario.training.global_batch_size)
+    pipelines, replicas = (
+        divisors(dealt_layers(scenario.model, scenario.plan)),
+        divisors(scenario.training.global_batch_size),
+    )
     axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
     layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
     sizes = gpus_of_layouts(layouts)
@@ -123,7 +121,7 @@ def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) 
     if model.num_experts:
         layouts = layouts[_routes_apart(scenario, layouts)]
     if model.num_dense_layers:
-        held = dealt_layers(scenario) // layouts[:, 2] - plan.embedding_as_layer
+        held = dealt_layers(scenario.model, scenario.plan) // layouts[:, 2] - plan.embedding_as_layer
         layouts = layouts[held >= model.num_dense_layers]
     ep = np.tile(degrees, len(layouts))
     layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
@@ -184,7 +182,7 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
     """Why no tp · cp · pp · dp is in the range, which sizes would be, and which batch would let it be."""
     tensor, context, pipelines, _ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
-    wanted = _range(gpus)
+    wanted, dealt = _range(gpus), dealt_layers(scenario.model, scenario.plan)
     if gpus[0] > owned:
         return (
             f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "
@@ -201,6 +199,6 @@ def _no_layout(scenario: Scenario, gpus: tuple[int, int], axes: tuple[Sequence[i
     other = f"; or a batch that is a multiple of {int(replicas.min()):,} (--batch)" if len(replicas) else ""
     return (
         f"no plan on {wanted} GPUs: tp must divide the heads ({', '.join(map(str, tensor))}), {cut}pp the "
-        f"{dealt_layers(scenario)} layers, dp the batch of {batch:,}, and no product of such numbers lies there; "
+        f"{dealt} layers, dp the batch of {batch:,}, and no product of such numbers lies there; "
         f"nearest sizes that work: {' and '.join(near) or 'none'}{other}"
     )

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.pricing.deal import dealt_layers
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
 from sim.search.plans.layouts import (
     LAYOUT,
     cuts_sequences,
-    dealt_layers,
     find_layouts,
     gpus_of_layouts,
     shapes,
@@ -45,7 +45,7 @@ class Space:
     @cached_property
     def _shapes(self) -> list[Array]:
         """Of every layout."""
-        batch, dealt = self.scenario.training.global_batch_size, dealt_layers(self.scenario)
+        batch, dealt = self.scenario.training.global_batch_size, dealt_layers(self.scenario.model, self.scenario.plan)
         model, plan = self.scenario.model, self.scenario.plan
         # The first stage must hold all layers that have no experts.
         least = model.num_dense_layers + plan.embedding_as_layer if model.num_dense_layers else 1

@@ -94,7 +94,7 @@ def run_best_first(
         if part.rough[plan]:
             add(number, part.settle(plan, best))
             continue
-        scenario = part.variant.scenario_of(int(part.field.row[plan]), int(part.field.category[plan]))
+        scenario = part.variant.scenario_of(int(part.row[plan]), int(part.category[plan]))
         found.runs += 1
         run.add((number, plan))
         try:

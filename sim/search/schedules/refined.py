@@ -17,11 +17,8 @@ from sim.schedules.actions import W
 from sim.schedules.build import STEADY
 from sim.search.candidate import ROUNDING
 from sim.search.plans.layouts import LAYOUT
-from sim.search.schedules.any_order import bound_s, least_memory
-from sim.search.schedules.in_order import period_s, step_times
-from sim.search.schedules.order_facts import OrderFacts
-from sim.search.schedules.rank_kinds import Ranks
-from sim.search.schedules.split_passes import Field
+from sim.search.schedules.lower_bounds import least_memory, least_step_s
+from sim.search.schedules.order_times import SharedOrder
 from sim.search.schedules.variants import Variant
 from sim.specs import ParallelPlan
 
@@ -40,19 +37,19 @@ class Refined:
     """
 
     def __init__(self, variant: Variant, objective: str, limit: float) -> None:
-        self.field, self.variant = Field(variant), variant
+        self.variant, self.batch = variant, variant.batch
+        self.row, self.category = variant.plans
         self.objective, self.limit = objective, limit
-        self.ranks = Ranks(self.field)
-        self.seconds = bound_s(self.ranks)
-        self.nbytes = least_memory(self.ranks)
-        self._named = np.ones(len(self.field), dtype=bool)
-        self._looked_at = np.zeros(len(self.field), dtype=bool)
-        self.known = np.zeros(len(self.field), dtype=bool)
-        self.rough = np.zeros(len(self.field), dtype=bool)
-        self._num_gpus = variant.columns.num_gpus[self.field.row]
+        self.seconds = least_step_s(variant)
+        self.nbytes = least_memory(variant)
+        self._named = np.ones(len(self.row), dtype=bool)
+        self._looked_at = np.zeros(len(self.row), dtype=bool)
+        self.known = np.zeros(len(self.row), dtype=bool)
+        self.rough = np.zeros(len(self.row), dtype=bool)
+        self._num_gpus = variant.columns.num_gpus[self.row]
         _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
-        self._order_of = order_of_row.ravel()[self.field.row]
-        self._made: dict[int, OrderFacts] = {}
+        self._order_of = order_of_row.ravel()[self.row]
+        self._made: dict[int, SharedOrder] = {}
         self._grouped = np.argsort(self._order_of, kind="stable")
         self._begins = np.searchsorted(self._order_of[self._grouped], np.arange(self._order_of.max(initial=-1) + 2))
 
@@ -72,13 +69,13 @@ class Refined:
 
     def _with(self, named: Mapping[str, Any]) -> Array:
         """Which plans have these fields."""
-        match = np.ones(len(self.field), dtype=bool)
+        match = np.ones(len(self.row), dtype=bool)
         for name, value in named.items():
             if name in ("recompute", "sequence_parallel", "zero_stage"):
                 able = np.array([getattr(each, name) == value for each in self.variant.space.categories])
-                match &= able[self.field.category]
+                match &= able[self.category]
             else:
-                match &= getattr(self.variant.columns, name)[self.field.row] == value
+                match &= getattr(self.variant.columns, name)[self.row] == value
         return match
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
@@ -96,8 +93,8 @@ class Refined:
         rows = np.ones(len(columns), dtype=bool)
         for name in (*LAYOUT, "microbatch_size"):
             rows &= getattr(columns, name) == getattr(plan, name)
-        plans = np.flatnonzero(rows[self.field.row])
-        chunks, score = columns.num_chunks[self.field.row[plans]], self.score(plans)
+        plans = np.flatnonzero(rows[self.row])
+        chunks, score = columns.num_chunks[self.row[plans]], self.score(plans)
         order = np.lexsort((score, chunks))[: len(plans) * bool(np.isfinite(score).any())]
         return int(plans[order[0]]) if len(order) else None
 
@@ -151,7 +148,7 @@ class Refined:
 
     def _order_keys(self) -> Array:
         """What tells the orders of rows apart: ranks, chunks, and the micro-batches that are played."""
-        columns, count, chosen = self.variant.columns, self.field.num_microbatches, self.variant.schedule
+        columns, count, chosen = self.variant.columns, self.variant.num_microbatches, self.variant.schedule
         played = count.copy()
         for row in range(len(columns)):
             if chosen.period is None:
@@ -163,13 +160,13 @@ class Refined:
         return np.stack([columns.pp, columns.num_chunks, played])
 
     def _count(self, plans: Array | int) -> Array:
-        return np.asarray(self.field.num_microbatches[self.field.row[plans]])
+        return np.asarray(self.batch.num_microbatches[plans])
 
     def _order(self, plan: int, candidate: int | None) -> Order:
-        row, columns, options = int(self.field.row[plan]), self.variant.columns, dict(self._options)
+        row, columns, options = int(self.row[plan]), self.variant.columns, dict(self._options)
         if candidate is not None:
             options["candidate"] = candidate
-        size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.field.num_microbatches[row]))
+        size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.variant.num_microbatches[row]))
         return build_order(self.variant.schedule.name, *size, fold=True, **options)
 
     def _look_at(self, plans: Array) -> float:
@@ -194,10 +191,8 @@ class Refined:
         seconds, nbytes = np.full(len(plans), np.inf), np.zeros(len(plans))
         exact = np.ones(len(plans), dtype=bool)
         for places, order, times in self._sharing(plans, candidate):
-            some, facts = plans[places], self._facts(order)
-            for moments in facts.moments:
-                needed = self.ranks.memory(moments.kind, some, moments.alive, moments.logits, moments.versions)
-                nbytes[places] = np.maximum(nbytes[places], needed)
+            some = plans[places]
+            nbytes[places] = self._shared(order).nbytes(self.batch.take(some))
             fits = np.flatnonzero(nbytes[places] <= self.limit)
             if len(fits):
                 seconds[places[fits]], exact[places[fits]] = self._step_times(some[fits], order, times[fits])
@@ -217,15 +212,15 @@ class Refined:
             yield left[times >= 0], order, times[times >= 0]
             left = left[times < 0]
 
-    def _facts(self, order: Order) -> OrderFacts:
-        """Of an order, for as long as plans that have it are looked at."""
+    def _shared(self, order: Order) -> SharedOrder:
+        """An order with what it says of its plans, kept while plans that have it are looked at."""
         if id(order) not in self._made:
             floating = bool(self.variant.schedule.candidates) and bool((order.kind == W).any())
-            self._made[id(order)] = OrderFacts(order, floating)
+            self._made[id(order)] = SharedOrder(self.variant, order, floating)
         return self._made[id(order)]
 
     def _step_times(self, plans: Array, order: Order, times: Array, thorough: bool = False) -> tuple[Array, Array]:
-        facts = self._facts(order)
+        shared, batch = self._shared(order), self.batch.take(plans)
         if self.variant.schedule.asynchronous:
-            return period_s(self.ranks, facts, plans), np.ones(len(plans), dtype=bool)
-        return step_times(self.ranks, facts, plans, times, thorough)
+            return shared.period_s(batch), np.ones(len(plans), dtype=bool)
+        return shared.step_times(batch, times, thorough)

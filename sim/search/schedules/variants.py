@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from sim.arrays import Bools
 from sim.errors import ScheduleError
+from sim.pricing.batch import Batch, find_cells, place_layouts
+from sim.pricing.cells import price_cells
+from sim.pricing.cost_model import cost_model
+from sim.pricing.deal import dealt_layers
+from sim.pricing.ranks import RankKind
 from sim.schedules import Schedule, get_schedule
 from sim.schedules.actions import U
 from sim.schedules.registry import is_file
-from sim.search.plans.columns import SCHEDULES, Columns, stack_of
-from sim.search.plans.layouts import LAYOUT, dealt_layers, divisors
+from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Columns, stack_of
+from sim.search.plans.layouts import LAYOUT, divisors
 from sim.search.plans.space import Space, base_plan
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
+from sim.work.stages import ModelPart
 
 Array = np.ndarray
 SLICES = (2, 4, 8)
@@ -60,7 +68,7 @@ class Variant:
     def _chunks(self, pp: int) -> list[int]:
         """Numbers of chunks that keep the rules of ParallelPlan and Scenario."""
         scenario, chosen = self.space.scenario, self.schedule
-        model, dealt = scenario.model, dealt_layers(scenario)
+        model, dealt = scenario.model, dealt_layers(scenario.model, scenario.plan)
         # The first stage must hold all layers that have no experts.
         least = model.num_dense_layers + scenario.plan.embedding_as_layer if model.num_dense_layers else 1
         numbers = [each for each in divisors(dealt // pp) if dealt // (pp * each) >= least]
@@ -90,6 +98,61 @@ class Variant:
         columns = self.columns
         return np.asarray(self.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size))
 
+    @cached_property
+    def batch(self) -> Batch:
+        """All plans as columns of what they cost."""
+        space, columns = self.space, self.columns
+        row, category = self.plans
+
+        def of_category(values: list[Any]) -> Any:
+            return np.array(values)[category]
+
+        overlaps = np.array([each.overlaps for each in space.categories], dtype=bool).reshape(-1, len(OVERLAPS)).T
+        pairs = [
+            (each.overlaps[OVERLAPS.index("overlap_tp_backward")], each.sequence_parallel) for each in space.categories
+        ]
+        kinds = tuple(sorted(set(pairs)))
+        costs, layouts = cost_model(space.scenario), place_layouts(space.layouts, space.scenario.cluster)
+        cells, cell = find_cells(
+            layouts, columns.layout, columns.microbatch_size, kinds, RECOMPUTES, slices=self.slices
+        )
+        return Batch(
+            costs,
+            layouts,
+            price_cells(costs, cells),
+            layout=columns.layout[row],
+            cell=cell[row],
+            kind=of_category([kinds.index(pair) for pair in pairs]),
+            recompute=of_category([RECOMPUTES.index(each.recompute) for each in space.categories]),
+            zero_stage=of_category([each.zero_stage for each in space.categories]),
+            num_chunks=columns.num_chunks[row],
+            num_microbatches=self.num_microbatches[row],
+            overlap_p2p=overlaps[0][category],
+            overlap_grad_reduce=overlaps[1][category],
+            overlap_param_gather=overlaps[2][category],
+            embedding_as_layer=space.scenario.plan.embedding_as_layer,
+            head_as_layer=space.scenario.plan.head_as_layer,
+        )
+
+    @cached_property
+    def alone(self) -> Bools:
+        """Of every layout, whether embedding and head share a stage, and a tied table with it.
+
+        A head on a rank of several stages has a copy of its own, as where there are several ranks.
+        """
+        return np.asarray((self.batch.layouts.pp == 1) & (self.schedule.chunks == "one"))
+
+    def rank_kind(self, share: float, embeddings: int, heads: int, first_block: int, count: int = 1) -> RankKind:
+        """A rank, of every layout, with so large a share of the layers dealt to one of a model without copies."""
+        scenario, pp = self.space.scenario, self.batch.layouts.pp
+        model, plan = scenario.model, scenario.plan
+        layers = share * dealt_layers(model, plan) / pp
+        layers = layers - embeddings * plan.embedding_as_layer - heads * plan.head_as_layer
+        both = np.minimum(embeddings, heads) * self.alone
+        return RankKind(
+            ModelPart(layers, model.num_dense_layers * embeddings, embeddings, heads, both), first_block, count
+        )
+
     def scenario_of(self, row: int, category: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         columns, chosen = self.columns, self.space.categories[category]
@@ -107,7 +170,7 @@ class Variant:
 
 
 def variants_of(space: Space, name: str) -> list[Variant]:
-    """A schedule in all the ways that are searched.
+    """A schedule in all the ways that are searched and have plans.
 
     Raises
     ------
@@ -122,4 +185,5 @@ def variants_of(space: Space, name: str) -> list[Variant]:
         )
     length = space.scenario.training.sequence_length
     slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
-    return [Variant(space, chosen, each) for each in slices]
+    variants = [Variant(space, chosen, each) for each in slices]
+    return [each for each in variants if len(each.plans[0])]

@@ -1,0 +1,48 @@
+"""Arrays by what their axes run over: one name an order of axes, for readers and for the type checker.
+
+Axes are named from the first to the last. `plans` stands for the shape of a batch: one axis over plans, or several that
+broadcast (ways to recompute × rows); a scenario is a batch of one plan. Units stand in the names of variables and
+fields (`_s`, `_bytes`).
+
+A `Number` is what a formula takes of one plan or of many: a float, or an array over them. Formulas are written for a
+plan and broadcast; what puts many together names its axes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+Number: TypeAlias = Any
+"""A float, or an array over plans."""
+
+PlanFloats: TypeAlias = Floats
+"""(plans)"""
+PlanInts: TypeAlias = Ints
+"""(plans)"""
+PlanBools: TypeAlias = Bools
+"""(plans)"""
+KindPlanFloats: TypeAlias = Floats
+"""(kinds of stages or of ranks, plans)"""
+BlockPlanFloats: TypeAlias = Floats
+"""(blocks, plans): layer, embedding, head, and a layer without experts where the model has such."""
+CausePlanFloats: TypeAlias = Floats
+"""(causes, kinds or blocks, plans)"""
+StageFloats: TypeAlias = Floats
+"""(virtual stages)"""
+StagePlanFloats: TypeAlias = Floats
+"""(virtual stages, plans)"""
+RankFloats: TypeAlias = Floats
+"""(pipeline ranks)"""
+RankPlanFloats: TypeAlias = Floats
+"""(pipeline ranks, plans)"""
+ActionFloats: TypeAlias = Floats
+"""(actions of an order, rank by rank)"""
+ActionPlanFloats: TypeAlias = Floats
+"""(actions of an order, plans)"""

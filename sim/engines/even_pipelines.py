@@ -1,0 +1,319 @@
+"""The closed form over plans: when the ranks of many pipelines end, whose layers are dealt evenly.
+
+Such a pipeline has three kinds of rank: the first (embedding), the last (head), and those in the middle, of which the
+first, rank 1, ends last and so is the one to wait for. What `sim.engines.closed_form` sums over the stages of one
+pipeline is then a product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sim.arrays import KindPlanFloats, PlanBools, PlanFloats, PlanInts
+from sim.engines.critical_paths import NEVER, Along, Counts, Pipe, count, ends, gpipe_end
+from sim.engines.pipeline_links import Links, MiddleRank, Sends, busiest_middle, outermost_middle
+from sim.pricing.ranks import OnceAStep
+
+
+class Pipelines:
+    """Many pipelines and their sends, without the seconds of their stages: what plans that differ in these share.
+
+    pp, num_chunks, num_microbatches : as floats, which multiply seconds faster; arrays over plans.
+    blocking : sends occupy the rank that sends; elsewhere compute overlaps them.
+    """
+
+    def __init__(
+        self,
+        pp: PlanInts,
+        num_chunks: PlanInts,
+        num_microbatches: PlanInts,
+        gpipe: PlanBools,
+        links: Links,
+        sends: Sends,
+        blocking: bool,
+    ) -> None:
+        self.pp, self.num_chunks, self.num_microbatches = (
+            each.astype(float) for each in (pp, num_chunks, num_microbatches)
+        )
+        self.gpipe, self.links, self.sends, self.blocking = gpipe, links, sends, blocking
+        self.alone, self.have_middle, self.interleaved = pp == 1, pp > 2, num_chunks > 1
+        self._pp = pp
+
+    @cached_property
+    def sent(self) -> PlanFloats:
+        """All sends of one micro-batch one way. [s]"""
+        return np.asarray(self.num_chunks * self.sends.total + (self.num_chunks - 1) * self.sends.wrap)
+
+    @cached_property
+    def first(self) -> Counts:
+        """Counts of the first rank."""
+        return self._count(np.zeros_like(self.pp))
+
+    @cached_property
+    def first_chunks(self) -> PlanFloats:
+        """Of the first rank's warm forwards those on its first chunk, and of as many of its last backwards."""
+        warm, visits = self.first.warm, self.pp * self.num_chunks
+        return np.asarray(warm // visits * self.pp + np.minimum(warm % visits, self.pp))
+
+    @cached_property
+    def middles(self) -> list[tuple[MiddleRank, Counts]]:
+        """The middle ranks that may be the slowest: see `sim.engines.closed_form`."""
+        if self.blocking:
+            chosen = [busiest_middle(self.links, self.sends)]
+        else:
+            chosen = [*outermost_middle(self.sends, self._pp)]
+        return [(each, self._count(each.rank.astype(float))) for each in chosen]
+
+    @cached_property
+    def last(self) -> Counts:
+        """Counts of the last rank."""
+        return self._count(self.pp - 1)
+
+    def _count(self, rank: PlanFloats) -> Counts:
+        return count(self.pp, self.num_chunks, self.num_microbatches, rank)
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnds:
+    """Ends of the first rank, rank 1 and the last (first axis), over plans. [s]
+
+    ended : when each has ended its last action; never where there is none, or where rank 1 is the last.
+    turned_after : from then until the last micro-batch has passed each on its way back at the earliest, so never above
+        zero; never for GPipe.
+    """
+
+    ended: KindPlanFloats
+    turned_after: KindPlanFloats
+
+
+@dataclass(frozen=True)
+class EvenPipelines:
+    """Many pipelines, with the seconds of the first, a middle and the last stage of each. [s]"""
+
+    pipelines: Pipelines
+    forward: KindPlanFloats
+    backward: KindPlanFloats
+
+    @cached_property
+    def pipe(self) -> Pipe:
+        """What all ranks share."""
+        pipes = self.pipelines
+        between = pipes.pp * pipes.num_chunks - 2
+        down, back = (
+            np.where(pipes.alone, first, first + between * middle + last + pipes.sent)
+            for first, middle, last in (self.forward, self.backward)
+        )
+        return Pipe(pipes.num_microbatches, down, back)
+
+    def find_ends(self) -> RankEnds:
+        """When all kinds of rank end."""
+        pipes, sends = self.pipelines, self.pipelines.sends
+        gpipe, alone = pipes.gpipe, pipes.alone
+        found = ends(self.pipe, [self._first(), *self._middle(), self._last()])
+        first = np.where(alone, pipes.num_microbatches * (self.forward[0] + self.backward[0]), found.of_first())
+        in_flow = self._gpipe()
+        ended, turned = [np.where(gpipe, in_flow[0], first)], [np.where(gpipe, NEVER, found.turned - first)]
+        others = (
+            (1.0, self._after(1, sends.first, sends.first), pipes.have_middle),
+            (pipes.last.rank, self._after_last, ~alone),
+        )
+        for (rank, later, there), flow in zip(others, in_flow[1:], strict=True):
+            end = found.of(rank, later)
+            ended.append(np.where(there, np.where(gpipe, flow, end), NEVER))
+            turned.append(np.where(there & ~gpipe, found.turned - later - end, NEVER))
+        return RankEnds(np.stack(ended), np.stack(turned))
+
+    def _after(self, rank: PlanFloats | int, passed: PlanFloats, before: PlanFloats) -> PlanFloats:
+        """From the end of a rank to that of rank 0. [s]
+
+        Parameters
+        ----------
+        passed, before : links from rank 0 to it, and the last of them. [s]
+        """
+        links = passed - before if self.pipelines.blocking else passed
+        after: PlanFloats = links + (rank - 1) * self.backward[1] + self.backward[0]
+        return after
+
+    @cached_property
+    def _after_last(self) -> PlanFloats:
+        sends = self.pipelines.sends
+        return self._after(self.pipelines.pp - 1, sends.total, sends.last)
+
+    def _first(self) -> Along:
+        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
+        p, v, many, counts = pipes.pp, pipes.num_chunks, pipes.interleaved, pipes.first
+        to_second, around = blocking * sends.first, blocking * sends.wrap
+        warm, of_first = counts.warm, pipes.first_chunks
+        least_forward, least_backward = (
+            np.where(many, np.minimum(end, middle), end) for end, middle in ((f, f_mid), (b, b_mid))
+        )
+        both, both_mid = f + b, f_mid + b_mid + around
+        return Along(
+            counts=counts,
+            busy=pipes.num_microbatches * (both + (v - 1) * both_mid + v * to_second),
+            before=0.0,
+            after=0.0,
+            returned=(p - 2) * b_mid + b_last + sends.total,
+            left=sends.total - to_second + (p - 2) * f_mid + f_last,
+            warm_forward=of_first * f + (warm - of_first) * f_mid + warm * to_second,
+            warm_backward=of_first * b + (warm - of_first) * (b_mid + around),
+            lead=0.0,
+            lag=0.0,
+            own=np.where(many, np.maximum(both, both_mid), both) + to_second,
+            cycle=None if blocking else self._cycle(least_forward, least_backward, 0, 0.0),
+        )
+
+    def _cycle(
+        self, forward: PlanFloats, backward: PlanFloats, rank: PlanFloats | int, passed: PlanFloats | float
+    ) -> PlanFloats:
+        """Down from a rank to the last and back, at least, where sends run beside compute.  [s]
+
+        Parameters
+        ----------
+        forward, backward : its own. [s]
+        passed : links from rank 0 to it. [s]
+        """
+        between = (self.pipelines.pp - 2 - rank) * (self.forward[1] + self.backward[1])
+        cycle: PlanFloats = forward + backward + between + self._least_last + 2 * (self.pipelines.sends.total - passed)
+        return cycle
+
+    @cached_property
+    def _least_last(self) -> PlanFloats:
+        """Both ways of the shortest chunk of the last rank. [s]"""
+        (_, f, f_last), (_, b, b_last) = self.forward, self.backward
+        many = self.pipelines.interleaved
+        least: PlanFloats = np.where(many, np.minimum(f, f_last), f_last) + np.where(
+            many, np.minimum(b, b_last), b_last
+        )
+        return least
+
+    def _middle(self) -> list[Along]:
+        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
+        visits = pipes.num_microbatches * pipes.num_chunks
+        found = []
+        for middle, counts in pipes.middles:
+            rank = counts.rank
+            forward, backward = f_mid + blocking * middle.after, b_mid + blocking * middle.before
+            rest, between = sends.total - middle.passed, pipes.pp - 2 - rank
+            found.append(
+                Along(
+                    counts=counts,
+                    busy=np.where(pipes.have_middle, visits * (forward + backward), NEVER),
+                    before=f + (rank - 1) * f_mid + middle.passed,
+                    after=self._after(rank, middle.passed, middle.before),
+                    returned=between * b_mid + b_last + rest,
+                    left=rest - blocking * middle.after + between * f_mid + f_last,
+                    warm_forward=counts.warm * forward,
+                    warm_backward=counts.warm * backward,
+                    lead=f + blocking * sends.first - forward,
+                    lag=b - backward,
+                    own=forward + backward,
+                    cycle=None if blocking else self._cycle(f_mid, b_mid, rank, middle.passed),
+                )
+            )
+        return found
+
+    def _last(self) -> Along:
+        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
+        p, v, many, counts = pipes.pp, pipes.num_chunks, pipes.interleaved, pipes.last
+        to_before = blocking * sends.last
+        forward, backward = f_mid + blocking * sends.wrap, b_mid + to_before
+        both, of_head = forward + backward, f_last + b_last + to_before
+        warm = counts.warm - 1
+        return Along(
+            counts=counts,
+            busy=np.where(pipes.alone, NEVER, pipes.num_microbatches * ((v - 1) * both + of_head)),
+            before=f + (p - 2) * f_mid + sends.total,
+            after=self._after_last,
+            returned=0.0,
+            left=0.0,
+            warm_forward=warm * forward + f_last,
+            warm_backward=warm * backward + b_last + to_before,
+            lead=np.where(many, f + blocking * sends.first - forward, 0.0),
+            lag=np.where(many, b - backward, 0.0),
+            own=np.where(many, np.maximum(of_head, both), of_head),
+            ring=None if blocking else self._ring(),
+        )
+
+    def _ring(self) -> PlanFloats:
+        """Once around all ranks, from a chunk of the last to the next or the one before, at least.  [s]"""
+        (f, f_mid, _), (_, b_mid, b_last) = self.forward, self.backward
+        rest, sends = self.pipelines.pp - 1, self.pipelines.sends
+        longer = np.maximum(np.minimum(f, f_mid) + rest * f_mid, np.minimum(b_last, b_mid) + rest * b_mid)
+        ring: PlanFloats = longer + sends.total + sends.wrap
+        return ring
+
+    def _gpipe(self) -> list[PlanFloats]:
+        """Ends of the kinds of rank under GPipe."""
+        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
+        links, p = pipes.links, pipes.pp
+
+        def longest(far_links: PlanInts, of_middle: PlanFloats, of_last: PlanFloats) -> PlanFloats:
+            """Of the middle ranks, the links on one side of which are given, and the last."""
+            far, near = far_links > 0, far_links < p - 2
+            send = blocking * np.maximum(np.where(far, sends.far, 0.0), np.where(near, sends.near, 0.0))
+            return np.where(pipes.have_middle, np.maximum(of_middle + send, of_last), of_last)
+
+        last = b_last + blocking * sends.last
+        forward = np.maximum(f + blocking * sends.first, longest(links.num_far - links.first, f_mid, f_last))
+        backward = longest(links.num_far - links.last, b_mid, last)
+        own_send = 0.0 if blocking else sends.first  # that of rank 1 does not occupy it
+        to_second = (p - 2) * b_mid + b_last + sends.total - own_send
+        return [
+            gpipe_end(self.pipe, forward, np.maximum(b, backward), self.pipe.back),
+            gpipe_end(self.pipe, forward, backward, to_second),
+            gpipe_end(self.pipe, forward, last, last),
+        ]
+
+
+def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep) -> KindPlanFloats:
+    """When reductions that the backward overlaps are done, after the rank's last action: first, rank 1, last.  [s]
+
+    `sim.engines.closed_form` over arrays. A rank's chunks between the first and the last are alike, so of those that
+    are reduced before its first chunk only the outermost can set when all are done.
+    """
+    pipes, sends = stages.pipelines, stages.pipelines.sends
+    _, b, b_last = stages.backward
+    rest, one = pipes.num_chunks - 1, ~pipes.interleaved  # chunks but the first; whether there are none
+    ring = pipes.pp * b + sends.total + sends.wrap  # from a chunk of a rank to the one before it
+    layer = once.params[1] / pipes.num_chunks  # of a chunk in the middle of the model
+    of_last = np.where(one, b_last, b) + pipes.blocking * sends.last
+    after = []
+    for rank, occupied in enumerate((stages.backward[0], b + pipes.blocking * sends.first, of_last)):
+        middle = layer / np.maximum(once.params[rank], 1.0)
+        outer = 1.0 - rest * middle  # of the chunk with embedding or head
+        own, inner = (once.reduce[rank] * share for share in (np.where(one, 1.0, middle if rank else outer), middle))
+        end = np.maximum(own - occupied, np.minimum(once.tail[rank], own))
+        more = inner - ring  # by which each chunk more that waits for the next delays the end
+        many = np.where(one, NEVER, own - occupied + np.maximum(more, rest * more))
+        if rank == 2:
+            farthest = once.reduce[rank] * outer + rest * more - occupied - (b_last - b)
+            inside = own - occupied + np.maximum(more, (rest - 1) * more)
+            many = np.maximum(np.where(one, NEVER, farthest), np.where(rest > 1, inside, NEVER))
+        after.append(np.maximum(end, ends.turned_after[rank] + many))
+    return np.stack(after)
+
+
+def gather_windows(pipes: Pipelines, forward: KindPlanFloats) -> KindPlanFloats:
+    """Forward seconds of first, middle and last rank before the last gathered weights are needed.  [s]
+
+    `sim.engines.step_end.gather_window` for these schedules: pp micro-batches through every chunk but the last, one
+    through that.
+    """
+    pp, v = pipes.pp, pipes.num_chunks
+    one = ~pipes.interleaved
+    first, middle, last = forward
+    return np.stack(
+        [
+            np.where(one, first, pp * (first + (v - 2) * middle) + middle),
+            np.where(one, middle, (pp * (v - 1) + 1) * middle),
+            np.where(one, last, pp * (v - 1) * middle + last),
+        ]
+    )

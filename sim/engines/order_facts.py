@@ -1,0 +1,176 @@
+"""What an order alone says of every plan that runs in it: activations in flight, who holds what, how often it turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from sim.arrays import Floats, Ints
+from sim.schedules import Order
+from sim.schedules.actions import B, F, I, U, W
+from sim.schedules.passes import ALIVE, last_first_visits, last_gradients, peak_alive, visits_per_stage, weight_versions
+from sim.schedules.play import by_levels
+
+FREED_EARLIEST = np.array([1, -1, -1, 0, 0])
+"""As `ALIVE` where weight gradients float: each comes after its input gradient, and frees what its forward keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullestRanks:
+    """Activations in flight on ranks of one kind, when they keep most.
+
+    kind : of the ranks.
+    counts : micro-batches kept of each kind of stage, (moments, kinds of stages); no moment has as many of all kinds as
+        another.
+    logits : micro-batches whose logits are kept at most. versions : of the weights.
+    """
+
+    kind: int
+    counts: Ints
+    logits: int
+    versions: int
+
+
+class OrderFacts:
+    """An order, or the beginning of one that repeats, with the kind of each of its stages.
+
+    floating : weight gradients stand elsewhere in every plan; forwards and input gradients do not.
+    """
+
+    def __init__(self, order: Order, kind_of_stage: Ints, num_kinds: int, floating: bool = False) -> None:
+        self.order, self.kind_of_stage, self.num_kinds, self.floating = order, kind_of_stage, num_kinds, floating
+
+    @cached_property
+    def in_levels(self) -> Order:
+        """The order to be played for many plans at once, which pays from a few ranks on."""
+        order = self.order
+        if order.levels is not None:
+            return order
+        pairs = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
+        sequence, levels = by_levels(order.needs, pairs, order.first)
+        return replace(order, topological=sequence, levels=levels)
+
+    @cached_property
+    def code(self) -> Ints:
+        """Of every action which of (kind of action, kind of stage), counted row by row."""
+        return np.asarray(self.num_kinds * self.order.kind + self.kind_of_stage[self.order.stage])
+
+    @cached_property
+    def visits(self) -> float:
+        """As of `sim.schedules.passes.visits_per_stage`."""
+        return visits_per_stage(self.order)
+
+    @cached_property
+    def in_flight(self) -> Ints:
+        """Micro-batches that each rank keeps of each kind of stage, (ranks, moments, kinds), when it keeps most.
+
+        Ranks with fewer such moments have zeros in their place.
+        """
+        order = self.order
+        change = (FREED_EARLIEST if self.floating else ALIVE)[order.kind]
+        counts = np.zeros((len(order), self.num_kinds), dtype=np.int64)
+        counts[np.arange(len(order)), self.kind_of_stage[order.stage]] = change
+        kept = []
+        for rank in range(order.num_ranks):
+            here = order.of_rank(rank)
+            # Most is kept after a forward that no other follows.
+            peaks = (order.kind[here] == F) & np.append(order.kind[here][1:] != F, True)
+            kept.append(_largest(np.cumsum(counts[here], axis=0)[peaks]))
+        found = np.zeros((len(kept), max(map(len, kept)), self.num_kinds), dtype=np.int64)
+        for rank, each in enumerate(kept):
+            found[rank, : len(each)] = each
+        return found
+
+    @cached_property
+    def logits(self) -> Ints:
+        """Micro-batches whose logits each rank keeps at most."""
+        return np.asarray(peak_alive(self.order, self.order.is_head.astype(float)).astype(np.int64))
+
+    @cached_property
+    def versions(self) -> Ints:
+        """Versions of its weights that each rank keeps at most."""
+        return weight_versions(self.order)[0]
+
+    def fullest(self, kind_of_rank: Ints) -> list[FullestRanks]:
+        """What ranks that are alike keep, together."""
+        columns = np.stack([kind_of_rank, self.logits, self.versions])
+        alike, which = np.unique(columns, axis=1, return_inverse=True)
+        moments = [
+            self.in_flight[which.ravel() == place].reshape(-1, self.num_kinds) for place in range(alike.shape[1])
+        ]
+        return [
+            FullestRanks(kind, _largest(counts), logits, versions)
+            for (kind, logits, versions), counts in zip(alike.T.tolist(), moments, strict=True)
+        ]
+
+    @cached_property
+    def turns(self) -> Ints:
+        """Where a rank turns to another stage, of forwards and of backwards."""
+        order = self.order
+        turn = np.zeros(len(order), dtype=np.int64)
+        for chosen in (order.kind == F, (order.kind == B) | (order.kind == I)):
+            stage, rank = order.stage[chosen], order.rank[chosen]
+            turn[chosen] = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
+        return turn
+
+    def visits_leaving_out(self, times: Ints) -> Floats:
+        """Visits of orders in which so many blocks are left out of what is in the arrays."""
+        order = self.order
+        if order.fold is None or order.fold.endless:
+            return np.full(len(times), self.visits)
+        turns = self.turns.sum() + self.turns[order.fold.block(0)].sum() * times
+        return np.asarray(np.maximum(turns, 2 * order.num_stages) / (2 * order.num_stages))
+
+    @property
+    def last_gradients(self) -> Ints:
+        """As of `sim.schedules.passes.last_gradients`."""
+        return last_gradients(self.order, self.floating)
+
+    @cached_property
+    def before_last_gather(self) -> Ints:
+        """How many actions of each code a rank does before it needs the last of its weights; (ranks, codes)."""
+        order = self.order
+        last, k = last_first_visits(order), self.num_kinds
+        counts = [
+            np.bincount(self.code[order.first[rank] : last[rank] + 1], minlength=5 * k)
+            for rank in range(order.num_ranks)
+        ]
+        found = np.stack(counts)
+        if self.floating:  # at most as many weight gradients as input gradients
+            found[:, k * W : k * W + k] = found[:, k * I : k * I + k]
+        return found
+
+    @cached_property
+    def updates(self) -> float:
+        """Weight updates that stand in a step's order, on each rank."""
+        order = self.order
+        return float(order.weight[order.kind == U].sum()) / order.num_ranks
+
+    @property
+    def actions_a_microbatch(self) -> float:
+        """How many actions the arrays hold for each micro-batch in them."""
+        fold = self.order.fold
+        return len(self.order) / (self.order.num_microbatches if fold is None else fold.kept)
+
+
+def facts_of(order: Order, kind_of_stage: Ints) -> OrderFacts:
+    """The facts of an order; those of the last few are kept."""
+    return _facts_of(order, kind_of_stage.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _facts_of(order: Order, kind_of_stage: bytes) -> OrderFacts:
+    kinds = np.frombuffer(kind_of_stage, dtype=np.int64)
+    return OrderFacts(order, kinds, int(kinds.max()) + 1)
+
+
+def _largest(points: Ints) -> Ints:
+    """Rows that no other row reaches in every column."""
+    points = np.unique(points, axis=0)
+    kept: list[Ints] = []
+    for point in points[np.argsort(-points.sum(axis=1), kind="stable")]:
+        if not any((other >= point).all() for other in kept):
+            kept.append(point)
+    return np.stack(kept)

@@ -1,0 +1,140 @@
+"""Which links between neighbouring ranks of many pipelines leave an NVLink domain, and what sends take on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Bools, Ints, PlanFloats, PlanInts
+from sim.network.placement import hops_cross
+
+ALIKE = 1e-12
+"""Ranks are as busy as each other within this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Of many pipelines, over layouts or rows, which are the last axis.
+
+    first, last, wrap : from rank 0 to 1, from the last but one to the last, and from the last to rank 0, leave.
+    num_far : how many of the links between neighbours do.
+    kinds : last middle rank both of whose links stay inside, of whose links one leaves, and both do (first axis).
+    before_is_far, after_is_far : the link of each of these to the rank before, and to the one after, leaves.
+    far_before : links that leave between rank 0 and each of them.
+    """
+
+    first: Bools
+    last: Bools
+    wrap: Bools
+    num_far: Ints
+    kinds: Ints
+    before_is_far: Bools
+    after_is_far: Bools
+    far_before: Ints
+
+    def take(self, rows: Ints) -> Links:
+        """Those of some pipelines."""
+        return Links(*(getattr(self, field.name)[..., rows] for field in fields(self)))
+
+
+def find_links(sizes: Sequence[tuple[int, int]], domain: int) -> Links:
+    """Links of pipelines of (GPUs a rank, ranks) in NVLink domains of so many GPUs."""
+    # Ranks of a domain or more always send to another one, however wide they are.
+    narrowed = [(min(width, domain), pp) for width, pp in sizes]
+    known = {each: _links(*each, domain) for each in set(narrowed)}
+    columns = zip(*(known[each] for each in narrowed), strict=True)
+    return Links(*(np.stack(column, axis=-1) for column in columns))
+
+
+@cache
+def _links(width: int, pp: int, domain: int) -> tuple[Any, ...]:
+    """The fields of Links for ranks of `width` GPUs each."""
+    none = np.zeros(3, dtype=np.int64)
+    if pp == 1:
+        return (False, False, False, 0, none, none > 0, none > 0, none)
+    rank = np.arange(pp)
+    crosses = hops_cross(rank, (rank + 1) % pp, width, domain)
+    far, wrap = crosses[:-1], bool(crosses[-1])
+    before, after = far[:-1], far[1:]  # of the middle ranks
+    kinds = none.copy()
+    for kind, chosen in enumerate((~before & ~after, before != after, before & after)):
+        kinds[kind] = np.flatnonzero(chosen)[-1] + 1 if chosen.any() else 0
+    exists = kinds > 0
+    passed = np.concatenate([[0], np.cumsum(far)])
+    return (
+        bool(far[0]),
+        bool(far[-1]),
+        wrap,
+        int(far.sum()),
+        kinds,
+        exists & far[np.maximum(kinds - 1, 0)],
+        exists & far[np.minimum(kinds, pp - 2)],
+        passed[kinds],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """What it takes to send a micro-batch once, over plans. [s]
+
+    near, far : to a rank of the same NVLink domain, and of another.
+    first, last, wrap : between rank 0 and 1, the last rank and the one before it, the last rank and rank 0.
+    total : from rank 0 to the last, link by link.
+    """
+
+    near: PlanFloats
+    far: PlanFloats
+    first: PlanFloats
+    last: PlanFloats
+    wrap: PlanFloats
+    total: PlanFloats
+
+
+@dataclass(frozen=True, slots=True)
+class MiddleRank:
+    """A middle rank of every pipeline, and the links it has. [s]
+
+    rank : its number; 0: there is none.
+    passed : from rank 0 to it.
+    before, after : to the rank before it and to the one after.
+    """
+
+    rank: PlanInts
+    passed: PlanFloats
+    before: PlanFloats
+    after: PlanFloats
+
+
+def sends_over(links: Links, pp: PlanInts, near: PlanFloats, far: PlanFloats) -> Sends:
+    """Sends of so long inside an NVLink domain and to another one. [s]"""
+    first, last, wrap = (np.where(link, far, near) for link in (links.first, links.last, links.wrap))
+    return Sends(near, far, first, last, wrap, _passed(links.num_far, pp - 1, near, far))
+
+
+def _passed(num_far: Ints, num_links: Ints, near: PlanFloats, far: PlanFloats) -> PlanFloats:
+    return np.asarray(num_far * far + (num_links - num_far) * near)
+
+
+def busiest_middle(links: Links, sends: Sends) -> MiddleRank:
+    """The last of the middle ranks that their sends occupy the longest."""
+    near, far, exists = sends.near, sends.far, links.kinds > 0
+    busy = np.where(exists, np.stack([near + near, near + far, far + far]), -1.0)
+    ranks = np.where(busy >= busy.max(axis=0) * (1 - ALIKE), links.kinds, 0)
+    kind = ranks.argmax(axis=0)[np.newaxis]
+    rank, num_far, before, after = (
+        np.take_along_axis(each, kind, axis=0)[0]
+        for each in (links.kinds, links.far_before, links.before_is_far, links.after_is_far)
+    )
+    passed = _passed(num_far, rank, near, far)
+    return MiddleRank(rank, passed, np.where(before, far, near), np.where(after, far, near))
+
+
+def outermost_middle(sends: Sends, pp: PlanInts) -> tuple[MiddleRank, MiddleRank]:
+    """The first and the last of the middle ranks, without the links after and before them."""
+    there, none = pp > 2, np.zeros(len(pp))
+    first = MiddleRank(np.where(there, 1, 0), sends.first, sends.first, none)
+    return first, MiddleRank(np.where(there, pp - 2, 0), sends.total - sends.last, none, sends.last)

@@ -1,0 +1,110 @@
+"""How a step ends: gradient reduction, tied embedding, update, weight gather. The rule, once, for one plan or many.
+
+Each rank reduces as soon as it is done; the update waits for all of them, because the gradient norm and the overflow
+check need every gradient. Overlapped, a stage's reduction goes on beside the last backward on it and all that its rank
+does afterwards, except for the last bucket and for what it takes from the kernels that it overlaps.
+
+Ranks, or kinds of ranks, are on the first axis; plans on the others. All in seconds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.arrays import Ints, Number, PlanFloats, RankPlanFloats, StagePlanFloats
+from sim.schedules import Order
+
+
+def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
+    """What of each rank's gradient reduction lengthens the step.  [s]
+
+    Parameters
+    ----------
+    after : array
+        From the end of a rank's last action until its reductions are done, where backwards overlap them. [s]
+    hidden_share : array over plans
+        Of reductions that compute overlaps, the share of the time that is really hidden.
+    overlapped : bool or array over plans
+        Whether they may run beside the backward at all.
+    """
+    return np.asarray(reduce - overlapped * hidden_share * np.clip(reduce - after, 0.0, reduce))
+
+
+def reduction_times(
+    order: Order,
+    last: Ints,
+    start: Number,
+    end: Number,
+    reduce: RankPlanFloats,
+    share: StagePlanFloats,
+    tail: RankPlanFloats,
+) -> tuple[Number, Number]:
+    """Begin and end of gradient reductions that backwards overlap; (ranks, stages of a rank, plans).  [s]
+
+    Gradients of a stage become final layer by layer during the last backward on it, and its reduction follows at the
+    network's pace: it may begin when that backward does and the rank's reductions before it are done, and ends at least
+    one bucket after that backward.
+
+    Parameters
+    ----------
+    last : array (ranks, stages of a rank)
+        As of `sim.schedules.passes.last_gradients`.
+    start, end : arrays (ranks, stages of a rank, plans)
+        Of these actions. [s]
+    reduce, tail : arrays (ranks, plans)
+        All of a rank's reductions, and the last bucket. [s]
+    share : array (stages, plans)
+        Of its rank's gradients, those of each stage.
+    """
+    begins, ends = np.empty_like(start), np.empty_like(end)
+    free = np.full(start[:, 0].shape, -np.inf)
+    for turn in range(last.shape[1]):
+        there = (last[:, turn] >= 0).reshape(-1, *[1] * (free.ndim - 1))
+        duration = reduce * share[order.stage[last[:, turn]]]
+        begins[:, turn] = np.maximum(free, start[:, turn])
+        done = np.maximum(begins[:, turn] + duration, end[:, turn] + np.minimum(tail, duration))
+        free = ends[:, turn] = np.where(there, done, free)
+    return begins, ends
+
+
+def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
+    """What of each rank's weight gather lengthens the step.  [s]
+
+    Parameters
+    ----------
+    window : array
+        Forward seconds of a rank before it needs the last of its gathered weights: they arrive layer by layer during
+        the first micro-batch's forward on each stage that it holds. [s]
+    """
+    return np.asarray(gather - overlapped * hidden_share * np.minimum(gather, window))
+
+
+def step_end(ready_at: RankPlanFloats, tied_embedding: Number, update: RankPlanFloats) -> PlanFloats:
+    """When every rank has updated its weights.  [s]
+
+    First and last rank reduce the tied embedding once both have their own gradients; all update once the last is ready.
+
+    Parameters
+    ----------
+    ready_at : array
+        When each rank's own gradients are summed. [s]
+    tied_embedding : array over plans
+        Its reduction; 0: there is none. [s]
+    update : array
+        Of each rank, with the gather that follows it. [s]
+    """
+    tied = (np.maximum(ready_at[0], ready_at[-1]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
+    return np.asarray(np.maximum(ready_at.max(axis=0), tied) + update.max(axis=0))
+
+
+def without_flush(
+    period: Number, reduce: Number, updates: Number, hidden_share: Number, overlapped: Number
+) -> tuple[PlanFloats, RankPlanFloats]:
+    """Batch to batch where batches follow each other: (step, exposed reduction of each rank).  [s]
+
+    A reduction that is overlapped has until the next update but one to be done; otherwise each update's is part of the
+    period. The step is as long as the pipeline takes or as the network does: t = max(compute, all-reduce) as in
+    PipeDream-2BW's cost model (Narayanan et al. 2021, arXiv:2006.09503, section 3.3).
+    """
+    exposed = overlapped * (reduce * updates - hidden_share * np.minimum(reduce * updates, period))
+    return np.asarray(period + exposed.max(axis=0)), np.asarray(exposed)

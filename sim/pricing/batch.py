@@ -1,0 +1,209 @@
+"""Plans as columns: a batch is many plans of one model on one machine, a scenario a batch of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Bools, Ints
+from sim.network.placement import (
+    Degrees,
+    Group,
+    context_group,
+    data_group,
+    expert_data_group,
+    expert_group,
+    stack_groups,
+    tensor_group,
+)
+from sim.pricing.cells import CellPrices, Cells, price_cells
+from sim.pricing.cost_model import CostModel, cost_model
+from sim.specs import ClusterSpec, Scenario
+
+LAYOUT = ("tp", "cp", "pp", "dp", "ep")
+"""What a layout's numbers are, in this order."""
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How plans are cut over GPUs, and where their groups lie; arrays over layouts.
+
+    degrees : (layouts, 5), in the order of LAYOUT.
+    """
+
+    degrees: Ints
+    tensor: Group
+    context: Group
+    experts: Group
+    data: Group
+    expert_data: Group
+
+    def __len__(self) -> int:
+        return len(self.degrees)
+
+    @cached_property
+    def tp(self) -> Ints:
+        """Tensor-parallel degree."""
+        return np.ascontiguousarray(self.degrees[:, 0])
+
+    @cached_property
+    def pp(self) -> Ints:
+        """Pipeline ranks."""
+        return np.ascontiguousarray(self.degrees[:, 2])
+
+    @cached_property
+    def ep(self) -> Ints:
+        """Expert-parallel degree."""
+        return np.ascontiguousarray(self.degrees[:, 4])
+
+
+def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec) -> Layouts:
+    """Layouts (tp, cp, pp, dp, ep) on a cluster."""
+    numbers = np.asarray(degrees, dtype=np.int64)
+    plans = [Degrees(*each) for each in numbers.tolist()]
+    places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
+    return Layouts(numbers, *(stack_groups([place(plan, cluster) for plan in plans]) for place in places))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Plans as columns of numbers, which broadcast: one axis over plans, or ways to recompute × rows, or the like.
+
+    layouts, layout : how the plans are cut over GPUs, and which of these each plan has.
+    prices, cell : what their cuts take with their micro-batches, and which of these each plan has.
+    kind, recompute : places in `prices.cells.kinds` and `.recomputes`.
+    embedding_as_layer, head_as_layer : of all plans, where layers are dealt evenly.
+    """
+
+    costs: CostModel
+    layouts: Layouts
+    prices: CellPrices
+    layout: Ints
+    cell: Ints
+    kind: Ints
+    recompute: Ints
+    zero_stage: Ints
+    num_chunks: Ints
+    num_microbatches: Ints
+    overlap_p2p: Bools
+    overlap_grad_reduce: Bools
+    overlap_param_gather: Bools
+    embedding_as_layer: bool = False
+    head_as_layer: bool = False
+
+    def take(self, places: Any) -> Batch:
+        """Some of the plans, of a batch with one axis."""
+        return replace(self, **{name: getattr(self, name)[places] for name in COLUMNS})
+
+    @cached_property
+    def tp(self) -> Ints:
+        """Tensor-parallel degree."""
+        return np.asarray(self.layouts.tp[self.layout])
+
+    @cached_property
+    def pp(self) -> Ints:
+        """Pipeline ranks."""
+        return np.asarray(self.layouts.pp[self.layout])
+
+    @cached_property
+    def ep(self) -> Ints:
+        """Expert-parallel degree."""
+        return np.asarray(self.layouts.ep[self.layout])
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is asked of all plans."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in COLUMNS))
+
+    @cached_property
+    def place(self) -> tuple[Any, ...]:
+        """Where the plans' cells stand in arrays over (kinds, recomputes, cells)."""
+        return (self.kind, self.recompute, self.cell)
+
+
+COLUMNS = (
+    "layout", "cell", "kind", "recompute", "zero_stage", "num_chunks", "num_microbatches", "overlap_p2p",
+    "overlap_grad_reduce", "overlap_param_gather",
+)  # fmt: skip
+"""Fields of a batch that are columns."""
+_FIRST = np.zeros(1, dtype=np.int64)
+
+
+def batch_of(scenario: Scenario) -> Batch:
+    """A scenario as a batch of one plan."""
+    costs, plan, stack = cost_model(scenario), scenario.plan, scenario.stack
+    degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
+    layouts = costs.known.get(degrees)
+    if layouts is None:
+        layouts = place_layouts([degrees], scenario.cluster)
+        costs.remember(degrees, layouts)
+    cells = Cells(
+        layouts.tp,
+        layouts.degrees[:, 1],
+        layouts.ep,
+        np.array([float(plan.microbatch_size)]),
+        layouts.tensor,
+        layouts.context,
+        layouts.experts,
+        ((stack.overlap_tp_backward, plan.sequence_parallel),),
+        (plan.recompute,),
+        plan.sequence_slices,
+        plan.offloaded_layers,
+    )
+    return Batch(
+        costs,
+        layouts,
+        price_cells(costs, cells),
+        layout=_FIRST,
+        cell=_FIRST,
+        kind=_FIRST,
+        recompute=_FIRST,
+        zero_stage=np.array([plan.zero_stage]),
+        num_chunks=np.array([plan.num_chunks]),
+        num_microbatches=np.array([scenario.num_microbatches]),
+        overlap_p2p=np.array([stack.overlap_p2p]),
+        overlap_grad_reduce=np.array([stack.overlap_grad_reduce]),
+        overlap_param_gather=np.array([stack.overlap_param_gather]),
+        embedding_as_layer=plan.embedding_as_layer,
+        head_as_layer=plan.head_as_layer,
+    )
+
+
+def find_cells(
+    layouts: Layouts,
+    layout: Ints,
+    microbatch_size: Ints,
+    kinds: tuple[tuple[bool, bool], ...],
+    recomputes: tuple[str, ...],
+    slices: int = 1,
+    offloaded_layers: int = 0,
+) -> tuple[Cells, Ints]:
+    """All cells of plans, and which of them each plan has."""
+    groups = (layouts.tensor, layouts.context, layouts.experts)
+    lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
+    degrees = [layouts.tp, layouts.degrees[:, 1], layouts.ep]
+    _, first, cut = np.unique(np.stack([*degrees, *lies], axis=1), axis=0, return_index=True, return_inverse=True)
+    sizes, size = np.unique(microbatch_size, return_inverse=True)
+    codes, cell = np.unique(cut.ravel()[layout] * len(sizes) + size, return_inverse=True)
+    chosen = first[codes // len(sizes)]
+    tp, cp, ep = (each[chosen] for each in degrees)
+    tensor, context, experts = (group.take(chosen) for group in groups)
+    size_of = sizes[codes % len(sizes)].astype(float)
+    cells = Cells(
+        tp,
+        cp,
+        ep,
+        size_of,
+        tensor,
+        context,
+        experts,
+        kinds,
+        recomputes,
+        slices,
+        offloaded_layers,
+    )
+    return cells, cell

@@ -1,0 +1,184 @@
+"""What the blocks of a model take and keep for one micro-batch, for every way to cut a layer that a batch has.
+
+A *cell* is a cut (tensor-, context- and expert-parallel degree, and how these groups lie) with a micro-batch. Many
+plans share one, so cells are priced once and looked up. The choices that formulas branch on, and so do not broadcast,
+are axes of their own: whether tensor-parallel collectives are overlapped and sequences cut (`kinds`), and what is
+recomputed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Floats, Ints
+from sim.costs.block import BlockCosts, block_costs
+from sim.costs.collectives import all_gather, send
+from sim.network.placement import Group, layer_groups
+from sim.pricing.cost_model import CostModel, cost_model, cut_of
+from sim.specs import Scenario
+from sim.work.layers import block_works, layer_works
+from sim.work.memory import activation_bytes, cut_memory
+from sim.work.operations import Cause
+from sim.work.pieces import Cut
+from sim.work.stages import blocks_of
+
+CAUSES = tuple(Cause)
+"""What seconds are spent on, in the order of the axis over causes."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Ways to cut a layer, each with a micro-batch; arrays over cells.
+
+    kinds : (tensor-parallel collectives overlapped, sequence parallel), those there are.
+    recomputes : ways to recompute, those there are.
+    slices, offloaded_layers : of all.
+    """
+
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    microbatch_size: Floats
+    tensor: Group
+    context: Group
+    experts: Group
+    kinds: tuple[tuple[bool, bool], ...]
+    recomputes: tuple[str, ...]
+    slices: int = 1
+    offloaded_layers: int = 0
+
+    def key(self) -> tuple[Any, ...]:
+        """What their prices depend on, to be remembered by."""
+        groups = (self.tensor, self.context, self.experts)
+        lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
+        numbers = np.array([self.tp, self.cp, self.ep, self.microbatch_size, *lies], dtype=float)
+        return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
+
+    def cut(self, costs: CostModel, sequence_parallel: bool, recompute: str) -> Cut:
+        """Of all cells."""
+        training = costs.training
+        return Cut(
+            tp=self.tp,
+            microbatch_size=self.microbatch_size,
+            sequence_length=training.sequence_length,
+            sequence_parallel=sequence_parallel,
+            recompute=recompute,
+            width=training.activation_bytes,
+            cp=self.cp,
+            fp8=training.precision == "fp8",
+            slices=self.slices,
+            ep=self.ep,
+        )
+
+
+@dataclass(frozen=True)
+class CellPrices:
+    """Seconds and bytes of one micro-batch, of every cell.
+
+    forward_s, backward_s : (blocks, causes, kinds, recomputes, cells). [s]
+    at_peak_s : what FLOPs take at the GPU's peak; (blocks, causes, kinds, cells). [s]
+    weight_grad_s : the weight gradient's share of the backward; (blocks, kinds, recomputes, cells). [s]
+    near_s, far_s : a send to a rank of the same NVLink domain, and of another; (kinds, cells). [s]
+    activation_bytes : kept for the backward; (blocks, kinds, recomputes, cells). [bytes]
+    working_bytes : alive for a moment; (kinds, recomputes, cells). [bytes]
+    logits_bytes, held_logits_bytes, boundary_bytes : as of `sim.work.memory.CutMemory`; (kinds, cells). [bytes]
+    notes : what was extrapolated.
+    """
+
+    cells: Cells
+    forward_s: Floats
+    backward_s: Floats
+    at_peak_s: Floats
+    weight_grad_s: Floats
+    near_s: Floats
+    far_s: Floats
+    activation_bytes: Floats
+    working_bytes: Floats
+    logits_bytes: Floats
+    held_logits_bytes: Floats
+    boundary_bytes: Floats
+    notes: frozenset[str]
+
+    @cached_property
+    def total_s(self) -> tuple[Floats, Floats]:
+        """Forward and backward whatever they are spent on; (blocks, 1, kinds, recomputes, cells). [s]"""
+        return self.forward_s.sum(axis=1, keepdims=True), self.backward_s.sum(axis=1, keepdims=True)
+
+
+def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
+    """Price cells, or remember what they took."""
+    key = cells.key()
+    if key in costs.known:
+        known: CellPrices = costs.known[key]
+        return known
+    model, fabric, compute = costs.model, costs.fabric, costs.noting()
+    blocks, groups = blocks_of(model), {"tp": cells.tensor, "cp": cells.context, "ep": cells.experts}
+    shape = (len(blocks), len(cells.kinds), len(cells.recomputes), len(cells.tp))
+    forward, backward = np.zeros((2, len(blocks), len(CAUSES), *shape[1:]))
+    at_peak = np.zeros((len(blocks), len(CAUSES), shape[1], shape[3]))
+    weight_grad, kept = np.zeros((2, *shape))
+    sends, of_logits = np.zeros((2, shape[1], shape[3])), np.zeros((3, shape[1], shape[3]))
+    working = np.zeros(shape[1:])
+    for kind, (overlaps, flag) in enumerate(cells.kinds):
+        stack = costs.stack_with(overlaps)
+        cuts = [cells.cut(costs, flag, each) for each in cells.recomputes]
+        for block, work in enumerate(block_works(model, stack, cuts[0], cells.recomputes)):
+            priced = block_costs(work, compute, groups, fabric)
+            for again, cut in enumerate(cuts):
+                # Embedding and head are never recomputed: one stands for all ways.
+                each, here = priced[min(again, len(priced) - 1)], (kind, again)
+                _put(forward[block], each.forward, here)
+                _put(backward[block], each.backward, here)
+                weight_grad[(block, *here)] = each.weight_grad
+                kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut, cells.offloaded_layers)
+            _put(at_peak[block], priced[0].at_peak, (kind,))
+        for again, cut in enumerate(cuts):
+            sizes = cut_memory(model, stack, cut, cells.offloaded_layers)
+            working[kind, again] = sizes.working
+        for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
+            table[kind] = nbytes
+        sends[:, kind] = send_seconds(costs, cuts[0], cells.tensor)
+    near, far = sends
+    logits, held_logits, boundary = of_logits
+    seconds, nbytes = (
+        (forward, backward, at_peak, weight_grad, near, far),
+        (kept, working, logits, held_logits, boundary),
+    )
+    prices = CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
+    costs.remember(key, prices)
+    return prices
+
+
+def _put(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...]) -> None:
+    for cause, each in seconds.items():
+        table[(CAUSES.index(cause), *place)] = each
+
+
+def send_seconds(costs: CostModel, cut: Cut, group: Group) -> tuple[Any, Any]:
+    """Send of one micro-batch's activations to the next stage: (inside an NVLink domain, between domains).  [s]
+
+    With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
+    (Narayanan et al. 2021, section 4.1); under sequence parallelism the activations are cut already. Takes arrays.
+    """
+    nbytes = cut.width * cut.tokens * costs.model.hidden_size
+    scatter = costs.stack.p2p_scatter_gather and not cut.sequence_parallel
+    share = sent_bytes(costs, cut)
+    regather = all_gather(nbytes, group, costs.fabric) if scatter else 0.0
+    return send(share, False, costs.fabric) + regather, send(share, True, costs.fabric) + regather
+
+
+def sent_bytes(costs: CostModel, cut: Cut) -> Any:
+    """What one GPU sends to the next pipeline rank: all activations, or its tensor-parallel share.  [bytes]"""
+    nbytes = cut.width * cut.tokens * costs.model.hidden_size
+    return nbytes / cut.tp if costs.stack.p2p_scatter_gather or cut.sequence_parallel else nbytes
+
+
+def layer_costs(scenario: Scenario) -> BlockCosts:
+    """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
+    costs, cut = cost_model(scenario), cut_of(scenario)
+    works = layer_works(costs.model, costs.stack, cut, (cut.recompute,))
+    return block_costs(works, costs.noting(), layer_groups(scenario.plan, scenario.cluster), costs.fabric)[0]

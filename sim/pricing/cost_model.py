@@ -1,0 +1,114 @@
+"""What turns the counts of a model on a machine into seconds, whatever the plan."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.costs.collectives import Fabric
+from sim.costs.compute import ComputeModel
+from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec
+from sim.work.pieces import Cut
+
+_KEPT_MODELS, _KEPT_BYTES = 16, 4_000_000
+_models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
+
+
+class CostModel:
+    """Model, machine, training, software and profile of a scenario: all of it but the plan.
+
+    compute, fabric : the GPU's and the network's rates.
+    known : what was priced, by what it depends on; plans that cut a layer alike share it.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.model, self.cluster, self.training = scenario.model, scenario.cluster, scenario.training
+        self.stack, self.profile = scenario.stack, scenario.profile
+        measured, stack = scenario.profile.host.kernel_launch_s, scenario.stack
+        self.compute = ComputeModel(
+            scenario.cluster.gpu,
+            _sustained(scenario.profile, scenario.cluster.gpu),
+            scenario.training.precision,
+            scenario.training.activation_bytes,
+            stack.kernel_launch_s if measured is None else measured,
+            stack.backward_launch_s if measured is None else measured,
+            stack.collective_launch_s if measured is None else measured,
+            stack.elementwise_rate,
+            stack.flash_version,
+        )
+        self.fabric = Fabric.of(scenario.cluster, scenario.profile)
+        self.known: OrderedDict[Any, Any] = OrderedDict()
+        self._sizes: dict[Any, int] = {}
+        self._kept_bytes = 0
+
+    def remember(self, key: Any, value: Any) -> None:
+        """Keep what was priced; the oldest goes where all takes more than four megabytes."""
+        self.known[key] = value
+        self._sizes[key] = _nbytes(key) + _nbytes(value)
+        self._kept_bytes += self._sizes[key]
+        while self._kept_bytes > _KEPT_BYTES:
+            oldest, _ = self.known.popitem(last=False)
+            self._kept_bytes -= self._sizes.pop(oldest)
+
+    def noting(self) -> ComputeModel:
+        """The compute model with notes of its own."""
+        return replace(self.compute, notes=set())
+
+    def stack_with(self, overlap_tp_backward: bool) -> StackSpec:
+        """The stack with tensor-parallel collectives overlapped or not."""
+        if self.stack.overlap_tp_backward == overlap_tp_backward:
+            return self.stack
+        return self.stack.replace(overlap_tp_backward=overlap_tp_backward)
+
+
+def cost_model(scenario: Scenario) -> CostModel:
+    """The cost model of a scenario: the same one for scenarios that share all records but the plan."""
+    records = (scenario.model, scenario.cluster, scenario.training, scenario.stack, scenario.profile)
+    key = tuple(map(id, records))  # a model that is kept keeps its records, so no other can have their place
+    found = _models.get(key)
+    if found is None:
+        found = _models[key] = CostModel(scenario)
+        if len(_models) > _KEPT_MODELS:
+            _models.popitem(last=False)
+    return found
+
+
+def _nbytes(value: Any) -> int:
+    """About what a value takes in memory: arrays, and records and tuples of them.  [bytes]"""
+    if isinstance(value, np.ndarray):
+        return 100 + int(value.nbytes)
+    if isinstance(value, (tuple, list)):
+        return 50 + sum(map(_nbytes, value))
+    if is_dataclass(value):
+        return 100 + sum(_nbytes(getattr(value, field.name)) for field in fields(value))
+    return len(value) if isinstance(value, (bytes, str)) else 30
+
+
+def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
+    """The profile with multiplies at the clock that the GPU keeps."""
+    if gpu.sustained_clock == 1.0:
+        return profile
+    gemm = profile.gemm
+    slower = gemm.model_copy(update={"max_efficiency": gemm.max_efficiency * gpu.sustained_clock})
+    return profile.model_copy(update={"gemm": slower})
+
+
+def cut_of(scenario: Scenario) -> Cut:
+    """How the scenario's plan cuts a layer."""
+    plan: ParallelPlan = scenario.plan
+    training = scenario.training
+    return Cut(
+        tp=plan.tp,
+        microbatch_size=plan.microbatch_size,
+        sequence_length=training.sequence_length,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=plan.recompute,
+        width=training.activation_bytes,
+        cp=plan.cp,
+        fp8=training.precision == "fp8",
+        slices=plan.sequence_slices,
+        ep=plan.ep,
+    )

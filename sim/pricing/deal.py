@@ -1,0 +1,111 @@
+"""Which kinds of stages and ranks plans have: alike stages are priced once.
+
+A plan's layers are dealt to stages, and the stages to ranks. Of evenly dealt layers a pipeline has three kinds of
+stages and of ranks (with the embedding, with the head, and those in the middle), however deep it is; any other deal has
+few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.arrays import Ints
+from sim.pricing.batch import Batch, Layouts
+from sim.pricing.cost_model import CostModel
+from sim.pricing.ranks import DENSE_FIRST, EMBEDDING_FIRST, LAYER_FIRST, RankKind
+from sim.specs import ModelSpec, ParallelPlan
+from sim.work.stages import ModelPart, Stage, deal_stages
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The stages of one plan, of all copies of its model.
+
+    stage_parts, kind_of_stage : what each kind of stage holds; and of which kind each stage is.
+    rank_kinds, kind_of_rank : the same of ranks.
+    """
+
+    stages: tuple[Stage, ...]
+    stage_parts: tuple[ModelPart, ...]
+    kind_of_stage: Ints
+    rank_kinds: tuple[RankKind, ...]
+    kind_of_rank: Ints
+
+    @property
+    def alone(self) -> bool:
+        """Whether embedding and head share a stage."""
+        return bool(self.stages[0].has_head)
+
+
+def deal_of(costs: CostModel, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
+    """Deal the layers of a plan to stages, and the stages to ranks as an order does; remembered."""
+    how = (plan.num_stages, plan.embedding_as_layer, plan.head_as_layer, plan.uneven_layers)
+    key = ("deal", how, rank_of_stage.tobytes(), copies)
+    found: Deal | None = costs.known.get(key)
+    if found is None:
+        found = _deal(deal_stages(costs.model, plan), rank_of_stage, copies)
+        costs.remember(key, found)
+    return found
+
+
+def _deal(stages: tuple[Stage, ...], rank_of_stage: Ints, copies: int) -> Deal:
+    stages = stages * copies
+    parts = [stage.part for stage in stages]
+    kinds = list(dict.fromkeys(parts))
+    number = {part: place for place, part in enumerate(kinds)}
+    held: list[tuple[ModelPart, int]] = []
+    for rank in range(int(rank_of_stage.max()) + 1):
+        here = np.flatnonzero(rank_of_stage == rank).tolist()
+        first = stages[here[0]]
+        block = EMBEDDING_FIRST if first.has_embedding else DENSE_FIRST if first.num_dense_layers else LAYER_FIRST
+        held.append((sum((parts[stage] for stage in here), ModelPart()), block))
+    alike = list(dict.fromkeys(held))
+    return Deal(
+        stages,
+        tuple(kinds),
+        np.array([number[part] for part in parts]),
+        tuple(RankKind(*each, held.count(each)) for each in alike),
+        np.array([alike.index(each) for each in held]),
+    )
+
+
+def dealt_layers(model: ModelSpec, plan: ParallelPlan | Batch) -> int:
+    """Layers that are dealt to stages, embedding and head counted where the plan says so."""
+    return model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+
+
+def even_stages(batch: Batch) -> tuple[ModelPart, ModelPart, ModelPart]:
+    """What the first, a middle and the last stage of every plan hold where layers are dealt evenly.
+
+    The only stage of a plan has all, whichever it is taken for. The first stage holds all layers without experts.
+    """
+    model, stages = batch.costs.model, batch.pp * batch.num_chunks
+    alone = stages == 1
+    layers = dealt_layers(model, batch) // stages
+    e, h, dense = int(batch.embedding_as_layer), int(batch.head_as_layer), model.num_dense_layers
+    first = ModelPart(layers - e - h * alone, dense, 1, alone * 1, alone * 1)
+    last = ModelPart(layers - h - e * alone, dense * alone, alone * 1, 1, alone * 1)
+    return first, ModelPart(layers), last
+
+
+def even_ranks(batch: Batch) -> tuple[RankKind, RankKind, RankKind]:
+    """The first, a middle and the last rank of every layout where layers are dealt evenly."""
+    return even_ranks_of(batch.costs.model, batch.layouts, batch.embedding_as_layer, batch.head_as_layer)
+
+
+def even_ranks_of(
+    model: ModelSpec, layouts: Layouts, embedding_as_layer: bool, head_as_layer: bool
+) -> tuple[RankKind, RankKind, RankKind]:
+    """The same of layouts without plans."""
+    pp = layouts.pp
+    alone, e, h, dense = pp == 1, int(embedding_as_layer), int(head_as_layer), model.num_dense_layers
+    layers = (model.num_layers + e + h) / pp
+    first = ModelPart(layers - e - h * alone, dense, 1, alone * 1, alone * 1)
+    last = ModelPart(layers - h, 0, 0, 1, 0)
+    return (
+        RankKind(first, EMBEDDING_FIRST, np.ones_like(pp)),
+        RankKind(ModelPart(layers), LAYER_FIRST, np.maximum(pp - 2, 0)),
+        RankKind(last, LAYER_FIRST, (pp > 1) * 1),
+    )

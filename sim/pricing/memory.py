@@ -1,0 +1,98 @@
+"""Peak memory of pipeline ranks, from what the blocks of their plans keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sim.arrays import Ints, KindPlanFloats, Number, StageFloats
+from sim.pricing.batch import Batch, batch_of
+from sim.pricing.deal import deal_of
+from sim.pricing.replicas import Params, put_together
+from sim.specs import Scenario
+from sim.work.memory import MemoryUse
+from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
+from sim.work.params import expert_params, layer_params
+from sim.work.stages import LAYER, ModelPart, part_expert_params
+
+
+def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
+    """Activations that kinds of stages keep of one micro-batch.  [bytes]"""
+    return put_together(parts, batch.prices.activation_bytes[(slice(None), *batch.place)])
+
+
+def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -> StageFloats:
+    """Activations that every stage of a scenario keeps of one micro-batch, without logits.  [bytes]"""
+    batch = batch_of(scenario)
+    deal = deal_of(batch.costs, scenario.plan, rank_of_stage, copies)
+    return np.asarray(stage_bytes(batch, deal.stage_parts)[deal.kind_of_stage, 0])
+
+
+def peak_memory(
+    batch: Batch, held: Params, activations: Number, logits: Number = 0, weight_versions: Number = 1
+) -> MemoryUse:
+    """Peak memory of one GPU of ranks; numbers broadcast over kinds of ranks and plans.
+
+    Parameters
+    ----------
+    held : Params
+        By one GPU of each rank.
+    activations : array
+        Most bytes of kept activations that are in flight at once. [bytes]
+    logits : array
+        Most micro-batches whose logits are alive at once.
+    weight_versions : array
+        Versions of the weights that an asynchronous schedule keeps.
+    """
+    costs, prices, zero = batch.costs, batch.prices, batch.zero_stage
+    stack, training = costs.stack, costs.training
+    of_cut = (batch.kind, batch.cell)
+    fp32_shards = (zero == 3) & stack.fp32_shards
+    replicas = batch.layouts.data.size[batch.layout], batch.layouts.expert_data.size[batch.layout]
+    shards = held.others / replicas[0] + held.experts / replicas[1]
+    share = shards / np.maximum(held.total, 1e-30)
+    shard = [np.where(zero >= level, share, 1.0) for level in (1, 2, 3)]
+    grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
+    # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
+    copies = 0.0 if stack.fused_optimizer else 4.0 * held.total * shard[0]
+    working = np.maximum(prices.working_bytes[batch.place], copies - activations)
+    of_logits = logits * prices.logits_bytes[of_cut]
+    # The fp32 part of the logits is gone before a layer's backward begins.
+    freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
+    working = np.maximum(working - freed, 0.0)
+    return MemoryUse(
+        weights=held.total * training.activation_bytes * shard[2] * weight_versions * ~fp32_shards,
+        gradients=held.total * grad_width * shard[1],
+        optimizer=held.total * state_bytes_per_param(training, stack) * shard[0],
+        activations=activations,
+        logits=of_logits,
+        working=working + _gathered_bytes(batch, held.total - shards),
+        buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
+        framework=stack.framework_memory_bytes,
+        fragmentation=stack.fragmentation * (activations + of_logits + working),
+    )
+
+
+def _gathered_bytes(batch: Batch, most: Number) -> Number:
+    """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
+
+    Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
+    A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers. Never more than
+    `most`: all that is sharded away.
+    """
+    model, stack, training, zero = batch.costs.model, batch.costs.stack, batch.costs.training, batch.zero_stage
+    if (zero < 2).all():
+        return 0.0
+    layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
+    experts = part_expert_params(LAYER, model, batch.ep)
+    at_work: Number
+    if stack.gathers_per_layer == 1:
+        at_work = layers * ((layer_params(model) - expert_params(model)) / batch.tp + experts)
+    elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
+        at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
+    else:
+        at_work = model.hidden_size * model.intermediate_size / batch.tp
+    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (zero >= 2)
+    weights = training.activation_bytes * np.minimum(2 * at_work, most) * (zero == 3)
+    return gradients + weights

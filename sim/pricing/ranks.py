@@ -1,0 +1,169 @@
+"""What pipeline ranks do once a step: gradient reduction, weight gather, update; and the tied embedding's sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Floats, KindPlanFloats, Number, PlanFloats
+from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter
+from sim.costs.compute import ComputeModel
+from sim.network.placement import Group
+from sim.pricing.batch import Batch, Layouts
+from sim.pricing.cost_model import CostModel
+from sim.pricing.replicas import Params, Replicas, block_params, params_of, replicas_of, summed_over
+from sim.specs import StackSpec, TrainingSpec
+from sim.work.operations import Phase
+from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
+from sim.work.stages import ModelPart
+
+EMBEDDING_FIRST, LAYER_FIRST, DENSE_FIRST = 1, 0, 3
+"""Blocks whose gradients are complete last, as places on the axis over blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankKind:
+    """A kind of pipeline ranks: what they hold, and how many of the ranks are of it.
+
+    part : numbers, or arrays over layouts.
+    first_block : the block that is first on its first stage: its gradients are complete last.
+    count : number, or array over layouts; of kinds that a layout does not have, 0.
+    """
+
+    part: ModelPart
+    first_block: int
+    count: Number
+
+    def key(self) -> tuple[Any, ...]:
+        """What tells kinds apart."""
+        numbers = (*(getattr(self.part, name) for name in ModelPart.__slots__), self.first_block, self.count)
+        return tuple(each.tobytes() if isinstance(each, np.ndarray) else each for each in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class OnceAStep:
+    """Of every kind of rank: seconds of a whole step, (kinds of ranks, plans). [s]
+
+    reduce, tail : gradient reduction, and the part of it that no backward can hide.
+    gather : ZeRO's weight gather after the update. update : the optimizer.
+    params : held by one GPU.
+    hidden_share : of data-parallel communication that compute overlaps, the share that is really hidden; (plans).
+    """
+
+    reduce: KindPlanFloats
+    tail: KindPlanFloats
+    gather: KindPlanFloats
+    update: KindPlanFloats
+    params: KindPlanFloats
+    hidden_share: PlanFloats
+
+
+def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies: int = 1) -> OnceAStep:
+    """What ranks do once a step, and what of it compute hides.
+
+    Parameters
+    ----------
+    visits : array over plans
+        How often in a step the schedule turns to a stage.
+    copies : int
+        Pipelines, each with a model of its own, that run through the ranks: they sum their gradients too, over ranks
+        that lie apart, and every copy updates all its weights.
+    """
+    zeros, zero = np.unique(batch.zero_stage, return_inverse=True)
+    repeated = (np.asarray(visits) > 1).astype(np.int64)
+    layouts = batch.layouts
+    of_ranks, shares = np.zeros((5, len(kinds), len(zeros), 2, len(layouts))), np.zeros((len(zeros), 2, len(layouts)))
+    for place, zero_stage in enumerate(zeros.tolist()):
+        for often in np.unique(repeated).tolist() if zero_stage == 2 else [0]:
+            priced, share = _over_layouts(batch.costs, layouts, kinds, zero_stage, bool(often), copies)
+            of_ranks[:, :, place, often], shares[place, often] = priced, share
+    often = repeated * (batch.zero_stage == 2)
+    which = zero.reshape(np.shape(batch.zero_stage))
+    reduce, tail, gather, update, params = of_ranks[:, :, which, often, batch.layout]
+    return OnceAStep(reduce, tail, gather, update, params, shares[which, often, batch.layout])
+
+
+def _over_layouts(
+    costs: CostModel, layouts: Layouts, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
+) -> tuple[Floats, Floats]:
+    """(reduce, tail, gather, update, params of every kind; hidden share), over layouts; remembered."""
+    key = ("once", layouts.degrees.tobytes(), tuple(kind.key() for kind in kinds), zero_stage, repeated, copies)
+    if key in costs.known:
+        known: tuple[Floats, Floats] = costs.known[key]
+        return known
+    held, blocks = params_of([kind.part for kind in kinds], costs, layouts), block_params(costs, layouts)
+    first = np.stack([blocks.total[kind.first_block] for kind in kinds])
+    replicas = replicas_of(layouts)
+    work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated)
+    parts = work.seconds(held, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric)
+    found = np.array([np.broadcast_to(part, held.total.shape) for part in (*parts, held.total)], dtype=float)
+    counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
+    found[2:4] *= counts > 0  # nothing waits for a rank that is not there
+    reduce, params = (
+        (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0)
+        for each in (parts[0], held.total)
+    )
+    passes = 2.0 if zero_stage == 0 else 1.0  # an all-reduce sends gradients twice
+    sent = passes * params * GRADIENT_WIDTH[costs.stack.gradient_precision]
+    share = np.array(np.broadcast_to(costs.fabric.hidden_share(replicas.data, sent, reduce), len(layouts)))
+    costs.remember(key, (found, share))
+    return found, share
+
+
+@dataclass(frozen=True, slots=True)
+class OnceAStepWork:
+    """What data parallelism does once a step under a ZeRO stage.
+
+    repeated : the schedule turns to a stage more than once, and ZeRO 2 has reduced at every turn.
+    """
+
+    stack: StackSpec
+    training: TrainingSpec
+    zero_stage: int
+    repeated: bool
+
+    def seconds(
+        self,
+        held: Params,
+        first: Number,
+        replicas: Replicas,
+        summed: Replicas,
+        compute: ComputeModel,
+        fabric: Fabric,
+    ) -> tuple[Number, Number, Number, Number]:
+        """Gradient reduction, its unhideable tail, weight gather and update of ranks. Takes arrays.  [s]
+
+        Parameters
+        ----------
+        held, first : what a rank's GPU holds, and how much of it comes first. [parameters]
+        replicas, summed : GPUs that shard, and those that sum gradients.
+        """
+        zero, width = self.zero_stage, GRADIENT_WIDTH[self.stack.gradient_precision]
+        reduction, gather, shard = np.zeros(1), np.zeros(1), held.total
+        if zero < 2 or (zero == 2 and not self.repeated):
+            reduction = summed_over(all_reduce if zero == 0 else reduce_scatter, held, width, summed, fabric)
+        if zero in (1, 2):
+            gather = summed_over(all_gather, held, self.training.activation_bytes, replicas, fabric)
+        if zero:
+            shard = held.others / replicas.data.size + held.experts / replicas.experts.size
+        update = sum(compute.phase_time(Phase(optimizer_work(shard, self.stack, self.training))).values())
+        return reduction, reduction * np.minimum(1.0, first / np.maximum(held.total, 1e-30)), gather, update
+
+
+def tied_reduction(batch: Batch) -> PlanFloats:
+    """All-reduce of a tied embedding's gradient between first and last pipeline rank; none where they are one.  [s]"""
+    costs, layouts = batch.costs, batch.layouts
+    if not costs.model.tied_embeddings:
+        return np.zeros(np.shape(batch.layout))
+    key = ("tied", layouts.degrees.tobytes())
+    if key not in costs.known:
+        rank_gpus = layouts.tp * layouts.data.size
+        grads = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
+        apart = rank_gpus * layouts.pp > costs.cluster.nvlink_domain_gpus
+        pair = Group(2, np.where(apart, 1, 2), rank_gpus > 1)
+        seconds = all_reduce(grads * GRADIENT_WIDTH[costs.stack.gradient_precision], pair, costs.fabric)
+        costs.remember(key, seconds * (layouts.pp > 1))
+    return np.asarray(costs.known[key][batch.layout])

@@ -1,0 +1,124 @@
+"""What GPUs hold, and collectives over those that hold the same: experts have groups of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Floats, Number
+from sim.costs.collectives import Fabric
+from sim.network.placement import Group
+from sim.pricing.batch import Layouts
+from sim.pricing.cost_model import CostModel
+from sim.work.stages import ModelPart, blocks_of, part_expert_params, part_params
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Parameters on one GPU; numbers may be arrays.
+
+    total : all of them; of which `experts` belong to experts.
+    """
+
+    total: Number
+    experts: Number = 0.0
+
+    @property
+    def others(self) -> Number:
+        """Those that do not belong to experts."""
+        return self.total - self.experts
+
+    def take(self, places: Any) -> Params:
+        """At some places of the last axis."""
+        experts = self.experts[..., places] if np.ndim(self.experts) else self.experts
+        return Params(self.total[..., places], experts)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """GPUs that hold the same, sum its gradients and shard it under ZeRO: of experts, and of everything else."""
+
+    data: Group
+    experts: Group
+
+    def of_copies(self, copies: int) -> Replicas:
+        """With those that hold the same in other copies of the model: they sum gradients, and shard nothing."""
+        if copies == 1:
+            return self
+
+        def over(group: Group) -> Group:
+            return Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
+
+        return Replicas(over(self.data), over(self.experts))
+
+
+def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, layout: Any = slice(None)) -> Params:
+    """What one GPU holds of parts of the model, (parts, layouts); or (parts, plans) of plans with these layouts."""
+    blocks, tp = block_params(costs, layouts).take(layout), layouts.tp[layout]
+    total, experts = put_together(parts, blocks.total), put_together(parts, blocks.experts)
+    if costs.model.tied_embeddings and any(np.any(part.shared_tables) for part in parts):
+        table = costs.model.vocab_size * costs.model.hidden_size / tp
+        total = total - np.stack([np.broadcast_to(part.shared_tables * table, tp.shape) for part in parts])
+    return Params(total, experts)
+
+
+def block_params(costs: CostModel, layouts: Layouts) -> Params:
+    """What one GPU holds of every block, (blocks, layouts); remembered. A head here has a table of its own."""
+    key = ("params", layouts.tp.tobytes(), layouts.ep.tobytes())
+    if key not in costs.known:
+        model, blocks = costs.model, blocks_of(costs.model)
+        totals = [part_params(part, model, layouts.tp, layouts.ep) for part in blocks]
+        of_experts = [part_expert_params(part, model, layouts.ep) for part in blocks]
+        total, experts = (
+            np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
+            for numbers in (totals, of_experts)
+        )
+        costs.remember(key, Params(total, experts))
+    found: Params = costs.known[key]
+    return found
+
+
+def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:
+    """What parts of the model have of what each of its blocks has: (parts, …) from (blocks, …)."""
+    layer, embedding, head, *dense = blocks
+    found = []
+    for part in parts:
+        terms = [(part.num_layers - part.num_dense_layers, layer), (part.embeddings, embedding), (part.heads, head)]
+        terms += [(part.num_dense_layers, each) for each in dense]
+        found.append(sum(count * each for count, each in terms if np.ndim(count) or count))
+    return np.stack([each + 0.0 * layer if np.ndim(each) < layer.ndim else each for each in found])
+
+
+def replicas_of(layouts: Layouts) -> Replicas:
+    """Of every layout."""
+    return Replicas(layouts.data, layouts.expert_data)
+
+
+def summed_over(
+    collective: Callable[[Number, Group, Fabric], Number],
+    held: Params,
+    width: Number,
+    replicas: Replicas,
+    fabric: Fabric,
+    pieces: int = 1,
+) -> Number:
+    """Time of a collective over what a GPU holds, `width` bytes a parameter: experts after everything else.  [s]
+
+    Parameters
+    ----------
+    pieces : int
+        In so many collectives, one after the other.
+    """
+    seconds = pieces * collective(held.others * width / pieces, replicas.data, fabric)
+    if np.any(held.experts):
+        seconds = seconds + collective(held.experts * width, replicas.experts, fabric) * (np.asarray(held.experts) > 0)
+    return seconds
+
+
+def sent_in_ring(held: Params, replicas: Replicas) -> Number:
+    """Of a GPU's parameters, those that a ring over their replicas sends once: (n−1)/n of them."""
+    rest = held.others * (replicas.data.size - 1) / replicas.data.size
+    return rest + held.experts * (replicas.experts.size - 1) / replicas.experts.size

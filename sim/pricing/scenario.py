@@ -1,0 +1,140 @@
+"""Seconds of every virtual stage and every pipeline rank of one plan: what an order becomes a program with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.arrays import Floats, Ints, RankFloats, StageFloats
+from sim.pricing.batch import Batch, batch_of
+from sim.pricing.cells import CAUSES
+from sim.pricing.deal import deal_of
+from sim.pricing.ranks import once_a_step, tied_reduction
+from sim.pricing.replicas import params_of, put_together
+from sim.pricing.stages import price_stages, sends_by_stage
+from sim.pricing.zero import zero_visits
+from sim.specs import Scenario
+from sim.work.operations import Cause
+from sim.work.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """Seconds of one micro-batch at every virtual stage, and of the once-a-step work of every rank. [s]
+
+    forward, backward : arrays over virtual stages, by cause; `backward` is recomputation, input and weight gradient.
+    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
+    weight_grad : the weight-gradient share of the backward, for schedules that split it.
+    send_forward, send_backward : to the next and to the previous stage; zero where there is none.
+    p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
+    reduce, reduce_tail : gradient reduction of each rank, and the part of it that no backward can hide.
+    reduce_share : of its rank's gradients, those of each stage.
+    gather : ZeRO's weight gather of each rank after the update.
+    optimizer : the update on each rank.
+    tied_embedding : reduction of the tied embedding's gradient between first and last rank.
+    step_setup : host time once a step while the GPUs wait.
+    hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
+    """
+
+    stages: tuple[Stage, ...]
+    forward: dict[Cause, StageFloats]
+    backward: dict[Cause, StageFloats]
+    at_peak: dict[Cause, StageFloats]
+    weight_grad: StageFloats
+    send_forward: StageFloats
+    send_backward: StageFloats
+    p2p_blocks: bool
+    reduce: RankFloats
+    reduce_tail: RankFloats
+    reduce_share: StageFloats
+    gather: RankFloats
+    optimizer: RankFloats
+    tied_embedding: float
+    step_setup: float
+    hidden_share: float
+    notes: frozenset[str]
+
+    @property
+    def forward_s(self) -> StageFloats:
+        """Forward of one micro-batch, by stage. [s]"""
+        return sum(self.forward.values(), np.zeros(len(self.stages)))
+
+    @property
+    def typical_send(self) -> float:
+        """The longest send between two stages. [s]"""
+        return float(max(self.send_forward.max(initial=0.0), self.send_backward.max(initial=0.0)))
+
+    @property
+    def backward_s(self) -> StageFloats:
+        """Backward of one micro-batch, by stage. [s]"""
+        return sum(self.backward.values(), np.zeros(len(self.stages)))
+
+
+def stage_costs(
+    scenario: Scenario,
+    visits: float | None = None,
+    rank_of_stage: Ints | None = None,
+    copies: int = 1,
+    batch: Batch | None = None,
+) -> StageCosts:
+    """Turn a scenario into seconds for every stage and rank.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    visits : float, optional
+        How often in a step the schedule turns to a stage (`sim.schedules.passes.visits_per_stage`); with ZeRO stages 2
+        and 3 weights are gathered and gradients reduced once a visit. Default: once a micro-batch.
+    rank_of_stage : array over stages, optional
+        Which pipeline rank holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
+    copies : int
+        Pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
+    batch : Batch, optional
+        The scenario's own, where it is there already.
+
+    Returns
+    -------
+    StageCosts
+        With notes on everything that was extrapolated.
+    """
+    plan, stack = scenario.plan, scenario.stack
+    batch = batch_of(scenario) if batch is None else batch
+    home = np.arange(plan.num_stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
+    deal = deal_of(batch.costs, plan, home, copies)
+    often = np.atleast_1d(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
+    seconds = price_stages(batch, deal.stage_parts, often, deal.alone, by_cause=True)
+    once = once_a_step(batch, deal.rank_kinds, often, copies)
+    forward_send, backward_send = sends_by_stage(batch, home, copies)
+    at_peak = put_together(deal.stage_parts, batch.prices.at_peak_s[:, :, batch.kind, batch.cell])
+    of_stage, of_rank = deal.kind_of_stage, deal.kind_of_rank
+    reduce, tail, gather, update, params = (
+        getattr(once, name)[of_rank, 0] for name in ("reduce", "tail", "gather", "update", "params")
+    )
+    per_copy = len(deal.stages) // copies
+    held = params_of(deal.stage_parts, batch.costs, batch.layouts).total[of_stage, 0]
+    return StageCosts(
+        stages=deal.stages,
+        forward=_by_cause(seconds.forward, of_stage),
+        backward=_by_cause(seconds.backward, of_stage),
+        at_peak=_by_cause(at_peak, of_stage),
+        weight_grad=seconds.weight_grad[of_stage, 0],
+        send_forward=forward_send[:, 0],
+        send_backward=backward_send[:, 0],
+        p2p_blocks=not stack.overlap_p2p,
+        reduce=reduce,
+        reduce_tail=tail,
+        reduce_share=held / params[home],
+        gather=gather,
+        optimizer=update,
+        tied_embedding=0.0 if home[0] == home[per_copy - 1] else float(tied_reduction(batch)[0]),
+        step_setup=stack.step_setup_s,
+        hidden_share=float(once.hidden_share[0]),
+        notes=batch.prices.notes,
+    )
+
+
+def _by_cause(seconds: Floats, kind_of_stage: Ints) -> dict[Cause, StageFloats]:
+    """Seconds (kinds of stages, causes, 1) of every stage, of causes that take any."""
+    of_stage = seconds[kind_of_stage, :, 0].T
+    return {cause: each for cause, each in zip(CAUSES, of_stage, strict=True) if each.any() or cause is Cause.HOST}

@@ -1,0 +1,100 @@
+"""Seconds of stages, put together from those of the blocks they hold; and the sends between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.arrays import Floats, Ints, KindPlanFloats, Number, PlanFloats, StagePlanFloats
+from sim.network.placement import hops_cross
+from sim.pricing.batch import Batch
+from sim.pricing.cells import CAUSES
+from sim.pricing.replicas import put_together
+from sim.pricing.zero import zero_traffic
+from sim.work.operations import Cause
+from sim.work.stages import ModelPart
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """Seconds of one micro-batch on each kind of stage. [s]
+
+    forward, backward : (kinds of stages, causes, plans); of one cause, all, where causes were not asked for.
+    weight_grad : the weight gradient's share of the backward; (kinds of stages, plans).
+    """
+
+    forward: Floats
+    backward: Floats
+    weight_grad: KindPlanFloats
+
+
+def price_stages(
+    batch: Batch, parts: Sequence[ModelPart], visits: Number, alone: Number, *, by_cause: bool = False
+) -> StageSeconds:
+    """Forward and backward of one micro-batch on kinds of stages.
+
+    Parameters
+    ----------
+    parts : sequence of ModelPart
+        What each kind of stage holds; numbers, or arrays over plans.
+    visits, alone
+        As of `sim.pricing.zero.zero_traffic`.
+    by_cause : bool
+        Also by what they are spent on.
+    """
+    prices, place = batch.prices, batch.place
+    tables = (prices.forward_s, prices.backward_s) if by_cause else prices.total_s
+    forward, backward = (table[(slice(None), slice(None), *place)] for table in tables)
+    traffic = zero_traffic(batch, forward.sum(axis=1), backward.sum(axis=1), visits, alone)
+    host, data = (CAUSES.index(Cause.HOST), CAUSES.index(Cause.DATA_PARALLEL)) if by_cause else (0, 0)
+    if traffic is not None:
+        forward, backward = (
+            _plus(seconds, data, more) for seconds, more in zip((forward, backward), traffic, strict=True)
+        )
+    forward, backward = put_together(parts, forward), put_together(parts, backward)
+    forward[:, host] += batch.costs.stack.forward_setup_s
+    return StageSeconds(forward, backward, put_together(parts, prices.weight_grad_s[(slice(None), *place)]))
+
+
+def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:
+    """Seconds (blocks, causes, plans) with more for one cause."""
+    whole = np.array(
+        np.broadcast_to(seconds, (*seconds.shape[:2], *np.broadcast_shapes(more.shape[1:], seconds.shape[2:])))
+    )
+    whole[:, cause] += more
+    return whole
+
+
+def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[StagePlanFloats, StagePlanFloats]:
+    """Seconds of a send from each stage to the next, and to the one before; none between stages of one rank.  [s]
+
+    Parameters
+    ----------
+    rank_of_stage : array
+        As of an order that all plans have.
+    copies : int
+        Models that the stages belong to.
+    """
+    num_stages, domain = len(rank_of_stage), batch.costs.cluster.nvlink_domain_gpus
+    near, far = near_and_far(batch)
+    forward, backward = np.zeros((2, num_stages, *near.shape))
+    here, there = rank_of_stage[:-1], rank_of_stage[1:]
+    within = (np.arange(1, num_stages) % (num_stages // copies) != 0) & (here != there)
+    if not within.any():
+        return forward, backward
+    # Ranks of a domain or more always send to another one, however wide they are.
+    width = np.minimum(batch.layouts.data.size * batch.layouts.tp, domain)[batch.layout]
+    widths, which = np.unique(width, return_inverse=True)
+    crosses = np.stack([hops_cross(here, there, int(each), domain) for each in widths], axis=1)
+    forward[:-1] = np.where(crosses[:, which.ravel()], far, near) * within[:, np.newaxis]
+    backward[1:] = forward[:-1]
+    return forward, backward
+
+
+def near_and_far(batch: Batch) -> tuple[PlanFloats, PlanFloats]:
+    """Seconds of a send inside an NVLink domain, and to another; none without a pipeline.  [s]"""
+    there = batch.pp > 1
+    near, far = (table[batch.kind, batch.cell] * there for table in (batch.prices.near_s, batch.prices.far_s))
+    return near, far

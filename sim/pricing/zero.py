@@ -1,0 +1,120 @@
+"""What ZeRO stages 2 and 3 move while the pipeline runs, and what of it lengthens a block's passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sim.arrays import BlockPlanFloats, Number
+from sim.costs.collectives import Fabric, all_gather, reduce_scatter
+from sim.network.placement import Group
+from sim.pricing.batch import Batch, Layouts
+from sim.pricing.cost_model import CostModel
+from sim.pricing.replicas import Params, Replicas, params_of, replicas_of, summed_over
+from sim.specs import StackSpec
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.stages import blocks_of
+
+
+def zero_visits(num_chunks: Number, num_microbatches: Number, scheduled: Number | None = None) -> Number:
+    """How often in a step ZeRO gathers a stage's weights and reduces its gradients. Takes arrays.
+
+    As often as the schedule turns to a stage (`scheduled`; None: for every micro-batch). But a rank with one chunk
+    cannot keep all of its layers gathered: it visits them anew for every micro-batch.
+    """
+    each = num_microbatches if scheduled is None else scheduled
+    return np.where(np.asarray(num_chunks) == 1, num_microbatches, each)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedBlocks:
+    """The blocks of a model, their parameters sharded by ZeRO; arrays (blocks, layouts).
+
+    weight_bytes, gradient_bytes : of a whole block. [bytes]
+    gather_s, reduce_s : gathering its weights once, and reducing its gradients once. [s]
+    """
+
+    weight_bytes: Number
+    gradient_bytes: Number
+    gather_s: Number
+    reduce_s: Number
+
+
+def gathered_widths(costs: CostModel) -> list[int]:
+    """In numbers of how many bytes ZeRO gathers the weights of every block."""
+    width = costs.training.activation_bytes
+    layer = 1 if costs.training.precision == "fp8" and costs.stack.fp8_gathers else width
+    return [layer, width, width, layer][: len(blocks_of(costs.model))]
+
+
+def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBlocks:
+    """What moving the blocks takes, over layouts; remembered.
+
+    alone : where the head shares its stage with the embedding, and a tied table with it.
+    """
+    key = ("sharded", layouts.degrees.tobytes(), np.asarray(alone).tobytes())
+    if key in costs.known:
+        known: ShardedBlocks = costs.known[key]
+        return known
+    blocks = [replace(part, shared_tables=part.heads * np.asarray(alone)) for part in blocks_of(costs.model)]
+    params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
+    widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
+    gather, reduce = visit_seconds(costs.stack, params, widths, replicas, costs.fabric)
+    grad_width = GRADIENT_WIDTH[costs.stack.gradient_precision]
+    found = ShardedBlocks(params.total * widths, params.total * grad_width, gather, reduce)
+    costs.remember(key, found)
+    return found
+
+
+def visit_seconds(
+    stack: StackSpec, params: Params, gathered_width: Number, replicas: Replicas, fabric: Fabric
+) -> tuple[Number, Number]:
+    """Gathering a block's weights, in numbers of so many bytes, and reducing its gradients.  [s]"""
+    pieces, slicing = stack.gathers_per_layer, _slices_s(stack, replicas.data)
+    gather = summed_over(all_gather, params, gathered_width, replicas, fabric, pieces) + pieces * slicing
+    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
+    at_once = pieces if stack.slice_s else 1
+    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
+    reduce = summed_over(reduce_scatter, params, grad_width, replicas, fabric, at_once) + at_once * slicing
+    return gather, reduce
+
+
+def _slices_s(stack: StackSpec, group: Group) -> Number:
+    """Cutting a buffer into a slice for each rank.  [s]"""
+    return stack.slice_s * group.size * (np.asarray(group.size) > 1)
+
+
+def zero_traffic(
+    batch: Batch, forward_s: BlockPlanFloats, backward_s: BlockPlanFloats, visits: Number, alone: Number
+) -> tuple[BlockPlanFloats, BlockPlanFloats] | None:
+    """What ZeRO stages 2 and 3 add to forward and backward of every block; None where they are not used.  [s]
+
+    Stage 3 gathers weights forward and backward, 2 and 3 reduce gradients. A visit's traffic is spread over its
+    micro-batches; what compute does not hide of what overlaps it is exposed.
+
+    Parameters
+    ----------
+    visits : array over plans
+        How often in a step the schedule turns to a stage.
+    alone : array over layouts
+        As of `shard_blocks`.
+    """
+    zero = batch.zero_stage
+    if (zero < 2).all() or (batch.layouts.data.size * batch.layouts.expert_data.size == 1).all():
+        return None
+    sharded, layout = shard_blocks(batch.costs, batch.layouts, alone), batch.layout
+    group, share = batch.layouts.data.take(layout), visits / batch.num_microbatches
+    # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
+    reduces = (zero == 3) | (zero == 2) & (np.asarray(visits) > 1)
+    gather = sharded.gather_s[:, layout] * (share * (zero == 3))
+    reduce = sharded.reduce_s[:, layout] * (share * reduces)
+    weights, gradients = sharded.weight_bytes[:, layout], sharded.gradient_bytes[:, layout]
+
+    def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
+        hidden = gathering * batch.overlap_param_gather + reducing * batch.overlap_grad_reduce
+        moved = (weights * (gathering > 0) + gradients * (reducing > 0)) * share
+        seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, moved, hidden, compute)
+        return np.asarray(seconds)
+
+    return exposed(gather, np.zeros(1), forward_s), exposed(gather, reduce, backward_s)

@@ -1,0 +1,110 @@
+"""A step time that no order of a plan's actions can go below, wherever its stages are.
+
+With m micro-batches, v stages a rank of f, i and w seconds (forward, input gradient, weight gradient):
+
+- a rank does all its own work, m v (f + i + w), the one with the embedding or the head that with theirs;
+- the p ranks begin with stages that differ, so of one pipeline some rank begins with stage p − 1 or a later one, after
+  a micro-batch has come through p − 1 stages before and been sent p − 1 times; and after its last input gradient the
+  same stages have theirs to do. Of two pipelines half as many stages lie before.
+
+Where ranks do not wait for each other between steps (`Schedule.staggered`) only the first holds. The once-a-step
+reduction and weight gather count where nothing may hide them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.arrays import Floats, PlanFloats
+from sim.pricing.deal import even_stages
+from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.ranks import EMBEDDING_FIRST, LAYER_FIRST, once_a_step
+from sim.pricing.replicas import params_of
+from sim.pricing.stages import near_and_far, price_stages
+from sim.schedules.registry import is_file
+from sim.search.schedules.order_times import FIRST, LAST, MIDDLE
+from sim.search.schedules.variants import Variant
+
+
+def least_step_s(variant: Variant) -> PlanFloats:
+    """Step time that no order of any plan goes below.  [s]"""
+    batch, chosen = variant.batch, variant.schedule
+    if is_file(chosen.name) or not batch.shape[0]:  # its stages may be dealt unevenly
+        return np.zeros(batch.shape)
+    pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
+    # ZeRO moves least where an order turns to a stage once; and reduces nothing more at the end where it does not.
+    visits = np.where(chunks == 1, batch.num_microbatches, 1)
+    seconds = price_stages(batch, even_stages(batch), visits, variant.alone)
+    forward, backward = seconds.forward[:, 0], seconds.backward[:, 0]
+    whole, inputs = forward + backward, backward - seconds.weight_grad
+    least = whole.min(axis=0)
+    each = batch.num_microbatches * variant.slices / copies
+    stages = chunks * copies
+    alone = pp * chunks == 1
+
+    once = _LeastOnceAStep(variant)
+    reduce = np.where(batch.overlap_grad_reduce, 0.0, once.least("reduce"))
+    gather = np.where(batch.overlap_param_gather & (not chosen.asynchronous), 0.0, once.least("gather"))
+    update = once.least("update") + gather
+    embedding, head = (
+        each * (whole[kind] + (stages - 1) * least) + part for kind, part in ((FIRST, reduce[0]), (LAST, reduce[2]))
+    )
+    if chosen.asynchronous:  # a rank's update stands in its order, and nothing hides the gather
+        period = np.maximum(embedding + update[0], np.where(alone, 0.0, head + update[2]))
+        return np.asarray(period + batch.costs.stack.step_setup_s)
+    pipeline = np.where(alone, embedding, np.maximum(embedding, head))
+    if not chosen.staggered:
+        before = (pp - 1) // copies
+        # Twins a domain or more apart send to another domain, whichever ranks they are.
+        width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
+        near, far = near_and_far(batch)
+        send = np.where(width >= batch.costs.cluster.nvlink_domain_gpus, far, near) * before
+        fill, drain = (
+            part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send for part in (forward, inputs)
+        )
+        work = each * stages * np.minimum(least, whole[LAST])
+        # Weight gradients may all come after the last input gradient.
+        inner = np.maximum(work + reduce[1], work - each * stages * seconds.weight_grad.max(axis=0) + drain)
+        pipeline = np.maximum(pipeline, np.where(before > 0, fill + inner, 0.0))
+    updated = np.maximum(update[0], np.where(pp > 2, update[1], 0.0))
+    return np.asarray(pipeline + updated + batch.costs.stack.step_setup_s)
+
+
+def least_memory(variant: Variant) -> PlanFloats:
+    """What the fullest GPU of every plan cannot do with, whatever the order: one micro-batch on one stage.  [bytes]"""
+    batch, chosen = variant.batch, variant.schedule
+    if is_file(chosen.name) or not batch.shape[0]:
+        return np.zeros(batch.shape)
+    copies, single = float(chosen.copies), batch.pp == 1
+    of_stages = stage_bytes(batch, even_stages(batch))
+
+    def needed(embeddings: int, heads: int, stage: int) -> PlanFloats:
+        kind = variant.rank_kind(copies, embeddings, heads, LAYER_FIRST)
+        held = params_of([kind.part], batch.costs, batch.layouts).take(batch.layout)
+        return np.asarray(peak_memory(batch, held, of_stages[stage], int(stage == LAST)).total[0])
+
+    both = needed(1, 1, FIRST)
+    ends = [needed(1, 0, FIRST), needed(0, 1, LAST)]
+    return np.asarray(np.where(single, both, np.maximum(*(np.minimum(each, both) for each in ends))))
+
+
+class _LeastOnceAStep:
+    """Least that the rank with the embedding does once a step, one without, and the rank with the head.
+
+    Where a rank holds several stages that with the embedding may hold the head too, and so may one without.
+    """
+
+    def __init__(self, variant: Variant) -> None:
+        copies = float(variant.schedule.copies)
+        held = ((1, 0, EMBEDDING_FIRST), (0, 0, LAYER_FIRST), (0, 1, LAYER_FIRST), (1, 1, EMBEDDING_FIRST))
+        kinds = [variant.rank_kind(copies, *each) for each in held]
+        often = np.full(variant.batch.shape, 2)
+        self._once = once_a_step(variant.batch, kinds, often, variant.schedule.copies)
+        self._single = variant.batch.pp == 1
+
+    def least(self, name: str) -> Floats:
+        """Seconds of one part for each of the three, (kinds, plans).  [s]"""
+        first, middle, last, both = getattr(self._once, name)
+        ends = (np.where(self._single, both, np.minimum(end, both)) for end in (first, last))
+        of_first, of_last = ends
+        return np.stack([of_first, np.minimum(middle, last), of_last])

@@ -1,0 +1,277 @@
+"""Step times and memory of many plans that run in one order, all at once: the exact engine over plans.
+
+What is timed here and what `estimate` says of one plan are the same but for two things, in which this is never more:
+a steady state that has not come in what is played, and repetitions that are no multiple of its period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from sim.arrays import ActionPlanFloats, Bools, Floats, Ints, KindPlanFloats, PlanFloats, RankPlanFloats
+from sim.engines.critical_path import earliest_starts, steady_state
+from sim.engines.order_facts import OrderFacts
+from sim.engines.program import action_seconds
+from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
+from sim.pricing.batch import Batch
+from sim.pricing.deal import even_stages
+from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.ranks import EMBEDDING_FIRST, LAYER_FIRST, OnceAStep, RankKind, once_a_step, tied_reduction
+from sim.pricing.replicas import Params, params_of
+from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
+from sim.pricing.zero import zero_visits
+from sim.schedules import Order
+from sim.search.schedules.variants import Variant
+from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
+
+FIRST, MIDDLE, LAST = range(3)
+"""Kinds of stages where layers are dealt evenly; the only stage of all is of the first kind."""
+MOST_PLAYED = 3_000_000
+"""Actions times plans that are played at once."""
+MOST_ACTIONS = 50_000
+"""Up to which length more of an order is played to find its steady state."""
+
+
+def kinds_of_stages(order: Order) -> Ints:
+    """FIRST, MIDDLE or LAST, of every stage."""
+    per_copy = order.num_stages // order.copies
+    within = np.arange(order.num_stages) % per_copy
+    return np.where(within == 0, FIRST, np.where(within == per_copy - 1, LAST, MIDDLE))
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When ranks do what counts for the end of a step, over ranks (and their stages) and plans. [s]
+
+    begin, end : of each rank's first and last action.
+    start_last, end_last : of the last gradient action on each of its stages.
+    """
+
+    begin: RankPlanFloats
+    end: RankPlanFloats
+    start_last: Floats
+    end_last: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedPlans:
+    """What plans that have one order take: seconds of the kinds of stages, sends, and repetitions that are left out."""
+
+    batch: Batch
+    forward: KindPlanFloats
+    backward: KindPlanFloats
+    weight: KindPlanFloats
+    times: Ints
+
+    def take(self, plans: Ints) -> PlayedPlans:
+        """Some of the plans."""
+        forward, backward, weight = (each[:, plans] for each in (self.forward, self.backward, self.weight))
+        return PlayedPlans(self.batch.take(plans), forward, backward, weight, self.times[plans])
+
+    def leaving_out(self, times: int) -> PlayedPlans:
+        """The plans with another number of repetitions left out."""
+        return replace(self, times=np.full(len(self.times), times))
+
+    def same(self) -> Floats:
+        """What plans that need be played once have in common."""
+        domain, batch = self.batch.costs.cluster.nvlink_domain_gpus, self.batch
+        width = np.minimum((batch.layouts.data.size * batch.layouts.tp)[batch.layout], domain)
+        return np.stack(
+            [*self.forward, *self.backward, *self.weight, *near_and_far(batch), width, batch.overlap_p2p, self.times]
+        )
+
+    def table(self) -> Floats:
+        """Seconds of every code of `OrderFacts.code`; updates take none.  [s]"""
+        none = np.zeros_like(self.forward)
+        return np.concatenate([self.forward, self.backward, self.backward - self.weight, self.weight, none])
+
+    def seconds(self, facts: OrderFacts) -> tuple[ActionPlanFloats, ActionPlanFloats]:
+        """How long every action occupies its rank, and when its result arrives.  [s]"""
+        order, kind = facts.order, facts.kind_of_stage
+        none = np.zeros_like(self.forward)
+        passes = (self.forward[kind], self.backward[kind], self.weight[kind], none[kind])
+        sends = sends_by_stage(self.batch, order.rank_of_stage, order.copies)
+        _, occupy, release = action_seconds(order, passes, sends, ~self.batch.overlap_p2p)
+        return occupy, release
+
+
+class SharedOrder:
+    """An order, or the beginning of one that repeats, that plans of a variant share.
+
+    floating : weight gradients stand elsewhere in every plan; forwards and input gradients do not.
+    """
+
+    def __init__(self, variant: Variant, order: Order, floating: bool) -> None:
+        self.variant, self.order = variant, order
+        self.facts = OrderFacts(order, kinds_of_stages(order), 3, floating)
+
+    @cached_property
+    def fixed(self) -> Fixed:
+        """What of a floating order stands still."""
+        return fixed_of(self.order)
+
+    @cached_property
+    def _ranks(self) -> tuple[list[RankKind], Ints]:
+        """Kinds of ranks, and of which kind each is."""
+        order, facts = self.order, self.facts
+        chunks = order.num_stages / order.copies / order.num_ranks
+        found = []
+        for rank in range(order.num_ranks):
+            held = np.flatnonzero(order.rank_of_stage == rank)
+            kinds = facts.kind_of_stage[held]
+            first = EMBEDDING_FIRST if kinds[0] == FIRST else LAYER_FIRST
+            found.append((len(held) / chunks, int((kinds == FIRST).sum()), int(order.is_head[held].sum()), first))
+        alike = list(dict.fromkeys(found))
+        kinds_of = [self.variant.rank_kind(*each, count=found.count(each)) for each in alike]
+        return kinds_of, np.array([alike.index(each) for each in found])
+
+    def nbytes(self, batch: Batch) -> PlanFloats:
+        """Peak memory of the fullest rank of plans.  [bytes]"""
+        kinds, kind_of_rank = self._ranks
+        of_stages = stage_bytes(batch, even_stages(batch))
+        held = params_of([kind.part for kind in kinds], batch.costs, batch.layouts)
+        fullest = np.zeros(batch.shape)
+        for ranks in self.facts.fullest(kind_of_rank):
+            peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
+            own = Params(held.total[ranks.kind], held.experts[ranks.kind]).take(batch.layout)
+            needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions).total
+            fullest = np.maximum(fullest, needed)
+        return fullest
+
+    def period_s(self, batch: Batch) -> PlanFloats:
+        """Time from batch to batch that an order without a flush cannot go below: what its busiest rank does.  [s]
+
+        No more of a reduction is hidden than in that time.
+        """
+        # These hold one chunk a rank.
+        each = batch.num_microbatches
+        seconds = price_stages(batch, even_stages(batch), each, self.variant.alone)
+        kinds, _ = self._ranks
+        once, updates, overlapped = once_a_step(batch, kinds, each), self.facts.updates, batch.overlap_grad_reduce
+        busy = each * (seconds.forward + seconds.backward)[:, 0]
+        stages = [FIRST if kind.part.embeddings else LAST if kind.part.heads else MIDDLE for kind in kinds]
+        update = once.update + once.gather + np.where(overlapped, 0.0, once.reduce)
+        period = (busy[stages] + updates * update).max(axis=0)
+        step, _ = without_flush(period, once.reduce, updates, once.hidden_share, overlapped)
+        return step + batch.costs.stack.step_setup_s
+
+    def step_times(self, batch: Batch, times: Ints, thorough: bool = False) -> tuple[PlanFloats, Bools]:
+        """Of plans [s]; and of which of them it is exact, and not a time that they cannot go below.
+
+        Parameters
+        ----------
+        times : array over plans
+            Repetitions that each plan's order leaves out.
+        thorough : bool
+            All leave out as much as the order does; play more of it until the steady state is found.
+        """
+        # A rank with one chunk visits it anew for every micro-batch.
+        visits = zero_visits(batch.num_chunks, batch.num_microbatches, self.facts.visits_leaving_out(times))
+        seconds = price_stages(batch, even_stages(batch), visits, self.variant.alone)
+        played = PlayedPlans(batch, seconds.forward[:, 0], seconds.backward[:, 0], seconds.weight_grad, times)
+        moments, exact = self._play(played, thorough)
+        once = once_a_step(batch, self._ranks[0], visits, self.order.copies)
+        return self._finish(batch, once, played, moments), exact
+
+    def _play(self, plans: PlayedPlans, thorough: bool) -> tuple[Moments, Bools]:
+        """Play the order for all plans, those that take the same times once."""
+        _, first, column = np.unique(plans.same(), axis=1, return_index=True, return_inverse=True)
+        size = max(1, MOST_PLAYED // max(1, len(self.order)))
+        parts = [plans.take(first[begin : begin + size]) for begin in range(0, len(first), size)]
+        found = [self._least(each) if self.facts.floating else self._played(each, thorough) for each in parts]
+        column = column.ravel()
+        joined = (np.concatenate([getattr(each, name) for each, _ in found], axis=-1) for name in Moments.__slots__)
+        return Moments(*(part[..., column] for part in joined)), np.concatenate([exact for _, exact in found])[column]
+
+    def _least(self, plans: PlayedPlans) -> tuple[Moments, Bools]:
+        """Of an order whose weight gradients float, the earliest that everything can be; playing more says no more."""
+        occupy, release = plans.seconds(self.facts)
+        start, done = play(self.fixed, self.order, occupy, release, plans.weight[self.facts.kind_of_stage])
+        later, _, _ = self._left_out(plans, start, occupy)
+        moments = self._moments(start, start, later)
+        return replace(moments, end=done + later), np.ones(len(plans.times), dtype=bool)
+
+    def _played(self, plans: PlayedPlans, thorough: bool) -> tuple[Moments, Bools]:
+        """The longest path; thorough, where what is played does not become too long, always exact."""
+        order, facts = self.order, self.facts
+        occupy, release = plans.seconds(facts)
+        start = earliest_starts(facts.in_levels, occupy, release)
+        later, length, rest = self._left_out(plans, start, occupy)
+        moments, exact = self._moments(start, start + occupy, later), rest == 0
+        if not thorough or order.fold is None:
+            return moments, exact
+        for number in np.unique(rest[~exact]).tolist():
+            here = np.flatnonzero((rest == number) & ~exact)
+            unsettled = length[here[0]] == 0
+            kept = 2 * order.fold.kept if unsettled else order.fold.kept + number * order.fold.period
+            if 2 * kept * facts.actions_a_microbatch > MOST_ACTIONS:
+                continue
+            longer = SharedOrder(self.variant, order.fold.rebuild(kept), facts.floating)
+            left = 0 if longer.order.fold is None else longer.order.fold.times
+            more, exact[here] = longer._played(plans.take(here).leaving_out(left), thorough)
+            for name in Moments.__slots__:
+                getattr(moments, name)[..., here] = getattr(more, name)
+        return moments, exact
+
+    def _left_out(
+        self, plans: PlayedPlans, start: ActionPlanFloats, occupy: ActionPlanFloats
+    ) -> tuple[PlanFloats, Ints, Ints]:
+        """By how much what is left out delays what comes after it [s]; the steady state's blocks; those left over."""
+        if self.order.fold is None:
+            none = np.zeros_like(plans.times)
+            return np.zeros(len(none)), none, none
+        length, seconds = steady_state(self.order, start)
+        rest = np.where(length > 0, plans.times % np.maximum(length, 1), plans.times)
+        # What the rank with the least to do in a block is busy for.
+        fold = self.order.fold
+        begins = np.concatenate([[0], np.cumsum(fold.lengths)[:-1]])
+        block = np.add.reduceat(occupy[fold.block(0)], begins, axis=0).min(axis=0)
+        later = (plans.times - rest) // np.maximum(length, 1) * seconds + rest * block
+        return np.asarray(later, dtype=np.float64), length, rest
+
+    def _moments(self, start: ActionPlanFloats, end: ActionPlanFloats, later: PlanFloats) -> Moments:
+        """What the step's end is made of, with what was left out put in before what comes after it."""
+        order = self.order
+
+        def at(values: ActionPlanFloats, places: Ints) -> Floats:
+            chosen: Floats = values[places]
+            if order.fold is not None:
+                after = places >= order.fold.cuts[order.rank[places]]
+                chosen = chosen + after[..., np.newaxis] * later
+            return chosen
+
+        last = np.maximum(self.facts.last_gradients, 0)
+        return Moments(at(start, order.first[:-1]), at(end, order.first[1:] - 1), at(start, last), at(end, last))
+
+    def _finish(self, batch: Batch, once: OnceAStep, plans: PlayedPlans, moments: Moments) -> PlanFloats:
+        """The step with all that follows the pipeline.  [s]"""
+        order, facts, of_rank = self.order, self.facts, self._ranks[1]
+        reduce, gather, update = (getattr(once, name)[of_rank] for name in ("reduce", "gather", "update"))
+        done = moments.end - moments.begin if self.variant.schedule.staggered else moments.end
+        if batch.overlap_grad_reduce.any() and reduce.any():
+            after = self._reduced(batch, once, moments) - moments.end
+            reduce = exposed_reduction(reduce, after, once.hidden_share, batch.overlap_grad_reduce)
+        if batch.overlap_param_gather.any() and gather.any():
+            window = facts.before_last_gather @ plans.table()
+            gather = exposed_gather(gather, window, once.hidden_share, batch.overlap_param_gather)
+        per_copy = order.num_stages // order.copies
+        apart = order.rank_of_stage[0] != order.rank_of_stage[per_copy - 1]
+        tied = tied_reduction(batch) * apart
+        return step_end(done + reduce, tied, update + gather) + batch.costs.stack.step_setup_s
+
+    def _reduced(self, batch: Batch, once: OnceAStep, moments: Moments) -> RankPlanFloats:
+        """When each rank's reductions that its backwards overlap are done.  [s]"""
+        order, facts, of_rank = self.order, self.facts, self._ranks[1]
+        reduce, tail, params = (getattr(once, name)[of_rank] for name in ("reduce", "tail", "params"))
+        of_stages = params_of(even_stages(batch), batch.costs, batch.layouts, batch.layout).total
+        share = of_stages[facts.kind_of_stage] / params[order.rank_of_stage]
+        last = facts.last_gradients
+        if facts.floating:  # nobody knows which of a rank's stages comes last
+            durations = reduce[:, np.newaxis] * share[order.stage[last]]
+            least = np.minimum(tail[:, np.newaxis], durations).min(axis=1)
+            return np.asarray(np.maximum((moments.start_last + durations).max(axis=1), moments.end + least))
+        times = (moments.start_last, moments.end_last)
+        return np.asarray(reduction_times(order, last, *times, reduce, share, tail)[1].max(axis=1))

@@ -1,0 +1,195 @@
+"""What actions move while they compute: collectives of tensor, context and data parallelism within layers.
+
+`sim.costs.block` says how much of them lengthens an action. Here is what lies behind it, for engines that let them meet
+other traffic: how long they take in full, how many bytes they move, and how much compute they may run beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sim.arrays import Floats
+from sim.costs.block import block_costs, chosen, total_time
+from sim.costs.collectives import Fabric
+from sim.costs.compute import ComputeModel
+from sim.network.placement import Group, layer_groups
+from sim.pricing.batch import batch_of
+from sim.pricing.cost_model import cost_model, cut_of
+from sim.pricing.replicas import Params, Replicas, params_of, put_together, replicas_of, sent_in_ring
+from sim.pricing.zero import gathered_widths, visit_seconds
+from sim.specs import Scenario
+from sim.work.layers import block_works
+from sim.work.operations import BlockWork, Cause, Collective, Phase
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.stages import Stage, blocks_of
+
+FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
+"""Rows of an Exchange; recomputation belongs to the input gradient, as does all that ZeRO moves in a backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Collectives of one kind of group in the actions of every stage. Arrays (3, stages).
+
+    group : tp, cp or dp (ZeRO's gathers and reductions).
+    beside : whether compute goes on meanwhile; else it waits.
+    seconds : with the machine to themselves. [s]
+    nbytes : that each member sends. [bytes]
+    budget : compute that may hide them. [s]
+    hidden_share : of their time within the budget, the share that is really hidden.
+    """
+
+    group: str
+    beside: bool
+    seconds: Floats
+    nbytes: Floats
+    budget: Floats
+    hidden_share: Floats
+
+
+@dataclass(slots=True)
+class _Row:
+    """The same of one block and row, added up."""
+
+    seconds: float = 0.0
+    nbytes: float = 0.0
+    budget: float = 0.0
+
+
+_Table = dict[tuple[str, bool], list[_Row]]
+
+
+def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float) -> tuple[Exchange, ...]:
+    """Everything that the stages' actions move within layers.
+
+    Parameters
+    ----------
+    stages : tuple of Stage
+        Of all copies of the model.
+    visits : float
+        As in `sim.pricing.scenario.stage_costs`.
+    """
+    plan = scenario.plan
+    costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
+    compute, fabric, replicas = costs.noting(), costs.fabric, replicas_of(batch.layouts)
+    groups = layer_groups(plan, scenario.cluster) | {"dp": replicas.data.take(0)}
+    tables = []
+    alone = int(plan.num_stages == 1)
+    blocks = [replace(part, shared_tables=part.heads * alone) for part in blocks_of(scenario.model)]
+    works = block_works(scenario.model, scenario.stack, cut, (plan.recompute,))
+    for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
+        table: _Table = {}
+        _within(table, work, compute, groups, fabric)
+        if plan.zero_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
+            priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], costs, batch.layouts)
+            budgets = float(priced.forward_s), float(priced.backward_s)
+            _zero(table, held.take(0), width, budgets, scenario, replicas, fabric, visits)
+        tables.append(table)
+    parts = [stage.part for stage in stages]
+    found = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        rows = [table.get(key) or _rows() for table in tables]
+        seconds, nbytes, budget = (
+            put_together(parts, np.array([[getattr(row, name) for row in block] for block in rows])).T
+            for name in ("seconds", "nbytes", "budget")
+        )
+        of_blocks = np.array([[_hidden_s(row, groups[key[0]], fabric) for row in block] for block in rows])
+        hidden = put_together(parts, of_blocks).T
+        found.append(Exchange(*key, seconds, nbytes, budget, hidden / np.maximum(seconds, 1e-30)))
+    return tuple(found)
+
+
+def _hidden_s(row: _Row, group: Group, fabric: Fabric) -> float:
+    """What compute hides of a row's collectives where all of them run beside it.  [s]"""
+    if row.seconds == 0:
+        return 0.0
+    # Of one replica whose experts have several only the experts' collectives are there, counted into its own.
+    moved = row.nbytes * group.size / np.maximum(group.size - 1, 1)
+    return float(row.seconds * fabric.hidden_share(group, moved, row.seconds))
+
+
+def _rows() -> list[_Row]:
+    return [_Row() for _ in range(3)]
+
+
+def _add(table: _Table, key: tuple[str, bool], row: int, seconds: float, nbytes: float, budget: float = 0.0) -> None:
+    if seconds > 0:
+        here = table.setdefault(key, _rows())[row]
+        here.seconds += seconds
+        here.nbytes += nbytes
+        here.budget += budget
+
+
+def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> None:
+    """Tensor- and context-parallel collectives of a block, as `sim.costs.block.block_costs` exposes them."""
+    phases = (
+        (FORWARD, work.forward),
+        (INPUT_GRAD, work.recompute),
+        (INPUT_GRAD, work.input_grad),
+        (WEIGHT_GRAD, work.weight_grad),
+    )
+    for row, phase in phases:
+        context = chosen(phase, "cp")
+        for group in ("tp", "ep"):
+            _add(table, (group, False), row, *_moved(chosen(phase, group, overlapped=False), groups[group], fabric))
+        beside = any(item.overlapped for item in context)
+        budget = 0.0
+        if beside:
+            budget = float(compute.phase_time(phase).get(Cause.ATTENTION, 0.0)) * (1.0 - 1.0 / groups["cp"].size)
+        _add(table, ("cp", beside), row, *_moved(context, groups["cp"], fabric), budget)
+    hidden = chosen(work.input_grad, "tp", overlapped=True)
+    if hidden:
+        beside_it = _compute_s(work.weight_grad, compute) + _compute_s(work.input_grad, compute, Cause.MATMUL)
+        _add(table, ("tp", True), INPUT_GRAD, *_moved(hidden, groups["tp"], fabric), beside_it)
+    # Tokens on their way beside computation share a pass's, forward, recomputed, or both gradients'.
+    passes = (
+        (FORWARD, (work.forward,)),
+        (INPUT_GRAD, (work.recompute,)),
+        (INPUT_GRAD, (work.input_grad, work.weight_grad)),
+    )
+    for row, together in passes:
+        tokens = [item for phase in together for item in chosen(phase, "ep", overlapped=True)]
+        budget = sum(_compute_s(phase, compute) for phase in together)
+        _add(table, ("ep", True), row, *_moved(tokens, groups["ep"], fabric), budget)
+
+
+def _compute_s(phase: Phase, compute: ComputeModel, only: Cause | None = None) -> float:
+    return float(sum(s for cause, s in compute.phase_time(phase).items() if only in (None, cause)))
+
+
+def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[float, float]:
+    """(seconds, bytes that each member sends) of collectives one after the other."""
+    nbytes = 0.0
+    for item in items:
+        passes = 2.0 if item.kind == "all_reduce" else 1.0
+        nbytes += float(passes * item.nbytes * (group.size - 1) / group.size)
+    return float(total_time(items, group, fabric)), nbytes
+
+
+def _zero(
+    table: _Table,
+    held: Params,
+    width: int,
+    budgets: tuple[float, float],
+    scenario: Scenario,
+    replicas: Replicas,
+    fabric: Fabric,
+    visits: float,
+) -> None:
+    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.zero_traffic` prices them."""
+    plan, stack = scenario.plan, scenario.stack
+    share, (gather, reduce) = visits / scenario.num_microbatches, visit_seconds(stack, held, width, replicas, fabric)
+    sent, grad_width = sent_in_ring(held, replicas).item(), GRADIENT_WIDTH[stack.gradient_precision]
+    if plan.zero_stage == 3:
+        seconds = gather.item() * share
+        for row, budget in zip((FORWARD, INPUT_GRAD), budgets, strict=True):
+            _add(table, ("dp", stack.overlap_param_gather), row, seconds, sent * width * share, budget)
+    if plan.zero_stage == 3 or visits > 1:
+        seconds = reduce.item() * share
+        # Where the gather runs beside the same backward its budget is the gather's, and is there already.
+        beside_gather = plan.zero_stage == 3 and stack.overlap_param_gather == stack.overlap_grad_reduce
+        budget = 0.0 if beside_gather else budgets[1]
+        _add(table, ("dp", stack.overlap_grad_reduce), INPUT_GRAD, seconds, sent * grad_width * share, budget)

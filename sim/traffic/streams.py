@@ -1,0 +1,180 @@
+"""What a step's messages put on which link: the groups of flows that a step is made of.
+
+The cost model knows how long each takes with the machine to itself, this file what it occupies meanwhile. A *stream*
+takes of each link it uses the share that the formula's rate is of the best rate any message reaches there; two that
+would take more than all of it share it, by the bytes they move.
+
+That is what keeps a loss from being counted twice. A profile's efficiency of sends and of groups that share the network
+was fitted where flows of one kind met each other; it bounds the rate of a stream. Flows that meet here bound it too.
+The lower bound counts: never the product of both.
+
+GPUs that do the same at the same time are one stream: the tensor- and data-parallel twins of a pipeline rank send
+together and wait for each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import SpecError
+from sim.network.flows import FloatArray, IntArray
+from sim.network.ranks import gpu_of_rank
+from sim.network.topology import Topology
+from sim.pricing.batch import batch_of
+from sim.pricing.replicas import params_of, replicas_of, sent_in_ring
+from sim.pricing.scenario import StageCosts
+from sim.pricing.zero import zero_visits
+from sim.specs import Scenario
+from sim.traffic.exchanges import Exchange, stage_exchanges
+from sim.traffic.wires import Stream, Wires
+from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.stages import ModelPart
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Collectives in the actions of all ranks: what they are, and the stream of every pipeline rank, or −1."""
+
+    exchange: Exchange
+    stream: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """All streams of a step over one machine.
+
+    forward, backward : of every stage, the stream of its send to the next and to the previous stage, or −1.
+    reduce, gather : of every rank, the stream of its gradients, and of the weights it gathers after the update, or −1.
+    inside : collectives within actions.
+    health : of every link.
+    """
+
+    topology: Topology
+    health: FloatArray
+    streams: tuple[Stream, ...]
+    forward: IntArray
+    backward: IntArray
+    reduce: IntArray
+    gather: IntArray
+    inside: tuple[Inside, ...] = ()
+
+
+def build_traffic(
+    scenario: Scenario,
+    costs: StageCosts,
+    rank_of_stage: IntArray,
+    copies: int,
+    topology: Topology,
+    health: FloatArray,
+    *,
+    visits: float | None = None,
+    placement: str = "tp-cp-dp-pp",
+    fragmentation: float = 0.0,
+    seed: int = 0,
+) -> Traffic:
+    """The streams of a scenario.
+
+    Parameters
+    ----------
+    costs, rank_of_stage, copies, visits
+        Of the scenario and its order.
+    health : array
+        What is left of every link, as of `sim.network.faults.link_health`.
+    placement, fragmentation, seed
+        As of `sim.network.ranks.gpu_of_rank`; the seed is also that of the hash of ecmp routing.
+
+    Raises
+    ------
+    SpecError
+        GPUs that cannot reach each other, or a placement whose prices are not known.
+    """
+    plan, cluster = scenario.plan, scenario.cluster
+    if placement != "tp-cp-dp-pp" and plan.tp % cluster.nvlink_domain_gpus:
+        raise SpecError(
+            f"placement {placement!r} with tp {plan.tp} in NVLink domains of {cluster.nvlink_domain_gpus}: prices are "
+            "known where tensor parallelism fills a domain; set plan.tp to it, or keep tp-cp-dp-pp"
+        )
+    gpus = gpu_of_rank(plan, cluster, placement, fragmentation, seed)
+    wires = Wires(scenario, topology, health, seed)
+    streams: list[Stream] = []
+    known: dict[tuple[int, int, str], int] = {}
+    per_copy = len(rank_of_stage) // copies
+    forward, backward = np.full(len(rank_of_stage), -1), np.full(len(rank_of_stage), -1)
+    for stage, (here, there) in enumerate(zip(rank_of_stage[:-1].tolist(), rank_of_stage[1:].tolist(), strict=True)):
+        if here == there or (stage + 1) % per_copy == 0:
+            continue
+        for name, ends, table, place, seconds in (
+            ("forward", (here, there), forward, stage, costs.send_forward[stage]),
+            ("backward", (there, here), backward, stage + 1, costs.send_backward[stage + 1]),
+        ):
+            key = (*ends, name)
+            if key not in known:
+                known[key] = len(streams)
+                streams.append(wires.hop(name, gpus[ends[0]], gpus[ends[1]], float(seconds), *ends))
+            table[place] = known[key]
+    reduce, gather = _between_replicas(scenario, costs, rank_of_stage, gpus, wires, streams)
+    lanes: dict[str, IntArray] = {}
+    inside = tuple(
+        _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
+        for exchange in stage_exchanges(
+            scenario, costs.stages, float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits))
+        )
+    )
+    return Traffic(topology, health, tuple(streams), forward, backward, reduce, gather, inside)
+
+
+def _between_replicas(
+    scenario: Scenario,
+    costs: StageCosts,
+    rank_of_stage: IntArray,
+    gpus: IntArray,
+    wires: Wires,
+    streams: list[Stream],
+) -> tuple[IntArray, IntArray]:
+    """Streams of the gradient reduction and of the weight gather of every rank."""
+    plan, batch = scenario.plan, batch_of(scenario)
+    widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
+    reduce, gather = np.full(plan.pp, -1), np.full(plan.pp, -1)
+    for table, name, seconds, width, passes in (
+        (reduce, "gradients", costs.reduce, widths[0], 2 if plan.zero_stage == 0 else 1),
+        (gather, "weights", costs.gather, widths[1], 1),
+    ):
+        for rank in np.flatnonzero(seconds > 0).tolist():
+            held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
+            holds = params_of([sum((stage.part for stage in held), ModelPart())], batch.costs, batch.layouts)
+            nbytes = passes * width * sent_in_ring(holds, replicas_of(batch.layouts)).item()
+            table[rank] = len(streams)
+            # Experts' gradients, over every ep-th of the same GPUs, are counted into the others' rings.
+            group = "dp" if plan.num_replicas > 1 else "experts"
+            streams.append(wires.rings(name, group, gpus[rank], nbytes, float(seconds[rank])))
+    return reduce, gather
+
+
+def _inside(
+    exchange: Exchange,
+    rank_of_stage: IntArray,
+    gpus: IntArray,
+    wires: Wires,
+    streams: list[Stream],
+    lanes: dict[str, IntArray],
+) -> Inside:
+    """A stream for every rank whose actions hold this exchange; that of its longest stands for them all.
+
+    A group's collectives run one after the other, those that compute waits for and those beside it: `lanes` has the
+    streams that each kind of group has already.
+    """
+    stream = lanes.setdefault(exchange.group, np.full(len(gpus), -1))
+    longest = exchange.seconds.max(axis=0)
+    for rank in np.flatnonzero(stream < 0).tolist():
+        stages = np.flatnonzero(rank_of_stage == rank)
+        stage = stages[np.argmax(longest[stages])]
+        row = int(np.argmax(exchange.seconds[:, stage]))
+        if longest[stage] > 0:
+            sizes = float(exchange.nbytes[row, stage]), float(exchange.seconds[row, stage])
+            name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[exchange.group]
+            stream[rank] = len(streams)
+            send = wires.all_to_all if exchange.group == "ep" else wires.rings
+            streams.append(send(name, exchange.group, gpus[rank], *sizes))
+    return Inside(exchange, stream)

@@ -1,0 +1,169 @@
+"""The links that a group of flows uses, and how much of each it takes: streams between the GPUs of one machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.costs.collectives import Fabric, send
+from sim.network.faults import route_around
+from sim.network.flows import FloatArray, IntArray
+from sim.network.patterns import members_by_domain, ring
+from sim.network.placement import hop_crosses_domains
+from sim.network.topology import Topology
+from sim.pricing.cells import sent_bytes
+from sim.pricing.cost_model import cost_model, cut_of
+from sim.specs import Profile, Scenario
+from sim.specs.profile import LinkParams
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A group of flows that run in step.
+
+    before_s, transfer_s, after_s : with the machine to itself: latency, time on the links, work behind them. [s]
+    link, occupies : the links it uses, and the share of a sound link that it takes at full speed; more than 1 where
+        its own flows meet.
+    link_bytes : what one message puts on each. [bytes]
+    entitled : its weight on a shared link: seconds at full speed for a byte of one member.
+    kind : forward, backward, gradients, weights, tensor, context, tokens or sharded.
+    nbytes : that one member sends in a message. [bytes]
+    pace : share of full speed that its slowest card leaves it: a fitted efficiency is a share of what a card is worth,
+        and of a slow card it is the same share.
+    """
+
+    before_s: float
+    transfer_s: float
+    after_s: float
+    link: IntArray
+    occupies: FloatArray
+    link_bytes: FloatArray
+    entitled: float
+    kind: str = ""
+    nbytes: float = 1.0
+    pace: float = 1.0
+
+    @property
+    def alone_s(self) -> float:
+        """With the machine to itself. [s]"""
+        return self.before_s + self.transfer_s + self.after_s
+
+
+class Wires:
+    """Streams between GPUs of one machine."""
+
+    def __init__(self, scenario: Scenario, topology: Topology, health: FloatArray, seed: int) -> None:
+        assert scenario.cluster.network is not None
+        self._scenario, self._topology, self._health, self._seed = scenario, topology, health, seed
+        self._costs, self._fabric = cost_model(scenario), cost_model(scenario).fabric
+        self._network = scenario.cluster.network
+        self._reached = reached_capacity(topology, scenario.profile, self._fabric)
+        ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
+        self._is_end = ends[topology.class_of_link]
+
+    def hop(
+        self, kind: str, sources: IntArray, targets: IntArray, seconds: float, sender: int, receiver: int
+    ) -> Stream:
+        """Everything that one pipeline rank sends to another at once; GPUs as (dp, cp, tp)."""
+        scenario, fabric = self._scenario, self._fabric
+        far = hop_crosses_domains(sender, receiver, scenario.plan, scenario.cluster)
+        nbytes = float(sent_bytes(self._costs, cut_of(scenario)))
+        before = float(send(0.0, far, fabric))
+        transfer = float(send(nbytes, far, fabric)) - before
+        parts = (before, transfer, seconds - before - transfer)
+        return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
+
+    def rings(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
+        """Rings of one pipeline rank's groups, all at once: each member sends `nbytes` in all.
+
+        Parameters
+        ----------
+        group : str
+            tp, cp, ep, dp (data- and context-parallel ranks together), or experts (those that hold the same ones).
+        gpus : array (dp, cp, tp)
+        """
+        members = self._members(group, gpus)
+        n = members.shape[1]
+        phases = [ring(self._domains(each), nbytes * n / (n - 1), 1)[0] for each in members]
+        sources, targets, sizes = (
+            np.concatenate([getattr(phase, name) for phase in phases]) for name in ("source", "target", "nbytes")
+        )
+        return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, nbytes)
+
+    def all_to_all(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
+        """All-to-alls of one pipeline rank's groups, all at once: each member sends `nbytes` in all, as of `rings`."""
+        members = self._members(group, gpus)
+        n = members.shape[1]
+        sender, receiver = np.nonzero(~np.eye(n, dtype=bool))
+        sources, targets = members[:, sender].ravel(), members[:, receiver].ravel()
+        return self._stream(
+            kind, (0.0, seconds, 0.0), sources, targets, np.full(sources.size, nbytes / (n - 1)), nbytes
+        )
+
+    def _members(self, group: str, gpus: IntArray) -> IntArray:
+        """GPUs of every group of a kind."""
+        dp, cp, tp = gpus.shape
+        if group == "cp":
+            return gpus.transpose(0, 2, 1).reshape(dp * tp, cp)
+        experts = gpus.reshape(-1, self._scenario.plan.ep)
+        return {
+            "tp": gpus.reshape(dp * cp, tp),
+            "dp": gpus.reshape(dp * cp, tp).T,
+            "ep": experts,
+            "experts": experts.T,
+        }[group]
+
+    def _domains(self, members: IntArray) -> IntArray:
+        """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""
+        domain = self._topology.domain_gpus
+        counts = np.unique(members // domain, return_counts=True)[1]
+        return members_by_domain(members, domain) if (counts == counts[0]).all() else members[:, np.newaxis]
+
+    def _stream(
+        self,
+        kind: str,
+        seconds: tuple[float, float, float],
+        sources: IntArray,
+        targets: IntArray,
+        sizes: FloatArray,
+        nbytes: float,
+    ) -> Stream:
+        paths, share, pair = route_around(
+            self._topology,
+            sources,
+            targets,
+            self._health,
+            self._network.routing,
+            subflows=self._network.subflows,
+            seed=self._seed,
+        )
+        row, column = np.nonzero(paths >= 0)
+        link, place = np.unique(paths[row, column], return_inverse=True)
+        crossing = np.bincount(place, (share * sizes[pair])[row], minlength=len(link))
+        occupies = crossing / seconds[1] / self._reached[link]
+        limited = occupies > 0  # links without a limit hold nobody back
+        pace = float(self._health[link[self._is_end[link]]].min(initial=1.0))
+        carried = link[limited], occupies[limited], crossing[limited]
+        return Stream(*seconds, *carried, seconds[1] / nbytes, kind, nbytes, pace)
+
+
+def reached_capacity(topology: Topology, profile: Profile, fabric: Fabric) -> FloatArray:
+    """The most that messages of any kind reach of every link.  [bytes/s]"""
+    network = best_of_network(profile, fabric)
+    shares = np.array([_best(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
+    reached: FloatArray = topology.capacity * shares[topology.class_of_link]
+    return reached
+
+
+def best_of_network(profile: Profile, fabric: Fabric) -> float:
+    """Share of the network's bandwidth that messages reach at best.
+
+    The profile's where the cluster's own efficiency, measured on a fabric in use, is less: what that lacks are flows
+    that meet.
+    """
+    return max(_best(profile.network), _best(fabric.network))
+
+
+def _best(link: LinkParams) -> float:
+    return max(link.efficiency, link.p2p_efficiency, *(each.efficiency for each in link.operations.values()))

@@ -1,0 +1,135 @@
+"""Stages and ranks: bytes of pipeline sends and data parallelism over ideal links, and which stage pays for what."""
+
+import numpy as np
+import pytest
+
+from sim.costs.collectives import Fabric, all_gather, send
+from sim.network.placement import Group
+from sim.pricing.scenario import stage_costs
+from sim.specs import load_scenario
+from sim.work.operations import Cause
+from sim.work.params import total_params
+
+IDEAL = {
+    "efficiency": 1.0, "p2p_efficiency": 1.0, "base_latency_s": 0.0, "hop_latency_s": 0.0, "half_volume_bytes": 0.0,
+    "shared_efficiency": None,
+}  # fmt: skip
+
+
+def over_ideal_network(scenario, **stack):
+    """The scenario on links without latency or loss; NVLink takes no time at all."""
+    profile, cluster = scenario.profile, scenario.cluster
+    profile = profile.replace(nvlink=profile.nvlink.replace(**IDEAL), network=profile.network.replace(**IDEAL))
+    cluster = cluster.replace(node=cluster.node.replace(nvlink_bandwidth_bytes_per_s=1e30))
+    return scenario.replace(profile=profile, cluster=cluster, stack=scenario.stack.replace(**stack))
+
+
+def test_a_network_measured_on_the_cluster_goes_before_the_profile(scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    slow = scenario.cluster.replace(network_efficiency=0.14)
+    fabric = Fabric.of(slow, scenario.profile)
+    assert {fabric.network.efficiency, fabric.network.shared_efficiency, fabric.network.p2p_efficiency} == {0.14}
+    assert stage_costs(scenario.replace(cluster=slow)).reduce.sum() > 2 * stage_costs(scenario).reduce.sum()
+
+
+def test_layers_gathered_in_8_bits_move_half_the_bytes(scenarios):
+    changes = ["plan.tp=1", "plan.pp=1", "plan.dp=512", "plan.zero_stage=3", "plan.schedule=1f1b"]
+    scenario = load_scenario(
+        scenarios / "gpt3-175b-1024-a100.yaml", [*changes, "cluster=superpod-h100", "profile=h100"]
+    )
+    scenario = scenario.replace(training=scenario.training.replace(precision="fp8"))
+    exposed = []
+    for fp8 in (False, True):
+        eager = over_ideal_network(scenario, fp8_gathers=fp8, overlap_param_gather=False)
+        exposed.append(float(stage_costs(eager).forward[Cause.DATA_PARALLEL][0]))
+    # The embedding and the head, 0.4 % of the weights each, stay in 16 bits.
+    assert exposed[1] / exposed[0] == pytest.approx(0.5, abs=0.01)
+
+
+# Narayanan et al. 2021, arXiv:2104.04473, section 4.1: b s h elements a boundary, divided by t with scatter/gather.
+@pytest.mark.parametrize(
+    ("scatter", "sequence_parallel", "megabytes"),
+    [(False, "false", 50.3), (True, "false", 6.29), (False, "true", 6.29), (True, "true", 6.29)],
+)
+def test_bytes_a_pipeline_boundary_carries(scatter, sequence_parallel, megabytes, scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", [f"plan.sequence_parallel={sequence_parallel}"])
+    costs = stage_costs(over_ideal_network(scenario, p2p_scatter_gather=scatter))
+    carried = costs.send_forward[:-1] * scenario.cluster.inter_node_bandwidth_bytes_per_s
+    assert carried / 1e6 == pytest.approx(np.full(15, megabytes), rel=1e-3)
+    assert costs.send_backward[1:] == pytest.approx(costs.send_forward[:-1])
+    assert costs.send_forward[-1] == costs.send_backward[0] == 0.0
+
+
+def test_the_receivers_gather_over_nvlink_what_was_scattered(scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    fabric = Fabric.of(scenario.cluster, scenario.profile)
+    whole = 2 * 2048 * 12288
+    expected = send(whole / 8, True, fabric) + all_gather(whole, Group(8, 8), fabric)
+    assert stage_costs(scenario).send_forward[0] == pytest.approx(float(expected))
+
+
+# How often data parallelism moves all 16-bit weights or gradients over the network in a step, times (d − 1)/d: ZeRO up
+# to stage 2 as often as plain data parallelism, stage 3 half as much again (Rajbhandari et al. 2020, arXiv:1910.02054,
+# section 7); with m micro-batches stage 2 reduces and stage 3 does everything m times.
+@pytest.mark.parametrize("vocabulary", [1024, 51200])
+@pytest.mark.parametrize(
+    ("zero_stage", "microbatches", "passes"),
+    [(0, 1, 2), (1, 1, 2), (2, 1, 2), (3, 1, 3), (0, 4, 2), (1, 4, 2), (2, 4, 4 + 1), (3, 4, 4 * 3)],
+)
+def test_data_parallel_volume(zero_stage, microbatches, passes, vocabulary, scenarios):
+    changes = [
+        "plan.dp=16", "plan.microbatch_size=1", f"training.global_batch_size={16 * microbatches}", "plan.recompute=none",
+        "stack.overlap_grad_reduce=false", f"plan.zero_stage={zero_stage}", f"model.vocab_size={vocabulary}",
+        "cluster.nvlink_domain_gpus=1", "cluster.node.gpus_per_node=1", "cluster.num_nodes=16",
+        "cluster.inter_node_bandwidth=25 GB/s",
+    ]  # fmt: skip
+    scenario = over_ideal_network(load_scenario(scenarios / "megatron-2021" / "1.7b.yaml", changes))
+    costs = stage_costs(scenario)
+    every_microbatch = sum(
+        table[Cause.DATA_PARALLEL].sum() for table in (costs.forward, costs.backward) if Cause.DATA_PARALLEL in table
+    )
+    seconds = microbatches * every_microbatch + (costs.reduce + costs.gather).sum()
+    whole = 2 * total_params(scenario.model) * 15 / 16
+    assert seconds * 25e9 / whole == pytest.approx(passes, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def pipeline(scenarios):
+    """Costs of GPT-3 on 16 pipeline ranks with full recomputation."""
+    return stage_costs(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml"))
+
+
+def test_every_stage_recomputes_the_last_one_too(pipeline):
+    recompute = pipeline.backward[Cause.RECOMPUTE]
+    assert recompute == pytest.approx(np.full(16, recompute[0]))
+    assert recompute[0] > 0.9 * pipeline.forward[Cause.MATMUL][0]
+
+
+def test_only_the_last_stage_computes_logits(pipeline):
+    for table in (pipeline.forward, pipeline.backward):
+        assert not table[Cause.LOGITS][:-1].any()
+        assert table[Cause.LOGITS][-1] > 0
+
+
+def test_the_tied_embedding_is_reduced_between_first_and_last_stage_only_if_there_are_two(scenarios):
+    path = scenarios / "gpt3-175b-1024-a100.yaml"
+    assert stage_costs(load_scenario(path)).tied_embedding > 0
+    assert stage_costs(load_scenario(path, ["model.tied_embeddings=false"])).tied_embedding == 0
+    assert stage_costs(load_scenario(path, ["plan.pp=1"])).tied_embedding == 0
+
+
+def test_weight_gradient_is_part_of_the_backward(pipeline):
+    assert (pipeline.weight_grad > 0).all()
+    assert (pipeline.weight_grad < pipeline.backward_s - pipeline.backward[Cause.RECOMPUTE]).all()
+
+
+def test_nothing_runs_above_peak(pipeline):
+    both = {part: pipeline.forward[part] + pipeline.backward[part] for part in pipeline.at_peak}
+    for part, seconds in pipeline.at_peak.items():
+        assert (seconds <= both[part] * (1 + 1e-12)).all(), part
+
+
+def test_a_sharded_optimizer_updates_a_share(scenarios):
+    path = scenarios / "gpt3-175b-1024-a100.yaml"
+    whole, share = (stage_costs(load_scenario(path, [f"plan.zero_stage={level}"])).optimizer for level in (0, 1))
+    assert share == pytest.approx(whole / 8, rel=0.01)  # launches are not shared

@@ -1,0 +1,72 @@
+"""Bytes of a step against the formulas of the papers."""
+
+import pytest
+
+from sim import load_scenario
+from sim.estimate import priced_order
+from sim.traffic.step_bytes import ring_bytes, step_traffic
+from sim.work.params import total_params
+
+BASE = "gpt3-175b-1024-a100.yaml"
+
+
+def traffic_of(scenario):
+    order, _ = priced_order(scenario)
+    sends = float(order.weight[order.abroad(order.needs) >= 0].sum())
+    return step_traffic(scenario, sends, copies=order.copies), sends
+
+
+@pytest.fixture
+def question(scenarios):
+    return lambda *settings: load_scenario(scenarios / BASE, settings)
+
+
+def test_tensor_bytes_of_megatron(question):
+    scenario = question("stack.p2p_scatter_gather=false")
+    model, plan, s = scenario.model, scenario.plan, scenario.training.sequence_length
+    # Narayanan et al. 2021, section 3.2: 8 b s h (t - 1)/t numbers a layer and micro-batch; 12 with full recomputation.
+    layer = 12 * plan.microbatch_size * s * model.hidden_size * (plan.tp - 1) / plan.tp * 2
+    layers = layer * model.num_layers / plan.pp * scenario.num_microbatches
+    assert traffic_of(scenario)[0].tensor == pytest.approx(layers, rel=0.02)  # embedding and head come on top
+    assert traffic_of(scenario)[0].tensor > layers
+
+
+def test_pipeline_bytes_of_megatron(question):
+    scenario = question("stack.p2p_scatter_gather=false")
+    traffic, sends = traffic_of(scenario)
+    plan = scenario.plan
+    assert sends == 2 * (plan.pp - 1) * scenario.num_microbatches
+    boundary = 2 * plan.microbatch_size * scenario.training.sequence_length * scenario.model.hidden_size
+    assert traffic.pipeline == pytest.approx(sends * boundary / plan.pp)
+    # Scatter/gather sends 1/t of it, and gathers over NVLink.
+    cut, _ = traffic_of(question())
+    assert cut.pipeline == pytest.approx(traffic.pipeline / plan.tp)
+    assert cut.tensor - traffic.tensor == pytest.approx(sends * boundary * (plan.tp - 1) / plan.tp / plan.pp)
+
+
+def test_interleaving_sends_as_often_as_it_has_chunks(question):
+    scenario = question("plan.schedule=interleaved", "plan.num_chunks=3")
+    plan = scenario.plan
+    assert traffic_of(scenario)[1] == 2 * (3 * plan.pp - 1) * scenario.num_microbatches
+
+
+@pytest.mark.parametrize(("stage", "per_param"), [(0, 2 * 2), (1, 2 + 2), (2, 2 * 192 + 2), (3, 2 * 192 + 4 * 192)])
+def test_data_parallel_bytes(question, stage, per_param):
+    scenario = question(f"plan.zero_stage={stage}", "stack.gradient_precision=fp16")
+    traffic, _ = traffic_of(scenario)
+    plan = scenario.plan
+    mine = total_params(scenario.model) / (plan.tp * plan.pp)
+    # ZeRO: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; stages 2 and 3 once a micro-batch.
+    assert traffic.data == pytest.approx(per_param * mine * (plan.dp - 1) / plan.dp, rel=0.03)
+
+
+def test_one_replica_and_one_rank_send_nothing(question):
+    alone = question("plan.pp=1", "plan.dp=1", "plan.tp=1", "training.global_batch_size=1")
+    traffic, _ = traffic_of(alone)
+    assert (traffic.pipeline, traffic.tensor, traffic.data) == (0.0, 0.0, 0.0)
+
+
+def test_rings():
+    assert ring_bytes("all_reduce", 8.0, 4) == 12.0
+    assert ring_bytes("all_gather", 8.0, 4) == ring_bytes("reduce_scatter", 8.0, 4) == 6.0
+    assert ring_bytes("all_reduce", 8.0, 1) == 0.0
