@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibration.readers.architectures import head_dim_of, with_experts
-from calibration.readers.cells import Row, Unmodelled, is_moe, whole
+from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
 from calibration.readers.machines import cluster_of
-from calibration.readers.open_choices import MICROBATCHES, open_choices
+from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
 from calibration.readers.scripts import said_by_scripts
-from calibration.readers.sparing import Sparing, offloaded_layers, sparing_changes
 from calibration.readers.stacks import stack_of
+from calibration.readers.unstated_fields import MICROBATCHES, plans_with_unstated_fields
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario
 
 
 def scenarios_of(
     row: Row, profile: Mapping[str, Any] | None
-) -> tuple[tuple[Scenario, ...], tuple[Sparing, ...], tuple[str, ...]]:
+) -> tuple[tuple[Scenario, ...], tuple[MemorySaving, ...], tuple[str, ...]]:
     """The row's scenario, or one for each way to fill in what its authors tuned and it does not say.
 
     Returns
@@ -53,7 +53,7 @@ def scenarios_of(
     scenarios, first = [], None
     for batch, said in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
-        for choice in open_choices(said, plan, model, training, inferred):
+        for choice in plans_with_unstated_fields(said, plan, model, training, inferred):
             try:
                 scenarios.append(_dealt({**rest, "training": training, "plan": choice}, inferred))
             except FlopcastError as error:
@@ -63,8 +63,8 @@ def scenarios_of(
             f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} "
             f"over dp = {plan['dp']} and pp = {plan['pp']}"
         )
-    sparing = tuple(sparing_changes(row, plan, model["num_layers"]))
-    return tuple(scenarios), sparing, tuple(dict.fromkeys(inferred))
+    savings = tuple(memory_savings(row, plan, model["num_layers"]))
+    return tuple(scenarios), savings, tuple(dict.fromkeys(inferred))
 
 
 def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:

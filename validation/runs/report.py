@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from calibration.readers.training_runs import NO_CONVENTION
-from validation.runs.score import Group, Scored
+from validation.runs.score import Group
+from validation.runs.scored import Scored
 
 
 def to_json(scored: Sequence[Scored], groups: Sequence[Group]) -> dict[str, Any]:
