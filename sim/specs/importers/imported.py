@@ -1,4 +1,4 @@
-"""One front door: which kind a file is, its reader, and the scenario that comes of it."""
+"""Foreign files as scenarios: which kind a file is, its reader, and the scenario that comes of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
-from sim.specs.importers.fill import (
+from sim.specs.importers.defaults import (
     Given,
-    batch_of,
+    assume_batch,
+    assume_sequence,
     cluster_of,
     cluster_section,
-    experts_plan,
+    deal_experts,
     fewest_gpus,
-    sequence_of,
 )
 from sim.specs.importers.huggingface import is_huggingface, read_model
-from sim.specs.importers.ledger import Ledger, entry_lines, short
+from sim.specs.importers.ledger import Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
@@ -110,7 +110,7 @@ def import_text(
     overrides: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Imported:
-    """The same from text.
+    """Read a foreign configuration that is text already; as `import_file` otherwise.
 
     Parameters
     ----------
@@ -132,7 +132,9 @@ def import_text(
     model = None if given.model is None else _given_model(given.model, ledger)
     sections = _READERS[found](data, text, ledger, given, model, folder)
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
-    sections = {"name": name, "description": f"Imported from {short(where)}", **sections}
+    # YAML writes plain mappings only.
+    plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
+    sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
     for override in overrides:
         _set(sections, override, ledger)
     imported = Imported(found, where, sections, ledger)
@@ -168,28 +170,17 @@ def _kind_of(data: Any, text: str, where: str) -> str:
 def _huggingface(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
     section = read_model(data, ledger)
     name, cluster = cluster_of(given, ledger)
-    if given.gpus is None:
-        gpus = fewest_gpus(section, cluster)
-        ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N")
-    else:
-        gpus = ledger.took("GPUs", given.gpus, "--gpus")
-    plan = {"dp": gpus, **experts_plan(section, cluster, gpus, ledger), "zero_stage": 3, "recompute": "full"}
-    ledger.assume("plan.zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
-    ledger.assume("plan.recompute", "full", "the same")
-    sequence = sequence_of(section, ledger)
-    training = {
-        "global_batch_size": batch_of(gpus, sequence, ledger),
-        "sequence_length": sequence,
-        "precision": ledger.assume("training.precision", "bf16", "usual"),
-    }
+    gpus = ledger.took("GPUs", given.gpus, "--gpus") if given.gpus else fewest_gpus(section, cluster, ledger)
+    plan, training = Section("plan", ledger, dp=gpus), Section("training", ledger, global_batch_size=None)
+    deal_experts(plan, section, cluster, gpus)
+    plan.assume("zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
+    plan.assume("recompute", "full", "the same")
+    assume_sequence(training, section)
+    assume_batch(training, gpus)
+    training.assume("precision", "bf16", "usual")
     stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
-    return {
-        "model": section,
-        "cluster": cluster_section(name, cluster, gpus, given, ledger),
-        "plan": plan,
-        "training": training,
-        "stack": stack,
-    }
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": section, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
 def _megatron(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
@@ -202,9 +193,9 @@ def _torchtitan(data: Any, text: str, ledger: Ledger, given: Given, model: Any, 
 
 
 def _deepspeed(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    beside = None if folder is None else folder / "config.json"
-    if model is None and beside is not None and beside.is_file():
-        model = _given_model(str(beside), ledger)
+    neighbour = None if folder is None else folder / "config.json"
+    if model is None and neighbour is not None and neighbour.is_file():
+        model = _given_model(str(neighbour), ledger)
     if model is None:
         raise SpecError(
             f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
@@ -245,6 +236,7 @@ def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:
 
 
 def _name(where: str) -> str:
+    """The scenario's name: the file's, or its folder's where files of the kind all have one name."""
     path = Path(where)
     generic = path.stem in ("config", "ds_config", "train", "run")
     return short(path.parent.name if generic and path.parent.name else path.stem) or "imported"
