@@ -8,7 +8,7 @@ import pytest
 from sim.errors import SpecError
 from sim.specs import ModelSpec, ParallelPlan, preset_names
 from sim.specs.importers import Given, import_text
-from sim.specs.importers.huggingface import READERS
+from sim.specs.importers.architectures import READERS
 from sim.specs.importers.imported import KINDS
 from sim.specs.importers.keys import table
 from sim.specs.yaml12 import load_yaml

@@ -8,6 +8,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
 from sim.specs.importers.defaults import (
+    Foreign,
     Given,
     assume_batch,
     assume_sequence,
@@ -16,6 +17,7 @@ from sim.specs.importers.defaults import (
     deal_experts,
     fewest_gpus,
 )
+from sim.specs.importers.huggingface import given_model
 from sim.specs.importers.keys import Keys
 from sim.specs.importers.ledger import Ledger, Section
 from sim.specs.presets import load_preset
@@ -28,21 +30,25 @@ def is_deepspeed(data: Any) -> bool:
     return isinstance(data, Mapping) and any(name in data for name in _TELLTALES)
 
 
-def read_deepspeed(data: Mapping[str, Any], ledger: Ledger, given: Given, model: Any) -> dict[str, Any]:
+def read_deepspeed(file: Foreign) -> dict[str, Any]:
     """A scenario's sections.
-
-    Parameters
-    ----------
-    model : mapping or str
-        The section `model`: DeepSpeed's file has none.
 
     Raises
     ------
     SpecError
-        Batch sizes that contradict each other, or a value that breaks a rule.
+        No model, batch sizes that contradict each other, or a value that breaks a rule.
     """
+    given, ledger, model = file.given, file.ledger, file.model
+    neighbour = None if file.folder is None else file.folder / "config.json"
+    if model is None and neighbour is not None and neighbour.is_file():
+        model = given_model(str(neighbour), ledger)
+    if model is None:
+        raise SpecError(
+            f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
+            "config.json, or put the model's config.json beside it"
+        )
     # "auto" leaves a value to the trainer: as if it were not there.
-    keys = Keys(_without_auto(data, ledger), ledger, "deepspeed")
+    keys = Keys(_without_auto(file.data, ledger), ledger, "deepspeed")
     shape = load_preset("models", model) if isinstance(model, str) else dict(model)
     name, cluster = cluster_of(given, ledger)
     zero = keys.section("zero_optimization")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
@@ -33,6 +34,23 @@ class Given:
     gpus: int | None = None
     cluster: str | None = None
     model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A foreign file, and what the caller says of its run.
+
+    text, data : what stands in it; data of JSON or TOML, None for a script.
+    model : the section `model` that the caller gave, if any.
+    folder : where a DeepSpeed file's `config.json` may lie.
+    """
+
+    text: str
+    data: Any
+    ledger: Ledger
+    given: Given
+    model: Any = None
+    folder: Path | None = None
 
 
 def cluster_of(given: Given, ledger: Ledger) -> tuple[str, ClusterSpec]:

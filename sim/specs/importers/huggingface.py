@@ -1,19 +1,27 @@
-"""Hugging Face's `config.json`: the model, and nothing else. Its keys and architectures are data, in a table."""
+"""Hugging Face's `config.json`: the model, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sim.errors import SpecError, nearest
+from sim.errors import SpecError
+from sim.specs.importers.architectures import KIND, architecture_of, shape_of
+from sim.specs.importers.defaults import (
+    Foreign,
+    assume_batch,
+    assume_sequence,
+    cluster_of,
+    cluster_section,
+    deal_experts,
+    fewest_gpus,
+)
 from sim.specs.importers.keys import Keys, table
 from sim.specs.importers.ledger import Ledger, Section, short
+from sim.specs.importers.sources import parse_json, text_of
 from sim.specs.model import ModelSpec
-
-KIND = "huggingface"
-Fields = dict[str, Any]
-_SPREAD = "layers with experts must follow all layers without for flopcast to deal them to pipeline stages"
+from sim.specs.presets import load_preset
 
 
 def is_huggingface(data: Any) -> bool:
@@ -21,7 +29,50 @@ def is_huggingface(data: Any) -> bool:
     return isinstance(data, Mapping) and ("model_type" in data or "architectures" in data)
 
 
-def read_model(data: Any, ledger: Ledger) -> Fields:
+def read_huggingface(file: Foreign) -> dict[str, Any]:
+    """A scenario's sections: the model is the file's, the rest is filled in.
+
+    Raises
+    ------
+    SpecError
+        An architecture that flopcast cannot price, or a value that breaks a rule.
+    """
+    given, ledger = file.given, file.ledger
+    model = read_model(file.data, ledger)
+    name, cluster = cluster_of(given, ledger)
+    gpus = ledger.took("GPUs", given.gpus, "--gpus") if given.gpus else fewest_gpus(model, cluster, ledger)
+    plan, training = Section("plan", ledger, dp=gpus), Section("training", ledger, global_batch_size=None)
+    deal_experts(plan, model, cluster, gpus)
+    plan.assume("zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
+    plan.assume("recompute", "full", "the same")
+    assume_sequence(training, model)
+    assume_batch(training, gpus)
+    training.assume("precision", "bf16", "usual")
+    stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def given_model(name: str, ledger: Ledger) -> Any:
+    """The section `model` that a caller names: a preset, or what a config.json describes.
+
+    Raises
+    ------
+    SpecError
+        There is none of that name, or it cannot be read.
+    """
+    if not name.endswith(".json"):
+        load_preset("models", name)  # raises where there is none
+        return ledger.took("model", name, "--model")
+    inner = Ledger(name)
+    section = read_model(parse_json(text_of(Path(name)), name), inner)
+    ledger.read += inner.read
+    ledger.defaulted += inner.defaulted
+    ledger.ignored += inner.ignored
+    return section
+
+
+def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     """The section `model` of a scenario from a config's data.
 
     Raises
@@ -31,10 +82,10 @@ def read_model(data: Any, ledger: Ledger) -> Fields:
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"{ledger.where} must hold a mapping of keys, not {type(data).__name__}")
-    keys = Keys({str(key): value for key, value in data.items()}, ledger, KIND)
+    keys = Keys(data, ledger, KIND)
     kind = keys.text("model_type")
-    architecture = _architecture(kind, keys)
-    model = Section("model", ledger, name=_name(keys, str(kind)), **_shape(architecture, keys))
+    architecture = architecture_of(kind, keys)
+    model = Section("model", ledger, name=_name(keys, str(kind)), **shape_of(architecture, keys))
     told = _without_defaults(model)
     ledger.took("model", kind, ", ".join(f"{name} {short(value)}" for name, value in told.items() if name != "name"))
     _sizes(model, keys)
@@ -53,160 +104,6 @@ def read_model(data: Any, ledger: Ledger) -> Fields:
         ledger.ignore("model_type", str(kind), note)
     keys.leave()
     return _without_defaults(model)
-
-
-def _architecture(kind: str | None, keys: Keys) -> dict[str, Any]:
-    """What the table says of a model_type."""
-    where, known = keys.ledger.where, table(KIND)
-    if kind is None:
-        raise SpecError(f"{where}: no model_type; it is no config.json of a model that flopcast knows")
-    said = f"{where}: model_type {short(kind)!r}"
-    if "text_config" in keys:
-        raise SpecError(
-            f"{said} wraps a language model beside another; save its text_config as a file of its own and import that"
-        )
-    if keys.raw("is_encoder_decoder") is True:
-        raise SpecError(f"{said} has an encoder; flopcast models decoders only")
-    name, dense, mixtures = kind.lower(), known["dense"], known["mixtures"]
-    if name in dense:
-        counts = (key for key in known["numbers_of_experts"] if isinstance(keys.raw(key), int) and keys.raw(key) > 1)
-        experts = next(counts, None)
-        if experts is not None:
-            raise SpecError(
-                f"{where}: {experts} = {short(keys.raw(experts))}, but model_type {short(kind)!r} has no experts; "
-                "which of its layers they replace is not known"
-            )
-    found: dict[str, Any] | None = mixtures.get(name, dense.get(name))
-    if found is not None:
-        return found
-    for what, parts in known["refused"].items():
-        if any(part in name for part in parts):
-            examples = ", ".join([*sorted(dense)[:3], *sorted(mixtures)[:3]])
-            raise SpecError(f"{said} is {what}, which flopcast does not model; decoders such as {examples} it does")
-    raise SpecError(
-        f"{said} is not known{nearest(kind[:60], [*dense, *mixtures])}; describe the model by its shape in a scenario "
-        "instead (model: {num_layers: 32, ...})"
-    )
-
-
-def _shape(architecture: dict[str, Any], keys: Keys) -> Fields:
-    """Fields that the architecture fixes, and those that follow from keys it alone has."""
-    found: Fields = {**table(KIND)["families"].get(architecture.get("family"), {}), **architecture.get("fixed", {})}
-    for part, rules in architecture.items():
-        if part == "switches":
-            for key, rule in rules.items():
-                found |= _switched(key, rule, keys)
-        elif part == "readers":
-            for name in rules:
-                found |= READERS[name](keys)
-    return found
-
-
-def _switched(key: str, rule: Mapping[Any, Any], keys: Keys) -> Fields:
-    """Fields that a key sets by being true, false or left out."""
-    value = keys.flag(key)
-    if "refused" in rule:
-        if value is rule["refused"]:
-            raise keys.wrong(key, value, rule["because"])
-        return {}
-    fields: Fields = rule.get(rule["absent"] if value is None else value, {})
-    return fields
-
-
-def _falcon(keys: Keys) -> Fields:
-    new, parallel = bool(keys.flag("new_decoder_architecture")), keys.flag("parallel_attn")
-    heads, kv_heads = keys.raw("num_attention_heads") or keys.raw("n_head"), keys.whole("num_kv_heads", "n_head_kv")
-    multi_query = keys.flag("multi_query")
-    norms = keys.whole("num_ln_in_parallel_attn")
-    one = norms == 1 if new else parallel is not False
-    return {
-        "bias": bool(keys.flag("bias")),
-        "norms_per_layer": 1 if one else 2,
-        "num_kv_heads": (kv_heads or heads) if new else heads if multi_query is False else 1,
-        "position": "none" if keys.flag("alibi") else "rotary",
-    }
-
-
-def _embedding_projection(keys: Keys) -> Fields:
-    """OPT's embeddings that are narrower than its layers are refused."""
-    narrow, hidden = keys.whole("word_embed_proj_dim"), keys.raw("hidden_size")
-    if narrow is not None and narrow != hidden:
-        raise keys.wrong("word_embed_proj_dim", narrow, f"projects embeddings to {hidden}, which flopcast cannot count")
-    return {}
-
-
-def _experts(keys: Keys) -> Fields:
-    """How many experts and how many a token goes to; intermediate_size is an expert's, as ModelSpec takes it to be."""
-    return {
-        "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
-        "experts_per_token": keys.needed("num_experts_per_tok", "experts_per_token"),
-    }
-
-
-def _wide_experts(keys: Keys) -> Fields:
-    """Experts with a width of their own."""
-    return {**_experts(keys), "expert_intermediate_size": keys.needed("moe_intermediate_size")}
-
-
-def _first_dense(keys: Keys) -> Fields:
-    """`first_k_dense_replace` layers without experts and `n_shared_experts` that every token goes to."""
-    spread = keys.whole("moe_layer_freq")
-    if spread not in (None, 1):
-        raise keys.wrong("moe_layer_freq", spread, f"must be 1: {_SPREAD}")
-    found = _wide_experts(keys)
-    shared = keys.whole("n_shared_experts", least=0) or 0
-    return {
-        **found,
-        "num_dense_layers": keys.whole("first_k_dense_replace", least=0) or 0,
-        "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
-    }
-
-
-def _sparse_step(keys: Keys) -> Fields:
-    """`decoder_sparse_step` and `mlp_only_layers`: which layers have experts."""
-    step = keys.whole("decoder_sparse_step")
-    if step not in (None, 1):
-        raise keys.wrong("decoder_sparse_step", step, f"must be 1: {_SPREAD}")
-    _, without = keys.take("mlp_only_layers")
-    without = without if isinstance(without, list) else []
-    if without != list(range(len(without))):
-        raise keys.wrong("mlp_only_layers", without, f"must be the first layers: {_SPREAD}")
-    return {**_wide_experts(keys), "num_dense_layers": len(without)}
-
-
-def _latent(keys: Keys) -> Fields:
-    """Latent attention: ranks, and of a head's columns those that turn with the position."""
-    turning = keys.needed("qk_rope_head_dim")
-    return {
-        # Files may give other numbers for these two, which mean something else or nothing here.
-        "num_kv_heads": keys.raw("num_attention_heads"),
-        "head_dim": keys.needed("qk_nope_head_dim") + turning,
-        "rotary_head_dim": turning,
-        "value_head_dim": keys.needed("v_head_dim"),
-        "key_value_rank": keys.needed("kv_lora_rank"),
-        "query_rank": keys.whole("q_lora_rank") or 0,  # null: from the hidden state itself
-    }
-
-
-def _shared_expert(keys: Keys) -> Fields:
-    return {"shared_expert_intermediate_size": keys.needed("shared_expert_intermediate_size")}
-
-
-def _shared_width(keys: Keys) -> Fields:
-    return {"shared_expert_intermediate_size": keys.whole("shared_intermediate_size", least=0) or 0}
-
-
-READERS: dict[str, Callable[[Keys], Fields]] = {
-    "falcon": _falcon,
-    "embedding_projection": _embedding_projection,
-    "experts": _experts,
-    "first_dense": _first_dense,
-    "sparse_step": _sparse_step,
-    "latent": _latent,
-    "shared_expert": _shared_expert,
-    "shared_width": _shared_width,
-}
-"""What the table calls readers: fields that follow from keys of one architecture, beyond switches."""
 
 
 def _name(keys: Keys, kind: str) -> str:
@@ -239,7 +136,7 @@ def _dropout(model: Section, keys: Keys) -> None:
                 model.took("dropout", value, key)
 
 
-def _without_defaults(fields: Mapping[str, Any]) -> Fields:
+def _without_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields without those that say what ModelSpec would say anyway."""
     bias = fields.get("bias", True)
     follows = dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), bias)

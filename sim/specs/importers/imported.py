@@ -9,22 +9,13 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
-from sim.specs.importers.defaults import (
-    Given,
-    assume_batch,
-    assume_sequence,
-    cluster_of,
-    cluster_section,
-    deal_experts,
-    fewest_gpus,
-)
-from sim.specs.importers.huggingface import is_huggingface, read_model
+from sim.specs.importers.defaults import Foreign, Given
+from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
 from sim.specs.loading import build_scenario
-from sim.specs.presets import load_preset
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import parse_yaml
 
@@ -34,6 +25,13 @@ KINDS = {
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
 }
+_READERS = {
+    "huggingface": (is_huggingface, read_huggingface),
+    "torchtitan": (is_torchtitan, read_torchtitan),
+    "deepspeed": (is_deepspeed, read_deepspeed),
+    "megatron": (is_megatron, read_megatron),
+}
+"""Kind -> whether data, or the text of a script, are of it; and its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,8 @@ def import_text(
     if found != "megatron" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     ledger = Ledger(where)
-    model = None if given.model is None else _given_model(given.model, ledger)
-    sections = _READERS[found](data, text, ledger, given, model, folder)
+    model = None if given.model is None else given_model(given.model, ledger)
+    sections = _READERS[found][1](Foreign(text, data, ledger, given, model, folder))
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
     # YAML writes plain mappings only.
     plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
@@ -155,69 +153,15 @@ def _data_in(text: str, where: str) -> Any:
 
 
 def _kind_of(data: Any, text: str, where: str) -> str:
-    tests = {"huggingface": is_huggingface, "torchtitan": is_torchtitan, "deepspeed": is_deepspeed}
-    kind = next((name for name, test in tests.items() if data is not None and test(data)), None)
-    if kind is None and data is None and is_megatron(text):
-        kind = "megatron"
+    scripts = data is None
+    known = (kind for kind in _READERS if scripts is (kind == "megatron"))
+    kind = next((kind for kind in known if _READERS[kind][0](text if scripts else data)), None)
     if kind is None:
         raise SpecError(
             f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "
             "needs no import"
         )
     return kind
-
-
-def _huggingface(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    section = read_model(data, ledger)
-    name, cluster = cluster_of(given, ledger)
-    gpus = ledger.took("GPUs", given.gpus, "--gpus") if given.gpus else fewest_gpus(section, cluster, ledger)
-    plan, training = Section("plan", ledger, dp=gpus), Section("training", ledger, global_batch_size=None)
-    deal_experts(plan, section, cluster, gpus)
-    plan.assume("zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
-    plan.assume("recompute", "full", "the same")
-    assume_sequence(training, section)
-    assume_batch(training, gpus)
-    training.assume("precision", "bf16", "usual")
-    stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": section, "cluster": where, "plan": plan, "training": training, "stack": stack}
-
-
-def _megatron(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    sections = read_megatron(text, ledger, given)
-    return sections if model is None else {**sections, "model": model}
-
-
-def _torchtitan(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    return read_torchtitan(data, ledger, given, model)
-
-
-def _deepspeed(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    neighbour = None if folder is None else folder / "config.json"
-    if model is None and neighbour is not None and neighbour.is_file():
-        model = _given_model(str(neighbour), ledger)
-    if model is None:
-        raise SpecError(
-            f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
-            "config.json, or put the model's config.json beside it"
-        )
-    return read_deepspeed(data, ledger, given, model)
-
-
-_READERS = {"huggingface": _huggingface, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed}
-
-
-def _given_model(name: str, ledger: Ledger) -> Any:
-    """The section `model`: a preset's name, or what a config.json describes."""
-    if name.endswith(".json"):
-        inner = Ledger(name)
-        section = read_model(parse_json(text_of(Path(name)), name), inner)
-        ledger.read += inner.read
-        ledger.defaulted += inner.defaulted
-        ledger.ignored += inner.ignored
-        return section
-    load_preset("models", name)  # raises where there is none
-    return ledger.took("model", name, "--model")
 
 
 def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:

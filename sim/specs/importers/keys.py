@@ -46,7 +46,7 @@ class Keys:
     _missing: ClassVar = "is missing; without it there is no model"
 
     def __init__(self, data: Mapping[str, Any], ledger: Ledger, kind: str, label: str = "") -> None:
-        self._data: dict[str, Any] = dict(data)
+        self._data = {str(key): value for key, value in data.items()}
         self.ledger, self.kind, self.label = ledger, kind, label
 
     def __contains__(self, key: str) -> bool:
@@ -125,8 +125,7 @@ class Keys:
             value = {}
         if not isinstance(value, Mapping):
             raise self.wrong(name, value, "must hold keys of its own")
-        inner = {str(key): item for key, item in value.items()}
-        return Keys(inner, self.ledger, self.kind, f"{self.label}{name}.")
+        return Keys(value, self.ledger, self.kind, f"{self.label}{name}.")
 
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""

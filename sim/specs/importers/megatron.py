@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 from sim.errors import SpecError
-from sim.specs.importers.defaults import Given, cluster_of, cluster_section, replicas
+from sim.specs.importers.defaults import Foreign, cluster_of, cluster_section, replicas
 from sim.specs.importers.keys import Arguments, table
-from sim.specs.importers.ledger import Ledger, Section, short
+from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.megatron_launch import gpus_of, training_command
 from sim.specs.importers.megatron_model import KIND, read_model
 from sim.specs.importers.shell import read_script
@@ -23,15 +23,16 @@ def is_megatron(text: str) -> bool:
     return "--num-layers" in text or "--num_layers" in text or "pretrain_gpt" in text
 
 
-def read_megatron(text: str, ledger: Ledger, given: Given) -> dict[str, Any]:
-    """A scenario's sections from a script's text.
+def read_megatron(file: Foreign) -> dict[str, Any]:
+    """A scenario's sections from a script.
 
     Raises
     ------
     SpecError
         No training command, experts in layers that flopcast cannot deal, or a value that breaks a rule.
     """
-    script = read_script(text, ledger)
+    given, ledger = file.given, file.ledger
+    script = read_script(file.text, ledger)
     launcher, words = training_command(script, ledger)
     arguments = Arguments(words, ledger, KIND)
     old = any(name in arguments for name in table(KIND)["old"])
@@ -51,7 +52,7 @@ def read_megatron(text: str, ledger: Ledger, given: Given) -> dict[str, Any]:
     stack = _stack(arguments, old)
     arguments.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": file.model or model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
 def _plan(arguments: Arguments) -> Section:

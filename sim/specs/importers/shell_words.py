@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from sim.errors import SpecError
@@ -151,16 +153,23 @@ class _Scanner:
             raise self._unclosed(at, f"a quotation that begins with {mark}")
         return match.end()
 
+    @cached_property
+    def _breaks(self) -> list[int]:
+        return [found.start() for found in re.finditer("\n", self.text)]
+
+    def line(self, at: int) -> int:
+        """Line of a place, from 1."""
+        return bisect_left(self._breaks, at) + 1
+
     def _unclosed(self, at: int, what: str) -> SpecError:
-        line = self.text.count("\n", 0, at) + 1
-        return SpecError(f"{self.where}: line {line}: {what} is never closed")
+        return SpecError(f"{self.where}: line {self.line(at)}: {what} is never closed")
 
 
 class _Lexer(_Scanner):
     def __init__(self, text: str, where: str) -> None:
         super().__init__(text, where)
         self.at, self.words, self.joined = 0, list[str](), ""
-        self._counted, self._line, self._begin = 0, 1, 1
+        self._begin = 1
 
     def commands(self) -> Iterator[Words]:
         """All commands of the text."""
@@ -204,15 +213,9 @@ class _Lexer(_Scanner):
 
     def _add(self, end: int) -> None:
         """Add the word that ends there."""
-        self._begin = self._begin if self.words else self._line_here()
+        self._begin = self._begin if self.words else self.line(self.at)
         self.words.append(self.text[self.at : end])
         self.at = end
-
-    def _line_here(self) -> int:
-        """Line of the present place; counted onwards, so that a long file is read once."""
-        self._line += self.text.count("\n", self._counted, self.at)
-        self._counted = self.at
-        return self._line
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
         match = pattern.match(self.text, self.at)
@@ -230,7 +233,7 @@ class _Lexer(_Scanner):
             self.at = self._word_end()
 
     def _array(self, opening: re.Match[str]) -> Words:
-        begin, words = self._line_here(), [opening[1]]
+        begin, words = self.line(self.at), [opening[1]]
         self.at = opening.end()
         while (at := self._skip(_NO_ELEMENT)) < len(self.text):
             self.at = at + 1 if self.text[at] == ")" else self._word_end()

@@ -8,9 +8,9 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
-from sim.specs.importers.defaults import Given, cluster_of, cluster_section, fewest_gpus, replicas
+from sim.specs.importers.defaults import Foreign, Given, cluster_of, cluster_section, fewest_gpus, replicas
 from sim.specs.importers.keys import MOST, Keys, table
-from sim.specs.importers.ledger import Ledger, Section, short
+from sim.specs.importers.ledger import Section, short
 from sim.specs.presets import load_preset, preset_names
 
 KIND = "torchtitan"
@@ -23,24 +23,20 @@ def is_torchtitan(data: Any) -> bool:
     return isinstance(data, Mapping) and sum(isinstance(data.get(name), Mapping) for name in _SECTIONS) >= 2
 
 
-def read_torchtitan(data: Mapping[str, Any], ledger: Ledger, given: Given, named: Any) -> dict[str, Any]:
+def read_torchtitan(file: Foreign) -> dict[str, Any]:
     """A scenario's sections.
-
-    Parameters
-    ----------
-    named : mapping or str, optional
-        The section `model` that the caller gave instead of the file's.
 
     Raises
     ------
     SpecError
         A model or a schedule that flopcast does not know, or a value that breaks a rule.
     """
-    keys = Keys({str(key): value for key, value in data.items()}, ledger, KIND)
+    given, ledger = file.given, file.ledger
+    keys = Keys(file.data, ledger, KIND)
     model_keys, training_keys = keys.section("model"), keys.section("training")
     cut, recompute = keys.section("parallelism"), keys.section("activation_checkpoint")
     experimental = keys.section("experimental")
-    model = named if named is not None else _model(model_keys)
+    model = file.model if file.model is not None else _model(model_keys)
     shape = load_preset("models", model) if isinstance(model, str) else model
     name, cluster = cluster_of(given, ledger)
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
