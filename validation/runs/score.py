@@ -21,7 +21,7 @@ from validation.runs.sweeps import sweeps_of
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ErrorSummary:
     """Errors of the runs of one source, GPU, framework, or of all."""
 
     by: str
@@ -177,7 +177,7 @@ def _kind(run: Run) -> str:
     return f"{scenario.profile.name} {scenario.training.precision}"
 
 
-def groups_of(scored: Sequence[Scored]) -> list[Group]:
+def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
     """Overall, and by source, GPU, framework, and fitted or left out."""
     groupings: dict[str, Callable[[Scored], str]] = {
         "all": lambda item: "all",
@@ -194,7 +194,7 @@ def groups_of(scored: Sequence[Scored]) -> list[Group]:
     return found
 
 
-def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
+def _group(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
     used = [item for item in items if item.error is not None]
     errors = np.array([item.error for item in used], dtype=float)
     size = np.abs(errors)
@@ -210,7 +210,7 @@ def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
         for item in used
         if item.interval is not None and item.predicted
     ]
-    return Group(
+    return ErrorSummary(
         by=by,
         name=name,
         count=len(used),

@@ -7,6 +7,6 @@
 
 from sim.specs.importers.defaults import Given
 from sim.specs.importers.imported import KINDS, Imported, import_file, import_text
-from sim.specs.importers.ledger import Entry, Ledger
+from sim.specs.importers.ledger import Ledger, LedgerEntry
 
-__all__ = ["KINDS", "Entry", "Given", "Imported", "Ledger", "import_file", "import_text"]
+__all__ = ["KINDS", "Given", "Imported", "Ledger", "LedgerEntry", "import_file", "import_text"]

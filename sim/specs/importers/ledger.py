@@ -10,7 +10,7 @@ SHOWN = 60
 """Letters of a value that a message repeats."""
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One line of the account: a key of the file or a field of the scenario, its value, and where from or why."""
 
     name: str
@@ -26,23 +26,23 @@ class Ledger:
     """
 
     where: str
-    read: list[Entry] = field(default_factory=list)
-    defaulted: list[Entry] = field(default_factory=list)
-    ignored: list[Entry] = field(default_factory=list)
+    read: list[LedgerEntry] = field(default_factory=list)
+    defaulted: list[LedgerEntry] = field(default_factory=list)
+    ignored: list[LedgerEntry] = field(default_factory=list)
 
     def took(self, name: str, value: Any, note: str) -> Any:
         """Note that a scenario's field came from the file; its value."""
-        self.read.append(Entry(name, short(value), note))
+        self.read.append(LedgerEntry(name, short(value), note))
         return value
 
     def assume(self, name: str, value: Any, why: str) -> Any:
         """Note that a scenario's field was filled in; its value."""
-        self.defaulted.append(Entry(name, short(value), why))
+        self.defaulted.append(LedgerEntry(name, short(value), why))
         return value
 
     def ignore(self, name: str, value: Any, why: str) -> None:
         """Note that something in the file was left out."""
-        self.ignored.append(Entry(name, short(value), why))
+        self.ignored.append(LedgerEntry(name, short(value), why))
 
 
 class Section(dict[str, Any]):
@@ -70,7 +70,7 @@ class Section(dict[str, Any]):
         return self.assume(field, default, why) if value is None else self.took(field, value, note)
 
 
-def entry_lines(entries: Iterable[Entry], *, by_note: bool = False, width: int = 116) -> list[str]:
+def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width: int = 116) -> list[str]:
     """Lines of an account: one an entry, or with everything left out for the same reason together."""
     import textwrap
 

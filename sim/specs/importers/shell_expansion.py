@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import UNKNOWN
-from sim.specs.importers.shell_words import Part, parts_of
+from sim.specs.importers.shell_words import Piece, pieces_of
 
 MOST_LETTERS = 1_000_000
 """Of all values together: a script that doubles a variable over and over ends here."""
@@ -58,26 +58,26 @@ class Values:
         if depth > MOST_EXPANSIONS:
             raise SpecError(f"{self.where}: expansions more than {MOST_EXPANSIONS} deep; no launch script has them")
         text = ""
-        for part in parts_of(word, self.where):
-            items, several = self._items(part, depth)
+        for piece in pieces_of(word, self.where):
+            items, several = self._items(piece, depth)
             self._count(*items)
             if not split:
                 text += " ".join(items)
-            elif part.quoted:
+            elif piece.quoted:
                 text += _QUOTED + (_SPLIT + _QUOTED if several else " ").join(items)
-            elif part.kind == "text":
-                text += part.text
+            elif piece.kind == "text":
+                text += piece.text
             else:
                 text += re.sub(r"[ \t\n]+", _SPLIT, _SPLIT.join(items))
         return text
 
-    def _items(self, part: Part, depth: int) -> tuple[list[str], bool]:
-        """(values of a part, whether each is a word of its own even in quotes)."""
-        if part.kind == "variable":
-            return self._variable(part.text, depth)
-        if part.kind == "arithmetic":
-            return [self._arithmetic(part.text, depth)], False
-        return [part.text if part.kind == "text" else UNKNOWN], False
+    def _items(self, piece: Piece, depth: int) -> tuple[list[str], bool]:
+        """(values of a piece, whether each is a word of its own even in quotes)."""
+        if piece.kind == "variable":
+            return self._variable(piece.text, depth)
+        if piece.kind == "arithmetic":
+            return [self._arithmetic(piece.text, depth)], False
+        return [piece.text if piece.kind == "text" else UNKNOWN], False
 
     def _variable(self, inside: str, depth: int) -> tuple[list[str], bool]:
         """What stands between the braces of `${…}`."""

@@ -1,4 +1,4 @@
-"""A shell script as commands of words, quotes still in them, and a word as the parts it is made of. Nothing is run."""
+"""A shell script as commands of words, quotes still in them, and a word as the pieces it is made of. Nothing is run."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Words:
     array: bool = False
 
 
-class Part(NamedTuple):
-    """A part of a word.
+class Piece(NamedTuple):
+    """A piece of a word.
 
     kind : "text"; "variable", as in `$NAME` or between the braces of `${…}`; "arithmetic", as in `$((…))`; "unknown",
         the output of a command.
@@ -66,9 +66,9 @@ def lex(text: str, where: str) -> Iterator[Words]:
     return _Lexer(_PLACEHOLDER.sub(UNKNOWN, text), where).commands()
 
 
-def parts_of(word: str, where: str) -> list[Part]:
-    """The parts of a word that `lex` found; raises as it does."""
-    return _Scanner(word, where).parts(0, "")[0]
+def pieces_of(word: str, where: str) -> list[Piece]:
+    """The pieces of a word that `lex` found; raises as it does."""
+    return _Scanner(word, where).pieces(0, "")[0]
 
 
 class _Scanner:
@@ -77,8 +77,8 @@ class _Scanner:
     def __init__(self, text: str, where: str) -> None:
         self.text, self.where = text, where
 
-    def parts(self, at: int, stops: str, quoted: bool = False, depth: int = 0) -> tuple[list[Part], int]:
-        """(parts of a word that begins here, place of the letter among `stops` that ends it)."""
+    def pieces(self, at: int, stops: str, quoted: bool = False, depth: int = 0) -> tuple[list[Piece], int]:
+        """(pieces of a word that begins here, place of the letter among `stops` that ends it)."""
         if depth > DEEPEST:
             raise SpecError(f"{self.where}: quotes and brackets more than {DEEPEST} deep; no launch script has them")
         text, found = self.text, []
@@ -88,24 +88,24 @@ class _Scanner:
             if char == "\\":
                 follows = text[at + 1 : at + 2]
                 kept = char if quoted and follows not in '$`"\\' else ""
-                found += [] if follows == "\n" else [Part("text", kept + follows, True)]
+                found += [] if follows == "\n" else [Piece("text", kept + follows, True)]
                 end = at + 2
             elif char not in special:
                 while end < len(text) and text[end] not in stops and text[end] not in special:
                     end += 1
-                found.append(Part("text", text[at:end], quoted))
+                found.append(Piece("text", text[at:end], quoted))
             elif char == "'":
                 end = self._after_quote(at)
-                found.append(Part("text", text[at + 1 : end - 1], True))
+                found.append(Piece("text", text[at + 1 : end - 1], True))
             elif char == '"':
                 inner, end = self._in_quotes(at, depth)
-                found += [Part("text", "", True), *inner]
+                found += [Piece("text", "", True), *inner]
             elif char == "`":
                 end = self._after_quote(at, quoted)
-                found.append(Part("unknown", "", quoted))
+                found.append(Piece("unknown", "", quoted))
             else:
-                part, end = self._dollar(at, quoted, depth)
-                found.append(part)
+                piece, end = self._dollar(at, quoted, depth)
+                found.append(piece)
             at = end
         return found, min(at, len(text))
 
@@ -126,23 +126,23 @@ class _Scanner:
                 return at
         raise self._unclosed(begin, f"a bracket {opens}")
 
-    def _dollar(self, at: int, quoted: bool, depth: int) -> tuple[Part, int]:
+    def _dollar(self, at: int, quoted: bool, depth: int) -> tuple[Piece, int]:
         """(what the `$` here stands for, place after it)."""
         text = self.text
         if text.startswith(("$(", "${"), at):
             end = self.after_bracket(at + 1, depth + 1)
             if text.startswith("$((", at):
-                return Part("arithmetic", text[at + 3 : end - 2], quoted), end
-            return Part("variable" if text[at + 1] == "{" else "unknown", text[at + 2 : end - 1], quoted), end
+                return Piece("arithmetic", text[at + 3 : end - 2], quoted), end
+            return Piece("variable" if text[at + 1] == "{" else "unknown", text[at + 2 : end - 1], quoted), end
         name = _VARIABLE.match(text, at + 1)
-        return (Part("variable", name[0], quoted), name.end()) if name else (Part("text", "$", quoted), at + 1)
+        return (Piece("variable", name[0], quoted), name.end()) if name else (Piece("text", "$", quoted), at + 1)
 
-    def _in_quotes(self, at: int, depth: int) -> tuple[list[Part], int]:
-        """(parts of the text in the double quotes that open here, place after them)."""
-        parts, end = self.parts(at + 1, '"', True, depth + 1)
+    def _in_quotes(self, at: int, depth: int) -> tuple[list[Piece], int]:
+        """(pieces of the text in the double quotes that open here, place after them)."""
+        pieces, end = self.pieces(at + 1, '"', True, depth + 1)
         if end >= len(self.text):
             raise self._unclosed(at, 'a quotation that begins with "')
-        return parts, end + 1
+        return pieces, end + 1
 
     def _after_quote(self, at: int, quoted: bool = False) -> int:
         """Place after the single quotes or backticks that open here; in double quotes, backticks end with these."""
@@ -223,7 +223,7 @@ class _Lexer(_Scanner):
         return self.at
 
     def _word_end(self) -> int:
-        return max(self.parts(self.at, _END)[1], self.at + 1)
+        return max(self.pieces(self.at, _END)[1], self.at + 1)
 
     def _redirection(self) -> None:
         at = self._skip(_REDIRECT)
