@@ -58,18 +58,28 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
         cluster["num_nodes"] = -(-num_gpus // domain) * domain // 4
         if num_gpus > domain:
             inferred.append(f"{domain} GPUs a rack")
-    gbits, why = _network_gbits(row.get("inter_node_link", ""), width)
-    if not gbits and num_gpus > width and "RoCE" in row.get("inter_node_link", "") and profile == "a100":
+    _add_network(cluster, row.get("inter_node_link", ""), width, num_gpus > width, profile, inferred)
+    return cluster, profile, inferred
+
+
+def _add_network(
+    cluster: dict[str, Any], link: str, width: int, several: bool, profile: str, inferred: list[str]
+) -> None:
+    """Lay the network between nodes of so many GPUs, as far as the row says, into the cluster.
+
+    several : whether the job takes more than one node.
+    """
+    gbits, why = _network_gbits(link, width)
+    if not gbits and several and "RoCE" in link and profile == "a100":
         gbits = 100.0  # chosen over 200 by the zero-bubble runs across nodes, whose source names no rate
         inferred.append("network of 100 Gbit/s a GPU: what RoCE clouds with A100 have, where the row gives no rate")
-    if "Omni-Path" in row.get("inter_node_link", ""):
+    if "Omni-Path" in link:
         cluster["network_efficiency"] = OMNI_PATH
         inferred.append(f"the network reaches {OMNI_PATH:.0%} of its cards: all-reduces measured over Omni-Path")
     if gbits:
         cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"
-    elif num_gpus > width:
-        inferred.append(f"network as in node preset {node}: {why}")
-    return cluster, profile, inferred
+    elif several:
+        inferred.append(f"network as in node preset {cluster['node']['preset']}: {why}")
 
 
 def _is_gpu(entry: Mapping[str, Any], gpu: str, memory: float) -> bool:

@@ -106,9 +106,43 @@ def _refuse(row: Row) -> None:
 
 def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     name = row.get("model_name") or "model"
-    known = name.lower()
+    hidden, heads, tp = whole(row, "hidden"), whole(row, "heads"), whole(row, "tp", 1)
+    by_name = _by_model_name(row, name.lower(), inferred)
+    if not row.get("kv_heads"):
+        inferred.append(f"kv_heads {heads}: one for each head")
+    model: dict[str, Any] = {
+        "name": name,
+        "num_layers": whole(row, "layers"),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": whole(row, "kv_heads", heads),
+        "max_sequence_length": max(2048, whole(row, "seq_len")),
+        **by_name,
+    }
+    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
+    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
+    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
+        raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
+    if row.get("ffn_hidden"):
+        model["intermediate_size"] = whole(row, "ffn_hidden")
+    elif model["gated_mlp"]:
+        raise Unmodelled("ffn_hidden is empty for a gated MLP")
+    else:
+        inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
+    if is_moe(row):
+        model = with_experts(row, model, inferred)
+    vocabulary = model["vocab_size"]
+    if vocabulary % tp:
+        model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
+        inferred.append(f"vocab {model['vocab_size']}: {vocabulary} padded so that tp divides it")
+    return model
+
+
+def _by_model_name(row: Row, known: str, inferred: list[str]) -> dict[str, Any]:
+    """What the model's name, in lower case, tells of its layers where the row does not."""
     llama = any(word in known for word in ("llama", "nemotron", "qwen", "mistral", "gemma", "internlm"))
-    hidden, heads = whole(row, "hidden"), whole(row, "heads")
+    mpt = "mpt" in known
+    gpt = not llama and not mpt
     gated = row.get("gated_mlp") == "y" or (not row.get("gated_mlp") and llama and "nemotron" not in known)
     if not row.get("gated_mlp"):
         inferred.append(f"gated_mlp {'y' if gated else 'n'}: by the model's name")
@@ -116,19 +150,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     if not vocabulary:
         vocabulary = 51200 if not llama else (128256 if "3" in known else 32000)
         inferred.append(f"vocab {vocabulary}: by the model's name")
-    if not row.get("kv_heads"):
-        inferred.append(f"kv_heads {heads}: one for each head")
-    mpt = "mpt" in known
-    gpt = not llama and not mpt
-    sequence = whole(row, "seq_len")
-    model: dict[str, Any] = {
-        "name": name,
-        "num_layers": whole(row, "layers"),
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": whole(row, "kv_heads", heads),
+    return {
         "vocab_size": vocabulary,
-        "max_sequence_length": max(2048, sequence),
         "gated_mlp": gated,
         "position": "rotary" if llama else ("none" if mpt else "learned"),
         "norm": "rmsnorm" if llama else "layernorm",
@@ -137,23 +160,6 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         # Megatron-LM's and NeMo's runs until 2023 trained with dropout; later recipes do not.
         "dropout": 0.1 if gpt and (_old_megatron(row) or _old_nemo(row)) else 0.0,
     }
-    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
-    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
-    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
-        raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
-    if row.get("ffn_hidden"):
-        model["intermediate_size"] = whole(row, "ffn_hidden")
-    elif gated:
-        raise Unmodelled("ffn_hidden is empty for a gated MLP")
-    else:
-        inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
-    if is_moe(row):
-        model = with_experts(row, model, inferred)
-    tp = whole(row, "tp", 1)
-    if vocabulary % tp:
-        model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
-        inferred.append(f"vocab {model['vocab_size']}: {vocabulary} padded so that tp divides it")
-    return model
 
 
 def _old_megatron(row: Row) -> bool:
