@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ MOST_COMMANDS = 20_000
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _OPENERS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac", "function": "}"}
+_COMPARISONS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.MULTILINE)
 
 
@@ -198,10 +200,9 @@ def _compare(values: list[str]) -> bool | None:
             return bool(text)
         case [left, "==" | "=" | "!=" as sign, right]:
             return None if set(right) & set("*?[") else (left == right) != (sign == "!=")
-        case [left, "-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge" as sign, right]:
+        case [left, sign, right] if sign in _COMPARISONS:
             if not (re.fullmatch(r"-?\d{1,15}", left) and re.fullmatch(r"-?\d{1,15}", right)):
                 return None
-            a, b = int(left), int(right)
-            return {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b}[sign]
+            return bool(_COMPARISONS[sign](int(left), int(right)))
         case _:
             return None
