@@ -28,8 +28,8 @@ def training_command(script: Script, ledger: Ledger) -> tuple[list[str], list[st
     if best is not None:
         return best
     # A file of arguments without a command: every variable's words, in the order they were set.
-    held = (value for values in script.values.variables.values() for value in values)
-    every = [word for value in held for word in value.replace(UNKNOWN, " ").split()]
+    texts = (value for values in script.values.variables.values() for value in values)
+    every = [word for text in texts for word in text.replace(UNKNOWN, " ").split()]
     if any(word.replace("_", "-").startswith("--num-layers") for word in every):
         ledger.ignore("command", "", "no training command was found; all arguments that variables hold were read")
         return [], every
