@@ -120,11 +120,11 @@ def predict(run: Run, values: dict[str, float] | None = None, *, exact: bool = T
         No choice can be simulated.
     """
     best = _fastest(run.choices, values, run.id)
-    for changes, _ in run.sparing:
+    for changes, _ in run.memory_savings:
         if best.fits:
             break
-        spared = [scenario.replace(plan=scenario.plan.replace(**changes)) for scenario in run.choices]
-        best = _fastest(spared, values, run.id)
+        smaller = [scenario.replace(plan=scenario.plan.replace(**changes)) for scenario in run.choices]
+        best = _fastest(smaller, values, run.id)
     return estimate(best.scenario) if exact and best.engine != EXACT else best
 
 
@@ -224,7 +224,7 @@ def _settle(run: Run) -> Run | None:
     None where it cannot be simulated.
     """
     try:
-        return replace(run, choices=(predict(run, exact=False).scenario,), sparing=())
+        return replace(run, choices=(predict(run, exact=False).scenario,), memory_savings=())
     except FlopcastError:
         return None
 

@@ -1,8 +1,8 @@
 """What the times of one transformer layer tell of a GPU: memory efficiency, and interference of compute and NVLink.
 
 A layer's forward is multiplies, memory-bound kernels and collectives one after another; with the multiplies and the
-collectives known from their own measurements, the memory-bound rest is identified. Its backward also runs collectives
-beside compute, which identifies how much of them is hidden.
+collectives known from their own measurements, the memory-bound rest is identified. In its backward
+collectives overlap with compute, which identifies how much of them is hidden.
 """
 
 from __future__ import annotations

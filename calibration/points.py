@@ -100,7 +100,7 @@ def send_points(data: MeasurementSet, cluster: ClusterSpec) -> list[SendPoint]:
 
 
 def pair_points(data: MeasurementSet, cluster: ClusterSpec) -> list[PairPoint]:
-    """Measured multiplies beside a collective."""
+    """Measured multiplies that overlap with a collective."""
     return [
         PairPoint(_alone(item, "gemm_s"), _alone(item, "collective_s"), item.time_s)
         for item in data.of("interference")

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from sim.commands import completion as complete
-from sim.commands.bring import bring
-from sim.commands.ending import run_to_the_end
 from sim.commands.examples import examples
+from sim.commands.exit_codes import run_to_the_end
+from sim.commands.import_config import import_config
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
 from sim.commands.report import report
 from sim.commands.scaling import app as scaling
@@ -202,7 +202,7 @@ app.command(
         "import train_gpt3_175b.sh --cluster selene -o gpt3.yaml",
         "import llama3_8b.toml | flopcast estimate -",
     ),
-)(bring)
+)(import_config)
 app.command(
     epilog=examples(
         "topology selene",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from validation.run import Table, score, tables
+from validation.run import ScoredTable, score, tables
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
     """How well published step times are predicted, table by table, with a constant's error beside it."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[ScoredTable, ...]
 
     @property
     def mean_error(self) -> float:

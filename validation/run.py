@@ -16,7 +16,7 @@ _SCENARIOS = Path(__file__).parent.parent / "scenarios"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScoredRow:
     """One measured run. Values are in the table's unit; errors are relative.
 
     baseline : what a constant FLOP rate predicts.
@@ -40,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ScoredTable:
     """A published table and how well it is predicted."""
 
     title: str
@@ -48,7 +48,7 @@ class Table:
     unit: str
     baseline: str
     note: str
-    rows: tuple[Row, ...]
+    rows: tuple[ScoredRow, ...]
 
     @property
     def mean_error(self) -> float:
@@ -66,7 +66,7 @@ def tables() -> list[str]:
     return sorted(path.stem for path in _FACTS.glob("*.yaml"))
 
 
-def score(name: str, profile: str | None = None, scenarios: Path = _SCENARIOS) -> Table:
+def score(name: str, profile: str | None = None, scenarios: Path = _SCENARIOS) -> ScoredTable:
     """Predict every row of a published table.
 
     Parameters
@@ -81,10 +81,10 @@ def score(name: str, profile: str | None = None, scenarios: Path = _SCENARIOS) -
     facts: dict[str, Any] = load_yaml(_FACTS / f"{name}.yaml")
     rows = tuple(_row(facts, item, profile, scenarios) for item in facts["rows"])
     note = facts.get("fitted_note") or "no row was used in fitting the profile"
-    return Table(facts["title"], facts["source"], facts["unit"], facts["baseline"]["what"], note, rows)
+    return ScoredTable(facts["title"], facts["source"], facts["unit"], facts["baseline"]["what"], note, rows)
 
 
-def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scenarios: Path) -> Row:
+def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scenarios: Path) -> ScoredRow:
     answer = estimate(load_scenario(scenarios / f"{item['scenario']}.yaml", profile=profile))
     guess = facts["baseline"]
     constant = guess["value"] if "value" in guess else guess["share_of_peak"] * answer.peak_flop_per_s / 1e12
@@ -93,7 +93,7 @@ def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scena
         baseline = predicted * answer.hardware_flop_per_s_per_gpu / (constant * 1e12)
     else:
         predicted, baseline = answer.hardware_flop_per_s_per_gpu / 1e12, constant
-    return Row(item["scenario"], item["measured"], predicted, baseline, answer.fits)
+    return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits)
 
 
 def published_runs() -> list[Run]:

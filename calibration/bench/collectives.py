@@ -89,13 +89,13 @@ def prepare(
     import torch
     import torch.distributed as dist
 
-    beside = {"group": group, "async_op": not wait}
+    options = {"group": group, "async_op": not wait}
     count = max(size, nbytes // 4 // size * size)
     full = torch.randn(count, device=device)
     if operation == "all_reduce":
-        return lambda: dist.all_reduce(full, **beside)
+        return lambda: dist.all_reduce(full, **options)
     if operation == "broadcast":
-        return lambda: dist.broadcast(full, src=0, **beside)
+        return lambda: dist.broadcast(full, src=0, **options)
     if operation == "send":
         return _there_and_back(full, group, rank)
     part = torch.randn(count // size, device=device)
@@ -103,17 +103,17 @@ def prepare(
         # gloo gathers into a list; NCCL straight into one buffer, as training does
         pieces = list(full.chunk(size))
         return lambda: (
-            dist.all_gather_into_tensor(full, part, **beside)
+            dist.all_gather_into_tensor(full, part, **options)
             if device == "cuda"
-            else dist.all_gather(pieces, part, **beside)
+            else dist.all_gather(pieces, part, **options)
         )
     if operation == "reduce_scatter":
         # torch 2.13 renames it
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        return lambda: scatter(part, full, **beside)
+        return lambda: scatter(part, full, **options)
     assert operation == "all_to_all", operation
     out = torch.empty_like(full)
-    return lambda: dist.all_to_all_single(out, full, **beside)
+    return lambda: dist.all_to_all_single(out, full, **options)
 
 
 def _there_and_back(buffer: Any, group: Any, rank: int) -> Callable[[], Any]:

@@ -1,6 +1,6 @@
 """A matrix multiply alone, a collective alone, and both at once: how much of the collective is really hidden.
 
-On GPUs NCCL runs on a stream of its own beside the multiplies; on a CPU gloo's threads move data beside them. The
+On GPUs NCCL runs on a stream of its own while the multiplies run; on a CPU gloo's threads move data meanwhile. The
 multiplies last about as long as the collective, where hiding shows best.
 """
 
@@ -14,7 +14,7 @@ from calibration.bench.kernels import gemm_case
 from calibration.bench.timing import Timing, summarise
 from calibration.measurement import Shape
 
-#: device -> (m, n, k, dtype) of the multiply beside the collective
+#: device -> (m, n, k, dtype) of the multiply that overlaps with the collective
 _MULTIPLY = {"cuda": (4096, 8192, 8192, "bfloat16"), "cpu": (256, 1024, 1024, "float32")}
 _REPEATS = 9
 
@@ -39,7 +39,7 @@ def interference_shapes(num_ranks: int, quick: bool, device: str) -> Iterator[Sh
 
 
 def time_pair(shape: Shape, group: Any, rank: int, device: str) -> tuple[Timing, Shape]:
-    """The time of both at once; beside it, as `gemm_s` and `collective_s`, what each takes alone. [s]
+    """The time of both at once; besides, as `gemm_s` and `collective_s`, what each takes alone. [s]
 
     The three are measured in turns, so that a clock or a neighbour that changes meanwhile changes all of them.
     """

@@ -1,4 +1,4 @@
-"""What links carry: collectives, sends, copies to and from the host, and collectives beside compute."""
+"""What links carry: collectives, sends, copies to and from the host, and collectives that overlap with compute."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def fit_network(
 def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:
     """`p2p_efficiency` from measured sends inside a node.
 
-    A send's own latency is fitted beside it, so that small messages do not spoil the bandwidth; the residuals are those
+    A send's own latency is fitted with it, so that small messages do not spoil the bandwidth; the residuals are those
     of `sim.costs.collectives.send`, which takes the latency of collectives.
     """
     nbytes, time = columns(points, "nbytes", "time_s")
@@ -177,7 +177,7 @@ def fit_copy(points: Sequence[CopyPoint]) -> Fit:
 
 
 def fit_hidden_share(points: Sequence[PairPoint]) -> Fit:
-    """Share of a collective's time beside compute that does not lengthen the two together.
+    """Share of a collective's time that overlapped compute hides: it does not lengthen the two together.
 
     Of the shorter of the two, that share runs for free: both = gemm + collective − share · min(gemm, collective).
     """

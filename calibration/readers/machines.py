@@ -6,25 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from calibration.readers.csv_values import name_patterns
 from sim.errors import SpecError
-
-#: (pattern of the GPU's name, memory in GB that tells variants apart, node preset, profile)
-_GPUS: tuple[tuple[str, tuple[float, float], str, str], ...] = (
-    (r"V100-SXM2", (0, 20), "dgx-1v-16gb", "v100"),
-    (r"V100-SXM3", (0, 1e9), "dgx-2h", "v100"),
-    (r"V100", (0, 1e9), "dgx-1v", "v100"),
-    (r"A100(?!\d)", (0, 60), "dgx-a100-40gb", "a100"),
-    (r"A100(?!\d)", (60, 1e9), "dgx-a100-80gb", "a100"),
-    (r"Ampere", (0, 1e9), "dgx-a100-80gb", "a100"),  # as papers that may not say more call an A100
-    (r"A800", (0, 1e9), "hgx-a800", "a100"),
-    (r"H800", (0, 1e9), "hgx-h800", "h100"),
-    (r"GH200|H200", (0, 1e9), "dgx-h200", "h200"),
-    (r"H100", (0, 1e9), "dgx-h100", "h100"),
-    (r"GB300", (0, 1e9), "gb300-tray", "b300"),
-    (r"GB200", (0, 1e9), "gb200-tray", "b200"),
-    (r"B300", (0, 1e9), "dgx-b300", "b300"),
-    (r"B200", (0, 1e9), "dgx-b200", "b200"),
-)
 
 OMNI_PATH = 0.14
 """Of four 100 Gbit/s cards a node, what all-reduces of 4 GB reach on 4 and 16 nodes of Jean Zay (10.6, 6.9 and 5.1 of
@@ -49,30 +32,24 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
     gpu = row.get("gpu", "")
     said = re.search(r"(\d+)\s*GB", gpu)
     memory = float(said.group(1)) if said else _float(row.get("gpu_mem_gb", ""), 0.0) or 1e8
-    found = next(
-        (entry for entry in _GPUS if re.search(entry[0], gpu, re.IGNORECASE) and entry[1][0] <= memory < entry[1][1]),
-        None,
-    )
+    known = name_patterns("gpus")
+    found = next((entry for entry in known if _is_gpu(entry, gpu, memory)), None)
     if found is None:
-        names = dict.fromkeys(name for entry in _GPUS for name in re.sub(r"\(.*?\)", "", entry[0]).split("|"))
+        names = dict.fromkeys(name for entry in known for name in re.sub(r"\(.*?\)", "", entry["name"]).split("|"))
         raise SpecError(f"unknown GPU {gpu!r}; known: {', '.join(names)}")
-    _, _, node, profile = found
+    node, profile = found["node"], found["profile"]
     inferred: list[str] = []
     per_node = _gpus_per_node(row.get("gpus_per_node", ""))
     description: dict[str, Any] = {"preset": node}
-    gpu_changes: dict[str, Any] = {}
-    if "H100-94GB" in gpu:
-        gpu_changes = {"preset": "h100-sxm-80gb", "memory": "94 GiB"}
-    if "H100-96GB" in gpu:
-        gpu_changes = {"preset": "h100-sxm-80gb", "memory": "96 GiB", "memory_bandwidth": "2.4 TB/s"}
-    if gpu_changes:
-        description["gpu"] = gpu_changes
+    for words, changes in found.get("variants", {}).items():
+        if words in gpu:
+            description["gpu"] = changes
     if per_node:
         description["gpus_per_node"] = per_node
     width = per_node or {"gb200-tray": 4, "gb300-tray": 4, "dgx-2h": 16}.get(node, 8)
     if not per_node:
         inferred.append(f"gpus_per_node {width}: as in node preset {node}")
-    if memory == 1e8 and sum(entry[0] == found[0] for entry in _GPUS) > 1:
+    if memory == 1e8 and sum(entry["name"] == found["name"] for entry in known) > 1:
         inferred.append(f"node preset {node}: the row does not say which of the {gpu}'s variants")
     cluster: dict[str, Any] = {"name": gpu, "node": description, "num_nodes": max(1, -(-num_gpus // width))}
     if node in ("gb200-tray", "gb300-tray"):
@@ -81,18 +58,34 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
         cluster["num_nodes"] = -(-num_gpus // domain) * domain // 4
         if num_gpus > domain:
             inferred.append(f"{domain} GPUs a rack")
-    gbits, why = _network_gbits(row.get("inter_node_link", ""), width)
-    if not gbits and num_gpus > width and "RoCE" in row.get("inter_node_link", "") and profile == "a100":
+    _add_network(cluster, row.get("inter_node_link", ""), width, num_gpus > width, profile, inferred)
+    return cluster, profile, inferred
+
+
+def _add_network(
+    cluster: dict[str, Any], link: str, width: int, several: bool, profile: str, inferred: list[str]
+) -> None:
+    """Lay the network between nodes of so many GPUs, as far as the row says, into the cluster.
+
+    several : whether the job takes more than one node.
+    """
+    gbits, why = _network_gbits(link, width)
+    if not gbits and several and "RoCE" in link and profile == "a100":
         gbits = 100.0  # chosen over 200 by the zero-bubble runs across nodes, whose source names no rate
         inferred.append("network of 100 Gbit/s a GPU: what RoCE clouds with A100 have, where the row gives no rate")
-    if "Omni-Path" in row.get("inter_node_link", ""):
+    if "Omni-Path" in link:
         cluster["network_efficiency"] = OMNI_PATH
         inferred.append(f"the network reaches {OMNI_PATH:.0%} of its cards: all-reduces measured over Omni-Path")
     if gbits:
         cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"
-    elif num_gpus > width:
-        inferred.append(f"network as in node preset {node}: {why}")
-    return cluster, profile, inferred
+    elif several:
+        inferred.append(f"network as in node preset {cluster['node']['preset']}: {why}")
+
+
+def _is_gpu(entry: Mapping[str, Any], gpu: str, memory: float) -> bool:
+    """Whether a GPU of this name and memory [GB] is the one of the entry."""
+    least, below = entry.get("memory", (0, float("inf")))
+    return re.search(entry["name"], gpu, re.IGNORECASE) is not None and least <= memory < below
 
 
 def _gpus_per_node(text: str) -> int:

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibration.readers.architectures import head_dim_of, with_experts
-from calibration.readers.cells import Row, Unmodelled, is_moe, whole
+from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
 from calibration.readers.machines import cluster_of
-from calibration.readers.open_choices import MICROBATCHES, open_choices
+from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
 from calibration.readers.scripts import said_by_scripts
-from calibration.readers.sparing import Sparing, offloaded_layers, sparing_changes
 from calibration.readers.stacks import stack_of
+from calibration.readers.unstated_fields import MICROBATCHES, plans_with_unstated_fields
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario
 
 
 def scenarios_of(
     row: Row, profile: Mapping[str, Any] | None
-) -> tuple[tuple[Scenario, ...], tuple[Sparing, ...], tuple[str, ...]]:
+) -> tuple[tuple[Scenario, ...], tuple[MemorySaving, ...], tuple[str, ...]]:
     """The row's scenario, or one for each way to fill in what its authors tuned and it does not say.
 
     Returns
@@ -53,7 +53,7 @@ def scenarios_of(
     scenarios, first = [], None
     for batch, said in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
-        for choice in open_choices(said, plan, model, training, inferred):
+        for choice in plans_with_unstated_fields(said, plan, model, training, inferred):
             try:
                 scenarios.append(_dealt({**rest, "training": training, "plan": choice}, inferred))
             except FlopcastError as error:
@@ -63,8 +63,8 @@ def scenarios_of(
             f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} "
             f"over dp = {plan['dp']} and pp = {plan['pp']}"
         )
-    sparing = tuple(sparing_changes(row, plan, model["num_layers"]))
-    return tuple(scenarios), sparing, tuple(dict.fromkeys(inferred))
+    savings = tuple(memory_savings(row, plan, model["num_layers"]))
+    return tuple(scenarios), savings, tuple(dict.fromkeys(inferred))
 
 
 def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
@@ -106,9 +106,43 @@ def _refuse(row: Row) -> None:
 
 def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     name = row.get("model_name") or "model"
-    known = name.lower()
+    hidden, heads, tp = whole(row, "hidden"), whole(row, "heads"), whole(row, "tp", 1)
+    by_name = _by_model_name(row, name.lower(), inferred)
+    if not row.get("kv_heads"):
+        inferred.append(f"kv_heads {heads}: one for each head")
+    model: dict[str, Any] = {
+        "name": name,
+        "num_layers": whole(row, "layers"),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": whole(row, "kv_heads", heads),
+        "max_sequence_length": max(2048, whole(row, "seq_len")),
+        **by_name,
+    }
+    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
+    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
+    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
+        raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
+    if row.get("ffn_hidden"):
+        model["intermediate_size"] = whole(row, "ffn_hidden")
+    elif model["gated_mlp"]:
+        raise Unmodelled("ffn_hidden is empty for a gated MLP")
+    else:
+        inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
+    if is_moe(row):
+        model = with_experts(row, model, inferred)
+    vocabulary = model["vocab_size"]
+    if vocabulary % tp:
+        model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
+        inferred.append(f"vocab {model['vocab_size']}: {vocabulary} padded so that tp divides it")
+    return model
+
+
+def _by_model_name(row: Row, known: str, inferred: list[str]) -> dict[str, Any]:
+    """What the model's name, in lower case, tells of its layers where the row does not."""
     llama = any(word in known for word in ("llama", "nemotron", "qwen", "mistral", "gemma", "internlm"))
-    hidden, heads = whole(row, "hidden"), whole(row, "heads")
+    mpt = "mpt" in known
+    gpt = not llama and not mpt
     gated = row.get("gated_mlp") == "y" or (not row.get("gated_mlp") and llama and "nemotron" not in known)
     if not row.get("gated_mlp"):
         inferred.append(f"gated_mlp {'y' if gated else 'n'}: by the model's name")
@@ -116,19 +150,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     if not vocabulary:
         vocabulary = 51200 if not llama else (128256 if "3" in known else 32000)
         inferred.append(f"vocab {vocabulary}: by the model's name")
-    if not row.get("kv_heads"):
-        inferred.append(f"kv_heads {heads}: one for each head")
-    mpt = "mpt" in known
-    gpt = not llama and not mpt
-    sequence = whole(row, "seq_len")
-    model: dict[str, Any] = {
-        "name": name,
-        "num_layers": whole(row, "layers"),
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": whole(row, "kv_heads", heads),
+    return {
         "vocab_size": vocabulary,
-        "max_sequence_length": max(2048, sequence),
         "gated_mlp": gated,
         "position": "rotary" if llama else ("none" if mpt else "learned"),
         "norm": "rmsnorm" if llama else "layernorm",
@@ -137,23 +160,6 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         # Megatron-LM's and NeMo's runs until 2023 trained with dropout; later recipes do not.
         "dropout": 0.1 if gpt and (_old_megatron(row) or _old_nemo(row)) else 0.0,
     }
-    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
-    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
-    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
-        raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
-    if row.get("ffn_hidden"):
-        model["intermediate_size"] = whole(row, "ffn_hidden")
-    elif gated:
-        raise Unmodelled("ffn_hidden is empty for a gated MLP")
-    else:
-        inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
-    if is_moe(row):
-        model = with_experts(row, model, inferred)
-    tp = whole(row, "tp", 1)
-    if vocabulary % tp:
-        model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp
-        inferred.append(f"vocab {model['vocab_size']}: {vocabulary} padded so that tp divides it")
-    return model
 
 
 def _old_megatron(row: Row) -> bool:

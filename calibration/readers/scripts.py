@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibration.readers.cells import Row
+from calibration.readers.csv_values import Row
 
 
 def said_by_scripts(row: Row) -> tuple[Row, dict[str, Any], list[str]]:
@@ -32,13 +32,13 @@ def _zero_bubble(row: Row) -> tuple[Row, dict[str, Any], list[str]]:
         if not row.get(cell):
             row = {**row, cell: value}
             inferred.append(f"{cell} {value}: the authors' scripts")
-    beside = row.get("schedule", "").lower() not in ("", "1f1b")
+    overlapped = row.get("schedule", "").lower() not in ("", "1f1b")
     stack = {
         "attention": "math",
         "causal_attention": False,
         "gradient_precision": "fp16",
-        "overlap_p2p": beside,
+        "overlap_p2p": overlapped,
     }
     inferred.append("attention math, gradient_precision fp16: the authors' scripts")
-    inferred.append(f"overlap_p2p {str(beside).lower()}: the authors' code, by the schedule")
+    inferred.append(f"overlap_p2p {str(overlapped).lower()}: the authors' code, by the schedule")
     return row, stack, inferred

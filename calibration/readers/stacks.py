@@ -6,30 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from calibration.readers.cells import is_moe
+from calibration.readers.csv_values import is_moe, name_patterns
 
-#: (pattern of framework, pattern of source, stack preset); the first that fits counts.
-_STACKS: tuple[tuple[str, str, str], ...] = (
-    (r"^Megatron-LM$", r"2019", "megatron-2019"),
-    (r"^Megatron-LM$", r"Activation Recomputation", "megatron-2022"),
-    (r"^Megatron-LM", r"Zero Bubble", "megatron-2023"),
-    (r"^Megatron-LM", r"MegaScale", "megatron-2023"),
-    (r"^Megatron-LM", r"", "megatron-2021"),
-    (r"Alpa|xFormers|SageMaker|metaseq|GPT-NeoX", r"", "megatron-2021"),
-    (r"Megatron-DeepSpeed", r"", "megatron-deepspeed"),
-    (r"Megatron TP", r"", "deepspeed-zero3"),
-    (r"DeepSpeed.*Liger", r"", "deepspeed-liger"),
-    (r"DeepSpeed", r"", "deepspeed-zero3"),
-    (r"Aleph Alpha", r"", "aleph-alpha"),
-    (r"Composer", r"", "llm-foundry"),
-    (r"Meta in-house", r"", "llama3"),
-    (r"torchtitan|FSDP", r"", "torchtitan"),
-    (r"NeMo", r"Launcher 2[23]", "nemo-2023"),
-    (r"InternEvo|InternLM", r"", "internevo"),
-    (r"Pax|XLA|JAX|MaxText", r"", "xla"),
-    # MegaScale (Jiang et al. 2024, arXiv:2402.15627) and HAI-LLM overlap and fuse what Megatron-Core does, or more.
-    (r"NeMo|Megatron|MegaScale|HAI-LLM", r"", "megatron-core"),
-)
 _UNKNOWN = "pytorch"
 _UNKNOWN_BEFORE_FLASH = "megatron-2021"
 _FIRST_FLASH_YEAR = 2023
@@ -37,9 +15,9 @@ _FIRST_FLASH_YEAR = 2023
 EAGER_RATE = 0.54
 """Of the memory bandwidth, what eager kernels reach that are counted one by one: as fitted in stack aleph-alpha."""
 PIECEWISE_LAUNCH = {"kernel_launch": "50 us", "backward_launch": "60 us", "collective_launch": "50 us"}
-"""Where layers run in pieces, each with an autograd call of its own, so that tokens travel beside another micro-batch
-(NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py). Set on Megatron-Bridge's runs with 16
-experts a GPU and no CUDA graphs: 16 ms a layer in pieces (H100, B300), 9 ms without."""
+"""Where layers run in pieces, each with an autograd call of its own, so that tokens travel during another micro-batch's
+compute (NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py). Set on Megatron-Bridge's runs
+with 16 experts a GPU and no CUDA graphs: 16 ms a layer in pieces (H100, B300), 9 ms without."""
 GRAPH_LAUNCH = "2 us"
 """Of a kernel inside a CUDA graph: assumed, the floor of kernel times."""
 _RELATIVES = r"Alpa|xFormers|SageMaker|metaseq|GPT-NeoX|HAI-LLM|MegaScale"
@@ -49,7 +27,12 @@ _RELATIVES = r"Alpa|xFormers|SageMaker|metaseq|GPT-NeoX|HAI-LLM|MegaScale"
 def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Stack description and what was inferred."""
     framework, source, notes = (row.get(key, "") for key in ("framework", "source", "notes"))
-    found = next((stack for words, of, stack in _STACKS if re.search(words, framework) and re.search(of, source)), None)
+    fitting = (
+        entry["stack"]
+        for entry in name_patterns("stacks")
+        if re.search(entry["framework"], framework) and re.search(entry.get("source", ""), source)
+    )
+    found = next(fitting, None)
     rule = "by the framework"
     if found is None:
         found, rule = _unknown(row)
@@ -80,7 +63,7 @@ def stack_of(row: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[dict[str,
         stack |= {"packed_masters": True, "fused_casts": False}
         inferred.append("packed_masters, casts in kernels of their own: NeMo 1")
     if found == "megatron-2021" and "2020" in source:
-        # NVIDIA/Megatron-LM v1.1: PyTorch's DistributedDataParallel, which reduces beside the backward.
+        # NVIDIA/Megatron-LM v1.1: PyTorch's DistributedDataParallel, which reduces while the backward runs.
         stack["overlap_grad_reduce"] = True
         inferred.append("overlap_grad_reduce: PyTorch's DistributedDataParallel in 2020")
     if is_moe(row):

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibration.readers.cells import Row, Unmodelled, is_moe, number
+from calibration.readers.csv_values import Row, Unmodelled, is_moe, number
 from calibration.readers.families import family_of, sweep_of
+from calibration.readers.memory_savings import MemorySaving
 from calibration.readers.rules import scenarios_of
-from calibration.readers.sparing import Sparing
 from sim.errors import FlopcastError, SpecError
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.presets import load_file_as_preset
@@ -53,8 +53,8 @@ class Run:
 
     scenario : None where the row cannot be modelled.
     choices : scenarios that differ in what the row leaves open and its authors tuned; the fastest that fits counts.
-    sparing : changes of the plan, with the rule that allows them, the first of which counts that makes a choice fit
-        where none does as it stands.
+    memory_savings : changes of the plan, with the rule that allows them, the first of which counts that makes a choice
+        fit where none does as it stands.
     measured : in `unit`.
     skipped : why there is no scenario.
     inferred : what the row does not say, and the rule that filled it in.
@@ -69,7 +69,7 @@ class Run:
     measured: float
     unit: str
     choices: tuple[Scenario, ...] = ()
-    sparing: tuple[Sparing, ...] = ()
+    memory_savings: tuple[MemorySaving, ...] = ()
     skipped: str | None = None
     inferred: tuple[str, ...] = ()
     family: str = ""
@@ -215,11 +215,11 @@ def read_run(
         run = replace(run, measured=number(row, "measured_value"))
         if run.unit not in UNITS:
             raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(UNITS)}")
-        choices, sparing, inferred = _known_scenarios(row, profile, {} if known is None else known)
+        choices, savings, inferred = _known_scenarios(row, profile, {} if known is None else known)
         if run.unit == "tflops_per_gpu" and not run.convention:
             inferred = (*inferred, NO_CONVENTION)
         precision = run.precision if row.get("precision") else choices[0].training.precision
-        run = replace(run, choices=choices, sparing=sparing, inferred=inferred, precision=precision)
+        run = replace(run, choices=choices, memory_savings=savings, inferred=inferred, precision=precision)
         _check_measurement(run, choices[0])
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), inferred=(), skipped=reason(error))
@@ -242,7 +242,7 @@ def _check_measurement(run: Run, scenario: Scenario) -> None:
 
 def _known_scenarios(
     row: Row, profile: Mapping[str, Any] | None, known: dict[Any, Any]
-) -> tuple[tuple[Scenario, ...], tuple[Sparing, ...], tuple[str, ...]]:
+) -> tuple[tuple[Scenario, ...], tuple[MemorySaving, ...], tuple[str, ...]]:
     key = tuple(item for item in row.items() if item[0] not in _ABOUT_THE_MEASUREMENT)
     if key not in known:
         try:

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sim.specs.importers import KINDS, Entry, Imported
+from sim.specs.importers import KINDS, Imported, LedgerEntry
 from sim.specs.importers.ledger import entry_lines
 
 
@@ -24,7 +24,7 @@ def imported_view(imported: Imported, width: int) -> Group:
     return Group(*parts)  # type: ignore[arg-type]
 
 
-def _table(entries: list[Entry]) -> Table:
+def _table(entries: list[LedgerEntry]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")

@@ -44,8 +44,8 @@ class ParallelPlan(Spec):
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too."""
     offloaded_layers: NonNegativeInt = 0
-    """Layers of the model whose activations wait in host memory for the backward. The copies are taken to hide beside
-    compute."""
+    """Layers of the model whose activations wait in host memory for the backward. The copies are taken to overlap
+    with compute."""
     embedding_as_layer: bool = False
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
     head_as_layer: bool = False

@@ -99,8 +99,8 @@ class LinkParams(Spec):
     p2p_efficiency: float = Field(gt=0, le=1)
     """Point-to-point bandwidth as a share of the link's."""
     hidden_share: float = Field(gt=0, le=1)
-    """Of a collective that runs beside compute, the share of its time that does not lengthen the step: NCCL's kernels
-    take SMs and memory bandwidth from the kernels they run beside, the more the faster the link."""
+    """Of a collective that overlaps with compute, the share of its time that does not lengthen the step: NCCL's kernels
+    take SMs and memory bandwidth from concurrent kernels, the more the faster the link."""
     hidden_at_bytes_per_s: PositiveFloat | None = None
     """Bandwidth, per GPU and direction, of the link that `hidden_share` was found on; slower traffic takes less of the
     memory's bandwidth each second. Default: the same share of the time at any. [bytes/s]"""

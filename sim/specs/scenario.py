@@ -43,39 +43,37 @@ class Scenario(Spec):
         return self
 
     def _divisibility(self) -> list[str]:
-        model, plan, training = self.model, self.plan, self.training
-        rules = [
-            (plan.tp, "plan.tp", model.num_heads, "model.num_heads"),
-        ]
-        if not model.num_experts or model.num_dense_layers:
-            rules.append((plan.tp, "plan.tp", model.intermediate_size, "model.intermediate_size"))
-        if model.num_experts:
-            rules.append((plan.ep, "plan.ep", model.num_experts, "model.num_experts"))
-        if model.shared_expert_intermediate_size:
-            size = model.shared_expert_intermediate_size
-            rules.append((plan.tp, "plan.tp", size, "model.shared_expert_intermediate_size"))
-        if model.num_kv_heads > plan.tp:
-            rules.append((plan.tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"))
-        if plan.sequence_parallel:
-            rules.append((plan.tp, "plan.tp", training.sequence_length, "training.sequence_length"))
-        if plan.sequence_slices > 1:
-            rules.append(
-                (plan.sequence_slices, "plan.sequence_slices", training.sequence_length, "training.sequence_length")
-            )
-        if plan.cp > 1:
-            rules.append(
-                (
-                    plan.cp * (plan.tp if plan.sequence_parallel else 1),
-                    "plan.cp (times plan.tp under sequence parallelism)",
-                    training.sequence_length,
-                    "training.sequence_length",
-                )
-            )
+        """Numbers that must divide others and do not, each with the nearest that does."""
         problems = [
             f"{inner} = {value} must divide {outer} = {total}; nearest that does: {divisor_near(total, value)}"
-            for value, inner, total, outer in rules
-            if total % value
+            for applies, value, inner, total, outer in self._divisors()
+            if applies and total % value
         ]
+        return [*problems, *self._multiples()]
+
+    def _divisors(self) -> tuple[tuple[bool, int, str, int, str], ...]:
+        """(whether the rule applies, divisor, its name, dividend, its name)."""
+        model, plan, length = self.model, self.plan, self.training.sequence_length
+        shared, tp = model.shared_expert_intermediate_size, plan.tp
+        dense = not model.num_experts or model.num_dense_layers > 0
+        with_sequence = plan.cp * (tp if plan.sequence_parallel else 1)
+        cp = "plan.cp (times plan.tp under sequence parallelism)"
+        sequence, slices = "training.sequence_length", plan.sequence_slices
+        return (
+            (True, tp, "plan.tp", model.num_heads, "model.num_heads"),
+            (dense, tp, "plan.tp", model.intermediate_size, "model.intermediate_size"),
+            (model.num_experts > 0, plan.ep, "plan.ep", model.num_experts, "model.num_experts"),
+            (shared > 0, tp, "plan.tp", shared, "model.shared_expert_intermediate_size"),
+            (model.num_kv_heads > tp, tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"),
+            (plan.sequence_parallel, tp, "plan.tp", length, sequence),
+            (slices > 1, slices, "plan.sequence_slices", length, sequence),
+            (plan.cp > 1, with_sequence, cp, length, sequence),
+        )
+
+    def _multiples(self) -> list[str]:
+        """Numbers that must be multiples of others and are not."""
+        model, plan, training = self.model, self.plan, self.training
+        problems = []
         if model.num_kv_heads < plan.tp and plan.tp % model.num_kv_heads:
             problems.append(
                 f"plan.tp = {plan.tp} must be a multiple of model.num_kv_heads = {model.num_kv_heads} to replicate them"

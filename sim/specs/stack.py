@@ -57,13 +57,13 @@ class StackSpec(Spec):
     """Each tensor-parallel rank sends its share of the pipeline activations over its own card, and the receivers
     gather over NVLink (Narayanan et al. 2021, section 4.1). Implied by sequence parallelism."""
     overlap_p2p: bool = False
-    """Pipeline sends run beside compute."""
+    """Pipeline sends overlap with compute."""
     overlap_grad_reduce: bool = False
     """The data-parallel gradient reduction starts during the last micro-batch's backward."""
     overlap_param_gather: bool = False
-    """ZeRO's weight gathers run beside compute."""
+    """ZeRO's weight gathers overlap with compute."""
     overlap_tp_backward: bool = False
-    """The tensor-parallel reduction of the input gradient runs beside the weight-gradient matrix multiply."""
+    """The tensor-parallel reduction of the input gradient overlaps with the weight-gradient matrix multiply."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
     slice_s: NonNegativeFloat = 0.0
@@ -75,12 +75,13 @@ class StackSpec(Spec):
     fp8_gathers: bool = False
     """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True
-    """Context parallelism passes keys and values round a ring beside the attention, instead of gathering them first."""
+    """Context parallelism passes keys and values round a ring while it computes attention, instead of gathering them
+    first."""
     balanced_context: bool = True
     """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
     equally busy, instead of consecutive pieces, whose last rank attends to everything."""
     overlap_experts: bool = False
-    """Tokens go to their experts and back beside the computation of another micro-batch (DeepSeek's DualPipe;
+    """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
     routing_launches: NonNegativeFloat = 60.0
     """Launches, forward, by which a router scores, chooses and counts, and the maps of tokens to experts are made."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.from_runs import predict
-from calibration.readers.cells import LARGEST
+from calibration.readers.csv_values import LARGEST
 from calibration.readers.machines import cluster_of
 from calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
 from sim.errors import SpecError

@@ -9,13 +9,13 @@ import pytest
 
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.importers import import_text
-from sim.specs.importers.architectures import DENSE
-from sim.specs.importers.architectures_experts import EXPERTS
-from sim.specs.importers.huggingface import ARCHITECTURES
+from sim.specs.importers.keys import table
 from sim.work.params import total_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+DENSE, MIXTURES = (table("huggingface")[kind] for kind in ("dense", "mixtures"))
 
 
 def gpt2(layers, hidden, heads):
@@ -159,10 +159,10 @@ def test_imported_config_counts_as_transformers_does(name):
 
 
 def test_every_architecture_is_compared():
-    assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == ARCHITECTURES.keys()
+    assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == {*DENSE, *MIXTURES}
 
 
 def test_the_page_says_how_many_there_are():
     page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
     assert f"Decoders of {len(DENSE)} dense model types" in page
-    assert f"of {len(EXPERTS)} with mixtures of experts" in page
+    assert f"of {len(MIXTURES)} with mixtures of experts" in page

@@ -16,10 +16,10 @@ from sim.breakdown import break_down
 from sim.engines import build_program, run
 from sim.engines.shared import share_out
 from sim.schedules import build_order, get_schedule, schedule_names
-from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, Shape
+from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, GptShape
 
 ROOT = Path(__file__).parents[2]
-SMALL = Shape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=32)
+SMALL = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=32)
 
 
 FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
@@ -126,7 +126,7 @@ def test_a_wrong_loss_is_told(monkeypatch):
         compare.check_losses([4.0, 3.01, 2.0], SMALL, cut, "cpu")
     monkeypatch.setattr(compare, "launch", lambda *ask: [2.0, 2.0, 2.0])
     with pytest.raises(FlopcastError, match="does not fall"):
-        compare.check_losses([2.0, 2.0, 2.0], Shape(), cut, "cpu")
+        compare.check_losses([2.0, 2.0, 2.0], GptShape(), cut, "cpu")
 
 
 @pytest.mark.slow

@@ -37,15 +37,15 @@ from calibration.bench.timing import Timing, time_call
 from calibration.measurement import Journal, Measurement
 from sim.specs import Scenario
 from sim.work.params import total_params
-from validation.job.configs import Shape
-from validation.job.model import Layer, batch_of, build_part, cut_tensors, loss_of
+from validation.job.configs import GptShape
+from validation.job.model import GptLayer, batch_of, build_part, cut_tensors, loss_of
 from validation.job.quiet import Watch, quietly
 from validation.job.train import clear, foreign_share, make_optimizers, trace, update
 
 _TINY_TOKENS = 8
 
 
-def tiny(shape: Shape, depth: int) -> Shape:
+def tiny(shape: GptShape, depth: int) -> GptShape:
     """The job's layers over a few tokens: computing takes microseconds, what is left is the host's time.
 
     Weights keep their size: passing through, they push the host's own code and data out of the processor's cache, as
@@ -143,7 +143,7 @@ def _together(watch: Watch) -> float:
     return foreign_share(watch, torch.device("cpu"))
 
 
-def host_times(shape: Shape, tp: int, device: str, patience_s: float) -> HostTimes:
+def host_times(shape: GptShape, tp: int, device: str, patience_s: float) -> HostTimes:
     """The host's time over models of two depths: the slope is a layer's, the rest a visit's.
 
     Every rank calls this at once, in as many tensor-parallel groups as there are.
@@ -164,7 +164,7 @@ def host_times(shape: Shape, tp: int, device: str, patience_s: float) -> HostTim
     )
 
 
-def _tiny_times(shape: Shape, tp: int, device: str, patience_s: float) -> dict[str, float]:
+def _tiny_times(shape: GptShape, tp: int, device: str, patience_s: float) -> dict[str, float]:
     """Median seconds of forward, backward, the pipeline's step and the update of a tiny model of one stage."""
     part = build_part(shape, range(shape.num_layers), 0).to(device)
     if tp > 1:
@@ -199,14 +199,14 @@ def _tiny_times(shape: Shape, tp: int, device: str, patience_s: float) -> dict[s
     return quietly(step, _together, dist.get_world_size(), patience_s)[0]
 
 
-def stack_call(shape: Shape, device: str) -> Callable[[], Any]:
+def stack_call(shape: GptShape, device: str) -> Callable[[], Any]:
     """Forward and backward of some layers of the job: the mix of work that processes share cores and memory for."""
-    layers = torch.nn.Sequential(*(Layer(shape, recompute=False) for _ in range(4))).to(device)
+    layers = torch.nn.Sequential(*(GptLayer(shape, recompute=False) for _ in range(4))).to(device)
     x = torch.randn(1, shape.sequence_length, shape.hidden_size, device=device, requires_grad=True)
     return lambda: layers(x).sum().backward()
 
 
-def capacity(shape: Shape, device: str, patience_s: float) -> dict[str, float]:
+def capacity(shape: GptShape, device: str, patience_s: float) -> dict[str, float]:
     """Some layers on one process alone, then on all at once: how many cores' worth of work the machine does. [s]"""
     call = stack_call(shape, device)
     quiet: dict[str, float] = {}
@@ -230,7 +230,7 @@ def capacity(shape: Shape, device: str, patience_s: float) -> dict[str, float]:
 def main(job_file: str, out: str) -> None:
     """Measure on every rank; rank 0 writes host times and capacity to `out`, kernels to their journal."""
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    device, shape = job["device"], Shape(**job["shape"])
+    device, shape = job["device"], GptShape(**job["shape"])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

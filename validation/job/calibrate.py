@@ -16,22 +16,22 @@ from calibration.measurement import Shape as Measured
 from sim.pricing.scenario import stage_costs
 from sim.specs import Profile, load_preset
 from validation.job.bench import tiny
-from validation.job.configs import Configuration, Shape
+from validation.job.configs import Configuration, GptShape
 from validation.job.launch import launch
-from validation.job.predict import Machine, scenario_of
+from validation.job.predict import CalibratedMachine, scenario_of
 
 _SHARED_BY = 8
 """Processes at most for measuring how cores are shared."""
 
 
 def calibrate_machine(
-    shape: Shape,
+    shape: GptShape,
     suite: tuple[Configuration, ...],
     device: str,
     folder: Path,
     patience_s: float,
     report: Callable[[str], None],
-) -> tuple[Machine, dict[str, Any]]:
+) -> tuple[CalibratedMachine, dict[str, Any]]:
     """Kernels, collectives of two ranks, host times and the sharing of cores; never a configuration of the suite.
 
     Parameters
@@ -45,7 +45,7 @@ def calibrate_machine(
 
     Returns
     -------
-    Machine, dict
+    CalibratedMachine, dict
         What to predict with, and the facts for the record: device, host times, how cores are shared.
     """
     node = "cpu-host" if device == "cpu" else _node_of(device)
@@ -82,7 +82,7 @@ def calibrate_machine(
         cores.append((processes, min(processors, max(1.0, processes * found["alone_s"] / found["together_s"]))))
     data = read_journal(journal)
     fitted = calibrate("this machine", data, questions[0].cluster, base, draws=1)
-    machine = Machine(fitted.profile, node, tuple(cores), {})
+    machine = CalibratedMachine(fitted.profile, node, tuple(cores), {})
     times = {
         (tp, False): _without_kernels(host[f"host_tp{tp}"], shape, tp, machine)
         for tp in (1, 2)
@@ -106,7 +106,9 @@ def calibrate_machine(
     return replace(machine, host=times), facts
 
 
-def _without_kernels(measured: dict[str, float], shape: Shape, tp: int, machine: Machine) -> dict[str, float]:
+def _without_kernels(
+    measured: dict[str, float], shape: GptShape, tp: int, machine: CalibratedMachine
+) -> dict[str, float]:
     """The host's share of the tiny model's times: without kernels and collectives that are priced on their own."""
     one, two = (
         stage_costs(

@@ -13,7 +13,7 @@ from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
-    from validation.job.compare import Row
+    from validation.job.compare import JobResult
 
 _COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
 
@@ -55,9 +55,9 @@ def job(
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
     chosen = pick_device(device)
-    from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Shape
+    from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, GptShape
 
-    shape, suite = (QUICK_SHAPE, QUICK_SUITE) if quick else (Shape(), SUITE)
+    shape, suite = (QUICK_SHAPE, QUICK_SUITE) if quick else (GptShape(), SUITE)
     suite = _fitting(suite, chosen)
     _compare(shape, suite, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
 
@@ -105,7 +105,7 @@ def _compare(
     rows = predict_all(shape, suite, machine)
     console.print(_line(_COLUMNS), style="bold")
 
-    def report(row: Row, repeat: int) -> None:
+    def report(row: JobResult, repeat: int) -> None:
         cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
         if repeats > 1 and row is rows[0]:
             console.print(f"repeat {repeat + 1} of {repeats}", style="dim")
@@ -129,7 +129,7 @@ def _compare(
         raise typer.Exit(130)
 
 
-def _conclude(console: Any, done: list[Row], figure: Path | None) -> None:
+def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
     from sim.table import Table
     from validation.job.compare import summary
@@ -152,7 +152,7 @@ def _conclude(console: Any, done: list[Row], figure: Path | None) -> None:
         console.print(f"drawn: {figure}")
 
 
-def _write(path: Path, shape: Any, rows: list[Row], facts: dict[str, Any]) -> None:
+def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any]) -> None:
     """Everything so far, in one piece: a reader never sees half a file."""
     from validation.job.compare import LOSS_TOLERANCE, summary
 

@@ -11,16 +11,16 @@ from scipy.stats import kendalltau
 
 from sim.engines import Timeline
 from sim.errors import FlopcastError
-from validation.job.configs import Configuration, Shape
+from validation.job.configs import Configuration, GptShape
 from validation.job.launch import launch, run_configuration
-from validation.job.predict import Machine, predict
+from validation.job.predict import CalibratedMachine, predict
 
 LOSS_TOLERANCE = 1e-4
 """Relative. The cut job adds the same numbers in another order: fp32's rounding, which some steps of Adam let grow."""
 
 
 @dataclass(slots=True)
-class Row:
+class JobResult:
     """One configuration: predicted before it ran, measured in every repeat so far. [s]"""
 
     configuration: Configuration
@@ -56,20 +56,20 @@ class Row:
         }
 
 
-def predict_all(shape: Shape, suite: tuple[Configuration, ...], machine: Machine) -> list[Row]:
+def predict_all(shape: GptShape, suite: tuple[Configuration, ...], machine: CalibratedMachine) -> list[JobResult]:
     """A row for each configuration, not measured yet."""
     timelines = [predict(shape, cut, machine) for cut in suite]
-    return [Row(cut, timeline.step_time, timeline) for cut, timeline in zip(suite, timelines, strict=True)]
+    return [JobResult(cut, timeline.step_time, timeline) for cut, timeline in zip(suite, timelines, strict=True)]
 
 
 def measure_all(
-    rows: list[Row],
-    shape: Shape,
+    rows: list[JobResult],
+    shape: GptShape,
     device: str,
     steps: int,
     repeats: int,
     patience_s: float,
-    report: Callable[[Row, int], None],
+    report: Callable[[JobResult, int], None],
 ) -> None:
     """Run every configuration once, then all again: what the machine does meanwhile meets all of them alike.
 
@@ -99,15 +99,15 @@ def measure_all(
             report(row, repeat)
 
 
-_single: dict[tuple[Shape, int, str], list[float]] = {}
+_single: dict[tuple[GptShape, int, str], list[float]] = {}
 
 
-def check_losses(losses: list[float], shape: Shape, cut: Configuration, device: str, most_steps: int = 6) -> float:
+def check_losses(losses: list[float], shape: GptShape, cut: Configuration, device: str, most_steps: int = 6) -> float:
     """Largest relative difference between the job's losses and those of one process that sees the whole batch."""
     batch = cut.global_batch_size
     key = (shape, batch, device)
     if key not in _single:
-        job = {"shape": {n: getattr(shape, n) for n in Shape.__slots__}, "batch": batch, "device": device}
+        job = {"shape": {n: getattr(shape, n) for n in GptShape.__slots__}, "batch": batch, "device": device}
         _single[key] = launch("validation.job.single", {**job, "steps": most_steps}, 1)
     expected = _single[key]
     pairs = list(zip(losses, expected, strict=False))
@@ -122,7 +122,7 @@ def check_losses(losses: list[float], shape: Shape, cut: Configuration, device: 
     return worst
 
 
-def summary(rows: list[Row]) -> dict[str, float]:
+def summary(rows: list[JobResult]) -> dict[str, float]:
     """Mean and largest absolute relative error, and Kendall's tau between predicted and measured times."""
     done = [row for row in rows if row.seconds]
     errors = [abs(row.error) for row in done]

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GptShape:
     """A small GPT: learned positions, LayerNorm, GELU, no dropout, untied head.
 
     Large enough that multiplies take most of the time, small enough for steps of about a second on one core.
@@ -84,7 +84,7 @@ SUITE = (
     Configuration(2, 2, 2, "interleaved", 2, num_chunks=2),
 )
 #: The three kinds of parallelism, one at a time, on two processes.
-QUICK_SHAPE = Shape(num_layers=4, hidden_size=256, num_heads=4, sequence_length=128)
+QUICK_SHAPE = GptShape(num_layers=4, hidden_size=256, num_heads=4, sequence_length=128)
 QUICK_SUITE = (
     Configuration(1, 1, 1, "gpipe", 2),
     Configuration(1, 2, 1, "1f1b", 4),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sim.schedules.actions import KINDS
-from validation.job.compare import Row
+from validation.job.compare import JobResult
 
 Bar = tuple[int, str, int, int, float, float]
 """(pipeline rank, kind, micro-batch, chunk, begin, end) [s]"""
@@ -27,7 +27,7 @@ def traced_bars(trace: list[dict[str, Any]], num_ranks: int) -> tuple[list[Bar],
     return bars, max(rank["end"] for rank in trace) - zero
 
 
-def simulated_bars(row: Row) -> tuple[list[Bar], float]:
+def simulated_bars(row: JobResult) -> tuple[list[Bar], float]:
     """What the engine had each pipeline rank do."""
     timeline = row.timeline
     order = timeline.program.order
@@ -42,7 +42,7 @@ def simulated_bars(row: Row) -> tuple[list[Bar], float]:
     return bars, timeline.step_time
 
 
-def draw(row: Row, path: Path) -> None:
+def draw(row: JobResult, path: Path) -> None:
     """Both timelines over one time axis; what follows the last bar is gradient reduction, update and gathering."""
     import matplotlib
 

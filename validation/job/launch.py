@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import FlopcastError
-from validation.job.configs import Configuration, Shape
+from validation.job.configs import Configuration, GptShape
 
 #: One thread a rank; and freed memory stays with the process: otherwise each large tensor is faulted in anew, page by
 #: page, in a time that depends on what else the machine does.
@@ -92,7 +92,7 @@ def _reason(printed: str) -> str:
 
 
 def run_configuration(
-    shape: Shape, configuration: Configuration, device: str, steps: int, patience_s: float = 0.0
+    shape: GptShape, configuration: Configuration, device: str, steps: int, patience_s: float = 0.0
 ) -> dict[str, Any]:
     """Losses, seconds of every step, and the last step's trace of one configuration."""
     job = {"shape": asdict(shape), "configuration": asdict(configuration), "device": device, "steps": steps}

@@ -11,13 +11,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from validation.job.configs import Shape
+from validation.job.configs import GptShape
 
 
-class Layer(nn.Module):
+class GptLayer(nn.Module):
     """Pre-norm attention and MLP. Queries, keys and values are one matrix, laid out by head so that it can be cut."""
 
-    def __init__(self, shape: Shape, recompute: bool) -> None:
+    def __init__(self, shape: GptShape, recompute: bool) -> None:
         super().__init__()
         hidden = shape.hidden_size
         self.head_dim = hidden // shape.num_heads
@@ -45,16 +45,16 @@ class Layer(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
-class Part(nn.Module):
+class GptPart(nn.Module):
     """Consecutive layers, with the embedding before the first and the head after the last."""
 
-    def __init__(self, shape: Shape, layers: range, recompute: bool = False) -> None:
+    def __init__(self, shape: GptShape, layers: range, recompute: bool = False) -> None:
         super().__init__()
         hidden = shape.hidden_size
         first, last = layers.start == 0, layers.stop == shape.num_layers
         self.tokens = nn.Embedding(shape.vocab_size, hidden) if first else None
         self.positions = nn.Embedding(shape.sequence_length, hidden) if first else None
-        self.layers = nn.ModuleDict({str(index): Layer(shape, recompute) for index in layers})
+        self.layers = nn.ModuleDict({str(index): GptLayer(shape, recompute) for index in layers})
         self.norm = nn.LayerNorm(hidden) if last else None
         self.head = nn.Linear(hidden, shape.vocab_size, bias=False) if last else None
 
@@ -69,19 +69,19 @@ class Part(nn.Module):
         return x
 
 
-def build_part(shape: Shape, layers: range, seed: int, recompute: bool = False) -> Part:
-    """Part of the model with the weights it has in the whole, whoever builds it.
+def build_part(shape: GptShape, layers: range, seed: int, recompute: bool = False) -> GptPart:
+    """A part of the model with the weights it has in the whole, whoever builds it.
 
     The whole model is initialised everywhere, and a part copies its own: simple, and cheap at this size.
     """
     torch.manual_seed(seed)
-    whole = Part(shape, range(shape.num_layers))
-    part = Part(shape, layers, recompute)
+    whole = GptPart(shape, range(shape.num_layers))
+    part = GptPart(shape, layers, recompute)
     part.load_state_dict({name: value for name, value in whole.state_dict().items() if name in part.state_dict()})
     return part
 
 
-def cut_tensors(part: Part, mesh: Any) -> None:
+def cut_tensors(part: GptPart, mesh: Any) -> None:
     """Cut the part's matrices over the tensor-parallel mesh: columns, then rows, as Megatron-LM does."""
     layer_plan = {
         "qkv": ColwiseParallel(),
@@ -102,7 +102,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def batch_of(shape: Shape, size: int, seed: int) -> tuple[Tensor, Tensor]:
+def batch_of(shape: GptShape, size: int, seed: int) -> tuple[Tensor, Tensor]:
     """Sequences a model can learn: each counts upwards from a random start, in random strides of 1 to 4."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randint(shape.vocab_size, (size, 1), generator=generator)

@@ -15,7 +15,7 @@ from sim.schedules.passes import visits_per_stage
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
 from sim.work.stages import part_params
-from validation.job.configs import Configuration, Shape
+from validation.job.configs import Configuration, GptShape
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits.
 STACK = {
@@ -35,7 +35,7 @@ _LOOPBACK = "2 GB/s"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class CalibratedMachine:
     """What was calibrated: kernels and links, the host's times by tensor-parallel degree, cores that are shared.
 
     cores : as `NodeSpec.cores`, for up to so many processes: [(processes, cores), …], the last for any more. More
@@ -60,7 +60,7 @@ class Machine:
 
 
 def scenario_of(
-    shape: Shape, cut: Configuration, node: str, profile: Profile | str, cores: float | None = None
+    shape: GptShape, cut: Configuration, node: str, profile: Profile | str, cores: float | None = None
 ) -> Scenario:
     """The question the simulator is asked."""
     machine: dict[str, Any] = {"preset": node}
@@ -93,7 +93,7 @@ def scenario_of(
     return build_scenario(description, where="job")
 
 
-def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
+def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> Timeline:
     """Simulate one step of a configuration."""
     cores = machine.cores_for(cut.num_ranks)
     scenario = scenario_of(shape, cut, machine.node, machine.profile, cores)
@@ -107,7 +107,7 @@ def predict(shape: Shape, cut: Configuration, machine: Machine) -> Timeline:
     return run(program, "dag" if cores is None else "shared")
 
 
-def with_host(costs: StageCosts, scenario: Scenario, machine: Machine, home: np.ndarray) -> StageCosts:
+def with_host(costs: StageCosts, scenario: Scenario, machine: CalibratedMachine, home: np.ndarray) -> StageCosts:
     """Add the host's time, which kernels on a CPU do not hide.
 
     On a GPU the kernels run behind the host; there only what exceeds them would show, which `stack.kernel_launch_s`

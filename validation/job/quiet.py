@@ -73,7 +73,7 @@ def quietly(
     ----------
     measure : function
     score : function
-        The watch that ran beside a measurement -> share of the machine that went to others. Where several ranks
+        The watch that ran during a measurement -> share of the machine that went to others. Where several ranks
         measure together it tells all of them the same, so that they agree whether to try again.
     processes : int
         How many of ours are busy meanwhile.

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from calibration.bench.machine import settle
 from sim.schedules import build_order
-from validation.job.configs import Configuration, Shape
+from validation.job.configs import Configuration, GptShape
 from validation.job.model import batch_of, build_part, cut_tensors, loss_of
 from validation.job.quiet import Watch, bearable, wait_for_quiet
 
@@ -66,7 +66,7 @@ def update(optimizers: list[torch.optim.Optimizer]) -> None:
         optimizer.step()
 
 
-def train(shape: Shape, configuration: Configuration, device: str, steps: int, patience_s: float) -> dict[str, Any]:
+def train(shape: GptShape, configuration: Configuration, device: str, steps: int, patience_s: float) -> dict[str, Any]:
     """Train until `steps` steps were timed while the machine was ours, after a few to warm up; the same on all ranks.
 
     Where others do not let it be for `patience_s` [s], the quietest steps of four times as many count.
@@ -219,7 +219,7 @@ def main(job_file: str, out: str) -> None:
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(minutes=5))
     try:
         result = train(
-            Shape(**job["shape"]), Configuration(**job["configuration"]), device, job["steps"], job["patience_s"]
+            GptShape(**job["shape"]), Configuration(**job["configuration"]), device, job["steps"], job["patience_s"]
         )
         if dist.get_rank() == 0:
             Path(out).write_text(json.dumps(result), encoding="utf-8")

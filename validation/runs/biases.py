@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import log, log2
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.specs import ParallelPlan
+from validation.runs.scored import Scored
 from validation.runs.sweeps import FEWEST, members_of, plan_of
-
-if TYPE_CHECKING:
-    from validation.runs.score import Scored
 
 AXES: dict[str, Callable[[ParallelPlan], float]] = {
     "tp": lambda plan: log2(plan.tp),

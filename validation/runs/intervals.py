@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sim.uncertainty
 from sim.uncertainty import kind_of
-from validation.runs.score import Scored
+from validation.runs.scored import Scored
 
 LEVEL = 0.9
 SHRINK = 4

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from calibration.readers.training_runs import NO_CONVENTION
-from validation.runs.score import Group, Scored
+from validation.runs.score import ErrorSummary
+from validation.runs.scored import Scored
 
 
-def to_json(scored: Sequence[Scored], groups: Sequence[Group]) -> dict[str, Any]:
+def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:
     """`rows` and `groups`."""
     return {"rows": [item.to_dict() for item in scored], "groups": [group.to_dict() for group in groups]}
 
 
 #: column -> (how to show a group's value, needed even where the terminal is narrow)
-_COLUMNS: dict[str, tuple[Callable[[Group], str], bool]] = {
+_COLUMNS: dict[str, tuple[Callable[[ErrorSummary], str], bool]] = {
     "runs": (lambda group: f"{group.count}", True),
     "left": (lambda group: f"{group.skipped}" if group.skipped else "", True),
     "mean": (lambda group: _share(group.mean_error), True),
@@ -32,7 +33,7 @@ _COLUMNS: dict[str, tuple[Callable[[Group], str], bool]] = {
 _NAME_WIDTH = 34
 
 
-def group_table(groups: Sequence[Group], by: Sequence[str], width: int) -> Any:
+def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -> Any:
     """A rich table of the groups of some kinds; below 110 columns without what matters least."""
     from sim.table import Table
 

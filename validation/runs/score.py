@@ -1,4 +1,4 @@
-"""Predict every run of a table, beside two naive guesses, and sum up the errors."""
+"""Predict every run of a table, along with two naive guesses, and sum up the errors."""
 
 from __future__ import annotations
 
@@ -16,61 +16,12 @@ from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.params import total_params
+from validation.runs.scored import Scored
 from validation.runs.sweeps import sweeps_of
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """One run and what was predicted of it; values in the run's unit.
-
-    error : predicted over measured step time − 1; positive is predicted too slow.
-    interval : 90 % interval of the prediction, in the run's unit.
-    fitted : its family was among those that set a value of the profile or stack.
-    constant_error, six_nd_error : the naive guesses' errors, as `error`.
-    """
-
-    run: Run
-    predicted: float | None = None
-    step_time_s: float | None = None
-    error: float | None = None
-    interval: tuple[float, float] | None = None
-    fitted: bool = False
-    skipped: str | None = None
-    fits: bool | None = None
-    choice: str = ""
-    constant_error: float | None = None
-    six_nd_error: float | None = None
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the measurement lies in the interval."""
-        return None if self.interval is None else self.interval[0] <= self.run.measured <= self.interval[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in the JSON report; `error` is that of the predicted value in the run's own unit."""
-        run = self.run
-        return {
-            "id": run.id,
-            "source": run.source,
-            "gpu": run.gpu,
-            "framework": run.framework,
-            "family": run.family,
-            "unit": run.unit,
-            "measured": None if np.isnan(run.measured) else run.measured,
-            "predicted": self.predicted,
-            "error": None if self.predicted is None else self.predicted / run.measured - 1.0,
-            "time_error": self.error,
-            "interval": None if self.interval is None else list(self.interval),
-            "fitted": self.fitted,
-            "fits": self.fits,
-            "inferred": list(run.inferred),
-            "chosen": self.choice,
-            "skipped": self.skipped,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
+class ErrorSummary:
     """Errors of the runs of one source, GPU, framework, or of all."""
 
     by: str
@@ -152,9 +103,9 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
     chosen = ""
     if len(run.choices) > 1:
         chosen = f"micro-batch {plan.microbatch_size}, {plan.num_chunks} chunks, recompute {plan.recompute}"
-    spared = _spared(run, scenario)
-    if spared:
-        run = replace(run, inferred=(*run.inferred, spared))
+    saving = _memory_saving(run, scenario)
+    if saving:
+        run = replace(run, inferred=(*run.inferred, saving))
     known = (*scenario.profile.provenance.fitted_families, *scenario.stack.fitted_families)
     return Scored(
         run,
@@ -168,9 +119,9 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
     )
 
 
-def _spared(run: Run, scenario: Scenario) -> str:
+def _memory_saving(run: Run, scenario: Scenario) -> str:
     """The rule by which the chosen scenario saves memory beyond what its row says, where one does."""
-    for changes, rule in run.sparing:
+    for changes, rule in run.memory_savings:
         after = {name: getattr(scenario.plan, name) for name in changes}
         if after == changes and any(getattr(run.choices[0].plan, name) != value for name, value in changes.items()):
             return rule
@@ -226,9 +177,9 @@ def _kind(run: Run) -> str:
     return f"{scenario.profile.name} {scenario.training.precision}"
 
 
-def groups_of(scored: Sequence[Scored]) -> list[Group]:
+def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
     """Overall, and by source, GPU, framework, and fitted or left out."""
-    ways: dict[str, Callable[[Scored], str]] = {
+    groupings: dict[str, Callable[[Scored], str]] = {
         "all": lambda item: "all",
         "fitted": lambda item: "fitted" if item.fitted else "left out",
         "kind": lambda item: ("dense" if item.run.dense else "mixture of experts") + f" {item.run.precision}",
@@ -237,13 +188,13 @@ def groups_of(scored: Sequence[Scored]) -> list[Group]:
         "source": lambda item: item.run.source or "not stated",
     }
     found = []
-    for by, name_of in ways.items():
+    for by, name_of in groupings.items():
         names = sorted({name_of(item) for item in scored})
         found += [_group(by, name, [item for item in scored if name_of(item) == name]) for name in names]
     return found
 
 
-def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
+def _group(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
     used = [item for item in items if item.error is not None]
     errors = np.array([item.error for item in used], dtype=float)
     size = np.abs(errors)
@@ -259,7 +210,7 @@ def _group(by: str, name: str, items: Sequence[Scored]) -> Group:
         for item in used
         if item.interval is not None and item.predicted
     ]
-    return Group(
+    return ErrorSummary(
         by=by,
         name=name,
         count=len(used),

@@ -7,7 +7,7 @@ from math import exp
 from typing import Any
 
 from validation.runs.biases import biases
-from validation.runs.score import Scored
+from validation.runs.scored import Scored
 from validation.runs.sweep_summary import SweepSummary, summaries_of
 from validation.runs.sweeps import FEWEST, GOAL, SweepScore, members_of, plan_of, plan_words, sweeps_of
 

@@ -1,21 +1,19 @@
 """Sweeps of layouts: which one we would pick, which was the fastest, how alike the orders are.
 
 A sweep keeps machine, model, batch and precision (`calibration.readers.families.sweep_of`) and the kernels; its runs
-differ in layout, and in what runs beside compute, which may come with a schedule.
+differ in layout, and in what overlaps with compute, which may come with a schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.specs import ParallelPlan, StackSpec
-
-if TYPE_CHECKING:
-    from validation.runs.score import Scored
+from validation.runs.scored import Scored
 
 FEWEST = 3
 """Layouts a sweep needs for a rank correlation."""

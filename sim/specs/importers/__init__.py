@@ -1,12 +1,12 @@
-"""Bring what you have: foreign configurations in, scenarios out. Nothing in them is executed, nothing is downloaded.
+"""Importers: foreign configurations in, scenarios out. Nothing in them is executed, nothing is downloaded.
 
 >>> from sim.specs.importers import import_file
 >>> imported = import_file("config.json")            # doctest: +SKIP
 >>> imported.scenario(), imported.ledger.ignored     # doctest: +SKIP
 """
 
-from sim.specs.importers.bring import KINDS, Imported, import_file, import_text
-from sim.specs.importers.fill import Given
-from sim.specs.importers.ledger import Entry, Ledger
+from sim.specs.importers.defaults import Given
+from sim.specs.importers.imported import KINDS, Imported, import_file, import_text
+from sim.specs.importers.ledger import Ledger, LedgerEntry
 
-__all__ = ["KINDS", "Entry", "Given", "Imported", "Ledger", "import_file", "import_text"]
+__all__ = ["KINDS", "Given", "Imported", "Ledger", "LedgerEntry", "import_file", "import_text"]

@@ -1,86 +1,82 @@
-"""Dense architectures of Hugging Face's `config.json`: what each fixes, and what a file that leaves a key out means.
-
-Values that a file leaves out are those of the configuration classes of huggingface/transformers (v5); the tests hold
-the parameter counts against that library's own models.
-"""
+"""Architectures of Hugging Face's `config.json`: what a model_type fixes, and what its own keys mean. They are data, in
+presets/importers/huggingface.yaml; here stands what follows from several keys at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-from sim.errors import SpecError
-from sim.specs.importers.ledger import Keys
+from sim.errors import SpecError, nearest
+from sim.specs.importers.keys import Keys, table
+from sim.specs.importers.ledger import short
 
+KIND = "huggingface"
 Fields = dict[str, Any]
+_SPREAD = "layers with experts must follow all layers without for flopcast to deal them to pipeline stages"
 
 
-def _nothing(keys: Keys) -> Fields:
-    return {}
+def architecture_of(kind: str | None, keys: Keys) -> dict[str, Any]:
+    """What the table says of a model_type.
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """A value of `model_type`.
-
-    fixed : fields of ModelSpec that no key changes.
-    absent : what a left-out key means, by the field of ModelSpec.
-    own : fields that follow from keys this architecture alone has.
-    notes : what of it flopcast does not price.
+    Raises
+    ------
+    SpecError
+        Nothing, with the reason: it is not a decoder, has experts that nothing says the layers of, or is not known.
     """
-
-    fixed: Mapping[str, Any]
-    absent: Mapping[str, Any] = field(default_factory=dict)
-    own: Callable[[Keys], Fields] = _nothing
-    notes: tuple[str, ...] = ()
-
-
-def fields(**values: Any) -> Mapping[str, Any]:
-    return MappingProxyType(values)
-
-
-_GPT = fields(position="learned", norm="layernorm", bias=True, gated_mlp=False)
-LLAMA = fields(position="rotary", norm="rmsnorm", bias=False, gated_mlp=True)
-UNTIED = fields(tied_embeddings=False)
-TIED = fields(tied_embeddings=True)
-_PARALLEL = "attention and MLP read the same input and could run side by side; they are priced one after the other"
-_ALIBI = "attention is biased by distance (ALiBi), at no cost here"
-
-
-def attention_bias(keys: Keys) -> Fields:
-    """`attention_bias`: queries, keys, values and the output projection alike."""
-    bias = bool(keys.flag("attention_bias"))
-    return {"qkv_bias": bias, "attention_output_bias": bias}
-
-
-def _llama(keys: Keys) -> Fields:
-    return {**attention_bias(keys), "mlp_bias": bool(keys.flag("mlp_bias"))}
-
-
-def _cohere(keys: Keys) -> Fields:
-    return {**attention_bias(keys), "query_key_norm": "all" if keys.flag("use_qk_norm") else "none"}
-
-
-def _gpt_neox(keys: Keys) -> Fields:
-    given = keys.flag("attention_bias")
-    bias = True if given is None else given
-    keys.flag("use_parallel_residual")  # two norms either way
-    return {"qkv_bias": bias, "attention_output_bias": bias}
+    where, known = keys.ledger.where, table(KIND)
+    if kind is None:
+        raise SpecError(f"{where}: no model_type; it is no config.json of a model that flopcast knows")
+    said = f"{where}: model_type {short(kind)!r}"
+    if "text_config" in keys:
+        raise SpecError(
+            f"{said} wraps a language model beside another; save its text_config as a file of its own and import that"
+        )
+    if keys.raw("is_encoder_decoder") is True:
+        raise SpecError(f"{said} has an encoder; flopcast models decoders only")
+    name, dense, mixtures = kind.lower(), known["dense"], known["mixtures"]
+    if name in dense:
+        counts = (key for key in known["numbers_of_experts"] if isinstance(keys.raw(key), int) and keys.raw(key) > 1)
+        experts = next(counts, None)
+        if experts is not None:
+            raise SpecError(
+                f"{where}: {experts} = {short(keys.raw(experts))}, but model_type {short(kind)!r} has no experts; "
+                "which of its layers they replace is not known"
+            )
+    found: dict[str, Any] | None = mixtures.get(name, dense.get(name))
+    if found is not None:
+        return found
+    for what, parts in known["refused"].items():
+        if any(part in name for part in parts):
+            examples = ", ".join([*sorted(dense)[:3], *sorted(mixtures)[:3]])
+            raise SpecError(f"{said} is {what}, which flopcast does not model; decoders such as {examples} it does")
+    raise SpecError(
+        f"{said} is not known{nearest(kind[:60], [*dense, *mixtures])}; describe the model by its shape in a scenario "
+        "instead (model: {num_layers: 32, ...})"
+    )
 
 
-def _opt(keys: Keys) -> Fields:
-    narrow = keys.whole("word_embed_proj_dim")
-    hidden = keys.raw("hidden_size")
-    if narrow is not None and narrow != hidden:
-        raise keys.wrong("word_embed_proj_dim", narrow, f"projects embeddings to {hidden}, which flopcast cannot count")
-    if keys.flag("do_layer_norm_before") is False or keys.flag("_remove_final_layer_norm"):
-        raise SpecError("an OPT without a final norm (do_layer_norm_before false) is not one that flopcast can count")
-    if keys.flag("layer_norm_elementwise_affine") is False:
-        raise SpecError("norms without weights (layer_norm_elementwise_affine false) cannot be counted")
-    bias = keys.flag("enable_bias")
-    return {"bias": True if bias is None else bias}
+def shape_of(architecture: dict[str, Any], keys: Keys) -> Fields:
+    """Fields that the architecture fixes, and those that follow from keys it alone has."""
+    found: Fields = {**table(KIND)["families"].get(architecture.get("family"), {}), **architecture.get("fixed", {})}
+    for part, rules in architecture.items():
+        if part == "switches":
+            for key, rule in rules.items():
+                found |= _switched(key, rule, keys)
+        elif part == "readers":
+            for name in rules:
+                found |= READERS[name](keys)
+    return found
+
+
+def _switched(key: str, rule: Mapping[Any, Any], keys: Keys) -> Fields:
+    """Fields that a key sets by being true, false or left out."""
+    value = keys.flag(key)
+    if "refused" in rule:
+        if value is rule["refused"]:
+            raise keys.wrong(key, value, rule["because"])
+        return {}
+    fields: Fields = rule.get(rule["absent"] if value is None else value, {})
+    return fields
 
 
 def _falcon(keys: Keys) -> Fields:
@@ -88,8 +84,7 @@ def _falcon(keys: Keys) -> Fields:
     heads, kv_heads = keys.raw("num_attention_heads") or keys.raw("n_head"), keys.whole("num_kv_heads", "n_head_kv")
     multi_query = keys.flag("multi_query")
     norms = keys.whole("num_ln_in_parallel_attn")
-    parallel = True if parallel is None else parallel
-    one = parallel if not new else norms == 1
+    one = norms == 1 if new else parallel is not False
     return {
         "bias": bool(keys.flag("bias")),
         "norms_per_layer": 1 if one else 2,
@@ -98,114 +93,83 @@ def _falcon(keys: Keys) -> Fields:
     }
 
 
-def _phi(keys: Keys) -> Fields:
-    _without(keys, "qk_layernorm")
+def _embedding_projection(keys: Keys) -> Fields:
+    """OPT's embeddings that are narrower than its layers are refused."""
+    narrow, hidden = keys.whole("word_embed_proj_dim"), keys.raw("hidden_size")
+    if narrow is not None and narrow != hidden:
+        raise keys.wrong("word_embed_proj_dim", narrow, f"projects embeddings to {hidden}, which flopcast cannot count")
     return {}
 
 
-def _without(keys: Keys, name: str) -> None:
-    if keys.flag(name):
-        raise keys.wrong(name, True, "norms with biases over queries and keys, which flopcast cannot count")
-
-
-def _stablelm(keys: Keys) -> Fields:
+def _experts(keys: Keys) -> Fields:
+    """How many experts and how many a token goes to; intermediate_size is an expert's, as ModelSpec takes it to be."""
     return {
-        "qkv_bias": bool(keys.flag("use_qkv_bias")),
-        "query_key_norm": "all" if keys.flag("qk_layernorm") else "none",
-        "norms_per_layer": 1 if keys.flag("use_parallel_residual") else 2,
+        "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
+        "experts_per_token": keys.needed("num_experts_per_tok", "experts_per_token"),
     }
 
 
-def _starcoder2(keys: Keys) -> Fields:
-    bias = keys.flag("use_bias")
-    return {"bias": True if bias is None else bias}
+def _wide_experts(keys: Keys) -> Fields:
+    """Experts with a width of their own."""
+    return {**_experts(keys), "expert_intermediate_size": keys.needed("moe_intermediate_size")}
 
 
-def _gpt_bigcode(keys: Keys) -> Fields:
-    return {} if keys.flag("multi_query") is False else {"num_kv_heads": 1}
+def _first_dense(keys: Keys) -> Fields:
+    """`first_k_dense_replace` layers without experts and `n_shared_experts` that every token goes to."""
+    spread = keys.whole("moe_layer_freq")
+    if spread not in (None, 1):
+        raise keys.wrong("moe_layer_freq", spread, f"must be 1: {_SPREAD}")
+    found = _wide_experts(keys)
+    shared = keys.whole("n_shared_experts", least=0) or 0
+    return {
+        **found,
+        "num_dense_layers": keys.whole("first_k_dense_replace", least=0) or 0,
+        "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
+    }
 
 
-def _bloom(keys: Keys) -> Fields:
-    _without_residual_of_norm(keys)
-    return {}
+def _sparse_step(keys: Keys) -> Fields:
+    """`decoder_sparse_step` and `mlp_only_layers`: which layers have experts."""
+    step = keys.whole("decoder_sparse_step")
+    if step not in (None, 1):
+        raise keys.wrong("decoder_sparse_step", step, f"must be 1: {_SPREAD}")
+    _, without = keys.take("mlp_only_layers")
+    without = without if isinstance(without, list) else []
+    if without != list(range(len(without))):
+        raise keys.wrong("mlp_only_layers", without, f"must be the first layers: {_SPREAD}")
+    return {**_wide_experts(keys), "num_dense_layers": len(without)}
 
 
-def _without_residual_of_norm(keys: Keys) -> None:
-    keys.flag("apply_residual_connection_post_layernorm")  # the same parameters and the same kernels
+def _latent(keys: Keys) -> Fields:
+    """Latent attention: ranks, and of a head's columns those that turn with the position."""
+    turning = keys.needed("qk_rope_head_dim")
+    return {
+        # Files may give other numbers for these two, which mean something else or nothing here.
+        "num_kv_heads": keys.raw("num_attention_heads"),
+        "head_dim": keys.needed("qk_nope_head_dim") + turning,
+        "rotary_head_dim": turning,
+        "value_head_dim": keys.needed("v_head_dim"),
+        "key_value_rank": keys.needed("kv_lora_rank"),
+        "query_rank": keys.whole("q_lora_rank") or 0,  # null: from the hidden state itself
+    }
 
 
-DENSE: Mapping[str, Architecture] = {
-    "llama": Architecture(LLAMA, UNTIED, _llama),
-    "mistral": Architecture(LLAMA, fields(tied_embeddings=False, num_kv_heads=8)),
-    "ministral": Architecture(LLAMA, fields(tied_embeddings=False, num_kv_heads=8)),
-    "qwen2": Architecture(fields(**LLAMA, qkv_bias=True), UNTIED),
-    "qwen3": Architecture(
-        fields(**LLAMA, query_key_norm="head"), fields(tied_embeddings=False, head_dim=128), attention_bias
-    ),
-    "gemma": Architecture(LLAMA, fields(tied_embeddings=True, head_dim=256), attention_bias),
-    "gemma2": Architecture(
-        fields(**LLAMA, norms_per_layer=4),
-        fields(tied_embeddings=True, head_dim=256, num_kv_heads=4),
-        attention_bias,
-    ),
-    "gemma3_text": Architecture(
-        fields(**LLAMA, norms_per_layer=4, query_key_norm="head"),
-        fields(tied_embeddings=True, head_dim=256, num_kv_heads=4),
-        attention_bias,
-    ),
-    "phi3": Architecture(LLAMA, UNTIED),
-    "granite": Architecture(LLAMA, UNTIED, _llama),
-    "smollm3": Architecture(
-        LLAMA,
-        fields(tied_embeddings=True, num_kv_heads=4),
-        _llama,
-        ("layers without rotary positions are priced with them",),
-    ),
-    "olmo2": Architecture(fields(**LLAMA, query_key_norm="all"), UNTIED, attention_bias),
-    "stablelm": Architecture(fields(**{**LLAMA, "norm": "layernorm"}), UNTIED, _stablelm),
-    "cohere": Architecture(
-        fields(**{**LLAMA, "norm": "layernorm"}, norm_bias=False, norms_per_layer=1), TIED, _cohere, (_PARALLEL,)
-    ),
-    "starcoder2": Architecture(
-        fields(position="rotary", norm="layernorm", gated_mlp=False),
-        fields(tied_embeddings=True, num_kv_heads=2),
-        _starcoder2,
-    ),
-    "nemotron": Architecture(fields(position="rotary", norm="layernorm", bias=False, gated_mlp=False), UNTIED, _llama),
-    "gpt2": Architecture(_GPT, TIED),
-    "gpt_neo": Architecture(
-        fields(**_GPT, qkv_bias=False), TIED, notes=("layers of local attention are priced with full attention",)
-    ),
-    "gpt_neox": Architecture(fields(**{**_GPT, "position": "rotary"}), UNTIED, _gpt_neox),
-    "gptj": Architecture(
-        fields(
-            position="rotary",
-            norm="layernorm",
-            bias=False,
-            mlp_bias=True,
-            head_bias=True,
-            gated_mlp=False,
-            norms_per_layer=1,
-        ),
-        UNTIED,
-        notes=(_PARALLEL,),
-    ),
-    "gpt_bigcode": Architecture(_GPT, TIED, _gpt_bigcode),
-    "opt": Architecture(fields(position="learned", norm="layernorm", gated_mlp=False), TIED, _opt),
-    "phi": Architecture(
-        fields(position="rotary", norm="layernorm", bias=True, head_bias=True, gated_mlp=False, norms_per_layer=1),
-        UNTIED,
-        _phi,
-        (_PARALLEL,),
-    ),
-    "falcon": Architecture(fields(norm="layernorm", gated_mlp=False), TIED, _falcon),
-    "bloom": Architecture(
-        fields(position="none", norm="layernorm", bias=True, gated_mlp=False, embedding_norm=True),
-        TIED,
-        _bloom,
-        (_ALIBI,),
-    ),
-    "mpt": Architecture(
-        fields(position="none", norm="layernorm", norm_bias=False, bias=False, gated_mlp=False), TIED, notes=(_ALIBI,)
-    ),
+def _shared_expert(keys: Keys) -> Fields:
+    return {"shared_expert_intermediate_size": keys.needed("shared_expert_intermediate_size")}
+
+
+def _shared_width(keys: Keys) -> Fields:
+    return {"shared_expert_intermediate_size": keys.whole("shared_intermediate_size", least=0) or 0}
+
+
+READERS: dict[str, Callable[[Keys], Fields]] = {
+    "falcon": _falcon,
+    "embedding_projection": _embedding_projection,
+    "experts": _experts,
+    "first_dense": _first_dense,
+    "sparse_step": _sparse_step,
+    "latent": _latent,
+    "shared_expert": _shared_expert,
+    "shared_width": _shared_width,
 }
+"""What the table calls readers: fields that follow from keys of one architecture, beyond switches."""

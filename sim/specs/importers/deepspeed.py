@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: batch, precision, ZeRO stage. The model stands elsewhere, as in a `config.json` beside it."""
+"""DeepSpeed's JSON: batch, precision, ZeRO stage. The model stands elsewhere, as in a `config.json` in its folder."""
 
 from __future__ import annotations
 
@@ -7,42 +7,22 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
-from sim.specs.importers.fill import (
+from sim.specs.importers.defaults import (
+    Foreign,
     Given,
-    batch_of,
+    assume_batch,
+    assume_sequence,
     cluster_of,
     cluster_section,
-    experts_plan,
+    deal_experts,
     fewest_gpus,
-    sequence_of,
 )
-from sim.specs.importers.ledger import NO_EFFECT, Keys, Ledger
+from sim.specs.importers.huggingface import given_model
+from sim.specs.importers.keys import Keys
+from sim.specs.importers.ledger import Ledger, Section
 from sim.specs.presets import load_preset
 
 _TELLTALES = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps")
-_BUCKETS = "sizes of buckets and prefetches are not priced"
-_REASONS = {
-    "zero_optimization.offload_*": "not modelled: a real step is slower, and needs less of the GPU's memory",
-    "zero_optimization.zero_hpz_partition_size": "secondary shards are not modelled",
-    "zero_optimization.mics_*": "sharding over groups is not modelled",
-    "zero_optimization.*": _BUCKETS,
-    "activation_checkpointing.*": "says how checkpoints are kept, not whether; set plan.recompute",
-    "tensor_parallel*": "set plan.tp",
-    "pipeline*": "set plan.pp",
-    "flops_profiler*": NO_EFFECT,
-    "optimizer.*": NO_EFFECT,
-    "scheduler*": NO_EFFECT,
-    "fp16*": NO_EFFECT,
-    "bf16*": NO_EFFECT,
-    "gradient_clipping": NO_EFFECT,
-    "steps_per_print": NO_EFFECT,
-    "wall_clock_breakdown": NO_EFFECT,
-    "tensorboard*": NO_EFFECT,
-    "wandb*": NO_EFFECT,
-    "communication_data_type": "gradients are priced in the stack's precision",
-    "prescale_gradients": NO_EFFECT,
-    "zero_allow_untested_optimizer": NO_EFFECT,
-}
 
 
 def is_deepspeed(data: Any) -> bool:
@@ -50,48 +30,45 @@ def is_deepspeed(data: Any) -> bool:
     return isinstance(data, Mapping) and any(name in data for name in _TELLTALES)
 
 
-def read_deepspeed(data: Mapping[str, Any], ledger: Ledger, given: Given, model: Any) -> dict[str, Any]:
+def read_deepspeed(file: Foreign) -> dict[str, Any]:
     """A scenario's sections.
-
-    Parameters
-    ----------
-    model : mapping or str
-        The section `model`: DeepSpeed's file has none.
 
     Raises
     ------
     SpecError
-        Batch sizes that contradict each other, or a value that breaks a rule.
+        No model, batch sizes that contradict each other, or a value that breaks a rule.
     """
+    given, ledger, model = file.given, file.ledger, file.model
+    neighbour = None if file.folder is None else file.folder / "config.json"
+    if model is None and neighbour is not None and neighbour.is_file():
+        model = given_model(str(neighbour), ledger)
+    if model is None:
+        raise SpecError(
+            f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
+            "config.json, or put the model's config.json beside it"
+        )
     # "auto" leaves a value to the trainer: as if it were not there.
-    keys = Keys(_without_auto(data, ledger), ledger)
+    keys = Keys(_without_auto(file.data, ledger), ledger, "deepspeed")
     shape = load_preset("models", model) if isinstance(model, str) else dict(model)
     name, cluster = cluster_of(given, ledger)
     zero = keys.section("zero_optimization")
+    plan, training = Section("plan", ledger), Section("training", ledger)
     stage = zero.whole("stage", least=0)
     if stage is not None and stage > 3:
         raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
-    plan: dict[str, Any] = {"zero_stage": stage if stage is not None else 0}
-    if stage is None:
-        ledger.assume("plan.zero_stage", 0, "DeepSpeed's without zero_optimization.stage")
-    else:
-        ledger.took("plan.zero_stage", stage, "zero_optimization.stage")
-    training = {"sequence_length": sequence_of(shape, ledger)}
-    gpus = _batch(plan, training, keys, shape, cluster, given, ledger)
-    plan["dp"] = ledger.took("plan.dp", gpus, "every GPU is a replica; --set plan.tp=N and others cut it otherwise")
-    plan |= experts_plan(shape, cluster, gpus, ledger)
-    plan["recompute"] = ledger.assume("plan.recompute", "full", "the file does not say whether activations are kept")
-    _precision(training, keys, ledger)
-    stack = _stack(zero, ledger)
-    zero.leave(_REASONS)
-    keys.leave(_REASONS)
-    return {
-        "model": model,
-        "cluster": cluster_section(name, cluster, gpus, given, ledger),
-        "plan": plan,
-        "training": training,
-        "stack": stack,
-    }
+    why = "DeepSpeed's without zero_optimization.stage"
+    plan.settle("zero_stage", stage, "zero_optimization.stage", 0, why)
+    assume_sequence(training, shape)
+    gpus = _batch(plan, training, keys, shape, cluster, given)
+    plan.took("dp", gpus, "every GPU is a replica; --set plan.tp=N and others cut it otherwise")
+    deal_experts(plan, shape, cluster, gpus)
+    plan.assume("recompute", "full", "the file does not say whether activations are kept")
+    _precision(training, keys)
+    stack = _stack(zero)
+    zero.leave()
+    keys.leave()
+    where = cluster_section(name, cluster, gpus, given, ledger)
+    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
 def _without_auto(data: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
@@ -107,72 +84,56 @@ def _without_auto(data: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
 
 
 def _batch(
-    plan: dict[str, Any],
-    training: dict[str, Any],
-    keys: Keys,
-    shape: dict[str, Any],
-    cluster: ClusterSpec,
-    given: Given,
-    ledger: Ledger,
+    plan: Section, training: Section, keys: Keys, shape: dict[str, Any], cluster: ClusterSpec, given: Given
 ) -> int:
     """Micro-batch, batch and number of GPUs: train_batch_size = micro-batch × accumulation × GPUs."""
+    ledger = keys.ledger
     whole, micro = keys.whole("train_batch_size"), keys.whole("train_micro_batch_size_per_gpu")
     steps = keys.whole("gradient_accumulation_steps")
-    gpus = given.gpus
-    if gpus is not None:
-        ledger.took("GPUs", gpus, "--gpus")
-    elif None not in (whole, micro, steps):
-        assert whole is not None and micro is not None and steps is not None  # noqa: PT018
+    if given.gpus is not None:
+        gpus = int(ledger.took("GPUs", given.gpus, "--gpus"))
+    elif whole is not None and micro is not None and steps is not None:
         gpus = max(1, whole // (micro * steps))
         ledger.took("GPUs", gpus, "train_batch_size over micro-batch and accumulation")
     else:
-        gpus = fewest_gpus(shape, cluster)
-        ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N")
-    if micro is None:
-        micro = max(1, whole // (gpus * steps)) if whole is not None and steps is not None else 1
-        plan["microbatch_size"] = ledger.assume("plan.microbatch_size", micro, "no train_micro_batch_size_per_gpu")
-    else:
-        plan["microbatch_size"] = ledger.took("plan.microbatch_size", micro, "train_micro_batch_size_per_gpu")
+        gpus = fewest_gpus(shape, cluster, ledger)
+    left = max(1, whole // (gpus * steps)) if whole is not None and steps is not None else 1
+    named = "train_micro_batch_size_per_gpu"
+    micro = int(plan.settle("microbatch_size", micro, named, left, f"no {named}"))
     if whole is None and steps is not None:
-        whole, source = micro * steps * gpus, "micro-batch × accumulation × GPUs"
-        training["global_batch_size"] = ledger.took("training.global_batch_size", whole, source)
+        training.took("global_batch_size", micro * steps * gpus, "micro-batch × accumulation × GPUs")
     elif whole is None:
-        training["global_batch_size"] = batch_of(micro * gpus, training["sequence_length"], ledger)
+        assume_batch(training, micro * gpus)
+    elif whole != micro * (steps or max(1, whole // (micro * gpus))) * gpus:
+        raise SpecError(
+            f"{ledger.where}: train_batch_size {whole:,} is not micro-batch × accumulation × GPUs = "
+            f"{micro:,} × {steps or 'any':} × {gpus:,}; give the --gpus it was written for"
+        )
     else:
-        if whole != micro * (steps or max(1, whole // (micro * gpus))) * gpus:
-            raise SpecError(
-                f"{ledger.where}: train_batch_size {whole:,} is not micro-batch × accumulation × GPUs = "
-                f"{micro:,} × {steps or 'any':} × {gpus:,}; give the --gpus it was written for"
-            )
-        training["global_batch_size"] = ledger.took("training.global_batch_size", whole, "train_batch_size")
+        training.took("global_batch_size", whole, "train_batch_size")
     return gpus
 
 
-def _precision(training: dict[str, Any], keys: Keys, ledger: Ledger) -> None:
-    fp16, bf16 = (keys.section(name) for name in ("fp16", "bf16"))
+def _precision(training: Section, keys: Keys) -> None:
+    fp16, bf16 = keys.section("fp16"), keys.section("bf16")
     choice = "bf16" if bf16.flag("enabled") else "fp16" if fp16.flag("enabled") else None
-    if choice is None:
-        training["precision"] = ledger.assume(
-            "training.precision", "bf16", "neither fp16 nor bf16 is enabled in the file"
-        )
-    else:
-        training["precision"] = ledger.took("training.precision", choice, f"{choice}.enabled")
-    for part in (fp16, bf16):
-        part.leave(_REASONS)
+    training.settle("precision", choice, f"{choice}.enabled", "bf16", "neither fp16 nor bf16 is enabled in the file")
+    fp16.leave()
+    bf16.leave()
     optimizer = keys.section("optimizer")
     kind = optimizer.text("type")
     if kind is not None and kind.lower() == "sgd":
-        training["optimizer"] = ledger.took("training.optimizer", "sgd", "optimizer.type")
+        training.took("optimizer", "sgd", "optimizer.type")
     elif kind is not None and "adam" not in kind.lower():
-        ledger.ignore("optimizer.type", kind, "priced as Adam")
-    optimizer.leave(_REASONS)
+        keys.ledger.ignore("optimizer.type", kind, "priced as Adam")
+    optimizer.leave()
 
 
-def _stack(zero: Keys, ledger: Ledger) -> Any:
-    name = ledger.assume(
-        "stack", "deepspeed-liger", "DeepSpeed of 2025 with fused kernels; another by --set stack=NAME"
-    )
+def _stack(zero: Keys) -> Any:
+    why = "DeepSpeed of 2025 with fused kernels; another by --set stack=NAME"
+    stack = Section("stack", zero.ledger, preset=zero.ledger.assume("stack", "deepspeed-liger", why))
     overlap = zero.flag("overlap_comm")
     if overlap is None:
-        return name
-    return {"preset": name, "overlap_grad_reduce": ledger.took("stack.overlap_grad_reduce", overlap, "overlap_comm")}
+        return stack["preset"]
+    stack.took("overlap_grad_reduce", overlap, "overlap_comm")
+    return stack

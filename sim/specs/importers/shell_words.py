@@ -1,23 +1,31 @@
-"""A shell script as commands of words, quotes still in them. Nothing is run."""
+"""A shell script as commands of words, quotes still in them, and a word as the pieces it is made of. Nothing is run."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from sim.errors import SpecError
+from sim.specs.importers.keys import UNKNOWN
 
-_ARRAY = re.compile(r"([A-Za-z_]\w*\+?=)\(")
-_HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
-_REDIRECT = re.compile(r"\d*(?:&>>?|[<>]{1,3}&?-?|>\|)\s*")
-_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n|&;()]*>")
-"""What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
-UNKNOWN = "\0"
-"""A part of a value that only the running script would know. Files with this letter in them are refused."""
-_END = " \t\n;|&()"
 DEEPEST = 30
 """Quotes and expansions inside each other."""
+_ARRAY = re.compile(r"([A-Za-z_]\w*\+?=)\(")
+_BLANK = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*")
+_NO_ELEMENT = re.compile(r"(?:[ \t\n;|&(]|\\\n|#[^\n]*)*")
+"""What stands between the elements of an array."""
+_HEREDOC = re.compile(r"<<(?!<)-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+_REDIRECT = re.compile(r"(?:\d*(?:>\||[<>]{1,3}&?-?)|&>>?)\s*")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n|&;()]*>")
+"""What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
+_VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*?$!#-]")
+_END = " \t\n;|&()<>"
+_KEYWORDS = ("if", "elif", "then", "else", "do", "while", "until", "!", "{", "}")
+"""A command begins after them without a semicolon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,18 @@ class Words:
     array: bool = False
 
 
+class Piece(NamedTuple):
+    """A piece of a word.
+
+    kind : "text"; "variable", as in `$NAME` or between the braces of `${…}`; "arithmetic", as in `$((…))`; "unknown",
+        the output of a command.
+    """
+
+    kind: str
+    text: str
+    quoted: bool
+
+
 def lex(text: str, where: str) -> Iterator[Words]:
     """The commands of a script in order.
 
@@ -43,173 +63,181 @@ def lex(text: str, where: str) -> Iterator[Words]:
     SpecError
         A quote or bracket that is never closed.
     """
-    yield from _Lexer(_PLACEHOLDER.sub(UNKNOWN, text), where).commands()
+    return _Lexer(_PLACEHOLDER.sub(UNKNOWN, text), where).commands()
 
 
-class _Lexer:
+def pieces_of(word: str, where: str) -> list[Piece]:
+    """The pieces of a word that `lex` found; raises as it does."""
+    return _Scanner(word, where).pieces(0, "")[0]
+
+
+class _Scanner:
+    """Words in a text: where they end, and what they are made of."""
+
     def __init__(self, text: str, where: str) -> None:
-        self.text, self.where, self.at = text, where, 0
-        self._counted, self._lines = 0, 1
+        self.text, self.where = text, where
 
-    def line(self) -> int:
-        """Line of the present place; counted onwards, so that a long file is read once."""
-        if self.at > self._counted:
-            self._lines += self.text.count("\n", self._counted, self.at)
-            self._counted = self.at
-        return self._lines
-
-    def commands(self) -> Iterator[Words]:
-        text, joined, begin = self.text, "", 1
-        words: list[str] = []
-        heredocs: list[str] = []
-
-        def done(follows: str) -> Iterator[Words]:
-            nonlocal words, joined
-            if words:
-                yield Words(tuple(words), begin, joined)
-            words, joined = [], follows
-
-        while self.at < len(text):
-            char = text[self.at]
-            tests = bool(words) and words[0] == "[[" and words[-1] != "]]"
-            if text.startswith("\\\n", self.at):
-                self.at += 2
-            elif char in " \t":
-                self.at += 1
-            elif char == "#":
-                end = text.find("\n", self.at)
-                self.at = len(text) if end < 0 else end
-            elif char == "\n":
-                yield from done("")
-                self.at += 1
-                for word in heredocs:
-                    self._skip_heredoc(word)
-                heredocs = []
-            elif tests and char in "&|()<>":
-                match = re.compile(r"&&|\|\||[()<>]|.").match(text, self.at)
-                assert match is not None
-                words.append(match[0])
-                self.at = match.end()
-            elif text.startswith("((", self.at) and not words:
-                begin = self.line()
-                words.append(text[self.at : self._balanced(self.at, "(", ")")])
-                self.at += len(words[-1])
-            elif char in ";|&()":
-                if char == "&" and text.startswith("&>", self.at):
-                    self._skip_redirect(heredocs)
-                    continue
-                sign = text[self.at : self.at + 2] if text[self.at : self.at + 2] in ("&&", "||") else char
-                if sign == "(" and len(words) == 1 and re.match(r"\(\s*\)", text[self.at :]):
-                    words = ["function", words[0]]
-                yield from done(sign if sign in ("&&", "||", "|") else "")
-                self.at += len(sign)
-            elif _REDIRECT.match(text, self.at) and (char in "<>" or char.isdigit()) and not self._is_number():
-                self._skip_redirect(heredocs)
-            else:
-                begin = begin if words else self.line()
-                array = _ARRAY.match(text, self.at)
-                if array:
-                    yield from self._array(array)
-                else:
-                    words.append(self._word())
-                    if (
-                        words[-1] in ("if", "elif", "then", "else", "do", "while", "until", "!", "{", "}")
-                        and len(words) == 1
-                    ):
-                        yield from done("")
-        yield from done("")
-
-    def _is_number(self) -> bool:
-        return bool(re.match(r"\d+(?![\d<>])", self.text[self.at : self.at + 20]))
-
-    def _skip_redirect(self, heredocs: list[str]) -> None:
-        here = _HEREDOC.match(self.text, self.at)
-        if here and not self.text.startswith("<<<", self.at):
-            heredocs.append(here[2])
-            self.at = here.end()
-            return
-        match = _REDIRECT.match(self.text, self.at)
-        self.at = match.end() if match else self.at + 1
-        if self.at < len(self.text) and self.text[self.at] == "(":
-            self.at = self._balanced(self.at, "(", ")")
-        elif self.at < len(self.text) and self.text[self.at] not in _END:
-            self._word()
-
-    def _skip_heredoc(self, word: str) -> None:
-        end = re.compile(rf"^\t*{re.escape(word)}[ \t]*$", re.MULTILINE).search(self.text, self.at)
-        self.at = end.end() if end else len(self.text)
-
-    def _array(self, match: re.Match[str]) -> Iterator[Words]:
-        begin, self.at = self.line(), match.end()
-        words = [match[1]]
-        while True:
-            if self.at >= len(self.text):
-                raise SpecError(f"{self.where}: line {begin}: the array {match[1]}( is never closed")
-            char = self.text[self.at]
-            if char == ")":
-                self.at += 1
-                yield Words(tuple(words), begin, array=True)
-                return
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif char in _END:
-                self.at += 1
-            else:
-                words.append(self._word())
-
-    def _word(self) -> str:
-        """From here to the word's end; quotes and expansions are kept whole."""
-        begin = at = self.at
-        text = self.text
-        while at < len(text) and text[at] not in _END and text[at] not in "<>":
-            if text[at] == "\\":
-                at += 2
-            elif text[at] in "'\"`":
-                at = self._quoted(at)
-            elif text.startswith("$(", at):
-                at = self._balanced(at + 1, "(", ")")
-            elif text.startswith("${", at):
-                at = self._balanced(at + 1, "{", "}")
-            else:
-                at += 1
-        self.at = max(min(at, len(text)), begin + 1)
-        return text[begin : self.at]
-
-    def _quoted(self, at: int, depth: int = 0) -> int:
-        """Place after the quotation that begins here."""
-        text, mark, begin = self.text, self.text[at], at
-        at += 1
-        while at < len(text) and text[at] != mark:
-            if text[at] == "\\" and mark != "'":
-                at += 2
-            elif mark == '"' and text.startswith(("$(", "${"), at):
-                at = self._balanced(at + 1, text[at + 1], ")" if text[at + 1] == "(" else "}", depth + 1)
-            else:
-                at += 1
-        if at >= len(text):
-            self.at = begin
-            raise SpecError(f"{self.where}: line {self.line()}: a quotation that begins with {mark} is never closed")
-        return at + 1
-
-    def _balanced(self, at: int, opens: str, closes: str, depth: int = 0) -> int:
-        """Place after the bracket that closes the one here."""
-        text, begin, level = self.text, at, 0
+    def pieces(self, at: int, stops: str, quoted: bool = False, depth: int = 0) -> tuple[list[Piece], int]:
+        """(pieces of a word that begins here, place of the letter among `stops` that ends it)."""
         if depth > DEEPEST:
             raise SpecError(f"{self.where}: quotes and brackets more than {DEEPEST} deep; no launch script has them")
+        text, found = self.text, []
+        special = "\\$`" if quoted else "\\$`'\""
+        while at < len(text) and text[at] not in stops:
+            char, end = text[at], at + 1
+            if char == "\\":
+                follows = text[at + 1 : at + 2]
+                kept = char if quoted and follows not in '$`"\\' else ""
+                found += [] if follows == "\n" else [Piece("text", kept + follows, True)]
+                end = at + 2
+            elif char not in special:
+                while end < len(text) and text[end] not in stops and text[end] not in special:
+                    end += 1
+                found.append(Piece("text", text[at:end], quoted))
+            elif char == "'":
+                end = self._after_quote(at)
+                found.append(Piece("text", text[at + 1 : end - 1], True))
+            elif char == '"':
+                inner, end = self._in_quotes(at, depth)
+                found += [Piece("text", "", True), *inner]
+            elif char == "`":
+                end = self._after_quote(at, quoted)
+                found.append(Piece("unknown", "", quoted))
+            else:
+                piece, end = self._dollar(at, quoted, depth)
+                found.append(piece)
+            at = end
+        return found, min(at, len(text))
+
+    def after_bracket(self, at: int, depth: int = 0) -> int:
+        """Place after the bracket that closes the one here."""
+        text, begin, level = self.text, at, 0
+        opens, closes = text[at], ")" if text[at] == "(" else "}"
         while at < len(text):
             char = text[at]
-            if char == "\\":
-                at += 2
-                continue
-            if char in "'\"`":
-                at = self._quoted(at, depth)
-                continue
             level += (char == opens) - (char == closes)
-            at += 1
+            if char == '"':
+                at = self._in_quotes(at, depth)[1]
+            elif char in "'`":
+                at = self._after_quote(at)
+            else:
+                at += 2 if char == "\\" else 1
             if level == 0:
                 return at
-        self.at = begin
-        raise SpecError(f"{self.where}: line {self.line()}: a bracket {opens} is never closed")
+        raise self._unclosed(begin, f"a bracket {opens}")
+
+    def _dollar(self, at: int, quoted: bool, depth: int) -> tuple[Piece, int]:
+        """(what the `$` here stands for, place after it)."""
+        text = self.text
+        if text.startswith(("$(", "${"), at):
+            end = self.after_bracket(at + 1, depth + 1)
+            if text.startswith("$((", at):
+                return Piece("arithmetic", text[at + 3 : end - 2], quoted), end
+            return Piece("variable" if text[at + 1] == "{" else "unknown", text[at + 2 : end - 1], quoted), end
+        name = _VARIABLE.match(text, at + 1)
+        return (Piece("variable", name[0], quoted), name.end()) if name else (Piece("text", "$", quoted), at + 1)
+
+    def _in_quotes(self, at: int, depth: int) -> tuple[list[Piece], int]:
+        """(pieces of the text in the double quotes that open here, place after them)."""
+        pieces, end = self.pieces(at + 1, '"', True, depth + 1)
+        if end >= len(self.text):
+            raise self._unclosed(at, 'a quotation that begins with "')
+        return pieces, end + 1
+
+    def _after_quote(self, at: int, quoted: bool = False) -> int:
+        """Place after the single quotes or backticks that open here; in double quotes, backticks end with these."""
+        mark = self.text[at]
+        pattern = r"'[^']*'" if mark == "'" else r"`(?:[^`\"\\]|\\.)*`?" if quoted else r"`(?:[^`\\]|\\.)*`"
+        match = re.compile(pattern, re.DOTALL).match(self.text, at)
+        if match is None:
+            raise self._unclosed(at, f"a quotation that begins with {mark}")
+        return match.end()
+
+    @cached_property
+    def _breaks(self) -> list[int]:
+        return [found.start() for found in re.finditer("\n", self.text)]
+
+    def line(self, at: int) -> int:
+        """Line of a place, from 1."""
+        return bisect_left(self._breaks, at) + 1
+
+    def _unclosed(self, at: int, what: str) -> SpecError:
+        return SpecError(f"{self.where}: line {self.line(at)}: {what} is never closed")
+
+
+class _Lexer(_Scanner):
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text, where)
+        self.at, self.words, self.joined = 0, list[str](), ""
+        self._begin = 1
+
+    def commands(self) -> Iterator[Words]:
+        """All commands of the text."""
+        text, heredocs = self.text, list[str]()
+        while (at := self._skip(_BLANK)) < len(text):
+            char, words = text[at], self.words
+            if char == "\n":
+                yield from self._done(1)
+                for end in heredocs:
+                    self._skip(re.compile(rf".*?^\t*{end}[ \t]*$|.*\Z", re.MULTILINE | re.DOTALL))
+                heredocs = []
+            elif words and words[0] == "[[" and words[-1] != "]]" and char in "&|()<>":
+                words.append(text[at : at + 2] if text.startswith(("&&", "||"), at) else char)
+                self.at += len(words[-1])
+            elif not words and text.startswith("((", at):
+                self._add(self.after_bracket(at))
+            elif heredoc := _HEREDOC.match(text, at):
+                heredocs.append(heredoc[2])
+                self.at = heredoc.end()
+            elif _REDIRECT.match(text, at):
+                self._redirection()
+            elif char in ";|&()":
+                if char == "(" and len(words) == 1 and re.compile(r"\(\s*\)").match(text, at):
+                    self.words = ["function", words[0]]
+                yield from self._done(2 if text.startswith(("&&", "||"), at) else 1)
+            elif array := _ARRAY.match(text, at):
+                yield self._array(array)
+            else:
+                self._add(self._word_end())
+                if len(self.words) == 1 and self.words[0] in _KEYWORDS:
+                    yield from self._done(0)
+        yield from self._done(0)
+
+    def _done(self, length: int) -> Iterator[Words]:
+        """The command that a sign of this length ends here, if there is one."""
+        if self.words:
+            yield Words(tuple(self.words), self._begin, self.joined)
+        sign = self.text[self.at : self.at + length]
+        self.words, self.joined = [], sign if sign in ("&&", "||", "|") else ""
+        self.at += length
+
+    def _add(self, end: int) -> None:
+        """Add the word that ends there."""
+        self._begin = self._begin if self.words else self.line(self.at)
+        self.words.append(self.text[self.at : end])
+        self.at = end
+
+    def _skip(self, pattern: re.Pattern[str]) -> int:
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return self.at
+
+    def _word_end(self) -> int:
+        return max(self.pieces(self.at, _END)[1], self.at + 1)
+
+    def _redirection(self) -> None:
+        at = self._skip(_REDIRECT)
+        if self.text.startswith("(", at):
+            self.at = self.after_bracket(at)
+        elif at < len(self.text) and self.text[at] not in _END:
+            self.at = self._word_end()
+
+    def _array(self, opening: re.Match[str]) -> Words:
+        begin, words = self.line(self.at), [opening[1]]
+        self.at = opening.end()
+        while (at := self._skip(_NO_ELEMENT)) < len(self.text):
+            self.at = at + 1 if self.text[at] == ")" else self._word_end()
+            if self.text[at] == ")":
+                return Words(tuple(words), begin, array=True)
+            words.append(self.text[at : self.at])
+        raise SpecError(f"{self.where}: line {begin}: the array {opening[1]}( is never closed")

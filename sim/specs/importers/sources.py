@@ -56,7 +56,7 @@ def parse_json(text: str, where: str) -> Any:
         raise SpecError(f"{where}: line {error.lineno}, column {error.colno}: {error.msg}; it is not JSON") from None
     except ValueError as error:
         raise SpecError(f"{where}: {_one_line(error)}") from None
-    return _bounded(data, where)
+    return _bounded(data, where, isinstance(data, (dict, list)))
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -67,22 +67,17 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         raise _too_deep(where) from None
     except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
         raise SpecError(f"{where}: {_one_line(error)}; it is not TOML") from None
-    return dict(_bounded(data, where))
+    return dict(_bounded(data, where, 1))
 
 
-def _bounded(data: Any, where: str) -> Any:
+def _bounded(data: Any, where: str, level: int = 0) -> Any:
     """The data, if it is not nested too deeply."""
-    level, depth = _containers([data]), 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            raise _too_deep(where)
-        level = _containers([x for item in level for x in (item.values() if isinstance(item, dict) else item)])
+    if level > DEEPEST:
+        raise _too_deep(where)
+    if isinstance(data, (dict, list)):
+        for item in data.values() if isinstance(data, dict) else data:
+            _bounded(item, where, level + isinstance(item, (dict, list)))
     return data
-
-
-def _containers(items: list[Any]) -> list[Any]:
-    return [item for item in items if isinstance(item, (dict, list))]
 
 
 def _too_deep(where: str) -> SpecError:

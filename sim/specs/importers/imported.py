@@ -1,4 +1,4 @@
-"""One front door: which kind a file is, its reader, and the scenario that comes of it."""
+"""Foreign files as scenarios: which kind a file is, its reader, and the scenario that comes of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
-from sim.specs.importers.fill import (
-    Given,
-    batch_of,
-    cluster_of,
-    cluster_section,
-    experts_plan,
-    fewest_gpus,
-    sequence_of,
-)
-from sim.specs.importers.huggingface import is_huggingface, read_model
-from sim.specs.importers.ledger import Ledger, entry_lines, short
+from sim.specs.importers.defaults import Foreign, Given
+from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
+from sim.specs.importers.ledger import Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
 from sim.specs.loading import build_scenario
-from sim.specs.presets import load_preset
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import parse_yaml
 
@@ -34,6 +25,13 @@ KINDS = {
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
 }
+_READERS = {
+    "huggingface": (is_huggingface, read_huggingface),
+    "torchtitan": (is_torchtitan, read_torchtitan),
+    "deepspeed": (is_deepspeed, read_deepspeed),
+    "megatron": (is_megatron, read_megatron),
+}
+"""Kind -> whether data, or the text of a script, are of it; and its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def import_text(
     overrides: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Imported:
-    """The same from text.
+    """Read a foreign configuration that is text already; as `import_file` otherwise.
 
     Parameters
     ----------
@@ -129,10 +127,12 @@ def import_text(
     if found != "megatron" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     ledger = Ledger(where)
-    model = None if given.model is None else _given_model(given.model, ledger)
-    sections = _READERS[found](data, text, ledger, given, model, folder)
+    model = None if given.model is None else given_model(given.model, ledger)
+    sections = _READERS[found][1](Foreign(text, data, ledger, given, model, folder))
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
-    sections = {"name": name, "description": f"Imported from {short(where)}", **sections}
+    # YAML writes plain mappings only.
+    plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
+    sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
     for override in overrides:
         _set(sections, override, ledger)
     imported = Imported(found, where, sections, ledger)
@@ -153,80 +153,15 @@ def _data_in(text: str, where: str) -> Any:
 
 
 def _kind_of(data: Any, text: str, where: str) -> str:
-    tests = {"huggingface": is_huggingface, "torchtitan": is_torchtitan, "deepspeed": is_deepspeed}
-    kind = next((name for name, test in tests.items() if data is not None and test(data)), None)
-    if kind is None and data is None and is_megatron(text):
-        kind = "megatron"
+    scripts = data is None
+    known = (kind for kind in _READERS if scripts is (kind == "megatron"))
+    kind = next((kind for kind in known if _READERS[kind][0](text if scripts else data)), None)
     if kind is None:
         raise SpecError(
             f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "
             "needs no import"
         )
     return kind
-
-
-def _huggingface(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    section = read_model(data, ledger)
-    name, cluster = cluster_of(given, ledger)
-    if given.gpus is None:
-        gpus = fewest_gpus(section, cluster)
-        ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N")
-    else:
-        gpus = ledger.took("GPUs", given.gpus, "--gpus")
-    plan = {"dp": gpus, **experts_plan(section, cluster, gpus, ledger), "zero_stage": 3, "recompute": "full"}
-    ledger.assume("plan.zero_stage", 3, "sharded over all GPUs; flopcast search finds better")
-    ledger.assume("plan.recompute", "full", "the same")
-    sequence = sequence_of(section, ledger)
-    training = {
-        "global_batch_size": batch_of(gpus, sequence, ledger),
-        "sequence_length": sequence,
-        "precision": ledger.assume("training.precision", "bf16", "usual"),
-    }
-    stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
-    return {
-        "model": section,
-        "cluster": cluster_section(name, cluster, gpus, given, ledger),
-        "plan": plan,
-        "training": training,
-        "stack": stack,
-    }
-
-
-def _megatron(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    sections = read_megatron(text, ledger, given)
-    return sections if model is None else {**sections, "model": model}
-
-
-def _torchtitan(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    return read_torchtitan(data, ledger, given, model)
-
-
-def _deepspeed(data: Any, text: str, ledger: Ledger, given: Given, model: Any, folder: Path | None) -> dict[str, Any]:
-    beside = None if folder is None else folder / "config.json"
-    if model is None and beside is not None and beside.is_file():
-        model = _given_model(str(beside), ledger)
-    if model is None:
-        raise SpecError(
-            f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
-            "config.json, or put the model's config.json beside it"
-        )
-    return read_deepspeed(data, ledger, given, model)
-
-
-_READERS = {"huggingface": _huggingface, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed}
-
-
-def _given_model(name: str, ledger: Ledger) -> Any:
-    """The section `model`: a preset's name, or what a config.json describes."""
-    if name.endswith(".json"):
-        inner = Ledger(name)
-        section = read_model(parse_json(text_of(Path(name)), name), inner)
-        ledger.read += inner.read
-        ledger.defaulted += inner.defaulted
-        ledger.ignored += inner.ignored
-        return section
-    load_preset("models", name)  # raises where there is none
-    return ledger.took("model", name, "--model")
 
 
 def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:
@@ -245,6 +180,7 @@ def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:
 
 
 def _name(where: str) -> str:
+    """The scenario's name: the file's, or its folder's where files of the kind all have one name."""
     path = Path(where)
     generic = path.stem in ("config", "ds_config", "train", "run")
     return short(path.parent.name if generic and path.parent.name else path.stem) or "imported"

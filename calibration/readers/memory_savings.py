@@ -1,4 +1,4 @@
-"""Saving memory: what a row says of it in words, and what a run must have done to fit where its row says nothing.
+"""Memory savings: what a row says of them in words, and what a run must have done to fit where its row says nothing.
 
 A run that was measured fitted. Where a row's layout does not, the mildest change of what it leaves open counts.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from calibration.readers.cells import Row, is_moe
+from calibration.readers.csv_values import Row, is_moe
 
-Sparing = tuple[dict[str, Any], str]
+MemorySaving = tuple[dict[str, Any], str]
 """Changes of a plan that save memory, and the rule that allows them."""
 
 
@@ -28,7 +28,7 @@ def offloaded_layers(row: Row, layers: int, inferred: list[str]) -> int:
     return 0
 
 
-def sparing_changes(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[Sparing]:
+def memory_savings(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[MemorySaving]:
     """Changes of the plan that a row leaves open, the mildest first, each with the rule that lists it."""
     unsaid = "the row gives none, and does not fit without"
     if not row.get("zero_stage") and plan["zero_stage"] == 0 and plan["dp"] > 1:

@@ -1,8 +1,13 @@
-"""Cells of a table of runs as numbers, and the refusal of a row."""
+"""Values of a table of runs as numbers, the refusal of a row, and the patterns of names that such tables use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim.specs.yaml12 import load_yaml
 
 Row = Mapping[str, str]
 
@@ -12,11 +17,21 @@ MOST = {"num_gpus": 10**6, "layers": 10**4}
 """Numbers that slip earlier: no machine and no model is near them."""
 
 
+_NAMES = Path(__file__).parents[1] / "facts" / "published-runs.yaml"
+
+
 class Unmodelled(Exception):
     """Why a row has no scenario."""
 
 
 def number(row: Row, key: str) -> float:
+    """A positive number.
+
+    Raises
+    ------
+    Unmodelled
+        Something else.
+    """
     try:
         value = float(row.get(key, ""))
     except ValueError:
@@ -27,6 +42,13 @@ def number(row: Row, key: str) -> float:
 
 
 def whole(row: Row, key: str, default: int | None = None) -> int:
+    """A positive whole number; the default where the cell is empty.
+
+    Raises
+    ------
+    Unmodelled
+        Something else, too large to be meant, or empty without a default.
+    """
     if not row.get(key):
         if default is None:
             raise Unmodelled(f"{key} is empty")
@@ -41,4 +63,16 @@ def whole(row: Row, key: str, default: int | None = None) -> int:
 
 
 def is_moe(row: Row) -> bool:
+    """Whether the row is of a mixture of experts."""
     return (row.get("experts") or "0").strip() not in ("", "0", "1", "1.0", "0.0")
+
+
+def name_patterns(section: str) -> list[dict[str, Any]]:
+    """What the names of GPUs, frameworks, models and sources stand for: a list of facts/published-runs.yaml."""
+    patterns: list[dict[str, Any]] = _name_patterns()[section]
+    return patterns
+
+
+@cache
+def _name_patterns() -> Any:
+    return load_yaml(_NAMES)

@@ -12,7 +12,7 @@ from sim.commands import completion as complete
 from sim.errors import SpecError
 
 
-def bring(
+def import_config(
     file: Annotated[
         Path,
         typer.Argument(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
-from sim.specs.importers.ledger import Ledger
+from sim.specs.importers.ledger import Ledger, Section
 from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
 
@@ -23,7 +24,7 @@ STATE_BYTES = 18
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the caller says beside the file.
+    """What the caller says besides the file.
 
     gpus : how many.
     cluster : a preset's name.
@@ -35,6 +36,23 @@ class Given:
     model: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A foreign file, and what the caller says of its run.
+
+    text, data : what stands in it; data of JSON or TOML, None for a script.
+    model : the section `model` that the caller gave, if any.
+    folder : where a DeepSpeed file's `config.json` may lie.
+    """
+
+    text: str
+    data: Any
+    ledger: Ledger
+    given: Given
+    model: Any = None
+    folder: Path | None = None
+
+
 def cluster_of(given: Given, ledger: Ledger) -> tuple[str, ClusterSpec]:
     """(name of the preset, the cluster).
 
@@ -43,11 +61,10 @@ def cluster_of(given: Given, ledger: Ledger) -> tuple[str, ClusterSpec]:
     SpecError
         No such preset.
     """
-    name = given.cluster
-    if name is None:
+    if given.cluster is None:
         name = ledger.assume("cluster", CLUSTER, "the file names none; --cluster NAME")
     else:
-        ledger.took("cluster", name, "--cluster")
+        name = ledger.took("cluster", given.cluster, "--cluster")
     return name, ClusterSpec.read(resolve(name, "cluster"), "cluster")
 
 
@@ -60,8 +77,9 @@ def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, le
     return {"preset": name, "num_nodes": nodes}
 
 
-def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, unit: int = 1) -> int:
-    """The smallest multiple of a node and of `unit`, a power of two of them, whose memory the states fill by half."""
+def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, unit: int = 1) -> int:
+    """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
+    memory the states fill by half."""
     shape = ModelSpec.read(model, "model")
     attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
     tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
@@ -75,31 +93,27 @@ def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, unit: int = 1) -> i
         gpus *= 2
     while gpus * cluster.gpu.memory_bytes < 2 * STATE_BYTES * matrices and gpus < 2**24:
         gpus *= 2
-    return gpus
+    return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
 
 
-def experts_plan(model: dict[str, Any], cluster: ClusterSpec, gpus: int, ledger: Ledger) -> dict[str, int]:
-    """Of a plan whose GPUs are all replicas, how the experts of a mixture are dealt: over a node as far as they go."""
+def deal_experts(plan: Section, model: dict[str, Any], cluster: ClusterSpec, gpus: int) -> None:
+    """Expert parallelism of a plan whose GPUs are all replicas: over a node as far as the experts go."""
     experts = ModelSpec.read(model, "model").num_experts
-    if not experts:
-        return {}
-    ep = math.gcd(experts, cluster.node.gpus_per_node, gpus)
-    return {"ep": ledger.assume("plan.ep", ep, f"a node's GPUs share the {experts} experts")}
+    if experts:
+        ep = math.gcd(experts, cluster.node.gpus_per_node, gpus)
+        plan.assume("ep", ep, f"a node's GPUs share the {experts} experts")
 
 
-def batch_of(replica: int, sequence: int, ledger: Ledger) -> int:
+def assume_batch(training: Section, replica: int) -> None:
     """A global batch of about TOKENS_A_STEP, a multiple of what the replicas take at once. [sequences]"""
-    batch = max(1, round(TOKENS_A_STEP / sequence / replica)) * replica
-    why = "about four million tokens a step"
-    return int(ledger.assume("training.global_batch_size", batch, why))
+    batch = max(1, round(TOKENS_A_STEP / training["sequence_length"] / replica)) * replica
+    training.assume("global_batch_size", batch, "about four million tokens a step")
 
 
-def sequence_of(model: dict[str, Any], ledger: Ledger) -> int:
+def assume_sequence(training: Section, model: dict[str, Any]) -> None:
     """A sequence length the model can take. [tokens]"""
     longest = int(model.get("max_sequence_length", ModelSpec.model_fields["max_sequence_length"].default))
-    length = min(longest, LONGEST)
-    why = f"what the model reads, at most {LONGEST:,}"
-    return int(ledger.assume("training.sequence_length", length, why))
+    training.assume("sequence_length", min(longest, LONGEST), f"what the model reads, at most {LONGEST:,}")
 
 
 def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:
