@@ -4,6 +4,13 @@ After Erdil and Schneider-Joseph 2024, "Data movement limits to frontier model t
 abstract was read: utilisation falls beyond about 1e28 FLOP in three months, and beyond about 1e31 nothing trains. What
 stands here is our own derivation of both walls for dense models, not the paper's model; its figures are drawn beside
 ours, and ours come out within a factor of ten of them.
+
+Which traffic hides is told by intensities, after Lamy-Poirier 2021, "Layered gradient accumulation and modular pipeline
+parallelism", arXiv:2106.02679. Only the abstract was read; the body is reconstructed, checked by calculation, and not
+verified against the paper's tables. Conventions: 16-bit numbers, bytes sent and received together, full recomputation
+(8 FLOPs a parameter and token). An intensity is FLOPs done for each byte moved; traffic hides where it is at least the
+GPU's peak over the link's bandwidth (both directions together), and else adds that ratio over the intensity to the
+compute time.
 """
 
 from __future__ import annotations
@@ -13,13 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import SpecError, require_positive
-from sim.scaling.lamy_poirier import (
-    data_parallel_intensity,
-    needed_intensity,
-    pipeline_bubble,
-    pipeline_intensity,
-    tensor_intensity,
-)
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
 from sim.work.operations import Number
 
@@ -87,6 +87,40 @@ def latency_wall(
     left = np.asarray(duration_s, dtype=float) * batch_tokens / (TOKENS_PER_PARAM * latency * growth.layers)
     params = (left * growth.params**growth.exponent) ** (1 / (1 + growth.exponent))
     return FLOP_PER_PARAM_TOKEN * TOKENS_PER_PARAM * params**2
+
+
+def needed_intensity(peak_flop_per_s: Number, bandwidth_bytes_per_s: Number) -> Number:
+    """FLOPs a byte above which traffic hides; the bandwidth counts both directions.  [FLOP/byte]"""
+    require_positive(peak_flop_per_s=peak_flop_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    return np.asarray(peak_flop_per_s, dtype=float) / bandwidth_bytes_per_s
+
+
+def data_parallel_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
+    """Of the gradient's all-reduce: 6 FLOPs a token over 8 bytes, both a parameter.  [FLOP/byte]
+
+    Layered accumulation reduces a layer when all its `microbatches` are done, so all of them hide it; the usual order
+    hides it behind the last one only: give 1.
+    """
+    return 0.75 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
+
+
+def pipeline_intensity(hidden_size: Number, layers_per_stage: Number = 1) -> Number:
+    """Of sends between stages; a modular stage has one layer and sends the most.  [FLOP/byte]"""
+    return 12.0 * np.asarray(hidden_size, dtype=float) * layers_per_stage
+
+
+def tensor_intensity(hidden_size: Number, tp: Number, recompute_collectives: bool = False) -> Number:
+    """Of four all-reduces a layer, six where recomputation repeats the forward's; infinite for tp = 1.  [FLOP/byte]"""
+    with np.errstate(divide="ignore"):
+        return (2.0 if recompute_collectives else 3.0) * np.asarray(hidden_size, dtype=float) / (np.asarray(tp) - 1.0)
+
+
+def pipeline_bubble(pp: Number, microbatches: Number, chunks: Number = 1) -> Number:
+    """Idle over busy time of a pipeline that fills and drains once: (pp − 1)/(chunks · microbatches).
+
+    Modular pipelines hold one layer a chunk: chunks = layers/pp, so pp (pp − 1)/(microbatches · layers).
+    """
+    return (np.asarray(pp, dtype=float) - 1) / (np.asarray(chunks, dtype=float) * microbatches)
 
 
 @dataclass(frozen=True, slots=True)

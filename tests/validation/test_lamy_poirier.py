@@ -5,20 +5,18 @@ import pytest
 
 from sim.engines import build_program, run
 from sim.errors import SpecError
-from sim.scaling.lamy_poirier import (
+from sim.scaling.limits import (
     data_parallel_intensity,
-    family,
-    gather_intensity,
     needed_intensity,
     pipeline_bubble,
     pipeline_intensity,
     tensor_intensity,
-    training_time,
 )
 from sim.schedules import build_order
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
 from sim.work.params import layer_params
+from validation.strategies.question import family, gather_intensity, training_time
 
 A100, DAY, YEAR = 312e12, 86400.0, 365.25 * 86400.0
 X160 = family(160)

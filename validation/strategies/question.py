@@ -1,14 +1,28 @@
-"""Lamy-Poirier's question as a scenario: X_x on A100 in NVLink domains of 16, with a network or an ideal one.
+"""Lamy-Poirier's question: the models X_x, what their training takes by formula, and X_x on A100 as a scenario.
 
-Lamy-Poirier 2021, arXiv:2106.02679; only the abstract was read. What it supposes of machine and model is an assumption.
+Lamy-Poirier 2021, "Layered gradient accumulation and modular pipeline parallelism", arXiv:2106.02679. Only the abstract
+was read; the body is reconstructed, checked by calculation, and not verified against the paper's tables. What it
+supposes of machine and model (NVLink domains of 16, with a network or an ideal one) is an assumption.
 """
 
 from __future__ import annotations
 
-from sim.errors import SpecError
-from sim.scaling.lamy_poirier import STEPS, family
-from sim.specs import Scenario, build_scenario
+from dataclasses import dataclass
 
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.scaling.critical_batch import lamy_poirier_2021
+from sim.specs import Scenario, build_scenario
+from sim.work.operations import Number
+
+HARDWARE_FLOP_PER_PARAM_TOKEN = 8.0
+STEPS = 100_000
+"""Length of a run at the critical batch that the paper assumes (not verified)."""
+LARGEST = 2_000
+"""Of the family, the largest that is drawn or searched: centuries on any machine."""
+STATE_BYTES_PER_PARAM = 12.0
+"""Master weight and two moments in 32 bits."""
 DOMAIN = 16
 """GPUs that NVLink joins, and so the largest tensor-parallel degree of the paper's plans (not verified)."""
 VOCABULARY = 51_200
@@ -27,6 +41,74 @@ IDEAL_NETWORK = {
     "half_volume_bytes": 0.0,
 }
 """A network that reaches its nominal bandwidth at any size, beside compute at no cost: as the paper counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """X_x: x layers, x heads of size x, hidden size x², sequences of 16x tokens, MLP of four times the hidden size."""
+
+    x: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    sequence_length: int
+
+    @property
+    def params(self) -> float:
+        """12 x⁵, without embeddings, norms and biases."""
+        return 12.0 * self.x**5
+
+    @property
+    def critical_batch_tokens(self) -> float:
+        """573 tokens times the cube root of the parameters: 82.0 x^(2/3) sequences.  [tokens]"""
+        return float(lamy_poirier_2021(self.params))
+
+    @property
+    def critical_batch_sequences(self) -> float:
+        """The critical batch in sequences."""
+        return self.critical_batch_tokens / self.sequence_length
+
+    @property
+    def training_flop(self) -> float:
+        """100,000 steps at the critical batch, with recomputation.  [FLOP]"""
+        return HARDWARE_FLOP_PER_PARAM_TOKEN * self.params * self.critical_batch_tokens * STEPS
+
+    @property
+    def state_bytes(self) -> float:
+        """Optimizer state.  [bytes]"""
+        return STATE_BYTES_PER_PARAM * self.params
+
+
+def family(x: int) -> Shape:
+    """X_x of the family; X_160 has 1.26 trillion parameters.
+
+    Raises
+    ------
+    SpecError
+        x is not a whole number above zero, or beyond LARGEST.
+    """
+    require_positive(x=x)
+    if x != int(x):
+        raise SpecError(f"x = {x} layers is no whole number; nearest: {max(1, round(float(x)))}")
+    x = int(x)
+    if x > LARGEST:
+        raise SpecError(f"x = {x:,} is beyond X_{LARGEST:,} of {12.0 * LARGEST**5:.2g} parameters; choose up to that")
+    return Shape(x, x, x * x, x, 16 * x)
+
+
+def gather_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
+    """Of gathering partitioned weights for the forward: 2 FLOPs a token over 4 bytes.  [FLOP/byte]
+
+    `microbatches` as in `data_parallel_intensity`. The backward's gather and reduce hide like the all-reduce.
+    """
+    return 0.5 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
+
+
+def training_time(shape: Shape, num_gpus: Number, overhead: Number, peak_flop_per_s: float) -> Number:
+    """Time of the whole run on GPUs at their peak, stretched by overheads (bubble, tensor-parallel).  [s]"""
+    require_positive(num_gpus=num_gpus, peak_flop_per_s=peak_flop_per_s)
+    stretched = shape.training_flop * (1 + np.asarray(overhead, dtype=float))
+    return stretched / (np.asarray(num_gpus, dtype=float) * peak_flop_per_s)
 
 
 def question(
@@ -98,7 +180,7 @@ def question(
 
 
 def with_wide_tensor(scenario: Scenario, tp: int) -> Scenario:
-    """The same with as many nodes as the batch feeds when `tp` GPUs, of several nodes, share each layer.
+    """The scenario with as many nodes as the batch feeds when `tp` GPUs, of several nodes, share each layer.
 
     ZeRO gathers such layers matrix by matrix.
     """

@@ -12,26 +12,24 @@ from rich.text import Text
 
 from sim.report.figures import new_figure
 from sim.report.scaling import notes, plain_table
-from sim.scaling.lamy_poirier import (
-    Shape,
+from sim.scaling.limits import (
     data_parallel_intensity,
-    gather_intensity,
     needed_intensity,
     pipeline_intensity,
     tensor_intensity,
 )
-from sim.scaling.paper_question import DOMAIN
-from sim.scaling.strategies import Entry, formula_days
 from sim.specs import Scenario
 from sim.table import Table
 from sim.units import show, show_short, significant
+from validation.strategies.plans import StrategyBest, formula_days
+from validation.strategies.question import DOMAIN, Shape, gather_intensity
 
 ORDERS = {"baseline": "standard", "improved": "layered"}
 _COLOURS = {"baseline": "#D55E00", "improved": "#0072B2"}
 
 
 def strategies_view(
-    shape: Shape, scenario: Scenario, single: Entry, entries: Sequence[Entry], remarks: Sequence[str]
+    shape: Shape, scenario: Scenario, single: StrategyBest, entries: Sequence[StrategyBest], remarks: Sequence[str]
 ) -> Group:
     """The best plan of every strategy, what fills the leanest one's memory, and which traffic hides."""
     title = Text(f"X_{shape.x}", style="bold")
@@ -55,7 +53,7 @@ def strategies_view(
     return Group(*parts, notes(*remarks))
 
 
-def _row(entry: Entry, shape: Shape) -> tuple[str, ...]:
+def _row(entry: StrategyBest, shape: Shape) -> tuple[str, ...]:
     name = {"data + pipeline": "data, pipe", "data + tensor": "data, tensor"}.get(entry.strategy, entry.strategy)
     name = "all three" if "+" in name else name
     name += ", ZeRO 3" if entry.partitioned else ""
@@ -84,7 +82,7 @@ def _time(days: float) -> str:
     return f"{significant(days / 365.25)} y" if days > 1000 else f"{significant(days)} d"
 
 
-def _memory(entry: Entry) -> list[RenderableType]:
+def _memory(entry: StrategyBest) -> list[RenderableType]:
     """What fills the fullest GPU of a plan."""
     assert entry.answer is not None
     use = entry.answer.largest.to_dict()
@@ -97,7 +95,7 @@ def _memory(entry: Entry) -> list[RenderableType]:
     ]
 
 
-def _hiding(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Table:
+def _hiding(shape: Shape, scenario: Scenario, entries: Sequence[StrategyBest]) -> Table:
     """Intensity of each traffic over what its link needs: above 1 it hides."""
     peak = scenario.cluster.gpu.peak(scenario.training.precision)
     network = 2.0 * scenario.cluster.inter_node_bandwidth_bytes_per_s
@@ -142,7 +140,7 @@ def sizes_view(rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Gro
                  notes(*refused, *remarks))  # fmt: skip
 
 
-def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Any:
+def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[StrategyBest]) -> Any:
     """Days of every strategy, baseline beside improved, and where the best plans' time goes."""
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
