@@ -96,7 +96,7 @@ def needed_intensity(peak_flop_per_s: Number, bandwidth_bytes_per_s: Number) -> 
 
 
 def data_parallel_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
-    """Of the gradient's all-reduce: 6 FLOPs a token over 8 bytes, both a parameter.  [FLOP/byte]
+    """Intensity of the gradient's all-reduce: 6 FLOPs a token over 8 bytes, both a parameter.  [FLOP/byte]
 
     Layered accumulation reduces a layer when all its `microbatches` are done, so all of them hide it; the usual order
     hides it behind the last one only: give 1.
@@ -105,12 +105,12 @@ def data_parallel_intensity(tokens_per_microbatch: Number, microbatches: Number 
 
 
 def pipeline_intensity(hidden_size: Number, layers_per_stage: Number = 1) -> Number:
-    """Of sends between stages; a modular stage has one layer and sends the most.  [FLOP/byte]"""
+    """Intensity of sends between stages; a modular stage has one layer and sends the most.  [FLOP/byte]"""
     return 12.0 * np.asarray(hidden_size, dtype=float) * layers_per_stage
 
 
 def tensor_intensity(hidden_size: Number, tp: Number, recompute_collectives: bool = False) -> Number:
-    """Of four all-reduces a layer, six where recomputation repeats the forward's; infinite for tp = 1.  [FLOP/byte]"""
+    """Intensity of four all-reduces a layer, six where recomputation repeats the forward's; infinite for tp = 1.  [FLOP/byte]"""
     with np.errstate(divide="ignore"):
         return (2.0 if recompute_collectives else 3.0) * np.asarray(hidden_size, dtype=float) / (np.asarray(tp) - 1.0)
 
@@ -124,7 +124,7 @@ def pipeline_bubble(pp: Number, microbatches: Number, chunks: Number = 1) -> Num
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class IdealGpu:
     """A GPU and its links; bandwidths count both directions. Default: H100 with 400 Gbit/s each and NVLink of 8."""
 
     peak_flop_per_s: float = 989e12
@@ -138,7 +138,7 @@ def best_utilisation(
     num_gpus: Number,
     params: float,
     batch_tokens: float,
-    machine: Machine | None = None,
+    machine: IdealGpu | None = None,
     growth: Growth | None = None,
     least_microbatch: float = LEAST_MICROBATCH,
 ) -> Number:
@@ -151,7 +151,7 @@ def best_utilisation(
     are not cut.
     """
     require_positive(num_gpus=num_gpus, params=params, batch_tokens=batch_tokens, least_microbatch=least_microbatch)
-    machine, growth = machine or Machine(), growth or Growth()
+    machine, growth = machine or IdealGpu(), growth or Growth()
     hidden, layers = float(growth.hidden_size(params)), float(growth.num_layers(params))
     tp, pp, microbatch = np.meshgrid(
         _powers_of_two(hidden / HEAD), _powers_of_two(layers), least_microbatch * _powers_of_two(128)
@@ -180,14 +180,14 @@ def utilisation_in_time(
     flop: float,
     batch_tokens: float,
     duration_s: float = THREE_MONTHS_S,
-    machine: Machine | None = None,
+    machine: IdealGpu | None = None,
     growth: Growth | None = None,
 ) -> tuple[float, float]:
     """Utilisation and number of GPUs of the smallest cluster that does a compute-optimal run in `duration_s`.
 
     (0, inf) where no cluster does: more GPUs only wait more.
     """
-    machine, growth = machine or Machine(), growth or Growth()
+    machine, growth = machine or IdealGpu(), growth or Growth()
     params, _ = optimal_shape(flop)
     least = flop / (machine.peak_flop_per_s * duration_s)
     gpus = np.maximum(least * np.geomspace(1, 1e4, 400), 1.0)

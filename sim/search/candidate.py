@@ -39,11 +39,11 @@ class Candidate:
 
     @property
     def difference(self) -> float:
-        """Of the exact step time from the closed form's, as a share."""
+        """By what share the exact step time is above the closed form's."""
         return self.answer.step_time_s / self.priced_step_time_s - 1.0
 
     def worth(self, objective: str) -> float:
-        """What an objective makes smallest: seconds, GPU-seconds or bytes."""
+        """What an objective makes smallest: step time, cost or memory.  [s], [GPU-seconds] or [bytes]"""
         if objective == "memory_headroom":
             return float(self.answer.largest.total)
         return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)

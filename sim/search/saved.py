@@ -29,7 +29,7 @@ Array = np.ndarray
 NOTE = "_search.json"
 """Readers of Parquet folders pass over names that begin so."""
 FORMAT = 2
-"""Of the note and the table beside it; 1 had no column ep."""
+"""Version of the note and the table; 1 had no column ep."""
 _UNFINISHED = "_unfinished-"
 
 

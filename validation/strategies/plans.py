@@ -28,7 +28,7 @@ from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
-from validation.strategies.question import Shape, training_time, with_wide_tensor
+from validation.strategies.question import FamilyModel, training_time, with_wide_tensor
 
 STRATEGIES = {
     "data": (False, False),
@@ -66,7 +66,7 @@ class StrategyBest:
 
     @property
     def days(self) -> float:
-        """Of the whole run, without failures; nan where no plan fits."""
+        """Days of the whole run, without failures; nan where no plan fits."""
         seconds = None if self.answer is None else self.answer.training_time_s
         return float("nan") if seconds is None else seconds / 86400.0
 
@@ -283,7 +283,7 @@ def _standard(answer: Estimate | None) -> Estimate | None:
     return estimate(answer.scenario.replace(plan=plan))
 
 
-def formula_days(entry: StrategyBest, shape: Shape) -> float:
+def formula_days(entry: StrategyBest, shape: FamilyModel) -> float:
     """Days by the paper's formula: GPUs at their peak, the pipeline's bubble, exposed tensor-parallel traffic.
 
     What exceeds the compute that hides it, of data and pipeline, is not in it: the formula's plans have none.

@@ -20,9 +20,7 @@ HARDWARE_FLOP_PER_PARAM_TOKEN = 8.0
 STEPS = 100_000
 """Length of a run at the critical batch that the paper assumes (not verified)."""
 LARGEST = 2_000
-"""Of the family, the largest that is drawn or searched: centuries on any machine."""
-STATE_BYTES_PER_PARAM = 12.0
-"""Master weight and two moments in 32 bits."""
+"""Largest x of the family that is drawn or searched: centuries on any machine."""
 DOMAIN = 16
 """GPUs that NVLink joins, and so the largest tensor-parallel degree of the paper's plans (not verified)."""
 VOCABULARY = 51_200
@@ -44,7 +42,7 @@ IDEAL_NETWORK = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FamilyModel:
     """X_x: x layers, x heads of size x, hidden size x², sequences of 16x tokens, MLP of four times the hidden size."""
 
     x: int
@@ -73,13 +71,8 @@ class Shape:
         """100,000 steps at the critical batch, with recomputation.  [FLOP]"""
         return HARDWARE_FLOP_PER_PARAM_TOKEN * self.params * self.critical_batch_tokens * STEPS
 
-    @property
-    def state_bytes(self) -> float:
-        """Optimizer state.  [bytes]"""
-        return STATE_BYTES_PER_PARAM * self.params
 
-
-def family(x: int) -> Shape:
+def family(x: int) -> FamilyModel:
     """X_x of the family; X_160 has 1.26 trillion parameters.
 
     Raises
@@ -93,7 +86,7 @@ def family(x: int) -> Shape:
     x = int(x)
     if x > LARGEST:
         raise SpecError(f"x = {x:,} is beyond X_{LARGEST:,} of {12.0 * LARGEST**5:.2g} parameters; choose up to that")
-    return Shape(x, x, x * x, x, 16 * x)
+    return FamilyModel(x, x, x * x, x, 16 * x)
 
 
 def gather_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
@@ -104,7 +97,7 @@ def gather_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) ->
     return 0.5 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
 
 
-def training_time(shape: Shape, num_gpus: Number, overhead: Number, peak_flop_per_s: float) -> Number:
+def training_time(shape: FamilyModel, num_gpus: Number, overhead: Number, peak_flop_per_s: float) -> Number:
     """Time of the whole run on GPUs at their peak, stretched by overheads (bubble, tensor-parallel).  [s]"""
     require_positive(num_gpus=num_gpus, peak_flop_per_s=peak_flop_per_s)
     stretched = shape.training_flop * (1 + np.asarray(overhead, dtype=float))

@@ -22,14 +22,18 @@ from sim.specs import Scenario
 from sim.table import Table
 from sim.units import show, show_short, significant
 from validation.strategies.plans import StrategyBest, formula_days
-from validation.strategies.question import DOMAIN, Shape, gather_intensity
+from validation.strategies.question import DOMAIN, FamilyModel, gather_intensity
 
 ORDERS = {"baseline": "standard", "improved": "layered"}
 _COLOURS = {"baseline": "#D55E00", "improved": "#0072B2"}
 
 
 def strategies_view(
-    shape: Shape, scenario: Scenario, single: StrategyBest, entries: Sequence[StrategyBest], remarks: Sequence[str]
+    shape: FamilyModel,
+    scenario: Scenario,
+    single: StrategyBest,
+    entries: Sequence[StrategyBest],
+    remarks: Sequence[str],
 ) -> Group:
     """The best plan of every strategy, what fills the leanest one's memory, and which traffic hides."""
     title = Text(f"X_{shape.x}", style="bold")
@@ -53,7 +57,7 @@ def strategies_view(
     return Group(*parts, notes(*remarks))
 
 
-def _row(entry: StrategyBest, shape: Shape) -> tuple[str, ...]:
+def _row(entry: StrategyBest, shape: FamilyModel) -> tuple[str, ...]:
     name = {"data + pipeline": "data, pipe", "data + tensor": "data, tensor"}.get(entry.strategy, entry.strategy)
     name = "all three" if "+" in name else name
     name += ", ZeRO 3" if entry.partitioned else ""
@@ -95,7 +99,7 @@ def _memory(entry: StrategyBest) -> list[RenderableType]:
     ]
 
 
-def _hiding(shape: Shape, scenario: Scenario, entries: Sequence[StrategyBest]) -> Table:
+def _hiding(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBest]) -> Table:
     """Intensity of each traffic over what its link needs: above 1 it hides."""
     peak = scenario.cluster.gpu.peak(scenario.training.precision)
     network = 2.0 * scenario.cluster.inter_node_bandwidth_bytes_per_s
@@ -140,7 +144,7 @@ def sizes_view(rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Gro
                  notes(*refused, *remarks))  # fmt: skip
 
 
-def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[StrategyBest]) -> Any:
+def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBest]) -> Any:
     """Days of every strategy, baseline beside improved, and where the best plans' time goes."""
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
