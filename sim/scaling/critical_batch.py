@@ -100,7 +100,7 @@ def critical_batch(name: str, **facts: Number) -> Number:
 
 
 def mccandlish_batch(name: str, **facts: Number) -> Number:
-    """The critical batch by McCandlish's definition, for the trade-off: `critical_batch` over its data overhead.  [tokens]
+    """The critical batch by McCandlish's definition, for the trade-off: the law's over its data overhead.  [tokens]
 
     Extra data at batch B is B/B_crit of the least, so a law that names the batch of 20 % extra names B_crit / 5 (own
     derivation; Zhang et al. fit their curves freely).

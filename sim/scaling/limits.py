@@ -110,7 +110,7 @@ def pipeline_intensity(hidden_size: Number, layers_per_stage: Number = 1) -> Num
 
 
 def tensor_intensity(hidden_size: Number, tp: Number, recompute_collectives: bool = False) -> Number:
-    """Intensity of four all-reduces a layer, six where recomputation repeats the forward's; infinite for tp = 1.  [FLOP/byte]"""
+    """Intensity of four all-reduces a layer, six where recomputation repeats them; infinite for tp = 1.  [FLOP/byte]"""
     with np.errstate(divide="ignore"):
         return (2.0 if recompute_collectives else 3.0) * np.asarray(hidden_size, dtype=float) / (np.asarray(tp) - 1.0)
 
