@@ -11,8 +11,8 @@ from rich.text import Text
 from sim.report.search import COLUMNS, HEADINGS, cell, columns_for, gpus, spent
 from sim.search.axes import SIZE, Axis
 from sim.search.candidate import Candidate
-from sim.search.queries import FIELDS
 from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
+from sim.search.table import FIELDS
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table

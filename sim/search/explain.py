@@ -22,9 +22,10 @@ from sim.search.comparison import (
     steps_between,
 )
 from sim.search.plans.columns import SCHEDULES
-from sim.search.queries import CHOICES, FIELDS, Fields
+from sim.search.queries import Fields
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import WithFields
+from sim.search.table import CHOICES, FIELDS
 from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
 

@@ -15,19 +15,13 @@ import numpy as np
 
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
-from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space
-from sim.search.table import Priced, PriceTable, join
+from sim.search.table import CHOICES, FIELDS, NUMBERS, Priced, PriceTable, frame_of, join
 from sim.specs import Scenario
 
 Array = np.ndarray
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
-
-NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
-CHOICES = ("recompute", "sequence_parallel", "zero_stage")
-FIELDS = (*NUMBERS, "schedule", *CHOICES)
-"""Fields of a plan that a search varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,18 +227,11 @@ class PricedPlans:
     def to_frame(self) -> Any:
         """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
         part best first. [s], [bytes]"""
-        import pandas as pd
-
         fits = self.fits()
         order = np.lexsort((self.memory_bytes, self.score(), ~fits))
-        rows, columns = self.row[order], self.space.columns
-        frame = pd.DataFrame({name: getattr(columns, name)[rows] for name in ("num_gpus", *NUMBERS)})
-        frame["schedule"] = np.array(SCHEDULES)[columns.schedule[rows]]
-        for name in CHOICES:
-            frame[name] = np.array([getattr(each, name) for each in self.space.categories])[self.category[order]]
-        frame["step_time_s"], frame["memory_bytes"] = self.step_time_s[order], self.memory_bytes[order]
-        frame["fits"] = fits[order]
-        return frame
+        frame = frame_of(self.space, self._all.take(order))
+        names = ("num_gpus", *NUMBERS, "schedule", *CHOICES, "step_time_s", "memory_bytes")
+        return frame[list(names)].astype({"schedule": "str", "recompute": "str"}).assign(fits=fits[order])
 
     def _placed(self) -> Iterator[tuple[int, Priced]]:
         """Every block with the place at which it begins."""

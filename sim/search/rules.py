@@ -8,14 +8,15 @@ the micro-batch b that makes (b'/b + p − 1)(t_f(b) + t_b(b)) smallest, b' = B/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sim.estimate import priced_order
-from sim.search.candidate import Candidate
+from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
-from sim.search.queries import CHOICES, Fields
+from sim.search.queries import Fields
 from sim.search.result import SearchResult
+from sim.search.table import CHOICES
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -76,18 +77,14 @@ class Rules:
             "plans": [
                 {
                     "techniques": each.techniques,
-                    "plan": None if each.best is None else each.best.scenario.plan.model_dump(mode="json"),
-                    "step_time_s": None if each.best is None else each.best.answer.step_time_s,
+                    **facts_of(each.best, "plan", "step_time_s"),
                     "rank": each.rank,
                     "loss": each.loss,
                     "losses_s": dict(each.causes or {}),
                 }
                 for each in self.plans
             ],
-            "checks": [
-                {"rule": each.rule, "chosen": each.chosen, "found": each.found, "obeyed": each.obeyed}
-                for each in self.checks
-            ],
+            "checks": [asdict(each) for each in self.checks],
         }
 
 

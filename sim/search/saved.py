@@ -19,11 +19,10 @@ import numpy as np
 
 from sim.errors import FlopcastError, SpecError
 from sim.search.candidate import ROUNDING
-from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES
 from sim.search.plans.layouts import LAYOUT, gpus_of_layouts
 from sim.search.plans.space import Space
-from sim.search.prices.units import categories_of, price_unit
-from sim.search.table import Priced, PriceTable, of_unit
+from sim.search.prices.units import price_unit
+from sim.search.table import NUMBERS, Priced, PriceTable, frame_of, of_unit
 
 Array = np.ndarray
 NOTE = "_search.json"
@@ -55,7 +54,7 @@ class SavedTable(PriceTable):
         """Write the file of a unit; it gets its name when it is whole."""
         import pyarrow.parquet as pq
 
-        table = arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
+        table = _arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
         numbers = [name for name in table.column_names if name not in ("step_time_s", "memory_bytes")]
         try:
             _put(
@@ -197,39 +196,13 @@ def _check_prices(saved: SavedTable, number: int, part: Space) -> None:
             )
 
 
-def arrow_table(part: Space, priced: Priced) -> Any:
-    """The plans in words that a reader of the file knows, and their prices."""
+def _arrow_table(part: Space, priced: Priced) -> Any:
+    """Priced plans as an Arrow table, in narrow integers."""
     import pyarrow as pa
 
-    columns = part.columns
-    rows = np.concatenate([rows for _, rows in categories_of(part)])
-    number = priced.category
-
-    def choices(of_category: list[Any]) -> Array:
-        each: Array = np.array(of_category)[number]
-        return each
-
-    def words(place: Array, names: tuple[str, ...]) -> Any:
-        return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int8)), pa.array(names))
-
-    names = (*LAYOUT, "num_chunks", "microbatch_size")
-    recomputes = tuple(dict.fromkeys((*RECOMPUTES, *(each.recompute for each in part.categories))))
-    categories = part.categories
-    return pa.table(
-        {
-            "num_gpus": columns.num_gpus.astype(np.int32)[rows],
-            **{name: getattr(columns, name).astype(np.int32)[rows] for name in names},
-            "schedule": words(columns.schedule[rows], SCHEDULES),
-            "recompute": words(choices([recomputes.index(each.recompute) for each in categories]), recomputes),
-            "sequence_parallel": choices([each.sequence_parallel for each in categories]),
-            "zero_stage": choices([each.zero_stage for each in categories]).astype(np.int8),
-            **{name: choices([each.overlaps[place] for each in categories]) for place, name in enumerate(OVERLAPS)},
-            "category": number,
-            "row": priced.row,
-            "step_time_s": priced.step_time_s,
-            "memory_bytes": priced.memory_bytes,
-        }
-    )
+    frame = frame_of(part, priced)
+    narrow = {"zero_stage": "int8", **dict.fromkeys(("num_gpus", *NUMBERS), "int32")}
+    return pa.Table.from_pandas(frame.astype(narrow), preserve_index=False)
 
 
 def describe(space: Space, plans_per_unit: int, num_units: int) -> dict[str, Any]:

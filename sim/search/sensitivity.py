@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.candidate import Candidate, ScheduleBest, facts_of
 from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
@@ -42,15 +42,14 @@ class ValueCost:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        answer = None if self.best is None else self.best.answer
         return {
             "axis": self.axis,
             "value": self.value,
             "is_best": self.is_best,
-            "step_time_s": None if answer is None else answer.step_time_s,
+            **facts_of(self.best, "step_time_s"),
             "loss": self.loss,
             "losses_s": self.causes,
-            "plan": None if answer is None else answer.scenario.plan.model_dump(mode="json"),
+            **facts_of(self.best, "plan"),
             "ruled_out": self.ruled_out,
         }
 

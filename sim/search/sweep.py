@@ -10,14 +10,14 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.search.axes import SIZE, Axis, parse_axis
-from sim.search.candidate import Candidate
+from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import confirmed_already, few_for
 from sim.search.confirm import MOST_RUNS, run_best
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import base_plan
-from sim.search.queries import FIELDS
 from sim.search.result import SearchResult
 from sim.search.search import search
+from sim.search.table import FIELDS
 from sim.shown import Shown
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
@@ -28,6 +28,7 @@ DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
 """Axes over degrees that a search is told, and its words for them."""
 INTERRUPTED = "interrupted before it was searched"
 """In the place of a reason where a point was not looked at."""
+_FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
 
@@ -95,7 +96,7 @@ class Sweep(Shown):
                     "plans_feasible": each.plans_feasible,
                     "infeasible": each.infeasible,
                     "gap": each.gap,
-                    **_answer(each.best),
+                    **facts_of(each.best, *_FACTS),
                 }
                 for each in self.points
             ],
@@ -108,7 +109,7 @@ class Sweep(Shown):
 
         rows = []
         for point in self.points:
-            answer = _answer(point.best)
+            answer = facts_of(point.best, *_FACTS)
             plan = answer.pop("plan") or {}
             axes = {axis.path: value for axis, value in zip(self.axes, point.values, strict=True)}
             fields = {name: plan.get(name) for name in FIELDS}
@@ -284,17 +285,3 @@ def _no_plan(result: SearchResult, named: Mapping[str, int]) -> str:
         if value not in there:
             return f"no plan has {name} {value}; the rules leave {', '.join(map(str, there))}"
     return f"no plan has {' and '.join(f'{name} {value}' for name, value in named.items())} at once"
-
-
-def _answer(best: Candidate | None) -> dict[str, Any]:
-    if best is None:
-        return dict.fromkeys(("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan"))
-    answer = best.answer
-    return {
-        "step_time_s": answer.step_time_s,
-        "mfu": answer.mfu,
-        "num_gpus": answer.num_gpus,
-        "memory_bytes": answer.largest.total,
-        "training_days": None if answer.training_time_s is None else answer.training_time_s / 86400,
-        "plan": answer.scenario.plan.model_dump(mode="json"),
-    }

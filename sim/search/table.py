@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES
+from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space
 from sim.search.prices.units import categories_of
 
 Array = np.ndarray
+
+NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
+CHOICES = ("recompute", "sequence_parallel", "zero_stage")
+FIELDS = (*NUMBERS, "schedule", *CHOICES)
+"""Fields of a plan that a search varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,30 @@ def of_unit(part: Space, seconds: Array, nbytes: Array) -> Priced:
     numbers, rows = zip(*categories_of(part), strict=True)
     category = np.repeat(np.array(numbers, dtype=np.int16), [len(each) for each in rows])
     return Priced(category, (np.concatenate(rows) + part.first_row).astype(np.int32), seconds, nbytes)
+
+
+def frame_of(space: Space, priced: Priced) -> Any:
+    """Priced plans of a space, or of a part of it, as a pandas table, a row a plan, in words that its reader knows."""
+    import pandas as pd
+
+    rows, columns, categories = priced.row - space.first_row, space.columns, space.categories
+
+    def chosen(of_categories: Iterable[Any]) -> Array:
+        values: Array = np.array(list(of_categories))[priced.category]
+        return values
+
+    kinds = chosen(RECOMPUTES.index(each.recompute) for each in categories)
+    overlaps = chosen(each.overlaps for each in categories)
+    return pd.DataFrame(
+        {
+            **{name: getattr(columns, name)[rows] for name in ("num_gpus", *NUMBERS)},
+            "schedule": pd.Categorical.from_codes(columns.schedule[rows], pd.Index(SCHEDULES)),
+            "recompute": pd.Categorical.from_codes(kinds, pd.Index(RECOMPUTES)),
+            **{name: chosen(getattr(each, name) for each in categories) for name in CHOICES[1:]},
+            **dict(zip(OVERLAPS, overlaps.T, strict=True)),
+            **{name: getattr(priced, name) for name in Priced.__slots__},
+        }
+    )
 
 
 class PriceTable(ABC):
