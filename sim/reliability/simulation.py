@@ -1,4 +1,4 @@
-"""Failures played event by event: what `closed_form` is held against.
+"""Failures played event by event: what `closed_form` is checked against.
 
 The events know nothing of the formula. A job computes, writes checkpoints, is struck, loses what was not safely
 written, restarts (and may be struck again meanwhile), and waits for a repaired node when it has run out of spares.

@@ -2,7 +2,7 @@
 
 After Erdil and Schneider-Joseph 2024, "Data movement limits to frontier model training", arXiv:2411.01137. Only its
 abstract was read: utilisation falls beyond about 1e28 FLOP in three months, and beyond about 1e31 nothing trains. What
-stands here is our own derivation of both walls for dense models, not the paper's model; its figures are drawn beside
+stands here is our own derivation of both walls for dense models, not the paper's model; its figures are drawn with
 ours, and ours come out within a factor of ten of them.
 
 Which traffic hides is told by intensities, after Lamy-Poirier 2021, "Layered gradient accumulation and modular pipeline

@@ -108,16 +108,16 @@ def _indivisible(scenario: Scenario) -> list[str]:
     plan, dealt = scenario.plan, dealt_layers(scenario)
     if any(dealt % pp == 0 for pp in USUAL_DEPTHS):
         return []
-    ways = []
+    remedies = []
     for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
         added = [name for name in counted if not getattr(plan, name)]
         depths = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
         if depths:
             words = " ".join(f"--set plan.{name}=true" for name in added)
-            ways.append(f"{words} makes {dealt + len(added)}, for pp {_listed(depths)}")
-    ways.append("plans of plan.uneven_layers are not searched, only estimated one by one")
+            remedies.append(f"{words} makes {dealt + len(added)}, for pp {_listed(depths)}")
+    remedies.append("plans of plan.uneven_layers are not searched, only estimated one by one")
     said = f"no pipeline of {USUAL_DEPTHS[0]} to {USUAL_DEPTHS[-1]} ranks divides the {dealt} layers"
-    return [f"{said}: {'; '.join(ways)}"]
+    return [f"{said}: {'; '.join(remedies)}"]
 
 
 def _of_the_best(best: Candidate, limit_bytes: float, objective: str) -> list[str]:

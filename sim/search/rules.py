@@ -1,4 +1,4 @@
-"""Megatron's rules of thumb, held against a search: what they would choose, and what that costs.
+"""Megatron's rules of thumb, compared with a search: what they would choose, and what that costs.
 
 The three takeaways of Narayanan et al. 2021 (arXiv:2104.04473), sections 3.2 to 3.4: tensor parallelism up to the
 servers' size and pipelines beyond; no more model parallelism than the memory asks for, data parallelism for the rest;

@@ -38,7 +38,7 @@ IDEAL_NETWORK = {
     "hop_latency_s": 0.0,
     "half_volume_bytes": 0.0,
 }
-"""A network that reaches its nominal bandwidth at any size, beside compute at no cost: as the paper counts it."""
+"""A network that reaches its nominal bandwidth at any size and slows no concurrent compute: as the paper counts it."""
 
 
 @dataclass(frozen=True, slots=True)

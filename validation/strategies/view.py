@@ -119,7 +119,7 @@ def _hiding(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBe
     for name, (intensity, bandwidth) in rows.items():
         needed = float(needed_intensity(peak, bandwidth))
         verdict = "hides" if intensity >= needed else f"{needed / intensity:.2f} of its compute"
-        if name.startswith("tensor"):  # nothing runs beside it
+        if name.startswith("tensor"):  # nothing is concurrent with it
             verdict = f"adds {needed / intensity:.1%}"
         table.add_row(name, f"{intensity:,.0f}", f"{needed:,.0f}", verdict)
     return table
@@ -145,7 +145,7 @@ def sizes_view(rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Gro
 
 
 def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBest]) -> Any:
-    """Days of every strategy, baseline beside improved, and where the best plans' time goes."""
+    """Days of every strategy, baseline and improved, and where the best plans' time goes."""
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     names = list(dict.fromkeys(entry.strategy + (", ZeRO 3" if entry.partitioned else "") for entry in entries))
