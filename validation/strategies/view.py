@@ -149,11 +149,14 @@ def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     names = list(dict.fromkeys(entry.strategy + (", ZeRO 3" if entry.partitioned else "") for entry in entries))
+    # A logarithmic axis begins at a day, or at the power of ten below all bars and strokes.
+    least = np.nanmin([1.0, *(entry.days for entry in entries), *(formula_days(entry, shape) for entry in entries)])
+    begin = 10.0 ** np.floor(np.log10(least))
     for entry in entries:
         place = names.index(entry.strategy + (", ZeRO 3" if entry.partitioned else ""))
         row = place + (0.19 if entry.method == "improved" else -0.19)
         if entry.answer is None:
-            left.annotate(" does not fit", (1, row), va="center", fontsize=8, color=_COLOURS[entry.method])
+            left.annotate(" does not fit", (begin, row), va="center", fontsize=8, color=_COLOURS[entry.method])
             continue
         left.barh(row, entry.days, height=0.36, color=_COLOURS[entry.method])
         left.annotate(
@@ -164,7 +167,7 @@ def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
     left.set(xscale="log", xlabel="days, without failures")
-    left.set_xlim(1, left.get_xlim()[1] * 8)
+    left.set_xlim(begin, left.get_xlim()[1] * 8)
     left.set_title("red: standard order, blue: layered; strokes: by formula, GPUs at peak", fontsize=9)
     shown = [entry for entry in entries if entry.answer is not None and entry.strategy.count("+") == 2]
     causes = {
@@ -187,7 +190,8 @@ def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[
         bottom += values
     right.set(ylabel="days")
     right.set_title("all three: where the days go", fontsize=9)
-    right.legend(frameon=False, fontsize=8)
+    right.set_ylim(0, 1.35 * bottom.max(initial=0.0) or None)
+    right.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)
     network = show(8 * scenario.cluster.inter_node_bandwidth_bytes_per_s, "bit/s")
