@@ -40,8 +40,8 @@ def strategies(
     from sim.commands.progress import progress_bar
     from sim.report.figures import check_paths, save
     from validation.strategies import view
-    from validation.strategies.plans import alone, compare_strategies, formula_days
-    from validation.strategies.question import family, question
+    from validation.strategies.plans import alone, compare_strategies
+    from validation.strategies.question import family, formula_days, question
 
     paths = [path for path in (png, svg) if path is not None]
     check_paths(paths)
@@ -64,7 +64,7 @@ def strategies(
                 shape = family(each)
                 row: dict[str, Any] = {"x": each, "params": shape.params}
                 row["batch"] = int(shape.critical_batch_sequences)
-                row |= {e.method: {**e.to_dict(), "formula_days": formula_days(e, shape)} for e in entries}
+                row |= {e.method: {**e.to_dict(), "formula_days": formula_days(e.answer, shape)} for e in entries}
                 rows.append(row)
                 if progress is not None:
                     progress(number + 1, len(wanted))
@@ -85,7 +85,8 @@ def strategies(
         entries += compare_strategies(scenario, (THREE,), partitioned=True)
     single = alone(scenario)
     if as_json:
-        print_json([{**entry.to_dict(), "formula_days": formula_days(entry, shape)} for entry in (single, *entries)])
+        rows = [{**each.to_dict(), "formula_days": formula_days(each.answer, shape)} for each in (single, *entries)]
+        print_json(rows)
     else:
         remarks += [
             "* does not fit, and is timed all the same; † activations wait in host memory, copied beside compute"

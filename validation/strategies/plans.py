@@ -21,14 +21,13 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.limits import needed_intensity, pipeline_bubble, tensor_intensity
 from sim.search import build_space, price_all
 from sim.search.layered import LayeredTable, best_of, layered_table
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
-from validation.strategies.question import FamilyModel, training_time, with_wide_tensor
+from validation.strategies.question import with_wide_tensor
 
 STRATEGIES = {
     "data": (False, False),
@@ -173,14 +172,16 @@ def _best_standard(
     scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool, wide: int | None
 ) -> Estimate | None:
     """The best contiguous plan over some batches: within a node, or else with layers cut as the layered plan's are."""
-    answers = [answer for batch in batches if (answer := _baseline(scenario, batch, strategy, partitioned)) is not None]
-    if not answers and STRATEGIES[strategy] == (True, True):
+    searched: list[tuple[Scenario, int | None]] = [(scenario, None)]
+    if STRATEGIES[strategy] == (True, True):
         asked = scenario if wide is None else with_wide_tensor(scenario, wide)
-        tp = scenario.cluster.nvlink_domain_gpus if wide is None else wide
-        answers = [
-            answer for batch in batches if (answer := _baseline(asked, batch, strategy, partitioned, tp)) is not None
-        ]
-    return min(answers, key=_days, default=None)
+        searched.append((asked, wide or scenario.cluster.nvlink_domain_gpus))
+    for given, tp in searched:
+        answers = [_baseline(given, batch, strategy, partitioned, tp) for batch in batches]
+        found = [answer for answer in answers if answer is not None]
+        if found:
+            return min(found, key=_days)
+    return None
 
 
 def _days(answer: Estimate) -> float:
@@ -281,21 +282,6 @@ def _standard(answer: Estimate | None) -> Estimate | None:
         return None
     plan = answer.scenario.plan.replace(schedule="gpipe", num_chunks=1)
     return estimate(answer.scenario.replace(plan=plan))
-
-
-def formula_days(entry: StrategyBest, shape: FamilyModel) -> float:
-    """Days by the paper's formula: GPUs at their peak, the pipeline's bubble, exposed tensor-parallel traffic.
-
-    What exceeds the compute that hides it, of data and pipeline, is not in it: the formula's plans have none.
-    """
-    if entry.answer is None:
-        return float("nan")
-    answer, plan = entry.answer, entry.answer.scenario.plan
-    cluster = answer.scenario.cluster
-    both_ways = 2.0 * cluster.node.nvlink_bandwidth_bytes_per_s
-    bubble = pipeline_bubble(plan.pp, answer.num_microbatches, plan.num_chunks)
-    tensor = needed_intensity(answer.peak_flop_per_s, both_ways) / tensor_intensity(shape.hidden_size, plan.tp)
-    return float(training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s)) / 86400.0
 
 
 def alone(scenario: Scenario) -> StrategyBest:

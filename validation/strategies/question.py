@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import SpecError, require_positive
+from sim.estimate import Estimate
 from sim.scaling.critical_batch import lamy_poirier_2021
+from sim.scaling.limits import needed_intensity, pipeline_bubble, tensor_intensity
 from sim.specs import Scenario, build_scenario
 from sim.work.operations import Number
 
@@ -102,6 +104,21 @@ def training_time(shape: FamilyModel, num_gpus: Number, overhead: Number, peak_f
     require_positive(num_gpus=num_gpus, peak_flop_per_s=peak_flop_per_s)
     stretched = shape.training_flop * (1 + np.asarray(overhead, dtype=float))
     return stretched / (np.asarray(num_gpus, dtype=float) * peak_flop_per_s)
+
+
+def formula_days(answer: Estimate | None, shape: FamilyModel) -> float:
+    """Days by the paper's formula: GPUs at their peak, the pipeline's bubble, exposed tensor-parallel traffic.
+
+    What exceeds the compute that hides it, of data and pipeline, is not in it: the formula's plans have none. nan
+    without a plan.
+    """
+    if answer is None:
+        return float("nan")
+    plan, cluster = answer.scenario.plan, answer.scenario.cluster
+    both_ways = 2.0 * cluster.node.nvlink_bandwidth_bytes_per_s
+    bubble = pipeline_bubble(plan.pp, answer.num_microbatches, plan.num_chunks)
+    tensor = needed_intensity(answer.peak_flop_per_s, both_ways) / tensor_intensity(shape.hidden_size, plan.tp)
+    return float(training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s)) / 86400.0
 
 
 def question(

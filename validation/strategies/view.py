@@ -21,8 +21,8 @@ from sim.scaling.limits import (
 from sim.specs import Scenario
 from sim.table import Table
 from sim.units import show, show_short, significant
-from validation.strategies.plans import StrategyBest, formula_days
-from validation.strategies.question import DOMAIN, FamilyModel, gather_intensity
+from validation.strategies.plans import StrategyBest
+from validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 
 ORDERS = {"baseline": "standard", "improved": "layered"}
 _COLOURS = {"baseline": "#D55E00", "improved": "#0072B2"}
@@ -76,7 +76,7 @@ def _row(entry: StrategyBest, shape: FamilyModel) -> tuple[str, ...]:
         f"{plan.zero_stage}",
         f"{answer.hfu:.0%}",
         _time(entry.days),
-        _time(formula_days(entry, shape)),
+        _time(formula_days(entry.answer, shape)),
     )
 
 
@@ -150,8 +150,8 @@ def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[
     left, right = figure.subplots(1, 2)
     names = list(dict.fromkeys(entry.strategy + (", ZeRO 3" if entry.partitioned else "") for entry in entries))
     # A logarithmic axis begins at a day, or at the power of ten below all bars and strokes.
-    least = np.nanmin([1.0, *(entry.days for entry in entries), *(formula_days(entry, shape) for entry in entries)])
-    begin = 10.0 ** np.floor(np.log10(least))
+    days = [day for entry in entries for day in (entry.days, formula_days(entry.answer, shape))]
+    begin = 10.0 ** np.floor(np.log10(np.nanmin([1.0, *days])))
     for entry in entries:
         place = names.index(entry.strategy + (", ZeRO 3" if entry.partitioned else ""))
         row = place + (0.19 if entry.method == "improved" else -0.19)
@@ -162,7 +162,7 @@ def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[
         left.annotate(
             f" {significant(entry.days)} d, {entry.answer.num_gpus:,} GPUs", (entry.days, row), va="center", fontsize=8
         )
-        formula = formula_days(entry, shape)
+        formula = formula_days(entry.answer, shape)
         left.plot([formula], [row], "|", color="black", ms=10)
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
