@@ -11,7 +11,8 @@ import typer
 
 from sim.commands.examples import examples
 from sim.commands.progress import progress_bar, spinner
-from validation.job.cli import register
+from validation.job.cli import register as register_job
+from validation.strategies.cli import register as register_strategies
 
 app = typer.Typer(help="Compare predictions with what was measured.", invoke_without_command=True)
 
@@ -212,4 +213,5 @@ def _memory(path: Path) -> dict[str, Any]:
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}
 
 
-register(app)
+register_job(app)
+register_strategies(app)

@@ -84,7 +84,7 @@ def search(
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
     from sim.search import schedules_named, search_schedules
     from sim.search import search as run
-    from sim.search.answers.why import check_fields
+    from sim.search.explain import check_fields
     from sim.specs import load_scenario
 
     if more_fields and not why:
@@ -172,7 +172,7 @@ def _answer(
     found: dict[str, Any], result: Any, original: Any, own: bool, named: dict[str, Any], asked: dict[str, bool]
 ) -> str | None:
     """Add what was asked beside the best plans, by name; the first question that an interrupt left open, if one did."""
-    from sim.search import megatron_rules, standing_of, why_not
+    from sim.search import megatron_rules, rank_plan, why_not
     from sim.search import sensitivity as cost_of_values
 
     open_questions = [word for word, on in asked.items() if on]
@@ -182,7 +182,7 @@ def _answer(
     try:
         if original is not None:
             changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
-            found["own"] = standing_of(result, changed, steps=own)
+            found["own"] = rank_plan(result, changed, steps=own)
             found["own_asked"] = own
         for word in open_questions:
             if word == "--why" and not own:
@@ -236,7 +236,7 @@ def _draw(result: Any, answers: dict[str, Any], figure: Path) -> bool:
 
 
 def _print_fields(scenario: Any, as_json: bool) -> None:
-    from sim.search.answers.axes import sweepable
+    from sim.search.axes import sweepable
 
     fields = sweepable(scenario)
     if as_json:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.estimate import Estimate
-from sim.search import SearchResult, Standing, Step
-from sim.search.answers.among import loss_of
-from sim.search.answers.steps import seconds_apart
+from sim.search import PlanRank, SearchResult, Step
+from sim.search.comparison import loss_of, seconds_apart
 
 
 def as_data(result: SearchResult, named: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def as_data(result: SearchResult, named: Mapping[str, Any], answers: Mapping[str
     return data
 
 
-def _standing(result: SearchResult, standing: Standing) -> dict[str, Any]:
+def _standing(result: SearchResult, standing: PlanRank) -> dict[str, Any]:
     answer = standing.answer
     return {
         "ruled_out": standing.ruled_out,

@@ -13,12 +13,11 @@ from sim.reliability.closed_form import (
     GPU_MTBF_S,
     Failures,
     Goodput,
-    best_spare_nodes,
     goodput,
     job_mtbf,
     waiting_share,
 )
-from sim.reliability.cost import electricity, energy, gpu_hours, rent
+from sim.reliability.cost import energy, gpu_hours, rent
 from sim.reliability.simulation import simulate_goodput, simulate_wall_times
 
 __all__ = [
@@ -27,10 +26,8 @@ __all__ = [
     "Failures",
     "Goodput",
     "best_interval",
-    "best_spare_nodes",
     "checkpoint_bytes",
     "daly_interval",
-    "electricity",
     "energy",
     "goodput",
     "gpu_hours",

@@ -88,7 +88,7 @@ def slowdown(interval_s: Number, write_s: Number, mtbf_s: Number, restart_s: Num
 
     Failures may strike during checkpoints and restarts too. Writing in the background for `drain_s` works like as much
     more restart: a failure before the write has ended, of chance 1 − e^(−drain/M), loses one interval more (own
-    derivation, held by the simulation).
+    derivation, checked by the simulation).
     """
     require_positive(interval_s=interval_s, mtbf_s=mtbf_s)
     require_not_negative(write_s=write_s, restart_s=restart_s)

@@ -9,7 +9,7 @@ by event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -112,16 +112,3 @@ def goodput(num_gpus: float, checkpoints: Checkpoints, failures: Failures | None
     saving = useful * checkpoints.blocking_s / checkpoints.interval_s
     restarting = running * -float(np.expm1(-failures.restart_s / mtbf))
     return Goodput(useful, saving, max(running - useful - saving - restarting, 0.0), restarting, waiting)
-
-
-def best_spare_nodes(num_gpus: float, checkpoints: Checkpoints, failures: Failures, most: int = 10_000) -> int:
-    """Spare nodes that give the most useful work for every GPU paid for, spares included."""
-    best, best_value = 0, -1.0
-    for spares in range(most + 1):
-        share = goodput(num_gpus, checkpoints, replace(failures, spare_nodes=spares)).useful
-        value = share / (num_gpus + spares * failures.gpus_per_node)
-        if value > best_value:
-            best, best_value = spares, value
-        elif spares > 2 * best + 64:  # past the peak: each further spare only costs
-            break
-    return best

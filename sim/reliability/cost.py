@@ -7,8 +7,6 @@ import numpy as np
 from sim.errors import SpecError, require_positive
 from sim.work.operations import Number
 
-JOULES_PER_KWH = 3.6e6
-
 
 def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:
     """GPU-hours; count spare nodes too, as they are paid for.  [h]"""
@@ -46,9 +44,3 @@ def rent(hours: Number, price_per_gpu_hour: Number) -> Number:
     """Price of so many GPU-hours, in the currency of the price."""
     require_positive(hours=hours, price_per_gpu_hour=price_per_gpu_hour)
     return np.asarray(hours, dtype=float) * price_per_gpu_hour
-
-
-def electricity(energy_j: Number, price_per_kwh: Number) -> Number:
-    """Price of so much energy, in the currency of the tariff."""
-    require_positive(energy_j=energy_j, price_per_kwh=price_per_kwh)
-    return np.asarray(energy_j, dtype=float) / JOULES_PER_KWH * price_per_kwh

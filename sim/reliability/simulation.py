@@ -1,4 +1,4 @@
-"""Failures played event by event: what `closed_form` is held against.
+"""Failures played event by event: what `closed_form` is checked against.
 
 The events know nothing of the formula. A job computes, writes checkpoints, is struck, loses what was not safely
 written, restarts (and may be struck again meanwhile), and waits for a repaired node when it has run out of spares.
@@ -150,7 +150,7 @@ def _blocks(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> I
 
 
 def _stretches(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[_Stretch]:
-    """The same one by one, with when each begins."""
+    """Stretch after stretch of the job's life, with when each begins."""
     now, restart = 0.0, 0.0
     for uptimes, waits in _blocks(num_gpus, failures, seed, repair):
         for uptime, wait in zip(uptimes.tolist(), waits.tolist(), strict=True):

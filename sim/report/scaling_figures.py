@@ -20,8 +20,7 @@ from sim.reliability import (
 )
 from sim.report.figures import new_figure
 from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
-from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
-from sim.scaling.critical_batch import critical_batch_laws, critical_batches
+from sim.scaling.critical_batch import critical_batch_laws, critical_batches, steps_needed, tokens_needed
 from sim.scaling.fit import LossFit
 from sim.scaling.limits import (
     PUBLISHED_WALLS,

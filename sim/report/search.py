@@ -12,8 +12,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.search import Candidate, SearchResult
-from sim.search.answers.among import causes_apart
-from sim.search.answers.steps import seconds_apart
+from sim.search.comparison import losses_by_cause, seconds_apart
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_time, significant
@@ -240,7 +239,7 @@ def apart(result: SearchResult, answer: Estimate) -> Apart:
         ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
         return Apart("Memory of the fullest GPU by purpose", ranked, here["total"], "B")
     what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
-    return Apart(what, causes_apart(result, answer), best.step_time_s, "s")
+    return Apart(what, losses_by_cause(result, answer), best.step_time_s, "s")
 
 
 def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ from sim.report.labels import place_labels
 from sim.report.search import apart, cell, run_cost
 from sim.report.sensitivity import NAMES
 from sim.search import SearchResult, ValueCost
-from sim.search.answers.among import column, fitting
 
 WIDTH = 9.0
 """Inches."""
@@ -61,12 +60,12 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     front = result.pareto()
     if not len(front):
         raise InfeasiblePlan("no plan that is priced fits, so there is no front to draw; leave --figure out")
-    gpus = column(result, "num_gpus")
+    gpus = result.space.gpus_of(result.row)
     sizes = np.unique(gpus[front])
     figure = new_figure(width_in if len(sizes) > 1 else 0.8 * width_in, 4.8)
     panels = figure.subplots(1, 2 if len(sizes) > 1 else 1, squeeze=False)[0]
     seconds, nbytes = result.step_time_s, result.memory_bytes / 1e9
-    fits = np.flatnonzero(fitting(result))
+    fits = np.flatnonzero(result.fits())
     fits = fits[:: max(1, len(fits) // CLOUD)]
     left = panels[0]
     shown = fits[seconds[fits] < 4 * seconds[front].max()]
@@ -104,7 +103,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
 
 def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarray, shades: Sequence[Any]) -> None:
     """The fastest plan of each size: what the run takes and costs."""
-    gpus, seconds = column(result, "num_gpus"), result.step_time_s
+    gpus, seconds = result.space.gpus_of(result.row), result.step_time_s
     steps, cost_unit = run_cost(result.space.scenario)
     known = result.space.scenario.training.tokens is not None
     time_unit = "time of the run [days]" if known else "step time [s]"

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from sim.report.search import COLUMNS, abbreviated, cell, spent
 from sim.search import ScheduleBest, SearchResult
-from sim.search.answers.among import loss_of
+from sim.search.comparison import loss_of
 from sim.search.plans.layouts import LAYOUT
 from sim.specs import ParallelPlan
 from sim.table import Table

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.report.search import COLUMNS, apart, cell, largest, plan_line, signed
-from sim.search import SearchResult, Standing, Step, Why
-from sim.search.answers.among import loss_of
+from sim.search import PlanRank, SearchResult, Step, Why
+from sim.search.comparison import loss_of
 from sim.search.plans.columns import SCHEDULES
 from sim.table import Table
 from sim.units import show_time
@@ -40,7 +40,7 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     )
 
 
-def standing_view(result: SearchResult, standing: Standing, title: str) -> Group:
+def standing_view(result: SearchResult, standing: PlanRank, title: str) -> Group:
     """The rank of one plan among all and among those of its techniques, and what better ones save."""
     lines: list[RenderableType] = [Text(title, style="bold")]
     answer = standing.answer
@@ -58,7 +58,7 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
     return Group(*lines, *_explained(result, answer, standing.steps))
 
 
-def own_line(result: SearchResult, standing: Standing) -> Text:
+def own_line(result: SearchResult, standing: PlanRank) -> Text:
     """The scenario's own plan in a line or two."""
     answer = standing.answer
     line = Text("The scenario's own plan: ", style="bold")

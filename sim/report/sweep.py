@@ -9,11 +9,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sim.report.search import COLUMNS, HEADINGS, cell, columns_for, gpus, spent
-from sim.search.answers.among import FIELDS
-from sim.search.answers.axes import SIZE, Axis
-from sim.search.answers.sweep import INTERRUPTED
-from sim.search.answers.sweep_result import Point, Sweep
+from sim.search.axes import SIZE, Axis
 from sim.search.candidate import Candidate
+from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
+from sim.search.table import FIELDS
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table
@@ -133,7 +132,7 @@ def plan_letters(swept: Sweep) -> dict[int | None, str]:
     return {n: (alphabet[n // 26 - 1] if n >= 26 else "") + alphabet[n % 26] for n in numbers}
 
 
-def _cell_of(swept: Sweep, point: Point, letter: str) -> Text:
+def _cell_of(swept: Sweep, point: SweepPoint, letter: str) -> Text:
     if point.best is None:
         return Text("none", style="red")
     return Text(f"{_counted(swept.objective, point.best)[1]} {letter}")

@@ -9,9 +9,9 @@ import numpy as np
 from sim.report.figures import new_figure, plain_axis
 from sim.report.search import COLUMNS, abbreviated, cell, short_words
 from sim.report.sweep import plan_letters
-from sim.search.answers.among import FIELDS
-from sim.search.answers.axes import GEOMETRIC, Axis
-from sim.search.answers.sweep_result import Sweep
+from sim.search.axes import GEOMETRIC, Axis
+from sim.search.sweep import Sweep
+from sim.search.table import FIELDS
 from sim.units import show_time, significant
 
 WIDTH = 9.0

@@ -11,7 +11,7 @@ from rich.text import Text
 from sim.report.text import heading
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
-from sim.scaling.training_time import Frontier, Point
+from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.specs import ParallelPlan, Scenario
 from sim.table import Table
 from sim.units import show, show_count, show_short, show_time, significant
@@ -59,7 +59,7 @@ def _energy(run: TrainingRun) -> str:
     return show(run.energy_j / 3.6e3, "Wh")
 
 
-def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, Point]) -> Group:
+def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
     """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
     goal = frontier.goal
     title = Text(scenario.name, style="bold")
@@ -95,7 +95,7 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, P
     return Group(title, "", table, legend, "", *lines, "", Text("Assumptions", style="bold"), notes)
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _row(point: FrontierPoint) -> tuple[str, ...]:
     run = point.run
     cause, share = next(iter(point.losses.items()))
     return (
@@ -117,7 +117,7 @@ def plan_words(plan: ParallelPlan) -> str:
     return f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size} {plan.schedule}{chunks}"
 
 
-def _sentence(point: Point) -> str:
+def _sentence(point: FrontierPoint) -> str:
     run = point.run
     low, high = point.days_interval
     return (

@@ -1,10 +1,14 @@
 """The critical batch by several laws: below it a larger batch saves steps at little cost in data, above it hardly any.
+What a loss takes in steps and data at a batch follows from it by McCandlish's hyperbola.
 
 Batches are tokens. A new law is one function under `@critical_batch_law`: its arguments are the facts of a
 run that it needs (params, tokens, loss, flop), its answer a number of tokens.
 
 The laws disagree by more than a factor of ten at today's sizes, because they hold different things fixed. They are
 shown side by side (`critical_batches`), never averaged.
+
+.. [1] McCandlish et al. 2018, "An empirical model of large-batch training", arXiv:1812.06162.
+.. [2] Kaplan et al. 2020, arXiv:2001.08361, equations 5.1 to 5.5.
 """
 
 from __future__ import annotations
@@ -96,7 +100,7 @@ def critical_batch(name: str, **facts: Number) -> Number:
 
 
 def mccandlish_batch(name: str, **facts: Number) -> Number:
-    """The same by McCandlish's definition, to use in the trade-off: `critical_batch` over its data overhead.  [tokens]
+    """The critical batch by McCandlish's definition, for the trade-off: the law's over its data overhead.  [tokens]
 
     Extra data at batch B is B/B_crit of the least, so a law that names the batch of 20 % extra names B_crit / 5 (own
     derivation; Zhang et al. fit their curves freely).
@@ -116,6 +120,23 @@ def mccandlish_batch(name: str, **facts: Number) -> Number:
 def critical_batches(**facts: Number) -> dict[str, Number]:
     """What every law that the given facts suffice for says.  [tokens]"""
     return {name: critical_batch(name, **facts) for name, law in _REGISTRY.items() if set(law.needs) <= set(facts)}
+
+
+def steps_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:
+    """Optimizer steps at `batch`, for a loss that takes `min_tokens` at a small batch.
+
+    S = S_min (1 + B_crit/B) with S_min = E_min / B_crit: the hyperbola (S/S_min − 1)(E/E_min − 1) = 1 [1]_ [2]_.
+
+    min_tokens : E_min, the data needed far below the critical batch. [tokens]
+    batch, critical : B and B_crit by McCandlish's definition. [tokens]
+    """
+    return tokens_needed(min_tokens, batch, critical) / np.asarray(batch, dtype=float)
+
+
+def tokens_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:
+    """Tokens at `batch`, for a loss that takes `min_tokens` at a small batch: E = E_min (1 + B/B_crit).  [tokens]"""
+    require_positive(min_tokens=min_tokens, batch=batch, critical=critical)
+    return np.asarray(min_tokens, dtype=float) * (1 + np.asarray(batch, dtype=float) / critical)
 
 
 @critical_batch_law(

@@ -85,7 +85,7 @@ class LossFit:
         return _percentiles(np.array([optimal_params(flop, _form(row)) for row in falling]), level)
 
     def law(self, name: str = "yours") -> LossLaw:
-        """The fit as a law, to stand beside the published ones."""
+        """The fit as a law, to compare with the published ones."""
         flop = FLOP_PER_PARAM_TOKEN * self.runs.params * self.runs.tokens
         return LossLaw(
             name,

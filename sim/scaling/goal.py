@@ -9,8 +9,13 @@ import numpy as np
 
 from sim.errors import SpecError, require_positive
 from sim.scaling.allocation import flop_for_params
-from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
-from sim.scaling.critical_batch import critical_batch_laws, get_critical_batch_law, mccandlish_batch
+from sim.scaling.critical_batch import (
+    critical_batch_laws,
+    get_critical_batch_law,
+    mccandlish_batch,
+    steps_needed,
+    tokens_needed,
+)
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PowerSum, power_sum_loss, tokens_for_loss
 from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
 from sim.specs import ModelSpec

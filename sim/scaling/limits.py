@@ -2,8 +2,15 @@
 
 After Erdil and Schneider-Joseph 2024, "Data movement limits to frontier model training", arXiv:2411.01137. Only its
 abstract was read: utilisation falls beyond about 1e28 FLOP in three months, and beyond about 1e31 nothing trains. What
-stands here is our own derivation of both walls for dense models, not the paper's model; its figures are drawn beside
+stands here is our own derivation of both walls for dense models, not the paper's model; its figures are drawn with
 ours, and ours come out within a factor of ten of them.
+
+Which traffic hides is told by intensities, after Lamy-Poirier 2021, "Layered gradient accumulation and modular pipeline
+parallelism", arXiv:2106.02679. Only the abstract was read; the body is reconstructed, checked by calculation, and not
+verified against the paper's tables. Conventions: 16-bit numbers, bytes sent and received together, full recomputation
+(8 FLOPs a parameter and token). An intensity is FLOPs done for each byte moved; traffic hides where it is at least the
+GPU's peak over the link's bandwidth (both directions together), and else adds that ratio over the intensity to the
+compute time.
 """
 
 from __future__ import annotations
@@ -13,13 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import SpecError, require_positive
-from sim.scaling.lamy_poirier import (
-    data_parallel_intensity,
-    needed_intensity,
-    pipeline_bubble,
-    pipeline_intensity,
-    tensor_intensity,
-)
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
 from sim.work.operations import Number
 
@@ -89,8 +89,42 @@ def latency_wall(
     return FLOP_PER_PARAM_TOKEN * TOKENS_PER_PARAM * params**2
 
 
+def needed_intensity(peak_flop_per_s: Number, bandwidth_bytes_per_s: Number) -> Number:
+    """FLOPs a byte above which traffic hides; the bandwidth counts both directions.  [FLOP/byte]"""
+    require_positive(peak_flop_per_s=peak_flop_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    return np.asarray(peak_flop_per_s, dtype=float) / bandwidth_bytes_per_s
+
+
+def data_parallel_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
+    """Intensity of the gradient's all-reduce: 6 FLOPs a token over 8 bytes, both a parameter.  [FLOP/byte]
+
+    Layered accumulation reduces a layer when all its `microbatches` are done, so all of them hide it; the usual order
+    hides it behind the last one only: give 1.
+    """
+    return 0.75 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
+
+
+def pipeline_intensity(hidden_size: Number, layers_per_stage: Number = 1) -> Number:
+    """Intensity of sends between stages; a modular stage has one layer and sends the most.  [FLOP/byte]"""
+    return 12.0 * np.asarray(hidden_size, dtype=float) * layers_per_stage
+
+
+def tensor_intensity(hidden_size: Number, tp: Number, recompute_collectives: bool = False) -> Number:
+    """Intensity of four all-reduces a layer, six where recomputation repeats them; infinite for tp = 1.  [FLOP/byte]"""
+    with np.errstate(divide="ignore"):
+        return (2.0 if recompute_collectives else 3.0) * np.asarray(hidden_size, dtype=float) / (np.asarray(tp) - 1.0)
+
+
+def pipeline_bubble(pp: Number, microbatches: Number, chunks: Number = 1) -> Number:
+    """Idle over busy time of a pipeline that fills and drains once: (pp − 1)/(chunks · microbatches).
+
+    Modular pipelines hold one layer a chunk: chunks = layers/pp, so pp (pp − 1)/(microbatches · layers).
+    """
+    return (np.asarray(pp, dtype=float) - 1) / (np.asarray(chunks, dtype=float) * microbatches)
+
+
 @dataclass(frozen=True, slots=True)
-class Machine:
+class IdealGpu:
     """A GPU and its links; bandwidths count both directions. Default: H100 with 400 Gbit/s each and NVLink of 8."""
 
     peak_flop_per_s: float = 989e12
@@ -104,7 +138,7 @@ def best_utilisation(
     num_gpus: Number,
     params: float,
     batch_tokens: float,
-    machine: Machine | None = None,
+    machine: IdealGpu | None = None,
     growth: Growth | None = None,
     least_microbatch: float = LEAST_MICROBATCH,
 ) -> Number:
@@ -117,7 +151,7 @@ def best_utilisation(
     are not cut.
     """
     require_positive(num_gpus=num_gpus, params=params, batch_tokens=batch_tokens, least_microbatch=least_microbatch)
-    machine, growth = machine or Machine(), growth or Growth()
+    machine, growth = machine or IdealGpu(), growth or Growth()
     hidden, layers = float(growth.hidden_size(params)), float(growth.num_layers(params))
     tp, pp, microbatch = np.meshgrid(
         _powers_of_two(hidden / HEAD), _powers_of_two(layers), least_microbatch * _powers_of_two(128)
@@ -146,14 +180,14 @@ def utilisation_in_time(
     flop: float,
     batch_tokens: float,
     duration_s: float = THREE_MONTHS_S,
-    machine: Machine | None = None,
+    machine: IdealGpu | None = None,
     growth: Growth | None = None,
 ) -> tuple[float, float]:
     """Utilisation and number of GPUs of the smallest cluster that does a compute-optimal run in `duration_s`.
 
     (0, inf) where no cluster does: more GPUs only wait more.
     """
-    machine, growth = machine or Machine(), growth or Growth()
+    machine, growth = machine or IdealGpu(), growth or Growth()
     params, _ = optimal_shape(flop)
     least = flop / (machine.peak_flop_per_s * duration_s)
     gpus = np.maximum(least * np.geomspace(1, 1e4, 400), 1.0)

@@ -8,13 +8,13 @@ root of the critical one, dE/dS (own derivation: B = sqrt(r dE/dS) minimises ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from sim.errors import SpecError
-from sim.scaling.batch_tradeoff import ramped_steps
+from sim.errors import SpecError, require_positive
 from sim.scaling.goal import Goal
 
 Array = np.ndarray
@@ -27,11 +27,11 @@ HALVINGS = 3
 """Of the whole batch, the smallest that a best ramp begins with: an eighth."""
 
 
-class StepTimes(Protocol):
-    """Step times by batch and size."""
+class StepTimeLookup(Protocol):
+    """What says how long a step of a batch takes on so many GPUs."""
 
     def at_most(self, batch: int, num_gpus: int) -> float:
-        """Of the fastest plan of a batch on so many GPUs or fewer; infinite where there is none.  [s]"""
+        """Step time of the fastest plan of a batch on so many GPUs or fewer; infinite where there is none.  [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,34 @@ def parse_ramp(text: str) -> Ramp:
     return Ramp(tuple(stages))
 
 
+def ramped_steps(tokens: float, ramp: Sequence[tuple[float, float]]) -> float:
+    """Steps of a run whose batch grows on the way.
+
+    Parameters
+    ----------
+    tokens : float
+        Of the whole run. [tokens]
+    ramp : sequence of (float, float)
+        From how many tokens on which batch holds, the first from 0: Llama 3 405B's is [(0, 4e6), (252e6, 8e6),
+        (2.87e12, 16e6)] [1]_. [tokens]
+
+    Raises
+    ------
+    SpecError
+        A ramp that does not start at 0 or does not go forward.
+
+    .. [1] Grattafiori et al. 2024, arXiv:2407.21783, section 3.4.1.
+    """
+    starts = [start for start, _ in ramp]
+    if not ramp or starts[0] != 0 or sorted(set(starts)) != starts:
+        raise SpecError(f"a ramp of batches starts at 0 tokens and goes forward, not at {starts}")
+    require_positive(tokens=tokens, batch=[batch for _, batch in ramp])
+    ends = [*starts[1:], float("inf")]
+    return sum(max(min(end, tokens) - start, 0.0) / batch for (start, batch), end in zip(ramp, ends, strict=True))
+
+
 def ramped(
-    ramp: Ramp, batch: int, num_gpus: int, final_step_s: float, sequences: float, times: StepTimes
+    ramp: Ramp, batch: int, num_gpus: int, final_step_s: float, sequences: float, times: StepTimeLookup
 ) -> tuple[float, float]:
     """(steps, average step time) of a run over so many sequences on so many GPUs, that ends at `batch`.
 

@@ -121,7 +121,7 @@ class _Smaller:
     scenario: Scenario
 
     def at_most(self, batch: int, num_gpus: int) -> float:
-        """Of the plan with as many micro-batches as the batch gives.  [s]"""
+        """Step time of the plan with as many micro-batches as the batch gives.  [s]"""
         training = self.scenario.training.replace(global_batch_size=batch)
         try:
             seconds = estimate(self.scenario.replace(training=training)).step_time_s

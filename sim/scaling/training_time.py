@@ -17,10 +17,10 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.scaling.goal import Goal
-from sim.scaling.prices import Prices, confirm, expert_degree, price_batches
 from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run
-from sim.scaling.what_limits import limit_of, losses_of
+from sim.scaling.step_times import PricedBatches, confirm, expert_degree, price_batches
+from sim.scaling.what_limits import limit_of, losses_of, use_of_more
 from sim.specs import Scenario
 from sim.units import show_time
 
@@ -34,7 +34,7 @@ NEAR_FASTEST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FrontierPoint:
     """The fastest run on so many GPUs.
 
     batch_tokens : [tokens]
@@ -78,7 +78,7 @@ class Frontier:
 
     goal: Goal
     terms: Terms
-    points: tuple[Point, ...]
+    points: tuple[FrontierPoint, ...]
     batches: tuple[int, ...]
     plans: int
     confirmed: int
@@ -86,16 +86,16 @@ class Frontier:
     assumptions: tuple[str, ...]
 
     @property
-    def fastest(self) -> Point:
+    def fastest(self) -> FrontierPoint:
         """The shortest run."""
         return min(self.points, key=lambda point: point.run.wall_s)
 
     @property
-    def cheapest(self) -> Point:
+    def cheapest(self) -> FrontierPoint:
         """The run of fewest GPU-hours, and so of least money and energy."""
         return min(self.points, key=lambda point: point.run.gpu_hours)
 
-    def cheapest_within(self, wall_s: float) -> Point:
+    def cheapest_within(self, wall_s: float) -> FrontierPoint:
         """The cheapest run that ends in time.
 
         Raises
@@ -112,7 +112,7 @@ class Frontier:
             )
         return min(able, key=lambda point: point.run.gpu_hours)
 
-    def fastest_for(self, cost: float) -> Point:
+    def fastest_for(self, cost: float) -> FrontierPoint:
         """The shortest run that costs no more.
 
         Raises
@@ -205,13 +205,14 @@ def shortest(
         data = {batch: ramped_tokens(ramp, goal, float(batch * length)) for batch in wanted}
 
     def run_of(num_gpus: int, batch: int, seconds: float) -> TrainingRun:
-        """With the batch's ramp, where there is one."""
+        """The whole run at a batch, with its ramp where there is one."""
         total, average, tokens = steps[batch], seconds, data[batch]
         if ramp is not None:
             total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
         return training_run(goal.params, num_gpus, scenario.cluster.gpu, average, total, tokens, terms)
 
     rough = _rough_frontier(prices, steps, run_of)
+    walls = {size: wall for size, (_, wall) in rough.items()}
     points, confirmed = [], 0
     for number, (num_gpus, batch) in enumerate(_thinned(rough)):
         answer, tried = confirm(prices, num_gpus, batch)
@@ -220,8 +221,8 @@ def shortest(
             continue
         run = run_of(num_gpus, batch, answer.step_time_s)
         losses = losses_of(answer, run, goal, prices, steps)
-        limit = limit_of(losses, _use_of_more(rough, num_gpus))
-        points.append(Point(answer, float(batch * length), run, losses, limit))
+        limit = limit_of(losses, use_of_more(walls, num_gpus))
+        points.append(FrontierPoint(answer, float(batch * length), run, losses, limit))
         if progress is not None:
             progress(len(every) + number + 1, work)
     front = _undominated(points)
@@ -246,7 +247,7 @@ Rough = dict[int, tuple[int, float]]
 
 
 def _rough_frontier(
-    prices: Prices, steps: Mapping[int, float], run_of: Callable[[int, int, float], TrainingRun]
+    prices: PricedBatches, steps: Mapping[int, float], run_of: Callable[[int, int, float], TrainingRun]
 ) -> Rough:
     """The best batch of every size that no smaller one beats, by priced step times."""
     best: Rough = {}
@@ -280,15 +281,8 @@ def _thinned(front: Rough) -> list[tuple[int, int]]:
     return [(size, front[size][0]) for size in sorted(chosen)]
 
 
-def _use_of_more(front: Rough, num_gpus: int) -> float:
-    """How much of a doubling of the GPUs is a doubling of the speed, from 0 to 1; looking back from the largest."""
-    sizes, walls = np.array(list(front), dtype=float), np.array([wall for _, wall in front.values()])
-    above = np.exp(np.interp(np.log([num_gpus, 2.0 * num_gpus]), np.log(sizes), np.log(walls)))
-    return float(np.log2(above[0] / above[1]))
-
-
-def _undominated(points: Sequence[Point]) -> tuple[Point, ...]:
-    kept: list[Point] = []
+def _undominated(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    kept: list[FrontierPoint] = []
     for point in sorted(points, key=lambda each: each.run.num_gpus):
         if not kept or point.run.wall_s < kept[-1].run.wall_s:
             kept.append(point)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from sim.estimate import Estimate, estimate
 from sim.scaling.goal import Goal
-from sim.scaling.prices import Prices
 from sim.scaling.run import TrainingRun
+from sim.scaling.step_times import PricedBatches
 from sim.specs import Scenario
 from sim.specs.profile import LinkParams
 
@@ -18,7 +20,7 @@ ENDLESS = 1e6
 
 
 def losses_of(
-    answer: Estimate, run: TrainingRun, goal: Goal, prices: Prices, steps: Mapping[int, float]
+    answer: Estimate, run: TrainingRun, goal: Goal, prices: PricedBatches, steps: Mapping[int, float]
 ) -> dict[str, float]:
     """Share of the run that would be saved if a cause were gone, the largest first.
 
@@ -51,16 +53,26 @@ def losses_of(
     )
 
 
-def limit_of(losses: Mapping[str, float], use_of_more: float) -> str:
+def limit_of(losses: Mapping[str, float], gain_of_more: float) -> str:
     """ "GPUs" where more of them still speed the run up nearly as much as they could, else the largest loss.
 
-    use_of_more : share of a doubled speed that doubling the GPUs brings.
+    gain_of_more : share of a doubled speed that doubling the GPUs brings.
     """
-    return "GPUs" if use_of_more >= STILL_HELPS else next(iter(losses))
+    return "GPUs" if gain_of_more >= STILL_HELPS else next(iter(losses))
+
+
+def use_of_more(walls: Mapping[int, float], num_gpus: int) -> float:
+    """How much of a doubling of the GPUs is a doubling of the speed, from 0 to 1; looking back from the largest.
+
+    walls : shortest wall-clock time on each number of GPUs, by number. [s]
+    """
+    sizes, times = np.log(list(walls)), np.log(list(walls.values()))
+    one, two = np.exp(np.interp(np.log([num_gpus, 2.0 * num_gpus]), sizes, times))
+    return float(np.log2(one / two))
 
 
 def with_endless_links(scenario: Scenario) -> Scenario:
-    """The same with NVLink and a network of no end of bandwidth."""
+    """The scenario with NVLink and a network of no end of bandwidth."""
     cluster = scenario.cluster
     node = cluster.node.replace(nvlink_bandwidth_bytes_per_s=ENDLESS * cluster.node.nvlink_bandwidth_bytes_per_s)
     endless = ENDLESS * cluster.inter_node_bandwidth_bytes_per_s
@@ -68,7 +80,7 @@ def with_endless_links(scenario: Scenario) -> Scenario:
 
 
 def without_latency(scenario: Scenario) -> Scenario:
-    """The same with kernels launched, and messages on their way, in no time."""
+    """The scenario with kernels launched, and messages on their way, in no time."""
     stack = scenario.stack.replace(
         kernel_launch_s=0.0, backward_launch_s=0.0, collective_launch_s=0.0, step_setup_s=0.0, forward_setup_s=0.0
     )

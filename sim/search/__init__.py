@@ -1,35 +1,34 @@
 """Floor 5, answer: which plan to run, out of every plan there is.
 
-`search` lists the plans (`plans`), prices them (`prices`), keeps the table (`table`) and runs the best on the exact
-engine; `schedules` finds the best plan of schedules that have no formula, `answers` what is asked of a result.
+`search` lists the plans (`plans`), prices them (`prices`), keeps the table (`table`, `saved`) and runs the best on the
+exact engine (`confirm`); `schedules` finds the best plan of schedules that have no formula. The rest is what is asked
+of a result: `queries` of its table, `explain` and `comparison` (why not another plan), `sensitivity`, `rules`, `sweep`.
 """
 
-from sim.search.answers.axes import Axis, parse_axis
-from sim.search.answers.rules import Rules, megatron_rules
-from sim.search.answers.sensitivity import ValueCost, sensitivity
-from sim.search.answers.standing import Standing, standing_of
-from sim.search.answers.steps import Step, steps_between
-from sim.search.answers.sweep import sweep
-from sim.search.answers.sweep_result import Sweep
-from sim.search.answers.why import Why, why_not
+from sim.search.axes import Axis, parse_axis
 from sim.search.candidate import OBJECTIVES, Candidate, ScheduleBest
+from sim.search.comparison import Step, steps_between
+from sim.search.explain import PlanRank, Why, rank_plan, why_not
 from sim.search.plans.columns import Category
 from sim.search.plans.space import Space, build_space
 from sim.search.prices.units import price_all
 from sim.search.result import SearchResult
+from sim.search.rules import Rules, megatron_rules
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.search import search
+from sim.search.sensitivity import ValueCost, sensitivity
+from sim.search.sweep import Sweep, sweep
 
 __all__ = [
     "OBJECTIVES",
     "Axis",
     "Candidate",
     "Category",
+    "PlanRank",
     "Rules",
     "ScheduleBest",
     "SearchResult",
     "Space",
-    "Standing",
     "Step",
     "Sweep",
     "ValueCost",
@@ -38,11 +37,11 @@ __all__ = [
     "megatron_rules",
     "parse_axis",
     "price_all",
+    "rank_plan",
     "schedules_named",
     "search",
     "search_schedules",
     "sensitivity",
-    "standing_of",
     "steps_between",
     "sweep",
     "why_not",

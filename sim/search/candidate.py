@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,23 @@ def gap_of(worth: float, bound: float | None) -> float:
     """By what share at most plans of at least some worth are better; 0: by none."""
     gap = 0.0 if bound is None else 1.0 - bound / worth
     return gap if gap > ROUNDING else 0.0
+
+
+FACTS: Mapping[str, Callable[[Estimate], Any]] = {
+    "plan": lambda answer: answer.scenario.plan.model_dump(mode="json"),
+    "num_gpus": lambda answer: answer.num_gpus,
+    "step_time_s": lambda answer: answer.step_time_s,
+    "memory_bytes": lambda answer: answer.largest.total,
+    "gpu_seconds_per_step": lambda answer: answer.step_time_s * answer.num_gpus,
+    "mfu": lambda answer: answer.mfu,
+    "training_days": lambda answer: None if answer.training_time_s is None else answer.training_time_s / 86400,
+}
+"""What is said of a plan in JSON and tables, by key."""
+
+
+def facts_of(best: Candidate | None, *names: str) -> dict[str, Any]:
+    """Some of FACTS of a plan as plain data; all None where there is no plan."""
+    return {name: None if best is None else FACTS[name](best.answer) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +57,22 @@ class Candidate:
 
     @property
     def difference(self) -> float:
-        """Of the exact step time from the closed form's, as a share."""
+        """By what share the exact step time is above the closed form's."""
         return self.answer.step_time_s / self.priced_step_time_s - 1.0
 
     def worth(self, objective: str) -> float:
-        """What an objective makes smallest: seconds, GPU-seconds or bytes."""
+        """What an objective makes smallest: step time, cost or memory.  [s], [GPU-seconds] or [bytes]"""
         if objective == "memory_headroom":
             return float(self.answer.largest.total)
         return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        answer = self.answer
         return {
-            "plan": self.scenario.plan.model_dump(mode="json"),
-            "num_gpus": answer.num_gpus,
-            "step_time_s": answer.step_time_s,
+            **facts_of(self, "plan", "num_gpus", "step_time_s"),
             "priced_step_time_s": self.priced_step_time_s,
             "difference": self.difference,
-            "memory_bytes": answer.largest.total,
-            "gpu_seconds_per_step": answer.step_time_s * answer.num_gpus,
-            "mfu": answer.mfu,
-            "training_days": None if answer.training_time_s is None else answer.training_time_s / 86400,
+            **facts_of(self, "memory_bytes", "gpu_seconds_per_step", "mfu", "training_days"),
         }
 
 
@@ -87,13 +99,9 @@ class ScheduleBest:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        answer = None if self.best is None else self.best.answer
         return {
             "schedule": self.schedule,
-            "plan": None if answer is None else answer.scenario.plan.model_dump(mode="json"),
-            "step_time_s": None if answer is None else answer.step_time_s,
-            "memory_bytes": None if answer is None else answer.largest.total,
-            "mfu": None if answer is None else answer.mfu,
+            **facts_of(self.best, "plan", "step_time_s", "memory_bytes", "mfu"),
             "plans": self.plans,
             "plans_run": self.runs,
             "proven": self.proven,

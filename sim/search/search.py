@@ -11,14 +11,13 @@ from pathlib import Path
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES, Candidate
 from sim.search.confirm import MOST_RUNS, run_best, so_far
-from sim.search.nothing_fits import nothing_fits
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import build_space
 from sim.search.prices.pool import processes_for, run_units
 from sim.search.prices.units import PLANS_PER_UNIT
 from sim.search.result import SearchResult
-from sim.search.table.priced import InMemory, Prices, of_unit
-from sim.search.table.saved import open_folder
+from sim.search.saved import open_folder
+from sim.search.table import InMemory, PriceTable, of_unit
 from sim.specs import Scenario
 
 
@@ -105,7 +104,7 @@ def search(
     begun = time.perf_counter()
     context = context or context_degrees(scenario.training.sequence_length, scenario.plan.cp)
     space = build_space(scenario, size, context=context, experts=experts, overlaps=overlaps)
-    prices: Prices = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
+    prices: PriceTable = InMemory() if save is None else open_folder(Path(save), space, plans_per_unit)
     there, sizes = prices.done, [part.num_plans for part in space.parts(plans_per_unit)]
     restored = done = sum(size for number, size in enumerate(sizes) if number in there)
     # Parts are made as they are priced, and dropped with all they looked up.
@@ -129,7 +128,7 @@ def search(
     places = result.ranking(max(top, confirm) + 1)
     if not len(places):
         if require_fit or not finished:
-            raise InfeasiblePlan(nothing_fits(result))
+            raise InfeasiblePlan(result.nothing_fits())
         return result
     ran: list[Candidate] = []
     try:

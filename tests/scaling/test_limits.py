@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sim.errors import SpecError
 from sim.scaling.limits import (
     Growth,
-    Machine,
+    IdealGpu,
     best_utilisation,
     latency_bound_time,
     latency_wall,
@@ -74,7 +74,7 @@ def test_a_batch_that_grows_with_data_moves_the_wall():
 def test_utilisation_is_a_share(gpus, batch):
     share = best_utilisation(gpus, 1e11, batch)
     assert 0 <= share <= 1
-    faster = Machine(network_bandwidth_bytes_per_s=1e12)
+    faster = IdealGpu(network_bandwidth_bytes_per_s=1e12)
     assert best_utilisation(gpus, 1e11, batch, faster) >= share - 1e-12
 
 
@@ -84,21 +84,21 @@ def test_one_gpu_has_nothing_to_wait_for():
 
 def test_reading_weights_for_each_microbatch():
     # The longest micro-batch is 2^15 tokens; a memory that needs 2^16 to keep up halves the speed.
-    slow = Machine(peak_flop_per_s=1e15, memory_bandwidth_bytes_per_s=1e15 / 2**16)
+    slow = IdealGpu(peak_flop_per_s=1e15, memory_bandwidth_bytes_per_s=1e15 / 2**16)
     assert best_utilisation(1, 1e9, 2.0**15, slow) == pytest.approx(0.5)
 
 
 def test_data_parallel_traffic_that_does_not_hide():
     # 2^20 tokens on 2^10 GPUs, too small a model to cut: 2^10 tokens a GPU give 768 FLOP a byte.
     tiny = Growth(layers=1, params=1e5, exponent=0.0)
-    machine = Machine(1e15, 1e30, 1e30, 8, network_bandwidth_bytes_per_s=1e15 / 1536)
+    machine = IdealGpu(1e15, 1e30, 1e30, 8, network_bandwidth_bytes_per_s=1e15 / 1536)
     assert best_utilisation(2**10, 1e5, 2.0**20, machine, tiny) == pytest.approx(0.5)
 
 
 def test_tensor_parallelism_beyond_the_domain_pays_the_network():
     # One micro-batch leaves tensor parallelism only: 16 ways, 8 inside NVLink.
     growth = Growth(layers=1, params=12 * 4096.0**2, exponent=0.0)
-    machine = Machine(1e15, 1e30, nvlink_bandwidth_bytes_per_s=1e12, network_bandwidth_bytes_per_s=1e11)
+    machine = IdealGpu(1e15, 1e30, nvlink_bandwidth_bytes_per_s=1e12, network_bandwidth_bytes_per_s=1e11)
     expected = 1 / (1 + 7 * 1e3 / (3 * 4096) + 1 * 1e4 / (3 * 4096))
     assert best_utilisation(16, 12 * 4096.0**2, 256, machine, growth) == pytest.approx(expected)
 

@@ -17,10 +17,6 @@ from sim.scaling.allocation import (
 )
 from sim.scaling.loss_laws import (
     flop_for_loss,
-    kaplan_compute_of_size,
-    kaplan_loss_of_params,
-    kaplan_loss_of_steps,
-    kaplan_loss_of_tokens,
     optimal_params,
     power_sum_loss,
     tokens_for_loss,
@@ -52,10 +48,6 @@ budgets = st.floats(18, 30).map(lambda power: 10**power)
 @pytest.mark.parametrize(
     ("value", "published"),
     [
-        (kaplan_loss_of_params(1.5e9), 2.304),
-        (kaplan_loss_of_steps(1e9, 1e4), 2.653),
-        (kaplan_loss_of_params(1e10), 1.9943),
-        (kaplan_loss_of_tokens(1e10), 2.2624),
         (best_loss(PETAFLOP_DAY, get_law("kaplan-2020")), 2.6581),
         (best_loss(1e4 * PETAFLOP_DAY, get_law("kaplan-2020")), 1.6771),
     ],
@@ -70,14 +62,6 @@ def test_kaplan_puts_most_of_a_budget_into_parameters():
     assert more.params / day.params == pytest.approx(5.37, rel=1e-3)
     # Table 6: S_min = 5.4e3 steps of B_crit = 2.0e6 tokens are the same data.
     assert day.tokens == pytest.approx(5.4e3 * 2.0e6, rel=0.03)
-
-
-def test_kaplans_cost_of_another_size():
-    assert kaplan_compute_of_size(1.0) == 1.0
-    assert (kaplan_compute_of_size(np.array([0.6, 2.2])) < 1.21).all()
-    assert kaplan_compute_of_size(2.2) / 2.2 == pytest.approx(0.55, abs=5e-3)  # 45 % fewer steps
-    with pytest.raises(SpecError, match=r"take more than 0\.28"):
-        kaplan_compute_of_size(0.2)
 
 
 def test_kaplans_exponents_hang_together():

@@ -7,7 +7,7 @@ from sim.pricing.zero import zero_visits
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import best_loss, best_params, compute_optimal
 from sim.scaling.critical_batch import critical_batch, kaplan_batch
-from sim.scaling.lamy_poirier import family, needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity
+from sim.scaling.limits import needed_intensity, pipeline_bubble, pipeline_intensity, tensor_intensity
 from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
 from sim.scaling.repeated_data import PARAM_DECAY, TOKEN_DECAY
 from sim.schedules import build_order
@@ -18,6 +18,7 @@ from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
 from sim.work.layers import Cut
 from sim.work.memory import layer_activation_bytes
+from validation.strategies.question import family
 
 A100 = 312e12
 X160 = family(160)

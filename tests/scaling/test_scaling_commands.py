@@ -156,7 +156,6 @@ def test_fit():
         (("optimal", "--budget", "1e23", "--svg", "nowhere/a.svg"), "there is no folder nowhere"),
         (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
         (("model", "--", "-5B"), "parameters = -5e+09"),
-        (("strategies", "100000"), "beyond X_2,000"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
         (("limits", "--budget", "1e32"), "latency alone takes"),
         (("goodput", "70B", "--gpus", "8", "--blocking", "0 s"), "no best interval; give --interval"),

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
-from sim.search import megatron_rules, search, sensitivity, standing_of, steps_between, why_not
-from sim.search.answers.among import FIELDS, column, with_fields
-from sim.search.answers.rules import best_microbatch
+from sim.search import megatron_rules, rank_plan, search, sensitivity, steps_between, why_not
+from sim.search.rules import best_microbatch
+from sim.search.table import FIELDS
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -31,12 +31,12 @@ def small():
     return search(load_scenario(SMALL), top=3)
 
 
-# Where a plan stands
+# The rank of a plan
 
 
 def test_the_plan_of_the_paper_is_the_best_of_its_techniques(trillion):
     """tp 8, pp 64 on 3,072 A100 (arXiv:2104.04473, Table 1): with what there was in 2021 hardly anything beats it."""
-    own = standing_of(trillion, load_scenario(TRILLION))
+    own = rank_plan(trillion, load_scenario(TRILLION))
     everything, techniques, schedule = own.among
     assert everything.of == trillion.plans_feasible
     assert everything.rank > 100  # what came later is worth much
@@ -50,7 +50,7 @@ def test_the_plan_of_the_paper_is_the_best_of_its_techniques(trillion):
 
 
 def test_each_technique_has_its_seconds(trillion):
-    own = standing_of(trillion, load_scenario(TRILLION))
+    own = rank_plan(trillion, load_scenario(TRILLION))
     best = trillion.best[0].answer
     lost = own.answer.step_time_s - best.step_time_s
     assert 0.25 < lost / best.step_time_s < 0.75
@@ -71,15 +71,18 @@ def test_each_technique_has_its_seconds(trillion):
 
 def test_a_rank_counts_what_is_faster(small):
     scenario = load_scenario(SMALL)
-    own = standing_of(small, scenario, steps=False)
+    own = rank_plan(small, scenario, steps=False)
     place = small.place_of(scenario)
     fits = small.memory_bytes <= small.memory_limit_bytes
     faster = fits & (small.step_time_s < small.step_time_s[place] * (1 - 1e-9))
     assert own.among[0].rank == np.count_nonzero(faster) + 1
     plan = scenario.plan
-    alike = with_fields(small, {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")})
-    assert own.among[1].rank == np.count_nonzero(faster & alike) + 1
-    assert own.among[1].of == np.count_nonzero(fits & alike)
+    frame = small.to_frame()
+    for name in ("recompute", "sequence_parallel", "zero_stage"):
+        frame = frame[frame[name] == getattr(plan, name)]
+    assert own.among[1].of == frame["fits"].sum()
+    faster = frame["fits"] & (frame["step_time_s"] < small.step_time_s[place] * (1 - 1e-9))
+    assert own.among[1].rank == faster.sum() + 1
 
 
 def test_costs_are_compared_on_as_many_gpus():
@@ -101,9 +104,9 @@ def test_plans_without_a_rank_say_why(small):
         ({"pp": 2}, "16 GPUs, the search 8 to 8"),
     ):
         changed = scenario.replace(plan=scenario.plan.replace(**{"num_chunks": 1, "schedule": "1f1b", **changes}))
-        standing = standing_of(small, changed, steps=False)
-        assert says in standing.ruled_out
-        assert standing.among[0].rank is None
+        ranked = rank_plan(small, changed, steps=False)
+        assert says in ranked.ruled_out
+        assert ranked.among[0].rank is None
 
 
 def test_steps_lead_to_the_goal(small):
@@ -121,22 +124,22 @@ def test_steps_lead_to_the_goal(small):
 
 def test_every_value_has_its_best_plan(small):
     costs = sensitivity(small)
-    fits = small.memory_bytes <= small.memory_limit_bytes
+    frame = small.to_frame()
     best = small.best[0]
     for axis in {each.axis for each in costs}:
         rows = [each for each in costs if each.axis == axis]
-        there = np.unique(column(small, axis))
+        there = frame[axis].unique()
         assert len(rows) == len(there) > 1
         assert sum(each.is_best for each in rows) == 1
         for each in rows:
-            which = with_fields(small, {axis: each.value})
-            assert (each.best is None) == (not (which & fits).any())
+            fitting = frame[(frame[axis] == each.value) & frame["fits"]]
+            assert (each.best is None) == (not len(fitting))
             if each.best is None:
                 assert "fits in" in each.ruled_out
                 continue
             assert getattr(each.best.scenario.plan, axis) == each.value
             assert each.loss >= -1e-9
-            assert each.best.priced_step_time_s <= small.step_time_s[which & fits].min() * 1.05
+            assert each.best.priced_step_time_s <= fitting["step_time_s"].min() * 1.05
             lost = each.best.answer.step_time_s - best.answer.step_time_s
             assert sum(each.causes.values()) == pytest.approx(lost, abs=1e-6)
     assert {"tp", "pp", "microbatch_size", "num_chunks", "recompute", "zero_stage"} <= {each.axis for each in costs}
@@ -351,7 +354,7 @@ def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sim.search.sensitivity", stop)
+    monkeypatch.setattr(sys.modules["sim.search"], "sensitivity", stop)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
     assert outcome.exit_code == 130
     for words in ("All of them", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
@@ -367,7 +370,7 @@ def test_interrupted_on_the_exact_engine_the_plans_that_were_run_are_shown(monke
             raise KeyboardInterrupt
         return estimate(scenario, *engine)
 
-    monkeypatch.setattr("sim.search.confirm.estimate", stop_at_the_third)
+    monkeypatch.setattr(sys.modules["sim.search.confirm"], "estimate", stop_at_the_third)
     outcome = CliRunner().invoke(app, ["search", str(SMALL)])
     assert outcome.exit_code == 130
     assert "all plans were priced, but only the best 2 run on the exact engine" in " ".join(outcome.output.split())

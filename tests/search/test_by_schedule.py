@@ -1,6 +1,7 @@
 """The best plan of every schedule: bounds that hold, bests that are the best, and words about what is not."""
 
 import json
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -34,6 +35,7 @@ from sim.search import (
 from sim.search.plans.columns import OVERLAPS
 from sim.search.schedules.refined import Refined
 from sim.search.schedules.variants import variants_of
+from sim.search.table import InMemory
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
 
@@ -71,7 +73,7 @@ def small(model=None, plan=None, stack=None, batch=16, layers=12):
 @pytest.fixture
 def look_at_all(monkeypatch):
     """Orders are looked at for all plans that have them, whether or not others rule them out."""
-    monkeypatch.setattr("sim.search.schedules.refined.FIRST_LOOK", 10**9)
+    monkeypatch.setattr(sys.modules["sim.search.schedules.refined"], "FIRST_LOOK", 10**9)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -166,10 +168,11 @@ def tiny():
     """A search over all plans of one category on 2 and 4 GPUs, so few that every one can be run."""
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
     kinds = ((each.recompute, each.sequence_parallel, each.zero_stage) for each in result.space.categories)
-    chosen = [
-        each for each, kind in zip(result.space.categories, kinds, strict=True) if kind == ("selective", False, 2)
-    ]
-    return replace(result, space=replace(result.space, categories=tuple(chosen)))
+    number = list(kinds).index(("selective", False, 2))
+    priced = result._all.take(np.flatnonzero(result.category == number))
+    prices = InMemory({0: replace(priced, category=np.zeros(len(priced), np.int16))})
+    space = replace(result.space, categories=(result.space.categories[number],))
+    return replace(result, space=space, prices=prices)
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +416,7 @@ def test_others_is_short_for_all_schedules(monkeypatch):
         asked.append(names)
         return result
 
-    monkeypatch.setattr("sim.search.search_schedules", stand_in)
+    monkeypatch.setattr(sys.modules["sim.search"], "search_schedules", stand_in)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--others", "--top", "1"])
     assert outcome.exit_code == 0, outcome.output
     assert asked == ["all"]

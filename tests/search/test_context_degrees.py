@@ -75,7 +75,7 @@ def test_the_command_names_others():
 def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):
     """Longer sequences are cut in more pieces, wherever the sweep began."""
     asked = []
-    module = sys.modules["sim.search.answers.sweep"]
+    module = sys.modules["sim.search.sweep"]
     monkeypatch.setattr(
         module, "search", lambda *args, **options: asked.append(options["context"]) or search(*args, **options)
     )

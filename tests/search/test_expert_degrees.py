@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search import search, sensitivity, standing_of, sweep, why_not
+from sim.search import rank_plan, search, sensitivity, sweep, why_not
 from sim.specs import build_scenario, load_scenario
 
 QWEN = Path(__file__).parents[2] / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"
@@ -67,7 +67,7 @@ def test_every_plan_has_its_place(found):
 
 def test_a_sweep_over_ep_is_one_search(monkeypatch):
     run = []
-    module = sys.modules["sim.search.answers.sweep"]
+    module = sys.modules["sim.search.sweep"]
     monkeypatch.setattr(module, "search", lambda *args, **options: run.append(1) or search(*args, **options))
     two, sixteen, three = sweep(mixture(), "plan.ep=2,16,3", confirm=4).points
     assert run == [1]
@@ -107,7 +107,7 @@ def test_other_degrees_are_not_taken_for_the_searched():
     assert result.rank_of(best) == 1
     other = best.replace(plan=best.plan.replace(ep=8, zero_stage=3))
     assert result.place_of(other) is None
-    assert "over 8 GPUs, the search over 16 (--ep)" in str(standing_of(result, other, steps=False).ruled_out)
+    assert "over 8 GPUs, the search over 16 (--ep)" in str(rank_plan(result, other, steps=False).ruled_out)
     tried = why_not(result, {"ep": 8})
     assert tried.rank is None
     assert tried.answer.scenario.plan.ep == 8

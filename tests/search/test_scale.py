@@ -20,11 +20,10 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.search import SearchResult, Space, build_space, price_all, search
-from sim.search.answers.among import rank_among, with_fields
-from sim.search.answers.chosen import choose
+from sim.search.plans.columns import SCHEDULES
 from sim.search.prices.pool import PLANS_PER_WORKER, processes_for, run_units
 from sim.search.prices.units import price_unit
-from sim.search.table.saved import _put
+from sim.search.saved import _put
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -78,7 +77,7 @@ def test_any_cut_into_units_has_the_same_plans(scenario, alone):
         few, all_of_them = search(scenario, objective=objective, **FAST), search(scenario, objective=objective, top=1)
         assert few.best[0].scenario.plan == all_of_them.best[0].scenario.plan
         assert few.ranking().tolist()[:50] == few.ranking(50).tolist()
-        assert few.rank_at(int(few.ranking()[7])) == 8
+        assert few.rank_of(few.scenario_at(int(few.ranking()[7]))) == 8
     pareto = [{tuple(each.step_time_s[each.pareto()]), *each.memory_bytes[each.pareto()]} for each in (whole, alone)]
     assert pareto[0] == pareto[1]
 
@@ -151,7 +150,7 @@ def die(part):
 def test_a_worker_that_dies_is_told(scenario, monkeypatch):
     if multiprocessing.get_start_method() != "fork":
         pytest.skip("the replaced function reaches forked workers only")
-    monkeypatch.setattr("sim.search.prices.pool.price_unit", die)
+    monkeypatch.setattr(sys.modules["sim.search.prices.pool"], "price_unit", die)
     with pytest.raises(FlopcastError, match=r"a worker process died.*--jobs"):
         search(scenario, jobs=2, **FAST)
 
@@ -259,7 +258,9 @@ def test_prices_of_another_version_are_not_mixed(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     small = load_scenario(SMALL)
     search(small, save=tmp_path / "plans", top=1, confirm=1)
-    monkeypatch.setattr("sim.search.table.saved.price_unit", lambda part: [1.001 * each for each in price_unit(part)])
+    monkeypatch.setattr(
+        sys.modules["sim.search.saved"], "price_unit", lambda part: [1.001 * each for each in price_unit(part)]
+    )
     with pytest.raises(SpecError, match=r"priced by another version of flopcast: step_time_s is up to 0\.001 off"):
         search(small, save=tmp_path / "plans", top=1, confirm=1)
 
@@ -363,21 +364,26 @@ def test_plans_with_some_fields_are_the_same_in_parts_as_in_whole(scenario, alon
     """Counts, ranks and the best few, against the arrays of all plans."""
     pytest.importorskip("pyarrow")
     saved = search(scenario, save=tmp_path / "plans", **FAST)
-    ranking = alone.ranking()
+    ranking, columns, categories = alone.ranking(), alone.space.columns, alone.space.categories
+    fields = {name: getattr(columns, name)[alone.row] for name in ("tp", "cp", "pp")}
+    fields["schedule"] = np.array(SCHEDULES)[columns.schedule[alone.row]]
+    for name in ("recompute", "zero_stage"):
+        fields[name] = np.array([getattr(each, name) for each in categories])[alone.category]
     for named in (
-        {},
+        {"cp": 1},  # all of them
         {"tp": 8},
         {"recompute": "full", "zero_stage": 1},
         {"schedule": "interleaved", "pp": 8},
         {"tp": 7},
     ):
-        which = with_fields(alone, named)
+        which = np.all([fields[name] == value for name, value in named.items()], axis=0)
         mine = ranking[which[ranking]]
         place = int(mine[len(mine) // 2]) if len(mine) else 0
-        (part,) = choose(saved, [named], few=5, than=float(alone.score()[place]))
+        (part,) = saved.select([named], few=5, than=float(alone.score()[place]))
         assert (part.priced, part.fit) == (np.count_nonzero(which), len(mine))
         assert np.array_equal(part.best, mine[:5])
-        assert not len(mine) or part.better + 1 == rank_among(alone, place, mine)
+        assert not len(mine) or part.better == np.count_nonzero(alone.score()[mine] < alone.score()[place])
+        assert part.leanest is None or part.leanest == np.argmin(np.where(which, alone.memory_bytes, np.inf))
     assert saved.places_of([each.scenario for each in alone.best]) == [
         alone.place_of(each.scenario) for each in alone.best
     ]

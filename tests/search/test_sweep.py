@@ -165,7 +165,9 @@ def test_changes_are_those_of_the_plan(scenario):
 
 
 def test_figures_show_every_point(scenario):
-    line = sweep(scenario, "plan.tp=2,5,8", confirm=1).plot()
+    swept = sweep(scenario, "plan.tp=2,5,8", confirm=1)
+    assert swept._repr_html_().count("<tr") == 4  # in a notebook: a row a point, below a heading
+    line = swept.plot()
     time, mfu, fields = line.axes
     for panel in (time, mfu):
         assert np.isfinite(panel.lines[0].get_ydata()).tolist() == [True, False, True]

@@ -7,7 +7,6 @@ import typer
 from sim.commands.examples import examples
 from sim.commands.scaling.laws import batch, fit, laws, model, optimal
 from sim.commands.scaling.runs import goodput, limits
-from sim.commands.scaling.strategies import strategies
 
 app = typer.Typer(help="Scaling laws side by side: loss, data, batch, walls, failures and cost.", no_args_is_help=True)
 EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
@@ -15,7 +14,6 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     model: ("scaling model gpt3-175b --tokens 300B --loss 2.0",),
     batch: ("scaling batch llama3-405b --tokens 15.6T --batch 16M",),
     limits: ("scaling limits --budget 1e28",),
-    strategies: ("scaling strategies", "scaling strategies --ideal-network"),
     goodput: ("scaling goodput llama3-405b --gpus 16384 --spares 16",),
     fit: ("scaling fit runs.csv",),
     laws: ("scaling laws",),

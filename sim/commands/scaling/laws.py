@@ -146,8 +146,13 @@ def batch(
     """The critical batch by every law, and the steps and tokens that a batch of yours would take."""
     from sim.report.scaling import batch_view
     from sim.scaling.allocation import flop_for_params
-    from sim.scaling.batch_tradeoff import steps_needed, tokens_needed
-    from sim.scaling.critical_batch import critical_batch_laws, critical_batches, mccandlish_batch
+    from sim.scaling.critical_batch import (
+        critical_batch_laws,
+        critical_batches,
+        mccandlish_batch,
+        steps_needed,
+        tokens_needed,
+    )
     from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss
     from sim.scaling.published import BESIROGLU, DEFAULT_LAW, get_law
 

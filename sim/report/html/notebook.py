@@ -16,7 +16,8 @@ from sim.report.answers import (
 from sim.report.html.lanes import draw_played
 from sim.report.html.parts import falls_of, headline, memory_rows, plan_table, title_lines
 from sim.report.html.render import render
-from sim.search import SearchResult
+from sim.report.sweep_figures import draw_sweep
+from sim.search import SearchResult, Sweep
 from sim.shown import View
 from sim.specs import Profile
 from sim.units import show, show_time
@@ -64,6 +65,11 @@ def search_html(result: SearchResult) -> str:
     )
 
 
+def sweep_html(swept: Sweep) -> str:
+    """The best plan of every point, a row each."""
+    return str(swept.to_frame().to_html(index=False))
+
+
 def profile_html(profile: Profile) -> str:
     """Values by part, and where they come from."""
     groups: dict[str, list[tuple[str, str]]] = {}
@@ -87,6 +93,7 @@ VIEWS: Mapping[str, View] = {
     "Estimate": View(estimate_html, estimate_figure),
     "Timeline": View(timeline_html, timeline_figure),
     "SearchResult": View(search_html, search_figure),
+    "Sweep": View(sweep_html, draw_sweep),
     "Profile": View(profile_html, profile_figure),
 }
 """By name of the type."""

@@ -12,7 +12,6 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
-from sim.search.nothing_fits import nothing_fits
 from sim.search.result import SearchResult
 from sim.search.schedules.best_first import Found, run_best_first
 from sim.search.schedules.refined import Refined
@@ -118,7 +117,7 @@ def search_schedules(
     if not candidates:
         if interrupted:
             raise KeyboardInterrupt
-        raise InfeasiblePlan(f"{nothing_fits(result)}; nor was a plan found that fits under {', '.join(wanted)}")
+        raise InfeasiblePlan(f"{result.nothing_fits()}; nor was a plan found that fits under {', '.join(wanted)}")
 
     def place(each: ScheduleBest) -> float:
         return np.inf if each.best is None else each.best.worth(result.objective)

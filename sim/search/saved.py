@@ -1,6 +1,7 @@
-"""The table of a search on disk: a folder of Parquet files, one a unit of work, beside a note of what was searched.
+"""The table of a search on disk: a folder of Parquet files, one a unit of work, and a note of what was searched.
 
 A file gets its name only when it is whole, so a search that is killed leaves whole units, and goes on with the others.
+The note, in JSON, keeps another search from being mixed with this one.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,25 @@ import numpy as np
 
 from sim.errors import FlopcastError, SpecError
 from sim.search.candidate import ROUNDING
+from sim.search.plans.layouts import LAYOUT, gpus_of_layouts
 from sim.search.plans.space import Space
 from sim.search.prices.units import price_unit
-from sim.search.table.frame import arrow_table
-from sim.search.table.note import NOTE, check_note, describe
-from sim.search.table.priced import Priced, of_unit, pick
+from sim.search.table import NUMBERS, Priced, PriceTable, frame_of, of_unit
 
 Array = np.ndarray
+NOTE = "_search.json"
+"""Readers of Parquet folders pass over names that begin so."""
+FORMAT = 2
+"""Version of the note and the table; 1 had no column ep."""
 _UNFINISHED = "_unfinished-"
 
 
 @dataclass
-class Saved:
-    """Kept on disk. [bytes of memory: those of one unit]
+class SavedTable(PriceTable):
+    """Prices kept on disk; one unit at a time is in memory.
 
-    found : number of every unit that is there.
     mark : of the search, in every file.
+    found : number of every unit that is there.
     sizes : plans of every unit, there or not.
     """
 
@@ -45,14 +48,13 @@ class Saved:
 
     @property
     def done(self) -> frozenset[int]:
-        """Numbers of the units that are there."""
         return frozenset(self.found)
 
     def add(self, number: int, part: Space, priced: Priced) -> None:
-        """Write those of a unit; the file gets its name when it is whole."""
+        """Write the file of a unit; it gets its name when it is whole."""
         import pyarrow.parquet as pq
 
-        table = arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
+        table = _arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
         numbers = [name for name in table.column_names if name not in ("step_time_s", "memory_bytes")]
         try:
             _put(
@@ -66,23 +68,17 @@ class Saved:
             ) from None
         self.found.add(number)
 
-    def blocks(self) -> Iterator[Priced]:
-        """All of them, a unit at a time, in order."""
-        return (self.read(number) for number in sorted(self.found))
-
-    def at(self, places: Array) -> Priced:
-        """Those at some places."""
-        return pick(((self.sizes[number], partial(self.read, number)) for number in sorted(self.found)), places)
-
     def read(self, number: int) -> Priced:
-        """Those of a unit."""
         import pyarrow.parquet as pq
 
         table = pq.read_table(_file(self.folder, number), columns=list(Priced.__slots__))
         return Priced(*(table[name].to_numpy() for name in Priced.__slots__))
 
+    def size(self, number: int) -> int:
+        return self.sizes[number]
 
-def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
+
+def open_folder(folder: Path, space: Space, plans_per_unit: int) -> SavedTable:
     """A folder to save a search in: a new one, or that of the same search, with what it holds.
 
     Raises
@@ -105,7 +101,7 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
             "room and writing is allowed"
         ) from None
     if not there:
-        return Saved(folder, mark, set(), sizes)
+        return SavedTable(folder, mark, set(), sizes)
     check_note(folder, note)
     found = set()
     numbers = {_file(folder, number): number for number in range(len(sizes))}
@@ -116,7 +112,7 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> Saved:
             raise SpecError(f"--save {folder} holds {path.name}, which is no part of this search; name another folder")
         _check_file(path, sizes[numbers[path]], mark)
         found.add(numbers[path])
-    saved = Saved(folder, mark, found, sizes)
+    saved = SavedTable(folder, mark, found, sizes)
     if found:
         first = min(found)
         _check_prices(saved, first, next(islice(space.parts(plans_per_unit), first, None)))
@@ -187,7 +183,7 @@ def _check_file(path: Path, num_plans: int, mark: str) -> None:
         raise SpecError(f"{path} is not a whole part of this search ({problem}); delete it to have it priced anew")
 
 
-def _check_prices(saved: Saved, number: int, part: Space) -> None:
+def _check_prices(saved: SavedTable, number: int, part: Space) -> None:
     """Refuse to go on with prices of a cost model that has changed since."""
     now, then = of_unit(part, *price_unit(part)), saved.read(number)
     for name in ("step_time_s", "memory_bytes"):
@@ -198,3 +194,78 @@ def _check_prices(saved: Saved, number: int, part: Space) -> None:
                 f"{saved.folder} was priced by another version of flopcast: {name} is up to {apart:.2g} off; name "
                 "another folder to price all plans anew"
             )
+
+
+def _arrow_table(part: Space, priced: Priced) -> Any:
+    """Priced plans as an Arrow table, in narrow integers."""
+    import pyarrow as pa
+
+    frame = frame_of(part, priced)
+    narrow = {"zero_stage": "int8", **dict.fromkeys(("num_gpus", *NUMBERS), "int32")}
+    return pa.Table.from_pandas(frame.astype(narrow), preserve_index=False)
+
+
+def describe(space: Space, plans_per_unit: int, num_units: int) -> dict[str, Any]:
+    """What was searched, in words of JSON; two searches with the same have the same table."""
+    sizes, plan = gpus_of_layouts(space.layouts), space.scenario.plan
+    # Of its own plan a search keeps how layers are dealt; what it is called changes no price.
+    scenario = space.scenario.model_dump_json(exclude={"name", "description", "plan", "assumed"})
+    return {
+        "format": FORMAT,
+        "scenario": json.loads(scenario),
+        "as_layers": {"embedding": plan.embedding_as_layer, "head": plan.head_as_layer},
+        "gpus": [int(sizes.min()), int(sizes.max())],
+        "context": np.unique(space.layouts[:, LAYOUT.index("cp")]).tolist(),
+        "experts": np.unique(space.layouts[:, LAYOUT.index("ep")]).tolist(),
+        "overlaps": len({category.overlaps for category in space.categories}) > 1,
+        "plans_per_unit": plans_per_unit,
+        "plans": space.num_plans,
+        "units": num_units,
+        "layouts": hashlib.sha256(space.layouts.tobytes()).hexdigest(),
+        "categories": len(space.categories),
+    }
+
+
+def check_note(folder: Path, note: dict[str, Any]) -> None:
+    """Refuse a folder that is not of this search."""
+    path = folder / NOTE
+    if not path.exists():
+        raise SpecError(
+            f"--save {folder} holds files but no search (there is no {NOTE} in it); it is left as it is: name a folder "
+            "that is new or empty"
+        )
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        theirs = None
+    if not isinstance(theirs, dict):
+        raise SpecError(f"{path} cannot be read as the note of a search; name another folder, or delete this one")
+    if theirs.get("format") != FORMAT:
+        raise SpecError(
+            f"--save {folder} was saved by another version of flopcast (format {theirs.get('format')}, this one writes "
+            f"{FORMAT}); it is left as it is: name another folder, and all plans are priced anew"
+        )
+    differ = _differences(note, theirs)
+    if differ:
+        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+        raise SpecError(
+            f"--save {folder} holds another search: it differs in {', '.join(differ[:3])}{more}; it is left as it is: "
+            "name another folder, or ask the same to go on with it"
+        )
+
+
+def _differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
+    """Where two notes differ, as `scenario.plan.tp (8, there 4)`."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        names = list(dict.fromkeys((*ours, *theirs)))
+        return [
+            found
+            for name in names
+            for found in _differences(ours.get(name), theirs.get(name), f"{path}.{name}".strip("."))
+        ]
+    return [] if ours == theirs else [f"{path} ({_short(ours)}, there {_short(theirs)})"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 40 else f"{text[:37]}…"

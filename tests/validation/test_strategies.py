@@ -3,12 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import SpecError
-from sim.scaling import strategies
-from sim.scaling.lamy_poirier import family
-from sim.scaling.paper_question import NO_VOCABULARY, question
-from sim.scaling.strategies import METHODS, compare_strategies, formula_days
+from validation.cli import app
+from validation.strategies import plans
+from validation.strategies.plans import METHODS, compare_strategies
+from validation.strategies.question import NO_VOCABULARY, family, formula_days, question
 
 THREE = "data + pipeline + tensor"
 
@@ -26,14 +25,14 @@ LAYERS_ONLY = {"vocabulary": NO_VOCABULARY}
 @pytest.fixture
 def few_batches(monkeypatch):
     """Fewer batches than the command tries."""
-    monkeypatch.setattr(strategies, "BATCHES", (1, 4))
+    monkeypatch.setattr(plans, "BATCHES", (1, 4))
 
 
 @pytest.fixture(scope="module")
 def days():
     """Entries of X_160 by (network, method, and whether partitioned), best plans of few batches."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(strategies, "BATCHES", (1, 4))
+    patch.setattr(plans, "BATCHES", (1, 4))
     found = {}
     for network, options in NETWORKS.items():
         methods = ("improved",) if "0.9" in network else METHODS
@@ -100,9 +99,9 @@ def test_rules_and_formula(days):
         assert plan.recompute == "full"
         assert answer.scenario.training.global_batch_size <= shape.critical_batch_sequences
         assert answer.num_gpus <= plan.tp * answer.scenario.training.global_batch_size
-        assert formula_days(entry, shape) < entry.days
+        assert formula_days(entry.answer, shape) < entry.days
     # The formula on the searched plans says what the reconstructed table says on its own: 13 and 6.7 days.
-    assert formula_days(days["InfiniBand", "improved"], shape) == pytest.approx(6.7, rel=0.03)
+    assert formula_days(days["InfiniBand", "improved"].answer, shape) == pytest.approx(6.7, rel=0.03)
 
 
 def test_large_models_are_cut_over_as_few_nodes_as_hold_them(few_batches):
@@ -137,11 +136,13 @@ def test_an_ideal_network_has_no_efficiency():
 
 
 def test_the_command(tmp_path):
-    arguments = ["scaling", "strategies", "--sizes", "16,32", "--png", str(tmp_path / "a.png")]
+    arguments = ["strategies", "--sizes", "16,32", "--png", str(tmp_path / "a.png")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exception is None, result.exception
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "X_16" in result.stdout
     assert (tmp_path / "a.png").stat().st_size > 30_000
-    wrong = CliRunner().invoke(app, ["scaling", "strategies", "--sizes", "32,x"])
+    wrong = CliRunner().invoke(app, ["strategies", "--sizes", "32,x"])
     assert isinstance(wrong.exception, SpecError)
+    with pytest.raises(SpecError, match="beyond X_2,000"):
+        CliRunner().invoke(app, ["strategies", "100000"], catch_exceptions=False)

@@ -12,26 +12,28 @@ from rich.text import Text
 
 from sim.report.figures import new_figure
 from sim.report.scaling import notes, plain_table
-from sim.scaling.lamy_poirier import (
-    Shape,
+from sim.scaling.limits import (
     data_parallel_intensity,
-    gather_intensity,
     needed_intensity,
     pipeline_intensity,
     tensor_intensity,
 )
-from sim.scaling.paper_question import DOMAIN
-from sim.scaling.strategies import Entry, formula_days
 from sim.specs import Scenario
 from sim.table import Table
 from sim.units import show, show_short, significant
+from validation.strategies.plans import StrategyBest
+from validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 
 ORDERS = {"baseline": "standard", "improved": "layered"}
 _COLOURS = {"baseline": "#D55E00", "improved": "#0072B2"}
 
 
 def strategies_view(
-    shape: Shape, scenario: Scenario, single: Entry, entries: Sequence[Entry], remarks: Sequence[str]
+    shape: FamilyModel,
+    scenario: Scenario,
+    single: StrategyBest,
+    entries: Sequence[StrategyBest],
+    remarks: Sequence[str],
 ) -> Group:
     """The best plan of every strategy, what fills the leanest one's memory, and which traffic hides."""
     title = Text(f"X_{shape.x}", style="bold")
@@ -55,7 +57,7 @@ def strategies_view(
     return Group(*parts, notes(*remarks))
 
 
-def _row(entry: Entry, shape: Shape) -> tuple[str, ...]:
+def _row(entry: StrategyBest, shape: FamilyModel) -> tuple[str, ...]:
     name = {"data + pipeline": "data, pipe", "data + tensor": "data, tensor"}.get(entry.strategy, entry.strategy)
     name = "all three" if "+" in name else name
     name += ", ZeRO 3" if entry.partitioned else ""
@@ -74,7 +76,7 @@ def _row(entry: Entry, shape: Shape) -> tuple[str, ...]:
         f"{plan.zero_stage}",
         f"{answer.hfu:.0%}",
         _time(entry.days),
-        _time(formula_days(entry, shape)),
+        _time(formula_days(entry.answer, shape)),
     )
 
 
@@ -84,7 +86,7 @@ def _time(days: float) -> str:
     return f"{significant(days / 365.25)} y" if days > 1000 else f"{significant(days)} d"
 
 
-def _memory(entry: Entry) -> list[RenderableType]:
+def _memory(entry: StrategyBest) -> list[RenderableType]:
     """What fills the fullest GPU of a plan."""
     assert entry.answer is not None
     use = entry.answer.largest.to_dict()
@@ -97,7 +99,7 @@ def _memory(entry: Entry) -> list[RenderableType]:
     ]
 
 
-def _hiding(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Table:
+def _hiding(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBest]) -> Table:
     """Intensity of each traffic over what its link needs: above 1 it hides."""
     peak = scenario.cluster.gpu.peak(scenario.training.precision)
     network = 2.0 * scenario.cluster.inter_node_bandwidth_bytes_per_s
@@ -117,7 +119,7 @@ def _hiding(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Table
     for name, (intensity, bandwidth) in rows.items():
         needed = float(needed_intensity(peak, bandwidth))
         verdict = "hides" if intensity >= needed else f"{needed / intensity:.2f} of its compute"
-        if name.startswith("tensor"):  # nothing runs beside it
+        if name.startswith("tensor"):  # nothing is concurrent with it
             verdict = f"adds {needed / intensity:.1%}"
         table.add_row(name, f"{intensity:,.0f}", f"{needed:,.0f}", verdict)
     return table
@@ -142,27 +144,30 @@ def sizes_view(rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Gro
                  notes(*refused, *remarks))  # fmt: skip
 
 
-def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[Entry]) -> Any:
-    """Days of every strategy, baseline beside improved, and where the best plans' time goes."""
+def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBest]) -> Any:
+    """Days of every strategy, baseline and improved, and where the best plans' time goes."""
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     names = list(dict.fromkeys(entry.strategy + (", ZeRO 3" if entry.partitioned else "") for entry in entries))
+    # A logarithmic axis begins at a day, or at the power of ten below all bars and strokes.
+    days = [day for entry in entries for day in (entry.days, formula_days(entry.answer, shape))]
+    begin = 10.0 ** np.floor(np.log10(np.nanmin([1.0, *days])))
     for entry in entries:
         place = names.index(entry.strategy + (", ZeRO 3" if entry.partitioned else ""))
         row = place + (0.19 if entry.method == "improved" else -0.19)
         if entry.answer is None:
-            left.annotate(" does not fit", (1, row), va="center", fontsize=8, color=_COLOURS[entry.method])
+            left.annotate(" does not fit", (begin, row), va="center", fontsize=8, color=_COLOURS[entry.method])
             continue
         left.barh(row, entry.days, height=0.36, color=_COLOURS[entry.method])
         left.annotate(
             f" {significant(entry.days)} d, {entry.answer.num_gpus:,} GPUs", (entry.days, row), va="center", fontsize=8
         )
-        formula = formula_days(entry, shape)
+        formula = formula_days(entry.answer, shape)
         left.plot([formula], [row], "|", color="black", ms=10)
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
     left.set(xscale="log", xlabel="days, without failures")
-    left.set_xlim(1, left.get_xlim()[1] * 8)
+    left.set_xlim(begin, left.get_xlim()[1] * 8)
     left.set_title("red: standard order, blue: layered; strokes: by formula, GPUs at peak", fontsize=9)
     shown = [entry for entry in entries if entry.answer is not None and entry.strategy.count("+") == 2]
     causes = {
@@ -185,7 +190,8 @@ def strategies_figure(shape: Shape, scenario: Scenario, entries: Sequence[Entry]
         bottom += values
     right.set(ylabel="days")
     right.set_title("all three: where the days go", fontsize=9)
-    right.legend(frameon=False, fontsize=8)
+    right.set_ylim(0, 1.35 * bottom.max(initial=0.0) or None)
+    right.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)
     network = show(8 * scenario.cluster.inter_node_bandwidth_bytes_per_s, "bit/s")

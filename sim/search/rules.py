@@ -1,4 +1,4 @@
-"""Megatron's rules of thumb, held against a search: what they would choose, and what that costs.
+"""Megatron's rules of thumb, compared with a search: what they would choose, and what that costs.
 
 The three takeaways of Narayanan et al. 2021 (arXiv:2104.04473), sections 3.2 to 3.4: tensor parallelism up to the
 servers' size and pipelines beyond; no more model parallelism than the memory asks for, data parallelism for the rest;
@@ -8,23 +8,15 @@ the micro-batch b that makes (b'/b + p − 1)(t_f(b) + t_b(b)) smallest, b' = B/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from sim.estimate import priced_order
-from sim.search.answers.among import (
-    best_among,
-    causes_apart,
-    column,
-    confirmed_already,
-    loss_of,
-    rank_among,
-    with_fields,
-)
-from sim.search.candidate import Candidate
+from sim.search.candidate import Candidate, facts_of
+from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
+from sim.search.queries import Fields
 from sim.search.result import SearchResult
+from sim.search.table import CHOICES
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -85,18 +77,14 @@ class Rules:
             "plans": [
                 {
                     "techniques": each.techniques,
-                    "plan": None if each.best is None else each.best.scenario.plan.model_dump(mode="json"),
-                    "step_time_s": None if each.best is None else each.best.answer.step_time_s,
+                    **facts_of(each.best, "plan", "step_time_s"),
                     "rank": each.rank,
                     "loss": each.loss,
                     "losses_s": dict(each.causes or {}),
                 }
                 for each in self.plans
             ],
-            "checks": [
-                {"rule": each.rule, "chosen": each.chosen, "found": each.found, "obeyed": each.obeyed}
-                for each in self.checks
-            ],
+            "checks": [asdict(each) for each in self.checks],
         }
 
 
@@ -104,69 +92,58 @@ def megatron_rules(result: SearchResult) -> Rules:
     """Apply the rules with the techniques of their time and with all, and check the best plan against each.
 
     What the rules leave open (schedule, chunks, and with all techniques recomputation, sequence parallelism and ZeRO)
-    is chosen as the search does.
+    is chosen as the search does. They speak of a given machine, and of neither cp nor ep: those of the best are kept.
     """
-    known, ranking = confirmed_already(result), result.ranking()
+    known, best = confirmed_already(result), result.best[0].scenario.plan
     plans = []
     for words, techniques in TECHNIQUES.items():
-        allowed = _allowed(result, techniques)
-        chosen = _obeying(result, ranking, allowed)
-        which = allowed if chosen is None else allowed & with_fields(result, chosen)
-        best = None if chosen is None else best_among(result, which, known, ranking)
-        plans.append(_held_against_best(result, ranking, words, best))
-    return Rules(tuple(plans), _checks(result, ranking))
+        fields = _obeying(result, {"cp": 1, "ep": best.ep, "num_gpus": best.num_gpus, **techniques})
+        found = None
+        if fields is not None:
+            (chosen,) = result.select([fields], few_for(MOST_RUNS))
+            found = best_of(result, chosen, known)
+        plans.append(RulesPlan(words, None) if found is None else _against_best(result, words, found))
+    return Rules(tuple(plans), _checks(result))
 
 
-def _held_against_best(result: SearchResult, ranking: np.ndarray, words: str, found: Candidate | None) -> RulesPlan:
-    if found is None:
-        return RulesPlan(words, None)
-    place = result.place_of(found.scenario)
-    assert place is not None, "it was priced"
-    rank = rank_among(result, place, ranking)
-    return RulesPlan(words, found, rank, loss_of(result, found.answer), causes_apart(result, found.answer))
+def _against_best(result: SearchResult, words: str, found: Candidate) -> RulesPlan:
+    answer = found.answer
+    return RulesPlan(
+        words, found, result.rank_of(found.scenario), loss_of(result, answer), losses_by_cause(result, answer)
+    )
 
 
-def _allowed(result: SearchResult, techniques: Mapping[str, tuple[Any, ...]]) -> np.ndarray:
-    """Plans of some techniques on as many GPUs as the best, with its experts dealt alike.
-
-    The rules speak of a given machine, and of neither cp nor ep.
-    """
-    best = result.best[0].scenario.plan
-    allowed: np.ndarray = with_fields(result, {"cp": 1, "ep": best.ep}) & (column(result, "num_gpus") == best.num_gpus)
-    for name, values in techniques.items():
-        allowed &= np.isin(column(result, name), values)
-    return allowed
-
-
-def _obeying(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> dict[str, Any] | None:
-    """The fields that the rules fix among these plans; None where nothing they allow fits."""
-    degrees = _model_parallel(result, ranking, allowed)
+def _obeying(result: SearchResult, allowed: Fields) -> Fields | None:
+    """These fields with those that the rules fix among such plans; None where nothing they allow fits."""
+    degrees = _model_parallel(result, allowed)
     if degrees is None:
         return None
-    tp, pp = degrees
-    here = allowed & with_fields(result, {"tp": tp, "pp": pp})
+    here = {**allowed, "tp": degrees[0], "pp": degrees[1]}
     # The micro-batch follows from times that recomputation and the like change: those of the best such plan.
-    scenario = result.scenario_at(int(ranking[here[ranking]][0]))
-    plan = scenario.plan
-    alike = {name: getattr(plan, name) for name in ("recompute", "sequence_parallel", "zero_stage")}
-    size = best_microbatch(scenario, _sizes_that_fit(result, ranking, here & with_fields(result, alike)))
-    return {"tp": tp, "pp": pp, "dp": plan.dp, "microbatch_size": size}
+    (chosen,) = result.select([here], 1)
+    scenario = result.scenario_at(int(chosen.best[0]))
+    alike = {name: getattr(scenario.plan, name) for name in CHOICES}
+    size = best_microbatch(scenario, _sizes_that_fit(result, {**here, **alike}))
+    return {**here, "dp": scenario.plan.dp, "microbatch_size": size}
 
 
-def _model_parallel(result: SearchResult, ranking: np.ndarray, allowed: np.ndarray) -> tuple[int, int] | None:
-    """(tp, pp) of the least product that fits, tensor parallelism grown first and never beyond NVLink's reach."""
-    fits = ranking[allowed[ranking]]
-    pairs = np.unique(np.stack([column(result, "tp")[fits], column(result, "pp")[fits]], axis=1), axis=0)
+def _widest(result: SearchResult, allowed: Fields) -> int:
+    """The largest tensor-parallel degree within NVLink's reach."""
     reach = result.space.scenario.cluster.nvlink_domain_gpus
-    widths = np.unique(column(result, "tp")[allowed])
-    widest = int(widths[widths <= reach].max(initial=1))
-    legal = [(int(tp), int(pp)) for tp, pp in pairs if tp == widest or (tp < widest and pp == 1)]
+    return max((tp for tp in result.values(["tp"], allowed)["tp"] if tp <= reach), default=1)
+
+
+def _model_parallel(result: SearchResult, allowed: Fields) -> tuple[int, int] | None:
+    """(tp, pp) of the least product that fits, tensor parallelism grown first and never beyond NVLink's reach."""
+    widest = _widest(result, allowed)
+    legal = [(tp, 1) for tp in result.values(["tp"], {**allowed, "pp": 1}, fitting=True)["tp"] if tp <= widest]
+    legal += [(widest, pp) for pp in result.values(["pp"], {**allowed, "tp": widest}, fitting=True)["pp"]]
     return min(legal, key=lambda pair: (pair[0] * pair[1], -pair[0]), default=None)
 
 
-def _sizes_that_fit(result: SearchResult, ranking: np.ndarray, which: np.ndarray) -> list[int]:
-    sizes: list[int] = np.unique(column(result, "microbatch_size")[ranking[which[ranking]]]).tolist()
-    return sizes
+def _sizes_that_fit(result: SearchResult, fields: Fields) -> list[int]:
+    """Micro-batches of the plans with some fields that fit in memory.  [sequences]"""
+    return result.values(["microbatch_size"], fields, fitting=True)["microbatch_size"]
 
 
 def best_microbatch(scenario: Scenario, sizes: list[int]) -> int:
@@ -190,19 +167,16 @@ def best_microbatch(scenario: Scenario, sizes: list[int]) -> int:
     return min(sizes, key=seconds)
 
 
-def _checks(result: SearchResult, ranking: np.ndarray) -> tuple[RuleCheck, ...]:
+def _checks(result: SearchResult) -> tuple[RuleCheck, ...]:
     """The best plan against each rule; what a rule does not speak of is left as the plan has it."""
     scenario = result.best[0].scenario
     plan, reach = scenario.plan, scenario.cluster.nvlink_domain_gpus
-    alike = {name: getattr(plan, name) for name in ("cp", "ep", "recompute", "sequence_parallel", "zero_stage")}
-    mine = with_fields(result, alike) & (column(result, "num_gpus") == plan.num_gpus)
-    widths = np.unique(column(result, "tp")[mine])
-    widest = int(widths[widths <= reach].max(initial=1))
-    degrees = _model_parallel(result, ranking, mine)
+    alike = {name: getattr(plan, name) for name in ("cp", "ep", *CHOICES, "num_gpus")}
+    widest = _widest(result, alike)
+    degrees = _model_parallel(result, alike)
     least = None if degrees is None else degrees[0] * degrees[1]
-    here = mine & with_fields(result, {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp})
-    sizes = _sizes_that_fit(result, ranking, here)  # none where the best plan's schedule is not priced
-    size = best_microbatch(scenario, sizes) if sizes else None
+    sizes = _sizes_that_fit(result, {**alike, **{name: getattr(plan, name) for name in ("tp", "pp", "dp")}})
+    size = best_microbatch(scenario, sizes) if sizes else None  # none where the best plan's schedule is not priced
     parallel = plan.tp * plan.pp
     return (
         RuleCheck(

@@ -1,4 +1,4 @@
-"""`flopcast scaling strategies`: Lamy-Poirier's table by search instead of by formula."""
+"""`flopcast validate strategies`: Lamy-Poirier's table by search instead of by formula."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.commands.examples import examples
 from sim.commands.scaling.shared import Json, Png, Svg, print_json, print_view
 from sim.errors import SpecError
 
 THREE = "data + pipeline + tensor"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command(
+        name="strategies",
+        epilog=examples("validate strategies", "validate strategies --ideal-network"),
+    )(strategies)
 
 
 def strategies(
@@ -29,11 +38,10 @@ def strategies(
 ) -> None:
     """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
     from sim.commands.progress import progress_bar
-    from sim.report import strategies as report
     from sim.report.figures import check_paths, save
-    from sim.scaling.lamy_poirier import family
-    from sim.scaling.paper_question import question
-    from sim.scaling.strategies import alone, compare_strategies, formula_days
+    from validation.strategies import view
+    from validation.strategies.plans import alone, compare_strategies
+    from validation.strategies.question import family, formula_days, question
 
     paths = [path for path in (png, svg) if path is not None]
     check_paths(paths)
@@ -56,7 +64,7 @@ def strategies(
                 shape = family(each)
                 row: dict[str, Any] = {"x": each, "params": shape.params}
                 row["batch"] = int(shape.critical_batch_sequences)
-                row |= {e.method: {**e.to_dict(), "formula_days": formula_days(e, shape)} for e in entries}
+                row |= {e.method: {**e.to_dict(), "formula_days": formula_days(e.answer, shape)} for e in entries}
                 rows.append(row)
                 if progress is not None:
                     progress(number + 1, len(wanted))
@@ -67,9 +75,9 @@ def strategies(
         if as_json:
             print_json(rows)
         else:
-            print_view(report.sizes_view(rows, remarks))
+            print_view(view.sizes_view(rows, remarks))
         if paths:
-            save(report.sizes_figure(rows), paths)
+            save(view.sizes_figure(rows), paths)
         return
     shape, scenario = family(x), question(x, bandwidth, ideal_network, network_efficiency, vocabulary)
     with progress_bar("plans searched") as progress:
@@ -77,14 +85,15 @@ def strategies(
         entries += compare_strategies(scenario, (THREE,), partitioned=True)
     single = alone(scenario)
     if as_json:
-        print_json([{**entry.to_dict(), "formula_days": formula_days(entry, shape)} for entry in (single, *entries)])
+        rows = [{**each.to_dict(), "formula_days": formula_days(each.answer, shape)} for each in (single, *entries)]
+        print_json(rows)
     else:
         remarks += [
             "* does not fit, and is timed all the same; † activations wait in host memory, copied beside compute"
         ]
-        print_view(report.strategies_view(shape, scenario, single, entries, remarks))
+        print_view(view.strategies_view(shape, scenario, single, entries, remarks))
     if paths:
-        save(report.strategies_figure(shape, scenario, entries), paths)
+        save(view.strategies_figure(shape, scenario, entries), paths)
 
 
 def _sizes(text: str) -> list[int]:

@@ -1,9 +1,8 @@
-"""What a search did not look at, in words that stand beside its answer."""
+"""What a search did not look at, and how sure its best plan is, in words that stand with its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sim.pricing.deal import dealt_layers
 from sim.schedules.registry import schedules
@@ -14,49 +13,60 @@ from sim.search.plans.space import Space
 from sim.specs import Scenario
 from sim.units import show, show_time
 
-if TYPE_CHECKING:
-    from sim.search.result import SearchResult
-
 USUAL_DEPTHS = range(2, 17)
 """Pipeline ranks of which one ought to divide the layers: if none does, that is said."""
 CLOSE = 0.03
 """Share of the memory below which the best plan is said to leave little of it free."""
 
 
-def left_out(result: SearchResult) -> tuple[str, ...]:
-    """The assumptions of a search."""
-    scenario, limit = result.space.scenario, result.memory_limit_bytes
-    stated = [
-        f"schedules {', '.join(SCHEDULES)}; {_proof(result)}",
-        *_schedules(result.schedules),
-        *_plans(result.space),
-    ]
-    if limit > scenario.cluster.gpu.memory_bytes:
+def search_assumptions(
+    space: Space,
+    limit_bytes: float,
+    objective: str,
+    best: Candidate | None,
+    confirmed: int,
+    gap: float | None,
+    searched: Sequence[ScheduleBest],
+) -> tuple[str, ...]:
+    """The assumptions of a search.
+
+    Parameters
+    ----------
+    confirmed : int
+        Plans that the exact engine ran.
+    gap : float, optional
+        By what share at most a plan that it did not run could be better; None where that is not known.
+    searched : sequence of ScheduleBest
+        Schedules that were searched besides those that are priced.
+    """
+    scenario, gpu = space.scenario, space.scenario.cluster.gpu
+    stated = [f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap)}", *_schedules(searched), *_plans(space)]
+    if limit_bytes > gpu.memory_bytes:
         stated.append(
-            f"plans may take {show(limit, 'B')} of a GPU, but one {scenario.cluster.gpu.name} has only "
-            f"{show(scenario.cluster.gpu.memory_bytes, 'B')}: those that take more do not run there"
+            f"plans may take {show(limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
+            f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there"
         )
-    if result.best:
-        stated += _of_the_best(result.best[0], limit, result.objective)
-    if result.objective == "days" and scenario.training.tokens is None:
+    if best is not None:
+        stated += _of_the_best(best, limit_bytes, objective)
+    if objective == "days" and scenario.training.tokens is None:
         stated.append("training.tokens is not given, so days are ranked by step time")
     return tuple(stated)
 
 
-def _proof(result: SearchResult) -> str:
+def _proof(confirmed: int, gap: float | None) -> str:
     """How sure it is that the best plan is the best."""
-    if not result.confirmed:
+    if not confirmed:
         return "no plan of theirs fits"
-    run = f"the exact engine ran {result.confirmed:,}, in the order of a formula that is never above it"
-    if result.gap is None:
+    run = f"the exact engine ran {confirmed:,}, in the order of a formula that is never above it"
+    if gap is None:
         return f"{run}; plans that were not priced may be better"
-    if result.gap == 0.0:
+    if gap == 0.0:
         return f"{run}: no other can be better than the best"
-    return f"{run}; of the others one may be better than the best, by {result.gap:.2%} at most"
+    return f"{run}; of the others one may be better than the best, by {gap:.2%} at most"
 
 
 def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:
-    """Which schedules were searched beside those that are priced, and which were not."""
+    """Which schedules were searched besides those that are priced, and which were not."""
     names = [each.schedule for each in searched]
     left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
     more = f"{len(left)} more schedules are there ({', '.join(left)}); --schedules all searches them"
@@ -99,16 +109,16 @@ def _indivisible(scenario: Scenario) -> list[str]:
     plan, dealt = scenario.plan, dealt_layers(scenario.model, scenario.plan)
     if any(dealt % pp == 0 for pp in USUAL_DEPTHS):
         return []
-    ways = []
+    remedies = []
     for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
         added = [name for name in counted if not getattr(plan, name)]
         depths = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
         if depths:
             words = " ".join(f"--set plan.{name}=true" for name in added)
-            ways.append(f"{words} makes {dealt + len(added)}, for pp {_listed(depths)}")
-    ways.append("plans of plan.uneven_layers are not searched, only estimated one by one")
+            remedies.append(f"{words} makes {dealt + len(added)}, for pp {_listed(depths)}")
+    remedies.append("plans of plan.uneven_layers are not searched, only estimated one by one")
     said = f"no pipeline of {USUAL_DEPTHS[0]} to {USUAL_DEPTHS[-1]} ranks divides the {dealt} layers"
-    return [f"{said}: {'; '.join(ways)}"]
+    return [f"{said}: {'; '.join(remedies)}"]
 
 
 def _of_the_best(best: Candidate, limit_bytes: float, objective: str) -> list[str]:

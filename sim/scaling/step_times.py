@@ -21,7 +21,7 @@ CONFIRMED = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class FastestPlans:
     """The fastest plan on every number of GPUs.
 
     num_gpus : increasing.
@@ -39,16 +39,16 @@ class Best:
         return float(self.seconds[index]) if found else float("inf")
 
 
-def best_of_sizes(num_gpus: Array, seconds: Array, places: Array) -> Best:
+def fastest_of_sizes(num_gpus: Array, seconds: Array, places: Array) -> FastestPlans:
     """Of plans on any numbers of GPUs, the fastest of each number."""
     order = np.lexsort((seconds, num_gpus))
     sizes, first = np.unique(num_gpus[order], return_index=True)
     chosen = order[first]
-    return Best(sizes, seconds[chosen], places[chosen])
+    return FastestPlans(sizes, seconds[chosen], places[chosen])
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPrices:
+class PricedBatch:
     """One batch.
 
     fitting, any_memory : of schedules with a closed form, that fit in memory, and of all.
@@ -57,9 +57,9 @@ class BatchPrices:
 
     result: SearchResult | None
     table: LayeredTable | None
-    fitting: Best
-    any_memory: Best
-    layered: Best
+    fitting: FastestPlans
+    any_memory: FastestPlans
+    layered: FastestPlans
 
     def at(self, num_gpus: int) -> float:
         """Step time of the fastest plan on so many GPUs.  [s]"""
@@ -67,10 +67,10 @@ class BatchPrices:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class PricedBatches:
     """All batches, by sequences."""
 
-    of_batch: dict[int, BatchPrices]
+    of_batch: dict[int, PricedBatch]
     plans: int
 
     def fastest(self, batch: int) -> Iterator[tuple[int, float]]:
@@ -85,7 +85,7 @@ class Prices:
         return min((seconds for size, seconds in self.fastest(batch) if size <= num_gpus), default=float("inf"))
 
 
-_NONE = Best(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
+_NONE = FastestPlans(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
 
 
 def price_batches(
@@ -94,7 +94,7 @@ def price_batches(
     gpus: tuple[int, int],
     layered: bool,
     progress: Callable[[int], object],
-) -> Prices:
+) -> PricedBatches:
     """Price every plan of every batch on a range of sizes.
 
     Raises
@@ -102,7 +102,7 @@ def price_batches(
     InfeasiblePlan
         There is none for any batch; the message is that of the largest.
     """
-    found: dict[int, BatchPrices] = {}
+    found: dict[int, PricedBatch] = {}
     plans, refusal = 0, InfeasiblePlan("there is no batch to price")
     for number, batch in enumerate(batches):
         training = scenario.training.replace(global_batch_size=batch)
@@ -116,19 +116,19 @@ def price_batches(
         else:
             sizes = result.space.columns.num_gpus[result.row]
             fits = np.flatnonzero(result.memory_bytes <= result.memory_limit_bytes)
-            fitting = best_of_sizes(sizes[fits], result.step_time_s[fits], fits)
-            whatever = best_of_sizes(sizes, result.step_time_s, np.arange(len(sizes)))
+            fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits], fits)
+            whatever = fastest_of_sizes(sizes, result.step_time_s, np.arange(len(sizes)))
             plans += result.plans_priced
         if layered:
             table = layered_table(given, gpus=gpus)
             plans += table.plans
-            bounded = best_of_sizes(table.rows.num_gpus, table.bound_s, np.arange(len(table.rows)))
+            bounded = fastest_of_sizes(table.rows.num_gpus, table.bound_s, np.arange(len(table.rows)))
         if len(fitting.num_gpus) or len(bounded.num_gpus):
-            found[batch] = BatchPrices(result, table, fitting, whatever, bounded)
+            found[batch] = PricedBatch(result, table, fitting, whatever, bounded)
         progress(number + 1)
     if not found:
         raise refusal
-    return Prices(found, plans)
+    return PricedBatches(found, plans)
 
 
 def expert_degree(scenario: Scenario, batch: int) -> int:
@@ -139,7 +139,7 @@ def expert_degree(scenario: Scenario, batch: int) -> int:
     return gcd(ep, batch)
 
 
-def confirm(prices: Prices, num_gpus: int, batch: int) -> tuple[Estimate | None, int]:
+def confirm(prices: PricedBatches, num_gpus: int, batch: int) -> tuple[Estimate | None, int]:
     """The fastest plan of a batch on so many GPUs by the exact engine, None if none fits; and how many plans it ran.
 
     Layered plans are run while their bound is below the best time found.

@@ -6,7 +6,6 @@ a schedule, sequence parallelism without tensor parallelism) follows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import combinations
 from math import gcd
 from typing import Any
@@ -16,10 +15,9 @@ import numpy as np
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
-from sim.search.answers.among import column, fitting, with_fields
-from sim.search.pareto import pareto_front
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
 from sim.search.plans.layouts import expert_degrees
+from sim.search.queries import Fields
 from sim.search.result import SearchResult
 from sim.specs import ParallelPlan, Scenario
 
@@ -28,7 +26,7 @@ FASTEST, LEANER = 6, 18
 may need more memory."""
 
 
-def try_unpriced(result: SearchResult, named: Mapping[str, Any]) -> tuple[Estimate | None, str, int]:
+def try_unpriced(result: SearchResult, named: Fields) -> tuple[Estimate | None, str, int]:
     """(the fastest plan with these fields that can be run, else why none can, how many were tried)."""
     answers: list[Estimate] = []
     reasons: dict[str, None] = {}
@@ -42,7 +40,8 @@ def try_unpriced(result: SearchResult, named: Mapping[str, Any]) -> tuple[Estima
             tried.add(scenario.plan)
             answer = estimate(scenario).require_fit()
         except FlopcastError as error:
-            reasons[plain_reason(error)] = None
+            # A mistake without the name of the record that found it.
+            reasons[str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: ")] = None
             continue
         if answer.largest.total <= result.memory_limit_bytes:
             answers.append(answer)
@@ -55,28 +54,21 @@ def try_unpriced(result: SearchResult, named: Mapping[str, Any]) -> tuple[Estima
     return None, f"{absent}: {first}" if absent else first, len(tried)
 
 
-def plain_reason(error: FlopcastError) -> str:
-    """A mistake without the name of the record that found it."""
-    return str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: ")
-
-
-def _bases(result: SearchResult, named: Mapping[str, Any]) -> list[int]:
+def _bases(result: SearchResult, named: Fields) -> list[int]:
     """Places of the best plans that have as many of the fields as there are, fast ones and lean ones."""
-    ranking = result.ranking()
-    which = np.ones(result.plans_priced, bool)
+    shared: dict[str, Any] = {}
     for name, value in named.items():
-        narrower = which & with_fields(result, {name: value})
-        which = narrower if narrower.any() else which
-    if not (which & fitting(result)).any():
-        return [int(np.argmin(np.where(which, result.memory_bytes, np.inf)))]
-    chosen = ranking[which[ranking]]
-    gpus = column(result, "num_gpus")[chosen]
-    front = chosen[pareto_front(result.step_time_s[chosen], result.memory_bytes[chosen], gpus)]
+        if _exists(result, {**shared, name: value}):
+            shared[name] = value
+    (chosen,) = result.select([shared], FASTEST)
+    if not chosen.fit:
+        return [] if chosen.leanest is None else [chosen.leanest]
+    front = result.pareto(shared)
     spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
-    return list(dict.fromkeys([*chosen[:FASTEST].tolist(), *front[spread].tolist()]))
+    return list(dict.fromkeys([*chosen.best.tolist(), *front[spread].tolist()]))
 
 
-def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
+def _completed(base: Scenario, named: Fields) -> Scenario:
     """The base with these fields, and with what they force on those that nothing was said of.
 
     Raises
@@ -88,7 +80,7 @@ def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
     wanted: dict[str, Any] = dict(named)
     pp, tp = wanted.get("pp", old.pp), wanted.get("tp", old.tp)
     if "schedule" in wanted:
-        wanted.setdefault("num_chunks", chunks_for(wanted["schedule"], old.num_chunks, base.model.num_layers // pp))
+        wanted.setdefault("num_chunks", _chunks_for(wanted["schedule"], old.num_chunks, base.model.num_layers // pp))
     elif "num_chunks" in wanted or pp == 1:
         chunks = wanted.setdefault("num_chunks", 1)
         if (chunks > 1) != (old.schedule == "interleaved"):
@@ -105,7 +97,7 @@ def _completed(base: Scenario, named: Mapping[str, Any]) -> Scenario:
     return base.replace(plan=ParallelPlan.read({**old.model_dump(), **wanted}, "plan"))
 
 
-def chunks_for(schedule: str, given: int, most: int) -> int:
+def _chunks_for(schedule: str, given: int, most: int) -> int:
     """Chunks a rank for a schedule that takes so many."""
     taken = get_schedule(schedule).chunks
     if isinstance(taken, int):
@@ -113,20 +105,25 @@ def chunks_for(schedule: str, given: int, most: int) -> int:
     return most if schedule == "modular" else 1 if taken == "one" else max(2, given)
 
 
-def _absent(result: SearchResult, named: Mapping[str, Any]) -> str:
+def _exists(result: SearchResult, fields: Fields) -> bool:
+    """Whether a plan with these fields was priced."""
+    return result.select([fields], 1)[0].priced > 0
+
+
+def _absent(result: SearchResult, named: Fields) -> str:
     """Which of the fields, alone or together, no priced plan has; empty where that says nothing about rules."""
     for name, value in named.items():
-        if with_fields(result, {name: value}).any():
+        if _exists(result, {name: value}):
             continue
         # Degrees that deal the experts evenly may be missing because --ep named others.
         even = (value,) if value not in expert_degrees(result.space.scenario) else ()
         searched = {"cp": (), "ep": even, "schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name, (value,))
         if value not in searched:
             return ""  # which is no rule against it
-        there = np.unique(column(result, name)).tolist()
+        there = result.values([name])[name]
         return f"no plan has {name} {value} (the rules leave {', '.join(map(str, there))})"
     for many in range(2, len(named) + 1):
         for names in combinations(named, many):
-            if not with_fields(result, {name: named[name] for name in names}).any():
+            if not _exists(result, {name: named[name] for name in names}):
                 return f"no plan has {' and '.join(f'{name} {named[name]}' for name in names)} at once"
     return ""

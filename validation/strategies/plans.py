@@ -21,20 +21,13 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.scaling.lamy_poirier import (
-    Shape,
-    needed_intensity,
-    pipeline_bubble,
-    tensor_intensity,
-    training_time,
-)
-from sim.scaling.paper_question import with_wide_tensor
 from sim.search import build_space, price_all
 from sim.search.layered import LayeredTable, best_of, layered_table
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
+from validation.strategies.question import with_wide_tensor
 
 STRATEGIES = {
     "data": (False, False),
@@ -57,7 +50,7 @@ _ENDLESS_MEMORY = 1e18
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StrategyBest:
     """The best plan of a strategy.
 
     answer : of the exact engine; None where no plan fits, or one that `fits` not where the leanest was timed.
@@ -72,7 +65,7 @@ class Entry:
 
     @property
     def days(self) -> float:
-        """Of the whole run, without failures; nan where no plan fits."""
+        """Days of the whole run, without failures; nan where no plan fits."""
         seconds = None if self.answer is None else self.answer.training_time_s
         return float("nan") if seconds is None else seconds / 86400.0
 
@@ -105,13 +98,13 @@ def compare_strategies(
     partitioned: bool = False,
     progress: Callable[[int, int], None] | None = None,
     methods: Sequence[str] = METHODS,
-) -> tuple[Entry, ...]:
+) -> tuple[StrategyBest, ...]:
     """The best plan of every strategy, baseline and improved.
 
     Parameters
     ----------
     scenario : Scenario
-        As `paper_question.question` makes it.
+        As `question.question` makes it.
     strategies : sequence of str
         Of STRATEGIES.
     partitioned : bool
@@ -131,9 +124,11 @@ def compare_strategies(
             standard = _best_standard(scenario, strategy, some, partitioned, wide)
             if standard is None and not STRATEGIES[strategy][1]:
                 standard = _standard(_layered(scenario, strategy, more, partitioned, at_once=True))
-            entries.append(Entry(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits"))
+            entries.append(
+                StrategyBest(strategy, "baseline", partitioned, standard, "" if standard else "no plan fits")
+            )
         if "improved" in methods:
-            entries.append(Entry(strategy, "improved", partitioned, layered, why))
+            entries.append(StrategyBest(strategy, "improved", partitioned, layered, why))
         if progress is not None:
             progress(number + 1, len(strategies))
     return tuple(entries)
@@ -177,14 +172,16 @@ def _best_standard(
     scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool, wide: int | None
 ) -> Estimate | None:
     """The best contiguous plan over some batches: within a node, or else with layers cut as the layered plan's are."""
-    answers = [answer for batch in batches if (answer := _baseline(scenario, batch, strategy, partitioned)) is not None]
-    if not answers and STRATEGIES[strategy] == (True, True):
+    searched: list[tuple[Scenario, int | None]] = [(scenario, None)]
+    if STRATEGIES[strategy] == (True, True):
         asked = scenario if wide is None else with_wide_tensor(scenario, wide)
-        tp = scenario.cluster.nvlink_domain_gpus if wide is None else wide
-        answers = [
-            answer for batch in batches if (answer := _baseline(asked, batch, strategy, partitioned, tp)) is not None
-        ]
-    return min(answers, key=_days, default=None)
+        searched.append((asked, wide or scenario.cluster.nvlink_domain_gpus))
+    for given, tp in searched:
+        answers = [_baseline(given, batch, strategy, partitioned, tp) for batch in batches]
+        found = [answer for answer in answers if answer is not None]
+        if found:
+            return min(found, key=_days)
+    return None
 
 
 def _days(answer: Estimate) -> float:
@@ -287,25 +284,10 @@ def _standard(answer: Estimate | None) -> Estimate | None:
     return estimate(answer.scenario.replace(plan=plan))
 
 
-def formula_days(entry: Entry, shape: Shape) -> float:
-    """Days by the paper's formula: GPUs at their peak, the pipeline's bubble, exposed tensor-parallel traffic.
-
-    What exceeds the compute that hides it, of data and pipeline, is not in it: the formula's plans have none.
-    """
-    if entry.answer is None:
-        return float("nan")
-    answer, plan = entry.answer, entry.answer.scenario.plan
-    cluster = answer.scenario.cluster
-    both_ways = 2.0 * cluster.node.nvlink_bandwidth_bytes_per_s
-    bubble = pipeline_bubble(plan.pp, answer.num_microbatches, plan.num_chunks)
-    tensor = needed_intensity(answer.peak_flop_per_s, both_ways) / tensor_intensity(shape.hidden_size, plan.tp)
-    return float(training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s)) / 86400.0
-
-
-def alone(scenario: Scenario) -> Entry:
+def alone(scenario: Scenario) -> StrategyBest:
     """One GPU, if it held everything."""
     batch = scenario.training.global_batch_size
     plan = ParallelPlan(recompute="full", microbatch_size=1, schedule="1f1b")
     if batch < 1:
         raise SpecError(f"a batch of {batch} sequences is no batch")
-    return Entry("none", "baseline", False, estimate(scenario.replace(plan=plan)))
+    return StrategyBest("none", "baseline", False, estimate(scenario.replace(plan=plan)))

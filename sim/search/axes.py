@@ -9,7 +9,7 @@ from math import log2
 import numpy as np
 
 from sim.errors import SpecError, nearest
-from sim.search.answers.among import FIELDS, NUMBERS
+from sim.search.table import FIELDS, NUMBERS
 from sim.specs import Scenario
 from sim.specs.fields import NumericField, find_field, numeric_fields
 from sim.units import EXAMPLES, parse, show, show_time, significant

@@ -1,1 +1,0 @@
-"""Questions to a search: why not another plan, what each value costs, the rules of thumb, a changed machine."""

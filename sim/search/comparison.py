@@ -1,0 +1,156 @@
+"""How a plan differs from the best: what it loses, by cause, and what each technique saves on the way to a better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from sim.errors import FlopcastError
+from sim.estimate import Estimate, estimate
+from sim.search.candidate import ROUNDING, Candidate
+from sim.search.confirm import run_best
+from sim.search.plans.columns import OVERLAPS
+from sim.search.queries import Selection
+from sim.search.result import SearchResult
+from sim.specs import Scenario
+
+TECHNIQUES: dict[str, tuple[str, ...]] = {
+    "layout": ("tp", "cp", "pp", "dp"),
+    "expert parallelism": ("ep",),
+    "micro-batch": ("microbatch_size",),
+    "schedule": ("schedule", "num_chunks", "sequence_slices"),
+    "recomputation": ("recompute",),
+    "sequence parallelism": ("sequence_parallel",),
+    "ZeRO": ("zero_stage",),
+    "overlaps": OVERLAPS,
+}
+"""What changes together: fields of the plan, and of the stack."""
+TOGETHER = 3
+"""Most techniques that are changed at once, before all that are left are."""
+MOST_RUNS = 40
+"""Plans with given fields that the exact engine runs at most to find the best of them."""
+COPIES = 4
+"""Plans that are run once, as they differ in a ZeRO stage without effect only, at most."""
+
+
+def few_for(runs: int) -> int:
+    """How many of the best plans to look up, so that so many runs, and a bound for the others, lie among them."""
+    return COPIES * runs + 1
+
+
+def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
+    """The search's best plans, which the exact engine has run, by place."""
+    places = result.places_of([each.scenario for each in result.best])
+    return {place: each for place, each in zip(places, result.best, strict=True) if place is not None}
+
+
+def best_of(result: SearchResult, chosen: Selection, known: dict[int, Candidate]) -> Candidate | None:
+    """The best of some plans by the exact engine; None where none fits.
+
+    Parameters
+    ----------
+    chosen : Selection
+        With `few_for(MOST_RUNS)` of the best.
+    known : dict
+        Plans that the exact engine has run, by place; those it runs here are added.
+    """
+    best = run_best(result, chosen.best, 1, MOST_RUNS, known).best
+    return best[0] if best else None
+
+
+def loss_of(result: SearchResult, answer: Estimate) -> float:
+    """What an answer loses against the best, as a share, by the objective: time, cost or memory."""
+    best = result.best[0]
+    return replace(best, answer=answer).worth(result.objective) / best.worth(result.objective) - 1.0
+
+
+def losses_by_cause(result: SearchResult, answer: Estimate) -> dict[str, float]:
+    """Seconds by cause that an answer takes more than the best, largest first. [s]
+
+    Where the cost is what counts, seconds on as many GPUs as the best has.
+    """
+    best = result.best[0].answer
+    return seconds_apart(answer, best, answer.num_gpus / best.num_gpus if result.objective == "cost" else 1.0)
+
+
+def seconds_apart(more: Estimate, less: Estimate, scale: float = 1.0) -> dict[str, float]:
+    """Seconds by cause that one answer, times a scale, has more than another, largest first. [s]"""
+    there, here = more.breakdown.seconds, less.breakdown.seconds
+    return dict(sorted(((cause, scale * there[cause] - here[cause]) for cause in there), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Techniques that were changed together on the way from one plan to another.
+
+    changes : field to its values before and after.
+    answer : of the plan with them.
+    saved_s : by them, of the step time. [s]
+    causes : seconds by cause that they save, largest first; negative where they cost. [s]
+    """
+
+    techniques: tuple[str, ...]
+    changes: Mapping[str, tuple[Any, Any]]
+    answer: Estimate
+    saved_s: float
+    causes: dict[str, float]
+
+
+def steps_between(start: Estimate, goal: Estimate, memory_limit_bytes: float) -> tuple[Step, ...]:
+    """Change what differs between two plans one technique at a time, always the one that then saves most.
+
+    What a technique saves depends on what was changed before it. Plans on the way keep all rules, fit in memory and
+    are no slower than the one before; where no single change leads to such a plan, two are made at once, or more.
+
+    Parameters
+    ----------
+    start, goal : Estimate
+        Both on the exact engine.
+    """
+    steps: list[Step] = []
+    here = start
+    left = [name for name in TECHNIQUES if _differing(start.scenario, goal.scenario, (name,))]
+    while left:
+        names, answer = _next(here, goal, left, memory_limit_bytes)
+        changes = _differing(here.scenario, goal.scenario, names)
+        steps.append(Step(names, changes, answer, here.step_time_s - answer.step_time_s, seconds_apart(here, answer)))
+        left = [name for name in left if name not in names]
+        here = answer
+    return tuple(steps)
+
+
+def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> tuple[tuple[str, ...], Estimate]:
+    """The techniques that are changed next, and the answer with them."""
+    for many in range(1, min(TOGETHER, len(left) - 1) + 1):
+        tried: list[tuple[tuple[str, ...], Estimate]] = []
+        for names in combinations(left, many):
+            try:
+                answer = estimate(_with(here.scenario, goal.scenario, names))
+            except FlopcastError:
+                continue
+            if answer.largest.total <= limit:
+                tried.append((names, answer))
+        best = min(tried, key=lambda item: item[1].step_time_s, default=None)
+        if best is not None and best[1].step_time_s <= here.step_time_s * (1 + ROUNDING):
+            return best
+    return tuple(left), goal
+
+
+def _with(here: Scenario, goal: Scenario, names: Sequence[str]) -> Scenario:
+    """Some techniques of the goal on this scenario."""
+    changes = {field: new for field, (_, new) in _differing(here, goal, names).items()}
+    stack = {field: changes.pop(field) for field in OVERLAPS if field in changes}
+    return here.replace(plan=here.plan.replace(**changes), stack=here.stack.replace(**stack) if stack else here.stack)
+
+
+def _differing(start: Scenario, goal: Scenario, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """Fields of some techniques in which two scenarios differ, with both values."""
+
+    def value(scenario: Scenario, field: str) -> Any:
+        return getattr(scenario.stack if field in OVERLAPS else scenario.plan, field)
+
+    fields = [field for name in names for field in TECHNIQUES[name]]
+    pairs = {field: (value(start, field), value(goal, field)) for field in fields}
+    return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,218 @@
+"""Why not another plan? The rank of a plan, or of the best with given fields, what it loses, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import InfeasiblePlan, SpecError, nearest
+from sim.estimate import Estimate, estimate
+from sim.schedules import get_schedule
+from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.comparison import (
+    MOST_RUNS,
+    Step,
+    best_of,
+    confirmed_already,
+    few_for,
+    losses_by_cause,
+    steps_between,
+)
+from sim.search.plans.columns import SCHEDULES
+from sim.search.queries import Fields
+from sim.search.result import SearchResult
+from sim.search.schedules.by_schedule import WithFields
+from sim.search.table import CHOICES, FIELDS
+from sim.search.unpriced import try_unpriced
+from sim.specs import ParallelPlan, Scenario
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "of the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
+    "of the same techniques and schedule": (*CHOICES, "schedule"),
+}
+"""Plans that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what was invented
+later."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankAmong:
+    """The rank of a plan among plans of one kind.
+
+    rank : 1 for the best of those that fit, by the closed form; None where the plan is not among them.
+    of : how many fit.
+    best : of them, on the exact engine.
+    """
+
+    kind: str
+    rank: int | None
+    of: int
+    best: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRank:
+    """How one plan compares with all others.
+
+    ruled_out : why it does not fit or is not in the search's space; None where it is ranked.
+    answer : on the exact engine.
+    among : all plans first, then those of KINDS.
+    losses : seconds by cause that it takes more than the best, largest first. [s]
+    steps : from it to the best, a technique at a time.
+    """
+
+    ruled_out: str | None
+    answer: Estimate
+    among: tuple[RankAmong, ...]
+    losses: dict[str, float]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a plan with given fields is not the best.
+
+    ruled_out : the rule it breaks; None where it is feasible.
+    answer : of the best plan with the named fields; None where there is none that can be run.
+    rank : of that plan among those that fit; None where it does not fit or is not priced.
+    losses : seconds by cause that it takes more than the best plan, largest first. [s]
+    steps : from that plan to the best, a technique at a time; none where it is faster than the best or
+        has another number of GPUs.
+    tried : of how many plans it is the best, where the search does not price such plans.
+    searched : the best of all plans of its schedule with these fields, where the search does not price that schedule.
+    """
+
+    ruled_out: str | None
+    answer: Estimate | None
+    rank: int | None
+    losses: dict[str, float]
+    steps: tuple[Step, ...] = ()
+    tried: int = 0
+    searched: ScheduleBest | None = None
+
+
+def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -> PlanRank:
+    """Rank one plan, and compare it with the best.
+
+    Parameters
+    ----------
+    result : SearchResult
+    scenario : Scenario
+        The search's, with any plan that keeps the rules.
+    steps : bool
+        Also walk from it to the best plan, which takes some twenty estimates.
+
+    Raises
+    ------
+    FlopcastError
+        The plan breaks a rule.
+    """
+    answer = estimate(scenario)
+    needed, limit = answer.largest.total, result.memory_limit_bytes
+    reason = None
+    if needed > limit:
+        try:
+            answer.require_fit()
+            reason = f"it needs {needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that a GPU may use"
+        except InfeasiblePlan as error:
+            reason = str(error)
+    elif result.place_of(scenario) is None:
+        reason = _not_searched(result, scenario)
+    walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
+    return PlanRank(reason, answer, _ranks(result, scenario), losses_by_cause(result, answer), walk)
+
+
+def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
+    """Compare the best plan with these fields with the best of all.
+
+    Parameters
+    ----------
+    result : SearchResult
+    named : mapping
+        Fields of the plan, such as {"tp": 4, "pp": 8}; the others are free.
+
+    Raises
+    ------
+    SpecError, ScheduleError
+        A field that a search does not vary, or a value that it cannot have.
+    """
+    check_fields(named)
+    (there,) = result.select([named], few_for(MOST_RUNS))
+    if not there.priced:
+        return _why_unpriced(result, named)
+    if not there.fit:
+        return Why(result.none_fits(there), None, None, {})
+    found = best_of(result, there, confirmed_already(result))
+    assert found is not None, "some such plan fits"
+    return _why(result, found.answer, result.rank_of(found.scenario))
+
+
+def check_fields(named: Mapping[str, Any]) -> None:
+    """Raise where a field is not one that a search varies, or cannot have its value whatever the others are."""
+    for name, value in named.items():
+        if name not in FIELDS:
+            raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, FIELDS)}")
+        replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
+        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, name: value}, "plan")
+        if name == "schedule":
+            get_schedule(value)
+
+
+def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
+    """From a plan to the best; none where it is not slower, or has another number of GPUs."""
+    best = result.best[0].answer
+    slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
+    return steps_between(answer, best, result.memory_limit_bytes) if slower else ()
+
+
+def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
+    """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
+    score = result.score_of(scenario)
+    named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
+    everything, *shares = result.select([{}, *named], few_for(MOST_RUNS), -np.inf if score is None else score)
+    known = confirmed_already(result)
+    bests = [result.best[0], *(best_of(result, share, known) for share in shares)]
+    return tuple(
+        RankAmong(kind, None if score is None else share.better + 1, share.fit, best)
+        for kind, share, best in zip(("in all", *KINDS), (everything, *shares), bests, strict=True)
+        if best is not None
+    )
+
+
+def _not_searched(result: SearchResult, scenario: Scenario) -> str:
+    """Why a plan that can be run has no rank."""
+    plan, sizes = scenario.plan, result.space.columns.num_gpus
+    if plan.schedule not in SCHEDULES:
+        return (
+            f"schedule {plan.schedule} is not among those that are priced one by one ({', '.join(SCHEDULES)}); "
+            f"--schedules {plan.schedule} finds its best plan"
+        )
+    if not (sizes.min() <= plan.num_gpus <= sizes.max()):
+        return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
+    experts = np.unique(result.space.columns.ep).tolist()
+    if plan.ep not in experts:
+        return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
+    if plan.uneven_layers:
+        return "it deals layers unevenly, which is not searched"
+    if plan.recompute == "per_op":
+        return "recompute per_op is not in the search"
+    return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
+
+
+def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
+    return Why(None, answer, rank, losses_by_cause(result, answer), _steps_to_best(result, answer))
+
+
+def _why_unpriced(result: SearchResult, named: Fields) -> Why:
+    """Of fields that no priced plan has: the rule they break, or the best of all or of a few plans that have them."""
+    if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
+        rest = {name: value for name, value in named.items() if name != "schedule"}
+        searched = WithFields(result, named["schedule"]).best(rest)
+        if searched.best is not None:
+            return replace(_why(result, searched.best.answer, None), searched=searched)
+        if searched.plans:
+            return Why(searched.reason, None, None, {}, searched=searched)
+    answer, reason, tried = try_unpriced(result, named)
+    return Why(reason, None, None, {}) if answer is None else replace(_why(result, answer, None), tried=tried)

@@ -1,0 +1,106 @@
+"""What each value of each axis of a plan costs: the best plan that has it, and why it is not the best of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.search.candidate import Candidate, ScheduleBest, facts_of
+from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
+from sim.search.plans.columns import RECOMPUTES, SCHEDULES
+from sim.search.result import SearchResult
+from sim.search.schedules.by_schedule import WithFields
+
+AXES = (
+    "num_gpus", "tp", "cp", "pp", "ep", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
+    "zero_stage",
+)  # fmt: skip
+"""Axes that are looked at; dp follows from the others."""
+FEW_RUNS = 8
+"""Plans of each value that the exact engine runs at most under a schedule that is not priced."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCost:
+    """One value of an axis.
+
+    best : the best plan that has it; None where none fits.
+    ruled_out : why none does.
+    loss : of that plan against the best of all, as a share, by the objective.
+    causes : seconds by cause that it takes more, largest first. [s]
+    is_best : whether the best plan of all has it.
+    """
+
+    axis: str
+    value: Any
+    best: Candidate | None
+    ruled_out: str | None
+    loss: float | None
+    causes: dict[str, float]
+    is_best: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "axis": self.axis,
+            "value": self.value,
+            "is_best": self.is_best,
+            **facts_of(self.best, "step_time_s"),
+            "loss": self.loss,
+            "losses_s": self.causes,
+            **facts_of(self.best, "plan"),
+            "ruled_out": self.ruled_out,
+        }
+
+
+def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | None = None) -> tuple[ValueCost, ...]:
+    """For every value of every axis of more than one, the best plan that has it, against the best of all.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with (values done, values in all).
+    """
+    known, best = confirmed_already(result), result.best[0]
+    plan = best.scenario.plan
+    rows = [_of_schedule(result, each) for each in result.schedules if not each.asynchronous]
+    searched = {each.value for each in rows}
+    wanted = [
+        (axis, value)
+        for axis, values in result.values(AXES).items()
+        for value in (sorted(values, key=RECOMPUTES.index) if axis == "recompute" else values)
+        if len(values) > 1 and not (axis == "schedule" and value in searched)
+    ]
+    chosen = result.select([{axis: value} for axis, value in wanted], few_for(MOST_RUNS))
+    # The best plan's own schedule may be one that is not priced: then its other plans are looked for too.
+    under = None if plan.schedule in SCHEDULES else WithFields(result, plan.schedule)
+    for number, ((axis, value), selection) in enumerate(zip(wanted, chosen, strict=True), start=1):
+        own = getattr(plan, axis) == value
+        found = best if own else best_of(result, selection, known)
+        if not own and under is not None and axis != "schedule":
+            others = (found, under.best({axis: value}, FEW_RUNS).best)
+            there = [each for each in others if each is not None]
+            found = min(there, key=lambda each: each.worth(result.objective), default=None)
+        rows.append(_cost(result, axis, value, found, "" if found else result.none_fits(selection), own))
+        if progress is not None:
+            progress(number, len(wanted))
+    return tuple(sorted(rows, key=lambda each: AXES.index(each.axis)))
+
+
+def _cost(
+    result: SearchResult, axis: str, value: Any, found: Candidate | None, ruled_out: str | None, own: bool
+) -> ValueCost:
+    if found is None:
+        return ValueCost(axis, value, None, ruled_out, None, {})
+    return ValueCost(
+        axis, value, found, None, loss_of(result, found.answer), losses_by_cause(result, found.answer), own
+    )
+
+
+def _of_schedule(result: SearchResult, found: ScheduleBest) -> ValueCost:
+    """What a schedule costs that was searched besides those that are priced."""
+    best = result.best[0].scenario
+    scenario = None if found.best is None else found.best.scenario
+    own = scenario is not None and scenario.plan == best.plan and scenario.stack == best.stack
+    return _cost(result, "schedule", found.schedule, found.best, found.reason, own)

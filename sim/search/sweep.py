@@ -1,0 +1,287 @@
+"""The best plan as a number of the scenario changes: another network, more memory, a larger batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from sim.errors import FlopcastError, SpecError
+from sim.search.axes import SIZE, Axis, parse_axis
+from sim.search.candidate import Candidate, facts_of
+from sim.search.comparison import confirmed_already, few_for
+from sim.search.confirm import MOST_RUNS, run_best
+from sim.search.plans.layouts import context_degrees
+from sim.search.plans.space import base_plan
+from sim.search.result import SearchResult
+from sim.search.search import search
+from sim.search.table import FIELDS
+from sim.shown import Shown
+from sim.specs import Scenario
+from sim.specs.fields import with_numbers
+
+MOST = 400
+"""Points of a whole sweep: each is a search."""
+DEGREES = {"plan.cp": "context", "plan.ep": "experts"}
+"""Axes over degrees that a search is told, and its words for them."""
+INTERRUPTED = "interrupted before it was searched"
+"""In the place of a reason where a point was not looked at."""
+_FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
+_CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """The best plan where the axes have these values.
+
+    best : None where there is none.
+    infeasible : why there is none; None where there is one.
+    plans_feasible : how many plans there fit in memory.
+    gap : by what share at most another plan could be better; 0: by none.
+    """
+
+    values: tuple[float, ...]
+    best: Candidate | None
+    infeasible: str | None
+    plans_feasible: int
+    gap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Shown):
+    """The best plan at every point of one or two axes; the last axis changes fastest.
+
+    finished : False where it was interrupted; points that were not searched say so.
+    """
+
+    scenario: Scenario
+    axes: tuple[Axis, ...]
+    points: tuple[SweepPoint, ...]
+    objective: str
+    notes: tuple[str, ...]
+    finished: bool = True
+
+    def winners(self) -> tuple[int | None, ...]:
+        """Of every point which plan wins, numbered as they first appear; None where none does."""
+        seen: dict[Any, int] = {}
+        return tuple(
+            None if each.best is None else seen.setdefault(each.best.scenario.plan, len(seen)) for each in self.points
+        )
+
+    def changes(self, number: int) -> tuple[str, ...]:
+        """Fields in which the winner of a point differs from that of the feasible point before it on the last axis."""
+        here = self.points[number].best
+        length = len(self.axes[-1].values)
+        before = [each.best for each in self.points[number - number % length : number] if each.best is not None]
+        if here is None or not before:
+            return ()
+        old, new = before[-1].scenario.plan, here.scenario.plan
+        return tuple(name for name in FIELDS if getattr(old, name) != getattr(new, name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "scenario": self.scenario.name,
+            "objective": self.objective,
+            "finished": self.finished,
+            "axes": [
+                {"path": each.path, "unit": each.unit, "spacing": each.spacing, "values": list(each.values)}
+                for each in self.axes
+            ],
+            "points": [
+                {
+                    "values": list(each.values),
+                    "plans_feasible": each.plans_feasible,
+                    "infeasible": each.infeasible,
+                    "gap": each.gap,
+                    **facts_of(each.best, *_FACTS),
+                }
+                for each in self.points
+            ],
+            "notes": list(self.notes),
+        }
+
+    def to_frame(self) -> Any:
+        """A pandas table, a row a point: the axes, the best plan's answer and fields, and why there is none."""
+        import pandas as pd
+
+        rows = []
+        for point in self.points:
+            answer = facts_of(point.best, *_FACTS)
+            plan = answer.pop("plan") or {}
+            axes = {axis.path: value for axis, value in zip(self.axes, point.values, strict=True)}
+            fields = {name: plan.get(name) for name in FIELDS}
+            rows.append({**axes, **answer, **fields, "infeasible": point.infeasible})
+        return pd.DataFrame(rows)
+
+
+def sweep(
+    scenario: Scenario,
+    axes: str | Sequence[str | Axis],
+    *,
+    gpus: tuple[int, int] | None = None,
+    objective: str = "step_time",
+    confirm: int = MOST_RUNS,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Sweep:
+    """Search the best plan at every value of a number of the scenario, or of two.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its plan says how many GPUs where `gpus` does not; a sweep over the size of the cluster uses all of it.
+    axes : str or Axis, or one or two of them
+        As `parse_axis` reads them: "cluster.inter_node_bandwidth=25..800 Gbit/s".
+    confirm : int
+        Plans of each point that the exact engine runs at most; fewer where the best is proven before.
+    progress : callable, optional
+        Called with (points done, points in all).
+    **options
+        Of `search`: max_gpus, memory_limit_bytes, context, experts, overlaps.
+
+    Returns
+    -------
+    Sweep
+        With every point; where no plan can be run the reason stands in its place. Interrupted (KeyboardInterrupt), what
+        was searched so far.
+
+    Raises
+    ------
+    SpecError
+        An axis that does not exist or cannot be read, or values none of which makes a scenario.
+    """
+    given = [axes] if isinstance(axes, str | Axis) else list(axes)
+    parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
+    question = _Question(scenario, parsed, gpus, objective, confirm, options)
+    everywhere = list(product(*(axis.values for axis in parsed)))
+    groups: dict[tuple[float, ...], list[tuple[float, ...]]] = {}  # points that one search answers
+    for values in everywhere:
+        groups.setdefault(question.searched_values(values), []).append(values)
+    points: dict[tuple[float, ...], SweepPoint] = {}
+    mistakes: list[FlopcastError] = []
+    finished = True
+    try:
+        for group in groups.values():
+            result = question.search_at(group[0], mistakes)
+            for values in group:
+                points[values] = question.point(values, result)
+                if progress is not None:
+                    progress(len(points), len(everywhere))
+    except KeyboardInterrupt:  # the points that were searched are an answer
+        if all(point.best is None for point in points.values()):
+            raise
+        finished = False
+    if len(mistakes) == len(groups):
+        raise mistakes[0]
+    ordered = tuple(points.get(values, SweepPoint(values, None, INTERRUPTED, 0)) for values in everywhere)
+    return Sweep(scenario, parsed, ordered, objective, question.notes(ordered), finished)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a sweep asks at every point; the fields are arguments of `sweep`."""
+
+    scenario: Scenario
+    axes: tuple[Axis, ...]
+    gpus: tuple[int, int] | None
+    objective: str
+    confirm: int
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        axes = self.axes
+        if not 1 <= len(axes) <= 2:
+            raise SpecError(f"a sweep has one or two axes, not {len(axes)}; give --sweep once or twice")
+        if len({axis.path for axis in axes}) < len(axes):
+            raise SpecError(f"{axes[0].path} is swept twice; name another field in one --sweep")
+        if self.gpus is not None and any(axis.path == SIZE for axis in axes):
+            raise SpecError("gpus is swept and given at once; leave --gpus out")
+        size = prod(len(axis.values) for axis in axes)
+        if size > MOST:
+            raise SpecError(f"{size:,} points are {size:,} searches, more than {MOST}; write fewer, such as a..b:10")
+
+    def searched_values(self, values: tuple[float, ...]) -> tuple[float, ...]:
+        """Those of a point's values that a search of its own answers; fields of the plan are picked from its table."""
+        return tuple(value for axis, value in zip(self.axes, values, strict=True) if not axis.path.startswith("plan."))
+
+    def search_at(self, values: tuple[float, ...], mistakes: list[FlopcastError]) -> SearchResult | str:
+        """The search at a point, or why there is none; values that make no scenario are also noted as mistakes."""
+        numbers = {axis.full_path: value for axis, value in zip(self.axes, values, strict=True) if axis.full_path}
+        try:  # its plan is what is searched, and need not suit the values
+            here = with_numbers(self.scenario.replace(plan=base_plan(self.scenario)), numbers)
+        except FlopcastError as error:
+            mistakes.append(error)
+            return f"no such scenario: {error}"
+        wanted = {"context": context_degrees(here.training.sequence_length, self.scenario.plan.cp), **self.options}
+        for axis in self.axes:
+            if axis.path in DEGREES:
+                wanted[DEGREES[axis.path]] = tuple(int(each) for each in axis.values)
+        size = self._num_gpus(here, values)
+        try:
+            result = search(here, gpus=size, objective=self.objective, top=1, confirm=self.confirm, **wanted)
+        except FlopcastError as error:
+            return str(error)
+        if not result.finished:
+            raise KeyboardInterrupt  # half a space may lack the best plan, and no more points were asked for
+        return result
+
+    def point(self, values: tuple[float, ...], result: SearchResult | str) -> SweepPoint:
+        """The best plan of a search with the point's fields of the plan."""
+        if isinstance(result, str):
+            return SweepPoint(values, None, result, 0)
+        paths = zip(self.axes, values, strict=True)
+        named = {axis.path.removeprefix("plan."): int(value) for axis, value in paths if axis.path.startswith("plan.")}
+        if not named:
+            return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
+        (chosen,) = result.select([named], few_for(self.confirm))
+        found = run_best(result, chosen.best, 1, self.confirm, confirmed_already(result))
+        if found.best:
+            return SweepPoint(values, found.best[0], None, chosen.fit, found.gap(result))
+        return SweepPoint(values, None, result.none_fits(chosen) if chosen.priced else _no_plan(result, named), 0)
+
+    def notes(self, points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
+        """What the sweep took for granted, and what a reader may miss."""
+        found = [each for each in points if each.best is not None]
+        gap = max((each.gap for each in found), default=0.0)
+        sure = "no other plan can be better" if gap == 0.0 else f"another plan may be better by {gap:.2%} at most"
+        searches = "each point is a search of its own"
+        if all(axis.path.startswith("plan.") for axis in self.axes):
+            searches = "all points are parts of one search"
+        notes = [f"{searches}, and the best plan of each is the exact engine's: {sure}"]
+        for axis in self.axes:
+            if axis.spacing != "listed":
+                equal = "factors" if axis.spacing == "geometric" else "steps"
+                notes.append(f"{axis.path} goes in equal {equal}; write {axis.path}=a,b,c or a..b:N for other values")
+        if self.gpus is None and self._whole_cluster():
+            notes.append("every point uses all GPUs of its cluster; --gpus fixes their number instead")
+        if len(found) > 1 and len({round(each.best.answer.step_time_s, 9) for each in found if each.best}) == 1:
+            reason = "nothing that the best plan needs depends on it"
+            if any(axis.path.endswith(("nic_bandwidth", "nics_per_node")) for axis in self.axes):
+                reason = "the cluster states its inter_node_bandwidth, which is what counts"
+            notes.append(f"{' and '.join(axis.path for axis in self.axes)} has no effect here: {reason}")
+        return tuple(notes)
+
+    def _num_gpus(self, here: Scenario, values: tuple[float, ...]) -> tuple[int, int]:
+        """Fewest and most GPUs at a point: those swept or given, all of a cluster that is swept, or the plan's."""
+        for axis, value in zip(self.axes, values, strict=True):
+            if axis.path == SIZE:
+                return int(value), int(value)
+        return self.gpus or (here.cluster.num_gpus if self._whole_cluster() else self.scenario.plan.num_gpus,) * 2
+
+    def _whole_cluster(self) -> bool:
+        return any(axis.path in _CLUSTER_SIZE for axis in self.axes)
+
+
+def _no_plan(result: SearchResult, named: Mapping[str, int]) -> str:
+    """Which of the values no plan has, and those there are."""
+    experts = result.space.scenario.model.num_experts
+    for name, value in named.items():
+        there = result.values([name])[name]
+        if name == "ep" and value not in there:  # of the others only the swept degrees were searched
+            return f"no plan has ep {value}: it must divide the {experts} experts and tp · cp · dp"
+        if value not in there:
+            return f"no plan has {name} {value}; the rules leave {', '.join(map(str, there))}"
+    return f"no plan has {' and '.join(f'{name} {value}' for name, value in named.items())} at once"

@@ -1,1 +1,0 @@
-"""The table of all prices, in memory or on disk."""

@@ -1,0 +1,200 @@
+"""Lamy-Poirier's question: the models X_x, what their training takes by formula, and X_x on A100 as a scenario.
+
+Lamy-Poirier 2021, "Layered gradient accumulation and modular pipeline parallelism", arXiv:2106.02679. Only the abstract
+was read; the body is reconstructed, checked by calculation, and not verified against the paper's tables. What it
+supposes of machine and model (NVLink domains of 16, with a network or an ideal one) is an assumption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.estimate import Estimate
+from sim.scaling.critical_batch import lamy_poirier_2021
+from sim.scaling.limits import needed_intensity, pipeline_bubble, tensor_intensity
+from sim.specs import Scenario, build_scenario
+from sim.work.operations import Number
+
+HARDWARE_FLOP_PER_PARAM_TOKEN = 8.0
+STEPS = 100_000
+"""Length of a run at the critical batch that the paper assumes (not verified)."""
+LARGEST = 2_000
+"""Largest x of the family that is drawn or searched: centuries on any machine."""
+DOMAIN = 16
+"""GPUs that NVLink joins, and so the largest tensor-parallel degree of the paper's plans (not verified)."""
+VOCABULARY = 51_200
+"""Assumption: the paper counts no embeddings; this is Megatron's padded GPT-2 vocabulary."""
+NO_VOCABULARY = 16
+"""As good as no embeddings and no head; as many words as the tensor-parallel ranks that share them."""
+MATRICES = 4
+"""Of a layer: query, key and value; attention's output; both of the MLP."""
+IDEAL_NETWORK = {
+    "efficiency": 1.0,
+    "shared_efficiency": 1.0,
+    "p2p_efficiency": 1.0,
+    "hidden_share": 1.0,
+    "base_latency_s": 0.0,
+    "hop_latency_s": 0.0,
+    "half_volume_bytes": 0.0,
+}
+"""A network that reaches its nominal bandwidth at any size and slows no concurrent compute: as the paper counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyModel:
+    """X_x: x layers, x heads of size x, hidden size x², sequences of 16x tokens, MLP of four times the hidden size."""
+
+    x: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    sequence_length: int
+
+    @property
+    def params(self) -> float:
+        """12 x⁵, without embeddings, norms and biases."""
+        return 12.0 * self.x**5
+
+    @property
+    def critical_batch_tokens(self) -> float:
+        """573 tokens times the cube root of the parameters: 82.0 x^(2/3) sequences.  [tokens]"""
+        return float(lamy_poirier_2021(self.params))
+
+    @property
+    def critical_batch_sequences(self) -> float:
+        """The critical batch in sequences."""
+        return self.critical_batch_tokens / self.sequence_length
+
+    @property
+    def training_flop(self) -> float:
+        """100,000 steps at the critical batch, with recomputation.  [FLOP]"""
+        return HARDWARE_FLOP_PER_PARAM_TOKEN * self.params * self.critical_batch_tokens * STEPS
+
+
+def family(x: int) -> FamilyModel:
+    """X_x of the family; X_160 has 1.26 trillion parameters.
+
+    Raises
+    ------
+    SpecError
+        x is not a whole number above zero, or beyond LARGEST.
+    """
+    require_positive(x=x)
+    if x != int(x):
+        raise SpecError(f"x = {x} layers is no whole number; nearest: {max(1, round(float(x)))}")
+    x = int(x)
+    if x > LARGEST:
+        raise SpecError(f"x = {x:,} is beyond X_{LARGEST:,} of {12.0 * LARGEST**5:.2g} parameters; choose up to that")
+    return FamilyModel(x, x, x * x, x, 16 * x)
+
+
+def gather_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
+    """Of gathering partitioned weights for the forward: 2 FLOPs a token over 4 bytes.  [FLOP/byte]
+
+    `microbatches` as in `data_parallel_intensity`. The backward's gather and reduce hide like the all-reduce.
+    """
+    return 0.5 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
+
+
+def training_time(shape: FamilyModel, num_gpus: Number, overhead: Number, peak_flop_per_s: float) -> Number:
+    """Time of the whole run on GPUs at their peak, stretched by overheads (bubble, tensor-parallel).  [s]"""
+    require_positive(num_gpus=num_gpus, peak_flop_per_s=peak_flop_per_s)
+    stretched = shape.training_flop * (1 + np.asarray(overhead, dtype=float))
+    return stretched / (np.asarray(num_gpus, dtype=float) * peak_flop_per_s)
+
+
+def formula_days(answer: Estimate | None, shape: FamilyModel) -> float:
+    """Days by the paper's formula: GPUs at their peak, the pipeline's bubble, exposed tensor-parallel traffic.
+
+    What exceeds the compute that hides it, of data and pipeline, is not in it: the formula's plans have none. nan
+    without a plan.
+    """
+    if answer is None:
+        return float("nan")
+    plan, cluster = answer.scenario.plan, answer.scenario.cluster
+    both_ways = 2.0 * cluster.node.nvlink_bandwidth_bytes_per_s
+    bubble = pipeline_bubble(plan.pp, answer.num_microbatches, plan.num_chunks)
+    tensor = needed_intensity(answer.peak_flop_per_s, both_ways) / tensor_intensity(shape.hidden_size, plan.tp)
+    return float(training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s)) / 86400.0
+
+
+def question(
+    x: int,
+    bandwidth: str = "200 Gbit/s",
+    ideal_network: bool = False,
+    efficiency: float | None = None,
+    vocabulary: int = VOCABULARY,
+) -> Scenario:
+    """X_x on A100 in NVLink domains of 16, a network card each, for 100,000 steps at the critical batch.
+
+    Where 16 GPUs cannot share the heads evenly, a domain has the most that can: 10 for X_1000.
+
+    Parameters
+    ----------
+    bandwidth : str
+        Of the network, a GPU and direction.
+    ideal_network : bool
+        That it reaches it, and costs compute nothing; else as the profile of A100 has it.
+    efficiency : float, optional
+        Share of its bandwidth that all traffic reaches. Default: the profile's.
+    vocabulary : int
+        Words; NO_VOCABULARY for the paper's models, which have only their layers.
+
+    Raises
+    ------
+    SpecError
+        No such model, or an efficiency of an ideal network.
+    """
+    if ideal_network and efficiency is not None:
+        raise SpecError(f"an ideal network has no efficiency of {efficiency:g}; give one or the other")
+    shape = family(x)
+    domain = max(size for size in range(1, DOMAIN + 1) if x % size == 0)
+    batch = max(1, int(shape.critical_batch_sequences))
+    scenario = build_scenario(
+        {
+            "name": f"X_{x}",
+            "model": {
+                "name": f"x{x}",
+                "num_layers": shape.num_layers,
+                "hidden_size": shape.hidden_size,
+                "num_heads": shape.num_heads,
+                "vocab_size": vocabulary,
+                "max_sequence_length": shape.sequence_length,
+            },
+            "cluster": {
+                "preset": "generic-a100-16",
+                "node": {"gpus_per_node": domain, "nics_per_node": domain},
+                "num_nodes": batch,
+                "inter_node_bandwidth": bandwidth,
+            },
+            "plan": {},
+            "training": {
+                "global_batch_size": batch,
+                "sequence_length": shape.sequence_length,
+                "precision": "fp16",
+                "tokens": STEPS * shape.critical_batch_tokens,
+            },
+            "stack": "lamy-poirier",
+            "profile": "a100",
+        }
+    )
+    if efficiency is not None:
+        scenario = scenario.replace(cluster=scenario.cluster.replace(network_efficiency=efficiency))
+    if not ideal_network:
+        return scenario
+    profile = scenario.profile
+    return scenario.replace(profile=profile.replace(network=profile.network.replace(**IDEAL_NETWORK)))
+
+
+def with_wide_tensor(scenario: Scenario, tp: int) -> Scenario:
+    """The scenario with as many nodes as the batch feeds when `tp` GPUs, of several nodes, share each layer.
+
+    ZeRO gathers such layers matrix by matrix.
+    """
+    cluster = scenario.cluster
+    nodes = scenario.training.global_batch_size * tp // cluster.node.gpus_per_node
+    stack = scenario.stack.replace(gathers_per_layer=MATRICES)
+    return scenario.replace(cluster=cluster.replace(num_nodes=nodes), stack=stack)
