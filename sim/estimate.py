@@ -12,11 +12,11 @@ from sim.contention import on_shared_links
 from sim.engines import Program, Timeline, build_program, run
 from sim.engines.order_facts import facts_of
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
-from sim.pricing.batch import batch_of
-from sim.pricing.deal import deal_of
+from sim.pricing.batch import Batch, batch_of
+from sim.pricing.deal import Deal, deal_of
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.replicas import Params, params_of
-from sim.pricing.scenario import StageCosts, stage_costs
+from sim.pricing.replicas import Params
+from sim.pricing.scenario import StageCosts, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.passes import visits_per_stage
 from sim.shown import Shown
@@ -223,7 +223,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     SpecError
         Unknown engine, or contention on a cluster without switches.
     """
-    order, costs = priced_order(scenario)
+    batch = batch_of(scenario)
+    order, costs, deal, held = _price(scenario, batch)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     if contention:
@@ -236,7 +237,7 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         params=total_params(scenario.model),
         num_microbatches=scenario.num_microbatches,
         breakdown=break_down(timeline),
-        memory=_memory(scenario, order),
+        memory=_memory(batch, order, deal, held),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
         assumptions=(
@@ -254,6 +255,11 @@ def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, Stage
     fold : bool
         Leave out what repeats; the engines time it nevertheless.
     """
+    return _price(scenario, batch_of(scenario), fold=fold)[:2]
+
+
+def _price(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Params]:
+    """What each rank does, what it costs, how stages are dealt, and what one GPU of each rank holds."""
     plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
     if plan.sequence_slices > 1 and "slices" not in chosen.options:
         raise ScheduleError(
@@ -263,15 +269,19 @@ def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, Stage
     options: dict[str, Any] = {"group": plan.microbatch_group}
     if "slices" in chosen.options:
         options["slices"] = plan.sequence_slices
+
     size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
-    order = build_order(*size, fold=fold, **options)
-    visits = visits_per_stage(order)
-    costs = stage_costs(scenario, visits, order.rank_of_stage, order.copies)
-    if "times" in chosen.options:  # it chooses its order by what things take
-        order = build_order(*size, fold=fold, times=typical_times(costs), **options)
-        if visits_per_stage(order) != visits:  # ZeRO moves things as often as the chosen order turns to a stage
-            costs = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage, order.copies)
-    return order, costs
+
+    def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Params]:
+        order = build_order(*size, fold=fold, **given)
+        deal = deal_of(batch.costs, plan, order.rank_of_stage, order.copies)
+        # ZeRO moves things as often as the order turns to a stage.
+        costs, held = price_plan(batch, scenario, deal, order.rank_of_stage, visits_per_stage(order))
+        return order, costs, deal, held
+
+    found = priced(options)
+    # Some schedules choose their order by what things take.
+    return priced(options | {"times": typical_times(found[1])}) if "times" in chosen.options else found
 
 
 def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
@@ -295,15 +305,11 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
     )
 
 
-def _memory(scenario: Scenario, order: Order) -> tuple[MemoryUse, ...]:
+def _memory(batch: Batch, order: Order, deal: Deal, held: Params) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
-    batch = batch_of(scenario)
-    deal = deal_of(batch.costs, scenario.plan, order.rank_of_stage, order.copies)
     facts = facts_of(order, deal.kind_of_stage)
     peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_parts)[:, 0]).max(axis=1)
-    held = params_of([kind.part for kind in deal.rank_kinds], batch.costs, batch.layouts)
-    of_ranks = Params(held.total[deal.kind_of_rank, 0], held.experts[deal.kind_of_rank, 0])
-    return by_rank(peak_memory(batch, of_ranks, peaks, facts.logits, facts.versions), order.num_ranks)
+    return by_rank(peak_memory(batch, held, peaks, facts.logits, facts.versions), order.num_ranks)
 
 
 def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -129,6 +130,15 @@ def _levels(order: Order, occupy: Array, release: Array, needs: Array, pairs: Ar
     return starts
 
 
+@lru_cache(maxsize=64)
+def _blocks_seen(order: Order) -> Ints:
+    """Flat indices of the blocks of a folded order but for weight gradients, (blocks back, actions)."""
+    fold = order.fold
+    assert fold is not None
+    blocks = [fold.block(back) for back in range(fold.seen)]
+    return np.stack([block[order.kind[block] != W] for block in blocks])
+
+
 def steady_state(order: Order, start: ActionPlanFloats) -> tuple[Ints, PlanFloats]:
     """(blocks, seconds) after which the starts of a folded order repeat, of every plan; 0 where they do not yet.
 
@@ -140,8 +150,7 @@ def steady_state(order: Order, start: ActionPlanFloats) -> tuple[Ints, PlanFloat
     length, seconds = np.zeros(plans, dtype=np.int64), np.zeros(plans)
     if fold.seen <= fold.depth:
         return length, seconds
-    moves = [fold.block(back) for back in range(fold.seen)]
-    starts = np.stack([start[each[order.kind[each] != W]] for each in moves])
+    starts = start[_blocks_seen(order)]
     tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
     for blocks in range(1, fold.seen - fold.depth + 1):
         later = starts[: fold.depth] - starts[blocks : blocks + fold.depth]

@@ -283,11 +283,11 @@ def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep)
     _, b, b_last = stages.backward
     rest, one = pipes.num_chunks - 1, ~pipes.interleaved  # chunks but the first; whether there are none
     ring = pipes.pp * b + sends.total + sends.wrap  # from a chunk of a rank to the one before it
-    layer = once.params[1] / pipes.num_chunks  # of a chunk in the middle of the model
+    layer = once.held.total[1] / pipes.num_chunks  # of a chunk in the middle of the model
     of_last = np.where(one, b_last, b) + pipes.blocking * sends.last
     after = []
     for rank, occupied in enumerate((stages.backward[0], b + pipes.blocking * sends.first, of_last)):
-        middle = layer / np.maximum(once.params[rank], 1.0)
+        middle = layer / np.maximum(once.held.total[rank], 1.0)
         outer = 1.0 - rest * middle  # of the chunk with embedding or head
         own, inner = (once.reduce[rank] * share for share in (np.where(one, 1.0, middle if rank else outer), middle))
         end = np.maximum(own - occupied, np.minimum(once.tail[rank], own))

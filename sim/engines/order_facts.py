@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.arrays import Floats, Ints
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, U, W
+from sim.schedules.actions import B, F, I, W
 from sim.schedules.passes import ALIVE, last_first_visits, last_gradients, peak_alive, visits_per_stage, weight_versions
 from sim.schedules.play import by_levels
 
@@ -142,12 +142,6 @@ class OrderFacts:
             found[:, k * W : k * W + k] = found[:, k * I : k * I + k]
         return found
 
-    @cached_property
-    def updates(self) -> float:
-        """Weight updates that stand in a step's order, on each rank."""
-        order = self.order
-        return float(order.weight[order.kind == U].sum()) / order.num_ranks
-
     @property
     def actions_a_microbatch(self) -> float:
         """How many actions the arrays hold for each micro-batch in them."""
@@ -160,7 +154,7 @@ def facts_of(order: Order, kind_of_stage: Ints) -> OrderFacts:
     return _facts_of(order, kind_of_stage.tobytes())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _facts_of(order: Order, kind_of_stage: bytes) -> OrderFacts:
     kinds = np.frombuffer(kind_of_stage, dtype=np.int64)
     return OrderFacts(order, kinds, int(kinds.max()) + 1)
@@ -168,6 +162,8 @@ def _facts_of(order: Order, kind_of_stage: bytes) -> OrderFacts:
 
 def _largest(points: Ints) -> Ints:
     """Rows that no other row reaches in every column."""
+    if np.count_nonzero(points.any(axis=0)) <= 1:
+        return np.asarray(points.max(axis=0, keepdims=True))
     points = np.unique(points, axis=0)
     kept: list[Ints] = []
     for point in points[np.argsort(-points.sum(axis=1), kind="stable")]:

@@ -43,9 +43,7 @@ class Program:
 
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
-        busy = np.zeros(self.order.num_ranks)
-        np.add.at(busy, self.order.rank, self.occupy * self.order.weight)
-        return busy
+        return np.bincount(self.order.rank, self.occupy * self.order.weight, self.order.num_ranks)
 
     def on(self, order: Order) -> Program:
         """The same for another order of the same stages."""

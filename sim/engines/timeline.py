@@ -11,7 +11,7 @@ from sim.engines.program import Program
 from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
 from sim.errors import SpecError
 from sim.schedules.actions import Kind, U
-from sim.schedules.passes import last_first_visits, last_gradients
+from sim.schedules.passes import last_first_visits, last_gradients, updates_per_rank
 from sim.schedules.registry import is_staggered
 from sim.shown import Shown
 from sim.units import show_time
@@ -50,7 +50,7 @@ class Timeline(Shown):
     def updates(self) -> float:
         """Weight updates in a step: one, but for asynchronous schedules that update after every micro-batch."""
         order = self.program.order
-        return max(1.0, float(order.weight[order.kind == U].sum()) / order.num_ranks)
+        return max(1.0, updates_per_rank(order))
 
     def to_frame(self) -> Any:
         """Every action that was played as a pandas table: rank, kind, stage, micro-batch, start and end. [s]

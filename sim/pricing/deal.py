@@ -23,6 +23,7 @@ from sim.work.stages import ModelPart, Stage, deal_stages
 class Deal:
     """The stages of one plan, of all copies of its model.
 
+    copies : of the model. ends_apart : whether its first and last stage are on different ranks.
     stage_parts, kind_of_stage : what each kind of stage holds; and of which kind each stage is.
     rank_kinds, kind_of_rank : the same of ranks.
     """
@@ -32,6 +33,8 @@ class Deal:
     kind_of_stage: Ints
     rank_kinds: tuple[RankKind, ...]
     kind_of_rank: Ints
+    copies: int
+    ends_apart: bool
 
     @property
     def alone(self) -> bool:
@@ -68,6 +71,8 @@ def _deal(stages: tuple[Stage, ...], rank_of_stage: Ints, copies: int) -> Deal:
         np.array([number[part] for part in parts]),
         tuple(RankKind(*each, held.count(each)) for each in alike),
         np.array([alike.index(each) for each in held]),
+        copies,
+        bool(rank_of_stage[0] != rank_of_stage[len(stages) // copies - 1]),
     )
 
 

@@ -49,7 +49,7 @@ class OnceAStep:
 
     reduce, tail : gradient reduction, and the part of it that no backward can hide.
     gather : ZeRO's weight gather after the update. update : the optimizer.
-    params : held by one GPU.
+    held : by one GPU.
     hidden_share : of data-parallel communication that compute overlaps, the share that is really hidden; (plans).
     """
 
@@ -57,7 +57,7 @@ class OnceAStep:
     tail: KindPlanFloats
     gather: KindPlanFloats
     update: KindPlanFloats
-    params: KindPlanFloats
+    held: Params
     hidden_share: PlanFloats
 
 
@@ -72,24 +72,21 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
         Pipelines, each with a model of its own, that run through the ranks: they sum their gradients too, over ranks
         that lie apart, and every copy updates all its weights.
     """
-    zeros, zero = np.unique(batch.zero_stage, return_inverse=True)
-    repeated = (np.asarray(visits) > 1).astype(np.int64)
-    layouts = batch.layouts
-    of_ranks, shares = np.zeros((5, len(kinds), len(zeros), 2, len(layouts))), np.zeros((len(zeros), 2, len(layouts)))
-    for place, zero_stage in enumerate(zeros.tolist()):
-        for often in np.unique(repeated).tolist() if zero_stage == 2 else [0]:
-            priced, share = _over_layouts(batch.costs, layouts, kinds, zero_stage, bool(often), copies)
-            of_ranks[:, :, place, often], shares[place, often] = priced, share
-    often = repeated * (batch.zero_stage == 2)
-    which = zero.reshape(np.shape(batch.zero_stage))
-    reduce, tail, gather, update, params = of_ranks[:, :, which, often, batch.layout]
-    return OnceAStep(reduce, tail, gather, update, params, shares[which, often, batch.layout])
+    zero, layouts = batch.zero_stage, batch.layouts
+    often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
+    of_ranks, shares = np.zeros((6, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
+    for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
+        for repeated in (0, 1) if zero_stage == 2 else (0,):
+            priced, share = _over_layouts(batch.costs, layouts, kinds, zero_stage, bool(repeated), copies)
+            of_ranks[:, :, zero_stage, repeated], shares[zero_stage, repeated] = priced, share
+    reduce, tail, gather, update, params, experts = of_ranks[:, :, zero, often, batch.layout]
+    return OnceAStep(reduce, tail, gather, update, Params(params, experts), shares[zero, often, batch.layout])
 
 
 def _over_layouts(
     costs: CostModel, layouts: Layouts, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
 ) -> tuple[Floats, Floats]:
-    """(reduce, tail, gather, update, params of every kind; hidden share), over layouts; remembered."""
+    """(reduce, tail, gather, update, params, experts' of every kind; hidden share), over layouts; remembered."""
     key = ("once", layouts.degrees.tobytes(), tuple(kind.key() for kind in kinds), zero_stage, repeated, copies)
     if key in costs.known:
         known: tuple[Floats, Floats] = costs.known[key]
@@ -99,7 +96,9 @@ def _over_layouts(
     replicas = replicas_of(layouts)
     work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated)
     parts = work.seconds(held, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric)
-    found = np.array([np.broadcast_to(part, held.total.shape) for part in (*parts, held.total)], dtype=float)
+    found = np.empty((6, *held.total.shape))
+    for place, part in enumerate((*parts, held.total, held.experts)):
+        found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
     found[2:4] *= counts > 0  # nothing waits for a rank that is not there
     reduce, params = (

@@ -83,13 +83,21 @@ def block_params(costs: CostModel, layouts: Layouts) -> Params:
 
 def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:
     """What parts of the model have of what each of its blocks has: (parts, …) from (blocks, …)."""
-    layer, embedding, head, *dense = blocks
+    counts = [_counts(part, len(blocks)) for part in parts]
+    if not any(isinstance(count, np.ndarray) for of_part in counts for count in of_part):
+        whole = np.array(counts, dtype=float) @ blocks.reshape(len(blocks), -1)
+        return np.asarray(whole.reshape(len(counts), *blocks.shape[1:]))
     found = []
-    for part in parts:
-        terms = [(part.num_layers - part.num_dense_layers, layer), (part.embeddings, embedding), (part.heads, head)]
-        terms += [(part.num_dense_layers, each) for each in dense]
-        found.append(sum(count * each for count, each in terms if np.ndim(count) or count))
-    return np.stack([each + 0.0 * layer if np.ndim(each) < layer.ndim else each for each in found])
+    for of_part in counts:
+        terms = [count * block for count, block in zip(of_part, blocks, strict=True) if np.ndim(count) or count]
+        found.append(np.broadcast_to(sum(terms), np.broadcast_shapes(*map(np.shape, terms), blocks[0].shape)))
+    return np.stack(found)
+
+
+def _counts(part: ModelPart, num_blocks: int) -> tuple[Number, ...]:
+    """How many of each block a part has."""
+    counts = (part.num_layers - part.num_dense_layers, part.embeddings, part.heads, part.num_dense_layers)
+    return counts[:num_blocks]
 
 
 def replicas_of(layouts: Layouts) -> Replicas:

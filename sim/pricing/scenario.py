@@ -9,9 +9,9 @@ import numpy as np
 from sim.arrays import Floats, Ints, RankFloats, StageFloats
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.cells import CAUSES
-from sim.pricing.deal import deal_of
+from sim.pricing.deal import Deal, deal_of
 from sim.pricing.ranks import once_a_step, tied_reduction
-from sim.pricing.replicas import params_of, put_together
+from sim.pricing.replicas import Params, params_of, put_together
 from sim.pricing.stages import price_stages, sends_by_stage
 from sim.pricing.zero import zero_visits
 from sim.specs import Scenario
@@ -76,7 +76,6 @@ def stage_costs(
     visits: float | None = None,
     rank_of_stage: Ints | None = None,
     copies: int = 1,
-    batch: Batch | None = None,
 ) -> StageCosts:
     """Turn a scenario into seconds for every stage and rank.
 
@@ -90,30 +89,32 @@ def stage_costs(
         Which pipeline rank holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
     copies : int
         Pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
-    batch : Batch, optional
-        The scenario's own, where it is there already.
 
     Returns
     -------
     StageCosts
         With notes on everything that was extrapolated.
     """
-    plan, stack = scenario.plan, scenario.stack
-    batch = batch_of(scenario) if batch is None else batch
+    plan = scenario.plan
     home = np.arange(plan.num_stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
-    deal = deal_of(batch.costs, plan, home, copies)
+    batch = batch_of(scenario)
+    return price_plan(batch, scenario, deal_of(batch.costs, plan, home, copies), home, visits)[0]
+
+
+def price_plan(
+    batch: Batch, scenario: Scenario, deal: Deal, rank_of_stage: Ints, visits: float | None
+) -> tuple[StageCosts, Params]:
+    """Seconds of every stage and rank of a batch of one, and what one GPU of every rank holds."""
+    plan, stack, copies = scenario.plan, scenario.stack, deal.copies
     often = np.atleast_1d(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
     seconds = price_stages(batch, deal.stage_parts, often, deal.alone, by_cause=True)
     once = once_a_step(batch, deal.rank_kinds, often, copies)
-    forward_send, backward_send = sends_by_stage(batch, home, copies)
+    forward_send, backward_send = sends_by_stage(batch, rank_of_stage, copies)
     at_peak = put_together(deal.stage_parts, batch.prices.at_peak_s[:, :, batch.kind, batch.cell])
     of_stage, of_rank = deal.kind_of_stage, deal.kind_of_rank
-    reduce, tail, gather, update, params = (
-        getattr(once, name)[of_rank, 0] for name in ("reduce", "tail", "gather", "update", "params")
-    )
-    per_copy = len(deal.stages) // copies
-    held = params_of(deal.stage_parts, batch.costs, batch.layouts).total[of_stage, 0]
-    return StageCosts(
+    held = Params(once.held.total[of_rank, 0], once.held.experts[of_rank, 0])
+    stage_params = params_of(deal.stage_parts, batch.costs, batch.layouts).total[of_stage, 0]
+    costs = StageCosts(
         stages=deal.stages,
         forward=_by_cause(seconds.forward, of_stage),
         backward=_by_cause(seconds.backward, of_stage),
@@ -122,19 +123,22 @@ def stage_costs(
         send_forward=forward_send[:, 0],
         send_backward=backward_send[:, 0],
         p2p_blocks=not stack.overlap_p2p,
-        reduce=reduce,
-        reduce_tail=tail,
-        reduce_share=held / params[home],
-        gather=gather,
-        optimizer=update,
-        tied_embedding=0.0 if home[0] == home[per_copy - 1] else float(tied_reduction(batch)[0]),
+        reduce=once.reduce[of_rank, 0],
+        reduce_tail=once.tail[of_rank, 0],
+        reduce_share=stage_params / held.total[rank_of_stage],
+        gather=once.gather[of_rank, 0],
+        optimizer=once.update[of_rank, 0],
+        tied_embedding=float(tied_reduction(batch)[0]) if deal.ends_apart else 0.0,
         step_setup=stack.step_setup_s,
         hidden_share=float(once.hidden_share[0]),
         notes=batch.prices.notes,
     )
+    return costs, held
 
 
 def _by_cause(seconds: Floats, kind_of_stage: Ints) -> dict[Cause, StageFloats]:
     """Seconds (kinds of stages, causes, 1) of every stage, of causes that take any."""
     of_stage = seconds[kind_of_stage, :, 0].T
-    return {cause: each for cause, each in zip(CAUSES, of_stage, strict=True) if each.any() or cause is Cause.HOST}
+    taken: list[bool] = (seconds != 0).any(axis=(0, 2)).tolist()
+    causes = zip(CAUSES, of_stage, taken, strict=True)
+    return {cause: each for cause, each, there in causes if there or cause is Cause.HOST}

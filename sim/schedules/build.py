@@ -44,7 +44,7 @@ def build_order(
     return build(name, num_ranks, num_chunks, num_microbatches, fold=fold, **options)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *, fold: bool, **options: Any) -> Order:
     """`build_order`, remembered."""
     chosen = get_schedule(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -83,14 +84,7 @@ class Order:
     @property
     def weight(self) -> IntArray:
         """How many actions of the step each action stands for: one, or more where a fold leaves some out."""
-        if self.fold is not None and self.fold.endless:  # a step is one batch of many
-            weight = np.zeros(len(self.stage), dtype=np.int64)
-            weight[self.fold.block(0)] = 1
-            return weight
-        weight = np.ones(len(self.stage), dtype=np.int64)
-        if self.fold is not None:
-            weight[self.fold.block(0)] += self.fold.times
-        return weight
+        return _weight(self)
 
     @property
     def is_head(self) -> IntArray:
@@ -100,6 +94,17 @@ class Order:
 
     def __len__(self) -> int:
         return len(self.stage)
+
+
+@lru_cache(maxsize=256)
+def _weight(order: Order) -> IntArray:
+    fold = order.fold
+    endless = fold is not None and fold.endless  # a step is one batch of many
+    weight = np.full(len(order), int(not endless), dtype=np.int64)
+    if fold is not None:
+        weight[fold.block(0)] += 1 if endless else fold.times
+    weight.flags.writeable = False
+    return weight
 
 
 def make_order(

@@ -15,6 +15,7 @@ ALIVE = np.array([1, -1, 0, -1, 0])
 """A forward keeps a stage's activations; the backward, or the weight gradient of a split one, frees them."""
 
 
+@lru_cache(maxsize=256)
 def visits_per_stage(order: Order) -> float:
     """How often a rank turns to a stage it holds, averaged over stages and over forward and backward.
 
@@ -47,6 +48,12 @@ def last_gradients(order: Order, floating: bool = False) -> Array:
     found = np.full((order.num_ranks, int(np.bincount(rank).max())), -1)
     found[rank, np.arange(len(last)) - np.searchsorted(rank, rank)] = last
     return found
+
+
+@lru_cache(maxsize=256)
+def updates_per_rank(order: Order) -> float:
+    """Weight updates that stand in a step's order, on each rank."""
+    return float(order.weight[order.kind == U].sum()) / order.num_ranks
 
 
 @lru_cache(maxsize=256)

@@ -24,6 +24,7 @@ from sim.pricing.replicas import Params, params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
 from sim.pricing.zero import zero_visits
 from sim.schedules import Order
+from sim.schedules.passes import updates_per_rank
 from sim.search.schedules.variants import Variant
 from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
 
@@ -150,7 +151,11 @@ class SharedOrder:
         each = batch.num_microbatches
         seconds = price_stages(batch, even_stages(batch), each, self.variant.alone)
         kinds, _ = self._ranks
-        once, updates, overlapped = once_a_step(batch, kinds, each), self.facts.updates, batch.overlap_grad_reduce
+        once, updates, overlapped = (
+            once_a_step(batch, kinds, each),
+            updates_per_rank(self.order),
+            batch.overlap_grad_reduce,
+        )
         busy = each * (seconds.forward + seconds.backward)[:, 0]
         stages = [FIRST if kind.part.embeddings else LAST if kind.part.heads else MIDDLE for kind in kinds]
         update = once.update + once.gather + np.where(overlapped, 0.0, once.reduce)
@@ -265,7 +270,7 @@ class SharedOrder:
     def _reduced(self, batch: Batch, once: OnceAStep, moments: Moments) -> RankPlanFloats:
         """When each rank's reductions that its backwards overlap are done.  [s]"""
         order, facts, of_rank = self.order, self.facts, self._ranks[1]
-        reduce, tail, params = (getattr(once, name)[of_rank] for name in ("reduce", "tail", "params"))
+        reduce, tail, params = once.reduce[of_rank], once.tail[of_rank], once.held.total[of_rank]
         of_stages = params_of(even_stages(batch), batch.costs, batch.layouts, batch.layout).total
         share = of_stages[facts.kind_of_stage] / params[order.rank_of_stage]
         last = facts.last_gradients
