@@ -279,9 +279,11 @@ def _price(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Orde
         costs, held = price_plan(batch, scenario, deal, order.rank_of_stage, visits_per_stage(order))
         return order, costs, deal, held
 
-    found = priced(options)
-    # Some schedules choose their order by what things take.
-    return priced(options | {"times": typical_times(found[1])}) if "times" in chosen.options else found
+    if "times" not in chosen.options:
+        return priced(options)
+    # It chooses its order by what things take, and any of its candidates tells that.
+    first = priced(options | ({"candidate": 0} if chosen.candidates else {}))
+    return priced(options | {"times": typical_times(first[1])})
 
 
 def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:

@@ -204,9 +204,10 @@ def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number
 
 def all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of an all-reduce by the fastest algorithm, as NCCL's tuner chooses.  [s]"""
-    within = ring_all_reduce(nbytes, group, fabric)
-    between = np.minimum(tree_all_reduce(nbytes, group, fabric), hierarchical_all_reduce(nbytes, group, fabric))
-    fastest = np.where(group.num_domains > 1, np.minimum(within, between), within)
+    fastest = ring_all_reduce(nbytes, group, fabric)
+    if np.any(np.asarray(group.num_domains) > 1):
+        between = np.minimum(tree_all_reduce(nbytes, group, fabric), hierarchical_all_reduce(nbytes, group, fabric))
+        fastest = np.where(group.num_domains > 1, np.minimum(fastest, between), fastest)
     if fabric.nvlink.in_switch_efficiency is None:
         return fastest
     return np.where(group.size > 1, np.minimum(fastest, in_switch_all_reduce(nbytes, group, fabric)), fastest)

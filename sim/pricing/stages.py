@@ -31,7 +31,13 @@ class StageSeconds:
 
 
 def price_stages(
-    batch: Batch, parts: Sequence[ModelPart], visits: Number, alone: Number, *, by_cause: bool = False
+    batch: Batch,
+    parts: Sequence[ModelPart],
+    visits: Number,
+    alone: Number,
+    *,
+    by_cause: bool = False,
+    split: bool = True,
 ) -> StageSeconds:
     """Forward and backward of one micro-batch on kinds of stages.
 
@@ -43,6 +49,8 @@ def price_stages(
         As of `sim.pricing.zero.zero_traffic`.
     by_cause : bool
         Also by what they are spent on.
+    split : bool
+        Also the weight gradient's share of the backward; else that is left empty.
     """
     prices, place = batch.prices, batch.place
     tables = (prices.forward_s, prices.backward_s) if by_cause else prices.total_s
@@ -55,7 +63,8 @@ def price_stages(
         )
     forward, backward = put_together(parts, forward), put_together(parts, backward)
     forward[:, host] += batch.costs.stack.forward_setup_s
-    return StageSeconds(forward, backward, put_together(parts, prices.weight_grad_s[(slice(None), *place)]))
+    weight_grad = prices.weight_grad_s[(slice(None), *place)] if split else np.empty((len(forward), 0))
+    return StageSeconds(forward, backward, put_together(parts, weight_grad) if split else weight_grad)
 
 
 def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:

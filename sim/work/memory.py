@@ -147,7 +147,9 @@ def activation_bytes(
     offloaded_layers : int
         Layers of the whole model that keep theirs in host memory; every stage has its share of them.
     """
-    kept: Number = (part.num_layers - part.num_dense_layers) * layer_activation_bytes(model, stack, cut)
+    kept: Number = 0.0
+    if np.any(part.num_layers):
+        kept = (part.num_layers - part.num_dense_layers) * layer_activation_bytes(model, stack, cut)
     if np.any(part.num_dense_layers):
         kept = kept + part.num_dense_layers * layer_activation_bytes(model, stack, cut, dense=True)
     kept = kept * (1.0 - offloaded_layers / model.num_layers)

@@ -37,7 +37,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.tp)
 
-    def take(self, rows: Ints) -> Columns:
+    def take(self, rows: Ints | slice) -> Columns:
         """Some of the rows."""
         return Columns(*(getattr(self, field.name)[rows] for field in fields(self)))
 

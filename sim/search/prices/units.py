@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats
-from sim.engines.even_pipelines import EvenPipelines, Pipelines, gather_windows, reductions_after_end
-from sim.engines.in_flight import InFlightByRank, in_flight_by_rank
+from sim.engines.even_pipelines import EvenPipelines, Pipelines, RankEnds, gather_windows, reductions_after_end
+from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, find_links, sends_over
 from sim.engines.step_end import exposed_gather, exposed_reduction, step_end
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
-from sim.pricing.cells import price_cells
+from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.cost_model import CostModel
 from sim.pricing.deal import even_ranks, even_stages
 from sim.pricing.memory import peak_memory, stage_bytes
@@ -27,6 +27,7 @@ from sim.pricing.stages import near_and_far, price_stages
 from sim.pricing.zero import zero_visits
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Space
+from sim.specs import Scenario
 
 PLANS_PER_UNIT = 400_000
 """So many that what the plans of a unit share is computed seldom, so few that a worker answers in a fraction of a
@@ -38,154 +39,186 @@ def price_unit(part: Space) -> tuple[PlanFloats, PlanFloats]:
 
     A function of its argument alone, which pickles to some tens of kilobytes: a pool can run it on any machine.
     """
-    scenario, columns = part.scenario, part.columns
-    # A cost model of its own: what a unit looked up goes when it is done.
-    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster)
-    count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
-    gpipe = columns.schedule == SCHEDULES.index("gpipe")
-    kept = in_flight_by_rank(columns.pp, columns.num_chunks, count, gpipe)
-    width = layouts.tp * layouts.data.size
-    sizes = list(zip(width.tolist(), layouts.pp.tolist(), strict=True))
-    links = find_links(sizes, scenario.cluster.nvlink_domain_gpus)
-    answers = np.empty((2, part.num_plans))
-    places = _places(part)
-    for flag in (False, True):
-        wanted = [category for category in part.categories if category.sequence_parallel is flag]
-        rows = part.rows_of(flag) if wanted else np.empty(0, dtype=np.int64)
-        if not len(rows):
-            continue
-        own = Rows(part, columns.take(rows), costs, layouts, wanted, count[rows], kept.take(rows), links)
-        for zero_stage in sorted({category.zero_stage for category in wanted}):
-            nbytes = own.memory_bytes(zero_stage)
-            for category in wanted:
-                if category.zero_stage == zero_stage:
-                    answers[1, places[category]] = nbytes[own.recomputes.index(category.recompute)]
-        for category, seconds in own.step_times(wanted):
-            answers[0, places[category]] = seconds
+    np.empty(4_000_000)  # given back at once: from then on malloc keeps memory of this size for the arrays below
+    answers, places = np.empty((2, part.num_plans)), _places(part)
+    zeros = sorted({category.zero_stage for category in part.categories})
+    for rows, of_flag in _pieces(part):
+        nbytes = rows.memory_bytes(zeros)
+        here = [
+            (
+                category,
+                slice(places[category].start + first, places[category].start + first + inside.stop - inside.start),
+                inside,
+            )
+            for category in part.categories
+            for first, inside in of_flag[category.sequence_parallel]
+        ]
+        for category, place, inside in here:
+            answers[1, place] = nbytes[zeros.index(category.zero_stage), rows.recompute(category), inside]
+        for overlaps, seconds, ends in rows.step_times(part.categories):
+            for category, place, inside in here:
+                if (category.overlaps[0], category.overlaps[_OVERLAP_TP]) == overlaps:
+                    answers[0, place] = seconds[ends.index(_end_key(category)), rows.recompute(category), inside]
     return answers[0], answers[1]
 
 
-class Rows:
-    """Rows of a part with, or without, sequence parallelism: ways to recompute × rows."""
+def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, slice]]]]]:
+    """Some rows of a part at a time; and of which use of sequence parallelism they are.
+
+    That is, of each, the number of the first among all rows of its kind, and where in these rows they stand.
+    """
+    scenario, categories = part.scenario, part.categories
+    recomputes = tuple(dict.fromkeys(category.recompute for category in categories))
+    flags = {category.sequence_parallel for category in categories}
+    cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
+    without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
+    # A cost model of its own: what a unit looked up goes when it is done.
+    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster)
+    widths = layouts.tp * layouts.data.size
+    sizes = list(zip(widths.tolist(), layouts.pp.tolist(), strict=True))
+    links = find_links(sizes, scenario.cluster.nvlink_domain_gpus)
+    overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
+    kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
+    cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, recomputes)
+    prices, flag = price_cells(costs, cells), (np.arange(len(columns)) >= without).astype(np.int64)
+    for begin in range(0, len(columns), _AT_ONCE):
+        end = min(begin + _AT_ONCE, len(columns))
+        some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
+        found = {
+            False: [(begin, slice(0, border))] if border else [],
+            True: [(begin + border - without, slice(border, end - begin))] if border < end - begin else [],
+        }
+        yield _Rows(scenario, costs, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
+
+
+class _Rows:
+    """Some rows of a part: choices of ZeRO × ways to recompute × rows."""
 
     def __init__(
         self,
-        part: Space,
-        columns: Columns,
+        scenario: Scenario,
         costs: CostModel,
         layouts: Layouts,
-        categories: Sequence[Category],
-        num_microbatches: Ints,
-        in_flight: InFlightByRank,
         links: Links,
+        prices: CellPrices,
+        columns: Columns,
+        cell: Ints,
+        flag: Ints,
     ) -> None:
-        self.columns, self.in_flight = columns, in_flight
-        self.links = links.take(columns.layout)
+        self._flag = flag
+        self.columns, self.links = columns, links.take(columns.layout)
+        count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
         self.gpipe = columns.schedule == SCHEDULES.index("gpipe")
-        self.recomputes = tuple(dict.fromkeys(category.recompute for category in categories))
-        flag, at = categories[0].sequence_parallel, OVERLAPS.index("overlap_tp_backward")
-        kinds = tuple((overlaps, flag) for overlaps in sorted({category.overlaps[at] for category in categories}))
-        cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, self.recomputes)
-        row, off = np.newaxis, np.array(False)
-        plan = part.scenario.plan
+        self.in_flight = in_flight_by_rank(columns.pp, columns.num_chunks, count, self.gpipe)
+        off, none = np.array(False), np.array(0)
         self.batch = Batch(
             costs,
             layouts,
-            price_cells(costs, cells),
-            layout=columns.layout[row],
-            cell=cell[row],
-            kind=np.array(0),
-            recompute=np.arange(len(self.recomputes))[:, np.newaxis],
-            zero_stage=np.array(0),
-            num_chunks=columns.num_chunks[row],
-            num_microbatches=num_microbatches[row],
+            prices,
+            layout=columns.layout[_ROWS],
+            cell=cell[_ROWS],
+            kind=flag[_ROWS],
+            recompute=np.arange(len(prices.cells.recomputes))[:, np.newaxis],
+            zero_stage=none,
+            num_chunks=columns.num_chunks[_ROWS],
+            num_microbatches=count[_ROWS],
             overlap_p2p=off,
             overlap_grad_reduce=off,
             overlap_param_gather=off,
-            embedding_as_layer=plan.embedding_as_layer,
-            head_as_layer=plan.head_as_layer,
+            embedding_as_layer=scenario.plan.embedding_as_layer,
+            head_as_layer=scenario.plan.head_as_layer,
         )
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
-        rounds = num_microbatches // columns.pp
-        self.visits = zero_visits(columns.num_chunks, num_microbatches, rounds)[row]
-        self.alone = layouts.pp == 1
+        self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
         self.parts, self.ranks = even_stages(self.batch), even_ranks(self.batch)
 
-    def memory_bytes(self, zero_stage: int) -> PlanFloats:
-        """Peak memory of the fullest GPU under a ZeRO stage, over ways to recompute and rows.  [bytes]"""
-        batch, kept = replace(self.batch, zero_stage=np.array(zero_stage)), self.in_flight
+    def recompute(self, category: Category) -> int:
+        """Where a category stands on the axis over ways to recompute."""
+        return self.batch.prices.cells.recomputes.index(category.recompute)
+
+    def memory_bytes(self, zeros: Sequence[int]) -> PlanFloats:
+        """Peak memory of the fullest GPU under ZeRO stages, over these, ways to recompute and rows.  [bytes]"""
+        batch, kept = replace(self.batch, zero_stage=_choices(zeros)), self.in_flight
         first, middle, last = stage_bytes(batch, self.parts)
         peaks = np.stack([kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)])
-        single = self.columns.pp == 1
-        logits = np.stack([kept.last.most * single, np.zeros_like(kept.last.most), kept.last.most])[:, np.newaxis]
+        most = kept.last.most
+        logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
         held = params_of([kind.part for kind in self.ranks], batch.costs, batch.layouts).take(batch.layout)
         first, middle, last = peak_memory(batch, held, peaks, logits).total
-        others = np.maximum(np.where(single, 0.0, last), np.where(self.columns.pp > 2, middle, 0.0))
+        others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))
 
-    def step_times(self, categories: Sequence[Category]) -> Iterator[tuple[Category, PlanFloats]]:
-        """Step time of the rows under every category.  [s]"""
-        near, far = (each[0] for each in near_and_far(self.batch))
-        columns, sends = self.columns, sends_over(self.links, self.columns.pp, near, far)
-        sizes = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0])
-        pipelines = {
-            blocks: Pipelines(*sizes, self.gpipe, self.links, sends, blocks)
-            for blocks in {not category.overlaps[0] for category in categories}
-        }
-        once = {
-            zero: once_a_step(replace(self.batch, zero_stage=np.array(zero)), self.ranks, self.visits)
-            for zero in {category.zero_stage for category in categories}
-        }
-        tied = tied_reduction(self.batch)
-        setup = self.batch.costs.stack.step_setup_s
-        for key, alike in groupby(sorted(categories, key=_stage_key), key=_stage_key):
-            forward, backward = self._stages(*key)
-            of_key = list(alike)
-            for blocks in pipelines:
-                here = [category for category in of_key if category.overlaps[0] is not blocks]
-                if not here:
-                    continue
-                stages = EvenPipelines(pipelines[blocks], forward, backward)
-                ends = stages.find_ends()
-                for kind, several in groupby(sorted(here, key=_end_key), key=_end_key):
-                    of_zero = once[kind[0]]
-                    exposed, gather = of_zero.reduce, of_zero.gather
-                    if kind[1] and of_zero.reduce.any():
-                        after = reductions_after_end(stages, ends, of_zero)
-                        exposed = exposed_reduction(exposed, after, of_zero.hidden_share, True)
-                    if kind[2] and of_zero.gather.any():
-                        window = gather_windows(stages.pipelines, forward)
-                        gather = exposed_gather(gather, window, of_zero.hidden_share, True)
-                    seconds = step_end(ends.ended + exposed, tied, of_zero.update + gather) + setup
-                    for category in several:
-                        yield category, seconds[self.recomputes.index(category.recompute)]
+    def step_times(
+        self, categories: Sequence[Category]
+    ) -> Iterator[tuple[tuple[bool, bool], PlanFloats, list[tuple[int, bool, bool]]]]:
+        """Of every (overlapped sends, overlapped tensor parallelism) step times, and over which choices.  [s]
 
-    def _stages(
-        self, zero_stage: int, reduce: bool, gather: bool, overlap_tp: bool
-    ) -> tuple[KindPlanFloats, KindPlanFloats]:
-        kinds = self.batch.prices.cells.kinds
-        batch = replace(
-            self.batch,
-            zero_stage=np.array(zero_stage),
-            overlap_grad_reduce=np.array(reduce),
-            overlap_param_gather=np.array(gather),
-            kind=np.array([overlaps for overlaps, _ in kinds].index(overlap_tp)),
+        The choices are (ZeRO stage, overlapped reductions, overlapped gathers); ways to recompute and rows follow them.
+        """
+        ends = sorted({_end_key(category) for category in categories})
+        visits = sorted({_visit_key(*end) for end in ends})
+        which = [visits.index(_visit_key(*end)) for end in ends]
+        once = once_a_step(
+            replace(self.batch, zero_stage=_choices([zero for zero, _, _ in ends])), self.ranks, self.visits
         )
-        seconds = price_stages(batch, self.parts, self.visits, self.alone)
-        return seconds.forward[:, 0], seconds.backward[:, 0]
+        reduce_overlaps, gather_overlaps = (_choices([end[place] for end in ends]) for place in (1, 2))
+        tied, setup = tied_reduction(self.batch), self.batch.costs.stack.step_setup_s
+        sends_overlap = sorted({category.overlaps[0] for category in categories})
+        pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
+        for number, overlap_tp in enumerate(dict(self.batch.prices.cells.kinds)):
+            forward, backward = self._stages(visits, 2 * number)
+            for overlap_p2p, of_sends in pipelines:
+                stages = EvenPipelines(of_sends, forward, backward).find_ends()
+                ended, exposed, gather = stages.ended[:, which], once.reduce, once.gather
+                if reduce_overlaps.any() and exposed.any():
+                    passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
+                    after = reductions_after_end(passes, RankEnds(ended, stages.turned_after[:, which]), once)
+                    exposed = exposed_reduction(exposed, after, once.hidden_share, reduce_overlaps)
+                if gather_overlaps.any() and gather.any():
+                    window = gather_windows(of_sends, forward)[:, which]
+                    gather = exposed_gather(gather, window, once.hidden_share, gather_overlaps)
+                seconds = step_end(ended + exposed, tied, once.update + gather) + setup
+                yield (overlap_p2p, overlap_tp), seconds, ends
+
+    def _pipelines(self, blocking: bool) -> Pipelines:
+        columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
+        sends = sends_over(self.links, columns.pp, near, far)
+        numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
+        return Pipelines(*numbers, self.gpipe, self.links, sends, blocking)
+
+    def _stages(self, visits: Sequence[tuple[int, bool, bool]], kind: int) -> tuple[KindPlanFloats, KindPlanFloats]:
+        """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows. [s]"""
+        zero, reduce, gather = (_choices([key[place] for key in visits]) for place in range(3))
+        flags = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
+        batch = replace(self.batch, zero_stage=zero, kind=kind + self._flag[_ROWS], **flags)
+        seconds = price_stages(batch, self.parts, self.visits, self.batch.layouts.pp == 1, split=False)
+        shape = (len(self.parts), *batch.shape)
+        forward, backward = (np.broadcast_to(each[:, 0], shape) for each in (seconds.forward, seconds.backward))
+        return forward, backward
 
 
-def _stage_key(category: Category) -> tuple[int, bool, bool, bool]:
-    """What seconds of stages depend on, besides what is recomputed: ZeRO only where it moves something at visits."""
-    _, reduce, gather, overlap_tp = category.overlaps
-    if category.zero_stage < 2:
-        return 0, False, False, overlap_tp
-    return category.zero_stage, reduce, gather and category.zero_stage == 3, overlap_tp
+_AT_ONCE = 2048
+"""Rows that are priced together: so few that arrays over kinds of ranks, choices and rows stay in the caches."""
+_ROWS = (np.newaxis, np.newaxis)
+"""Puts rows on the last of three axes: choices of ZeRO, ways to recompute, rows."""
+_OVERLAP_TP = OVERLAPS.index("overlap_tp_backward")
+
+
+def _choices(values: Sequence[Any]) -> Any:
+    """Values on the first of the three axes."""
+    return np.array(values)[:, np.newaxis, np.newaxis]
 
 
 def _end_key(category: Category) -> tuple[int, bool, bool]:
-    """What the end of a step depends on besides."""
+    """What the end of a step depends on: the ZeRO stage, overlapped reductions and overlapped gathers."""
     return category.zero_stage, category.overlaps[1], category.overlaps[2]
+
+
+def _visit_key(zero_stage: int, reduce: bool, gather: bool) -> tuple[int, bool, bool]:
+    """What of these the seconds of stages depend on: ZeRO's where it moves something at visits."""
+    if zero_stage < 2:
+        return 0, False, False
+    return zero_stage, reduce, gather and zero_stage == 3
 
 
 def _places(part: Space) -> dict[Category, slice]:
