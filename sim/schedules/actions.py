@@ -90,15 +90,25 @@ def numbered(steps: Sequence[tuple[int, int]], num_microbatches: int) -> Row:
 
     A whole backward counts as both of its halves. Steps beyond the last micro-batch are dropped.
     """
-    taken: dict[tuple[int, int], int] = {}
-    row = []
-    for stage, kind in steps:
-        number = taken.get((stage, I if kind == B else kind & ~PAIRED), 0)
-        for counted in (I, W) if kind == B else (kind & ~PAIRED,):
-            taken[stage, counted] = number + 1
-        if number < num_microbatches:
-            row.append((stage, kind, number))
-    return np.array(row, dtype=np.int64).reshape(-1, 3)
+    stage, kind = np.array(steps, dtype=np.int64).reshape(-1, 2).T
+    plain = kind & ~PAIRED
+    # A whole backward takes its turn among the input gradients, and counts among the weight gradients.
+    turn = _times_before(3 * stage + np.where(plain == F, 0, np.where(plain == W, 2, 1)))
+    halves = np.flatnonzero((plain == W) | (plain == B))
+    weights = halves[plain[halves] == W]
+    turn[weights] = _times_before(stage[halves])[plain[halves] == W]
+    row = np.stack([stage, kind, turn], axis=1)
+    return np.asarray(row[turn < num_microbatches])
+
+
+def _times_before(keys: np.ndarray) -> np.ndarray:
+    """Of every key, how often it stands before itself."""
+    order = np.argsort(keys, kind="stable")
+    begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    count = np.arange(len(keys)) - np.repeat(begins, np.diff(begins, append=len(keys)))
+    found = np.empty_like(count)
+    found[order] = count
+    return found
 
 
 def as_row(actions: Row | Iterable[Action]) -> Row:
