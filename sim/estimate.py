@@ -15,9 +15,9 @@ from sim.costs.block import cut_of
 from sim.costs.stage import StageCosts, stage_costs
 from sim.engines import Program, Timeline, build_program, run
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
+from sim.notebook import NotebookDisplay
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
-from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.units import show, show_time
@@ -28,7 +28,7 @@ from sim.work.stages import deal_stages
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Estimate(Shown):
+class Estimate(NotebookDisplay):
     """How fast a scenario trains, and why.
 
     step_time_s : one optimizer step. [s]

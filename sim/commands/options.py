@@ -41,6 +41,7 @@ ProfileOption = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]

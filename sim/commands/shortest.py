@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.commands.options import AsJson, Png, Svg
+from sim.commands.output import figure_paths, print_json, print_view
 from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
 from sim.errors import SpecError, require_positive
 
@@ -44,14 +45,12 @@ def shortest(
 ) -> None:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
-    from sim.report.figures import check_paths, save
     from sim.scaling.goal import goal_of_model
     from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.training_time import shortest as run
     from sim.units import parse, parse_count
 
-    paths = [path for path in (png, svg) if path is not None]
-    check_paths(paths)
+    paths = figure_paths(png, svg)
     asked = _question(model, cluster, stack, profile, overrides or [])
     sizes = (1, asked.cluster.num_gpus) if gpus is None else _range(gpus)
     if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
@@ -88,19 +87,14 @@ def shortest(
     if money is not None:
         chosen["budget"] = frontier.fastest_for(money)
     if as_json:
-        import json
-
-        from sim.commands.scaling.shared import finite
-
-        data = {"scenario": asked.name, **frontier.to_dict()}
-        data |= {name: point.to_dict() for name, point in chosen.items()}
-        typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+        points = {name: point.to_dict() for name, point in chosen.items()}
+        print_json({"scenario": asked.name, **frontier.to_dict(), **points})
     else:
-        from sim.report.text import console
         from sim.report.training import frontier_view
 
-        console().print(frontier_view(asked, frontier, chosen))
+        print_view(frontier_view(asked, frontier, chosen))
     if paths:
+        from sim.report.figures import save
         from sim.report.training_figures import frontier_figure
 
         save(frontier_figure(asked, frontier), paths)

@@ -9,9 +9,9 @@ import numpy as np
 
 from sim.engines.program import Program
 from sim.errors import SpecError
+from sim.notebook import NotebookDisplay
 from sim.schedules.actions import F, Kind, U
 from sim.schedules.registry import is_staggered
-from sim.shown import Shown
 from sim.units import show_time
 from sim.work.operations import Number
 
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Timeline(Shown):
+class Timeline(NotebookDisplay):
     """One training step.
 
     start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.search import COLUMNS, abbreviated, cell, spent
+from sim.report.plans import COLUMNS, abbreviated, cell, differing, spent_column
+from sim.report.terminal import shared_line, title
 from sim.search import ScheduleBest, SearchResult
 from sim.search.answers.among import loss_of
 from sim.search.plans.layouts import LAYOUT
 from sim.specs import ParallelPlan
-from sim.table import Table
+from sim.table import Table, plain_table
 from sim.units import show, show_time
 
 FIELDS = (*LAYOUT, "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel", "zero_stage")
@@ -22,16 +23,15 @@ def schedules_view(result: SearchResult) -> Group:
     """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
     found = [each for each in result.schedules if each.best is not None]
     plans = [each.best.scenario.plan for each in found if each.best is not None]
-    differ = [name for name in FIELDS if len({getattr(plan, name) for plan in plans}) > 1]
+    differ = differing(plans, FIELDS)
     said = [_said(plans[0], name) for name in FIELDS if name not in differ and _tells(plans[0], name)] if plans else []
     if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
         differ = [name for name in differ if name != "dp"]
-    title = Text("Best of each schedule", style="bold")
     runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
-    title.append(f"  ({looked_at:,} plans bounded, {runs:,} run on the exact engine)", style="not bold dim")
-    parts: list[RenderableType] = [title]
+    counts = f"  ({looked_at:,} plans bounded, {runs:,} run on the exact engine)"
+    parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
     if said:
-        parts.append(Text("All of them: ", style="bold").append(" · ".join(said), style="not bold"))
+        parts.append(shared_line(said))
     if found:
         parts.append(_table(result, found, differ))
     unproven = [each for each in found if not each.proven]
@@ -54,22 +54,17 @@ def schedules_view(result: SearchResult) -> Group:
 
 
 def _table(result: SearchResult, found: list[ScheduleBest], differ: list[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("schedule", no_wrap=True)
     answers = [each.best.answer for each in found if each.best is not None]
-    counted = [here for here in (spent(result.objective, answer) for answer in answers) if here]
+    sizes = [f"{each.num_gpus:,}" for each in answers]
     amounts = {
-        **(
-            {"GPUs": [f"{each.num_gpus:,}" for each in answers]} if len({each.num_gpus for each in answers}) > 1 else {}
-        ),
+        **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
         "step\ntime": [show_time(answer.step_time_s) for answer in answers],
-        **({counted[0][0]: [amount for _, amount in counted]} if counted else {}),
+        **spent_column(result.objective, answers),
         "to\nbest": [f"{loss_of(result, answer):+.1%}" for answer in answers],
         "memory": [show(answer.largest.total, "B") for answer in answers],
     }
-    for heading in amounts:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("plan", overflow="fold")
+    table = plain_table("schedule", *amounts, "plan", left=("schedule", "plan"), gap=1, wrap=("plan",))
+    table.columns[-1].overflow = "fold"
     for each, answer, *cells in zip(found, answers, *amounts.values(), strict=True):
         plan = answer.scenario.plan
         table.add_row(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.report.figures import new_figure, plain_axis
-from sim.report.search import COLUMNS, abbreviated, cell, short_words
+from sim.report.figures import new_figure, open_panels, place_title, plain_axis
+from sim.report.plans import COLUMNS, abbreviated, cell, differing, short_words
 from sim.report.sweep import plan_letters
 from sim.search.answers.among import FIELDS
 from sim.search.answers.axes import GEOMETRIC, Axis
@@ -37,8 +37,7 @@ def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:
 def _lines(swept: Sweep, width_in: float) -> Any:
     (axis,) = swept.axes
     plans = [point.best.scenario.plan for point in swept.points if point.best is not None]
-    names = [name for name in FIELDS if axis.path != f"plan.{name}"]
-    differ = [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
+    differ = differing(plans, (name for name in FIELDS if axis.path != f"plan.{name}"))
     strip = 0.26 * max(1, len(differ))
     figure = new_figure(width_in, 4.6 + strip)
     time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, strip])
@@ -52,10 +51,9 @@ def _lines(swept: Sweep, width_in: float) -> Any:
     time.set_ylabel(name)
     mfu.set_ylabel("MFU [%]")
     found = values[np.isfinite(values)]
+    open_panels(time, mfu, grid="both")
     for panel in (time, mfu):
         panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(alpha=0.25, lw=0.6)
         if not len(found):
             panel.set_yticks([])
     if len(found) and found.max() > FAR_APART * found.min():
@@ -73,12 +71,12 @@ def _lines(swept: Sweep, width_in: float) -> Any:
     slanted = {"rotation": 25, "ha": "right"} if sum(map(len, words)) > ABREAST else {}
     fields.set_xticks([where[n] for n in ticks], words, **slanted)
     fields.set_xlabel(axis.path + ("" if _evenly(axis) or len(where) < 3 else " (not to scale)"))
-    scenario = swept.scenario
-    figure.suptitle(
-        f"{scenario.name}: the best plan by {swept.objective.replace('_', ' ')}, and what of it changes",
-        x=0.01, ha="left", fontsize=11,
-    )  # fmt: skip
+    place_title(figure, f"{_title(swept)}, and what of it changes")
     return figure
+
+
+def _title(swept: Sweep) -> str:
+    return f"{swept.scenario.name}: the best plan by {swept.objective.replace('_', ' ')}"
 
 
 def _counted(swept: Sweep) -> tuple[str, np.ndarray]:
@@ -140,7 +138,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
     winners = np.array([-1 if w is None else w for w in swept.winners()]).reshape(shape)
     letters = plan_letters(swept)
     plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = [name for name in FIELDS if len({str(getattr(plan, name)) for plan in plans.values()}) > 1] or FIELDS
+    differ = differing(plans.values(), FIELDS) or FIELDS
     shown = list(letters.items())[:24]
     figure = new_figure(width_in * 1.25, 3.4 + 0.25 * shape[0] + 0.085 * len(shown))
     heights = [2.6 + 0.25 * shape[0], 0.085 * len(shown) + 0.2]
@@ -174,8 +172,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
     half = -(-len(lines) // 2)
     for place, part in ((0.0, lines[:half]), (0.53, lines[half:])):
         legend.text(place, 1.0, "\n".join(part), va="top", fontsize=7.5, transform=legend.transAxes)
-    figure.suptitle(f"{swept.scenario.name}: the best plan by {swept.objective.replace('_', ' ')}",
-                    x=0.01, ha="left", fontsize=11)  # fmt: skip
+    place_title(figure, _title(swept))
     return figure
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.notebook import NotebookDisplay
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.left_out import left_out
 from sim.search.pareto import pareto_front
@@ -17,7 +18,6 @@ from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
 from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space
 from sim.search.table.priced import Priced, Prices, join
-from sim.shown import Shown
 from sim.specs import Scenario
 from sim.units import show_time
 
@@ -25,7 +25,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True, repr=False)
-class SearchResult(Shown):
+class SearchResult(NotebookDisplay):
     """All plans with their prices, and the best of them.
 
     prices : of every plan looked at; a *place* counts through them.

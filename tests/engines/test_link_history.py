@@ -10,7 +10,7 @@ from sim.costs.wires import Stream
 from sim.engines.link_history import CAUSES, link_history
 from sim.engines.wire import Message, Wire
 from sim.errors import SpecError
-from sim.report.links import draw_links
+from sim.report.simulation import draw_links
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
 WIDE = [*SMALL, "plan.tp=16", "plan.zero_stage=1", "stack.overlap_p2p=true", "cluster.network.routing=ecmp"]

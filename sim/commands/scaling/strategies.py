@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.commands.scaling.shared import Json, Png, Svg, print_json, print_view
+from sim.commands.options import Json, Png, Svg
+from sim.commands.output import figure_paths, print_json, print_view
 from sim.errors import SpecError
 
 THREE = "data + pipeline + tensor"
@@ -30,13 +31,12 @@ def strategies(
     """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
     from sim.commands.progress import progress_bar
     from sim.report import strategies as report
-    from sim.report.figures import check_paths, save
+    from sim.report.figures import save
     from sim.scaling.lamy_poirier import family
     from sim.scaling.paper_question import question
     from sim.scaling.strategies import alone, compare_strategies, formula_days
 
-    paths = [path for path in (png, svg) if path is not None]
-    check_paths(paths)
+    paths = figure_paths(png, svg)
     network = "ideal" if ideal_network else "as the A100 profile has it"
     if network_efficiency is not None:
         network += f", but at {network_efficiency:g} of its rate"

@@ -6,30 +6,28 @@ from collections.abc import Mapping
 
 from sim.engines import Timeline
 from sim.estimate import Estimate
-from sim.report.answers import (
-    estimate_figure,
-    profile_figure,
-    search_figure,
-    timeline_figure,
-    timeline_title,
-)
-from sim.report.html.lanes import draw_played
-from sim.report.html.parts import falls_of, headline, memory_rows, plan_table, title_lines
+from sim.notebook import View
+from sim.report.estimate_figures import estimate_figure, profile_figure
+from sim.report.facts import falls_of, headline, memory_rows, plan_words, question_words
+from sim.report.gantt.chart import played_chart
+from sim.report.gantt.figure import timeline_figure, timeline_title
+from sim.report.gantt.svg import draw_chart
 from sim.report.html.render import render
+from sim.report.plans import plan_table
+from sim.report.search_figures import search_figure
+from sim.report.sweep_figures import draw_sweep
 from sim.search import SearchResult
-from sim.shown import View
 from sim.specs import Profile
 from sim.units import show, show_time
 
 
 def estimate_html(answer: Estimate) -> str:
     """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
-    question, plan = title_lines(answer)
     return render(
         "estimate.html",
         name=answer.scenario.name,
-        question=question,
-        plan=plan,
+        question=question_words(answer),
+        plan=plan_words(answer),
         facts=headline(answer),
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         falls=falls_of(answer),
@@ -41,7 +39,7 @@ def estimate_html(answer: Estimate) -> str:
 
 def timeline_html(timeline: Timeline) -> str:
     """The lanes of the ranks, as far as the engine played them."""
-    drawing = None if timeline.start is None else draw_played(timeline)
+    drawing = None if timeline.start is None else draw_chart(played_chart(timeline))
     return render("timeline.html", title=timeline_title(timeline), drawing=drawing, engine=timeline.engine)
 
 
@@ -88,5 +86,6 @@ VIEWS: Mapping[str, View] = {
     "Timeline": View(timeline_html, timeline_figure),
     "SearchResult": View(search_html, search_figure),
     "Profile": View(profile_html, profile_figure),
+    "Sweep": View(None, draw_sweep),
 }
 """By name of the type."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sim.notebook import Plotted
 from sim.search.answers.among import FIELDS
 from sim.search.answers.axes import Axis
 from sim.search.candidate import Candidate
@@ -28,7 +29,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Plotted):
     """The best plan at every point of one or two axes; the last axis changes fastest.
 
     finished : False where it was interrupted; points that were not searched say so.
@@ -93,12 +94,6 @@ class Sweep:
             fields = {name: plan.get(name) for name in FIELDS}
             rows.append({**axes, **answer, **fields, "infeasible": point.infeasible})
         return pd.DataFrame(rows)
-
-    def plot(self) -> Any:
-        """A matplotlib figure: lines over one axis, a map over two."""
-        from sim.report.sweep_figures import draw_sweep
-
-        return draw_sweep(self)
 
 
 def _answer(best: Candidate | None) -> dict[str, Any]:

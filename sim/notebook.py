@@ -1,7 +1,7 @@
-"""How answers show themselves in a notebook.
+"""How answers display themselves in a notebook.
 
-Answers live on lower floors than pictures and pages do. They say here only that they can be shown; `sim` itself, which
-stands above all floors, says where the views are, and they are loaded when the first answer is looked at.
+Answers live on lower floors than pictures and pages do. They say here only that they can be displayed; `sim` itself,
+which stands above all floors, says where the views are, and they are loaded when the first answer is looked at.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 
 class View(NamedTuple):
-    """What is known of showing one type.
+    """What is known of displaying one type.
 
-    html : (answer) -> self-contained HTML, safe to put into a page.
+    html : (answer) -> self-contained HTML, safe to put into a page; None where there is a picture only.
     plot : (answer, **options) -> a matplotlib figure.
     """
 
-    html: Callable[[Any], str]
+    html: Callable[[Any], str] | None
     plot: Callable[..., Any]
 
 
@@ -36,14 +36,22 @@ def _view(answer: Any) -> View:
     return next(views[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in views)
 
 
-class Shown:
-    """A record that Jupyter shows as a page and that can be drawn."""
+class Plotted:
+    """A record that can be drawn."""
 
     __slots__ = ()
-
-    def _repr_html_(self) -> str:
-        return _view(self).html(self)
 
     def plot(self, **options: Any) -> Any:
         """A picture of it, as a matplotlib figure that a notebook shows by itself."""
         return _view(self).plot(self, **options)
+
+
+class NotebookDisplay(Plotted):
+    """A record that Jupyter displays as a page."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        html = _view(self).html
+        assert html is not None, "what is displayed as a page has one"
+        return html(self)

@@ -1,18 +1,17 @@
-"""What pages show, as plain data: the headline, the way from peak to what is achieved, memory, plans, records."""
+"""What every report says of an answer, as plain data: question, plan, headline, where the time goes, memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
-from sim.report.search import columns_for
-from sim.report.text import heading, shown_ranks
-from sim.search import SearchResult
+from sim.specs import ParallelPlan
 from sim.units import show, show_count, show_time
+from sim.work.memory import MemoryUse
 
-#: Cause -> the group whose colour it has.
 GROUPS = {
     "flop_at_peak": "useful",
     "matmul_inefficiency": "kernels",
@@ -29,6 +28,7 @@ GROUPS = {
     "data_parallel_comm": "network",
     "optimizer": "optimizer",
 }
+"""Of causes: the group whose name and colour they have."""
 LABELS = {
     "useful": "at peak rate",
     "kernels": "kernels below peak",
@@ -38,6 +38,8 @@ LABELS = {
     "optimizer": "update",
 }
 MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
+PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}
+"""Names of the rates of a GPU, without and with recomputation."""
 SMALLEST = 5e-4
 """Of a step: causes below it are left out of lists."""
 
@@ -51,26 +53,70 @@ class Fact(NamedTuple):
     wrong: bool = False
 
 
-def headline(answer: Estimate) -> list[Fact]:
-    """The numbers people ask for first."""
+def plan_degrees(plan: ParallelPlan, chunks: bool = False) -> str:
+    """The degrees that every plan has, and expert parallelism where there is any: `tp 2 · pp 8 · dp 16 · ep 32`."""
+    several = f" × {plan.num_chunks} chunks" if chunks and plan.num_chunks > 1 else ""
+    return f"tp {plan.tp} · pp {plan.pp}{several} · dp {plan.dp}{f' · ep {plan.ep}' if plan.ep > 1 else ''}"
+
+
+def microbatch_words(answer: Estimate) -> str:
+    """Micro-batches of a step, and sequences in each."""
+    return f"{answer.num_microbatches:,} micro-batches of {answer.scenario.plan.microbatch_size}"
+
+
+def question_words(answer: Estimate) -> str:
+    """The model and the machine."""
+    scenario = answer.scenario
+    active = f" ({show_count(answer.active_params)} active)" if scenario.model.num_experts else ""
+    return (
+        f"{scenario.model.name}, {show_count(answer.params)} parameters{active} on {answer.num_gpus:,} × "
+        f"{scenario.cluster.gpu.name} ({scenario.cluster.name})"
+    )
+
+
+def plan_words(answer: Estimate) -> str:
+    """The plan with everything in it that is not a default."""
+    plan = answer.scenario.plan
+    parts = {
+        f"tp {plan.tp}": True,
+        f"cp {plan.cp}": plan.cp > 1,
+        f"pp {plan.pp}{f' × {plan.num_chunks} chunks' if plan.num_chunks > 1 else ''}": True,
+        f"dp {plan.dp}": True,
+        f"ep {plan.ep}": bool(answer.scenario.model.num_experts),
+        microbatch_words(answer): True,
+        plan.schedule: True,
+        f"recompute {plan.recompute}": plan.recompute != "none",
+        "sequence parallel": plan.sequence_parallel,
+        f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
+    }
+    return " · ".join(part for part, told in parts.items() if told)
+
+
+def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU) -> list[Fact]:
+    """The numbers people ask for first.
+
+    Parameters
+    ----------
+    per_gpu : mapping
+        Names of the rates of a GPU, in the order in which they stand; that of the hardware only where it recomputes.
+    """
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s
     tokens = answer.scenario.training.tokens
+    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU)")}
+    if recompute:
+        rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
         Fact("Tokens", show(answer.tokens_per_s, "tokens/s")),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
-        Fact("Per GPU, model", show(answer.model_flop_per_s_per_gpu, "FLOP/s"), f"{answer.mfu:.1%} of peak (MFU)"),
+        *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
     ]
-    if recompute:
-        rate = show(answer.hardware_flop_per_s_per_gpu, "FLOP/s")
-        facts.append(Fact("Per GPU, hardware", rate, f"{answer.hfu:.1%} of peak (HFU)"))
     if answer.training_time_s is not None and tokens is not None:
         facts.append(Fact("Training", show_time(answer.training_time_s), f"for {show_count(tokens)} tokens"))
     fits = "fits" if answer.fits else "does not fit"
     note = f"of {show(answer.memory_available_bytes, 'B')} on the fullest rank: {fits}"
-    facts.append(Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits))
-    return facts
+    return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +162,7 @@ class MemoryRow:
 def memory_rows(answer: Estimate) -> list[MemoryRow]:
     """Ranks worth a row; of a long pipeline the ends, the fullest and their neighbours."""
     rows = []
-    for rank in shown_ranks(answer.memory):
+    for rank in _ranks_shown(answer.memory):
         use = answer.memory[rank].to_dict()
         parts = {name: use[name] for name in MEMORY[:-1]}
         parts["other"] = use["total"] - sum(parts.values())
@@ -124,41 +170,10 @@ def memory_rows(answer: Estimate) -> list[MemoryRow]:
     return rows
 
 
-class PlanRow(NamedTuple):
-    """One of the best plans of a search."""
-
-    cells: tuple[str, ...]
-    step_time: str
-    to_best: str
-    mfu: str
-    memory: str
-
-
-def plan_table(result: SearchResult) -> tuple[list[str], list[str], list[PlanRow]]:
-    """(what all the best plans share, headings of what they differ in, rows)."""
-    columns = columns_for(result.space.scenario.model)
-    plans = [each.scenario.plan.model_dump(mode="json") for each in result.best]
-    differ = [name for name in columns if len({str(plan[name]) for plan in plans}) > 1]
-    shared = [f"{columns[name]} {_word(plans[0][name])}" for name in columns if name not in differ]
-    first = result.best[0].worth(result.objective)
-    rows = [
-        PlanRow(
-            tuple(_word(plan[name]) for name in differ),
-            show_time(each.answer.step_time_s),
-            f"{each.worth(result.objective) / first - 1:+.1%}" if number else "",
-            f"{each.answer.mfu:.1%}",
-            show(each.answer.largest.total, "B"),
-        )
-        for number, (each, plan) in enumerate(zip(result.best, plans, strict=True))
-    ]
-    return shared, [columns[name] for name in differ], rows
-
-
-def _word(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def title_lines(answer: Estimate) -> tuple[str, str]:
-    """(the question, the plan) as the terminal says them."""
-    title, _, cut = heading(answer).plain.partition("\n")
-    return title.removeprefix(answer.scenario.name).strip(), cut
+def _ranks_shown(uses: Sequence[MemoryUse]) -> list[int]:
+    """All ranks of a short pipeline; of a long one the ends, the fullest and their neighbours."""
+    last = len(uses) - 1
+    if last < 8:
+        return list(range(last + 1))
+    fullest = max(range(last + 1), key=lambda rank: uses[rank].total)
+    return sorted({0, 1, fullest, last // 2, last - 1, last})

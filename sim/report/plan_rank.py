@@ -1,19 +1,19 @@
-"""Where a plan stands in a search, in a terminal: its rank, what it loses where, and the way to the best."""
+"""The rank of a plan in a search, in a terminal, what it loses where, and the way to the best."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from sim.estimate import Estimate
-from sim.report.search import COLUMNS, apart, cell, largest, plan_line, signed
+from sim.report.plans import apart, cell, differences, label, largest, lost, ordinal, plan_line, signed
+from sim.report.terminal import indented, title
 from sim.search import SearchResult, Standing, Step, Why
 from sim.search.answers.among import loss_of
 from sim.search.plans.columns import SCHEDULES
-from sim.table import Table
+from sim.table import Table, plain_table
 from sim.units import show_time
 
 SEEN = 0.001
@@ -23,9 +23,9 @@ SEEN = 0.001
 def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Group:
     """What rules a plan out, or what it loses where against the best."""
     asked = " ".join(f"plan.{name}={cell(value)}" for name, value in named.items())
-    title = Text(f"Why not {asked}?", style="bold")
+    asked_for = title(f"Why not {asked}?")
     if why.answer is None:
-        return Group(title, Text(f"Ruled out: {why.ruled_out}"))
+        return Group(asked_for, Text(f"Ruled out: {why.ruled_out}"))
     place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
         sure = "" if why.searched.proven else f" (a plan not run may be {why.searched.gap:.1%} better at most)"
@@ -33,16 +33,16 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     if why.tried:
         place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
     return Group(
-        title,
+        asked_for,
         f"The best such plan ({plan_line(why.answer, result.best[0].answer)}) takes "
         f"{show_time(why.answer.step_time_s)}, {lost(result, why.answer)} against the best{place}.",
         *_explained(result, why.answer, why.steps),
     )
 
 
-def standing_view(result: SearchResult, standing: Standing, title: str) -> Group:
+def plan_rank_view(result: SearchResult, standing: Standing, question: str) -> Group:
     """The rank of one plan among all and among those of its techniques, and what better ones save."""
-    lines: list[RenderableType] = [Text(title, style="bold")]
+    lines: list[RenderableType] = [title(question)]
     answer = standing.answer
     lines.append(
         f"{plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against "
@@ -61,9 +61,9 @@ def standing_view(result: SearchResult, standing: Standing, title: str) -> Group
 def own_line(result: SearchResult, standing: Standing) -> Text:
     """The scenario's own plan in a line or two."""
     answer = standing.answer
-    line = Text("The scenario's own plan: ", style="bold")
+    words = "The scenario's own plan: "
     if standing.ruled_out:
-        return line.append(standing.ruled_out, style="not bold")
+        return title(words, standing.ruled_out)
     # Of other schedules only the best plans are known, so that no rank counts theirs.
     everything = f"of {', '.join(SCHEDULES)}" if result.schedules else "in all"
     kinds = [everything, *(each.kind for each in standing.among[1:2])]
@@ -72,11 +72,8 @@ def own_line(result: SearchResult, standing: Standing) -> Text:
         for each, kind in zip(standing.among, kinds, strict=False)
         if each.rank
     ]
-    line.append(
-        f"{show_time(answer.step_time_s)}, {lost(result, answer)}; {', '.join(ranks)} (--why own says why)",
-        style="not bold",
-    )
-    return line
+    loss = f"{show_time(answer.step_time_s)}, {lost(result, answer)}"
+    return title(words, f"{loss}; {', '.join(ranks)} (--why own says why)")
 
 
 def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
@@ -88,20 +85,19 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
             table.add_row(cause.replace("_", " "), signed(amount, there.unit), f"{amount / there.whole:+.1%}")
     parts: list[RenderableType] = []
     if table.row_count:
-        parts += [f"{there.what}, against the best:", Padding(table, (0, 0, 0, 2), expand=False)]
+        parts += [f"{there.what}, against the best:", indented(table)]
     if steps:
         parts += [
             "From it to the best, a technique at a time, or those together that only then fit or save; each saves "
             "what it does after those above it:",
-            Padding(_way(answer, best, steps), (0, 0, 0, 2), expand=False),
+            indented(_way(answer, best, steps)),
         ]
     return parts
 
 
 def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("changed", "saves", "then", "of that"):
-        table.add_column(heading, justify="right" if heading in ("saves", "then") else "left")
+    headings = ("changed", "saves", "then", "of that")
+    table = plain_table(*headings, left=("changed", "of that"), wrap=headings)
     table.add_row("", "", show_time(start.step_time_s), "")
     for step in steps:
         changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
@@ -112,28 +108,3 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
             largest(step.causes, SEEN * best.step_time_s),
         )
     return table
-
-
-def differences(one: Estimate, other: Estimate) -> str:
-    """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`; and their GPUs, if they do."""
-    old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
-    found = [f"GPUs {one.num_gpus:,} → {other.num_gpus:,}"] if one.num_gpus != other.num_gpus else []
-    found += [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
-    return ", ".join(found) or "the same plan"
-
-
-def label(name: str) -> str:
-    """What a field of a plan or stack is called in tables."""
-    return COLUMNS.get(name, name.replace("_", " "))
-
-
-def lost(result: SearchResult, answer: Estimate) -> str:
-    """What an answer loses against the best, by the objective."""
-    words = {"step_time": "", "memory_headroom": " of memory"}
-    return f"{loss_of(result, answer):+.1%}{words.get(result.objective, f' by {result.objective}')}"
-
-
-def ordinal(number: int) -> str:
-    """`1st`, `22nd`, `713th`."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number:,}{ending}"
