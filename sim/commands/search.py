@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.options import Json, Overrides, ProfileOption
+from sim.commands.options import Json, Overrides, ProfileOption, read_range
 from sim.commands.output import print_json, print_view, write_text
 from sim.commands.progress import progress_bar
 from sim.commands.search_options import (
@@ -18,7 +18,6 @@ from sim.commands.search_options import (
     read_degrees,
     read_fields,
     read_limit,
-    read_range,
 )
 from sim.errors import InfeasiblePlan, SpecError
 
@@ -94,7 +93,6 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
-    from sim.report.figures import save as save_figure
     from sim.search import schedules_named, search_schedules
     from sim.search import search as run
     from sim.search.answers.why import check_fields
@@ -158,28 +156,32 @@ def search(
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
     answers = _answer(result, None if batch is not None else original, own, named, asked)
+    _tell(answers, output, figure, as_json)
+    if answers.unanswered or not result.finished:
+        raise KeyboardInterrupt
+
+
+def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, as_json: bool) -> None:
+    """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
     if as_json:
         print_json(answers.to_dict())
     else:
         from sim.report.terminal import console
 
         print_view(answers.view(console().width))
-    # What was found is said before anything can go wrong with files.
     if output is not None:
-        _write_scenario(output, result.best[0].scenario)
+        _write_scenario(output, answers.result.best[0].scenario)
     drawn = None if figure is None else answers.figure()
     if drawn is not None and figure is not None:
-        save_figure(drawn, [figure])
-    if not as_json:
-        for said in [f"The best plan is in {output}"] * (output is not None) + [f"Drawn: {figure}"] * (
-            drawn is not None
-        ):
-            typer.echo(f"\n{said}")
+        from sim.report.figures import save
+
+        save(drawn, [figure])
+    for words, path in (("The best plan is in", output), ("Drawn:", None if drawn is None else figure)):
+        if path is not None and not as_json:
+            typer.echo(f"\n{words} {path}")
     if answers.unanswered:
         open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
         typer.secho(open_question, err=True, fg="red")
-    if answers.unanswered or not result.finished:
-        raise KeyboardInterrupt
 
 
 def _answer(

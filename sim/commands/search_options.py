@@ -6,24 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sim.commands.options import read_numbers
 from sim.errors import SpecError
 
 OWN = "own"
 """In --why: the scenario's own plan, so that the fields beside it are changes of that and nothing is left free."""
-
-
-def read_range(text: str) -> tuple[int, int]:
-    """Fewest and most of `64..4096`, or twice the one number."""
-    first, dots, last = text.partition("..")
-    try:
-        fewest, most = int(first), int(last if dots else first)
-    except ValueError:
-        raise SpecError(f"--gpus {text!r} must be a whole number or a range such as 64..4096") from None
-    if fewest < 1:
-        raise SpecError(f"--gpus {text!r}: {fewest} must be one or more, such as 64..4096")
-    if fewest > most:
-        raise SpecError(f"--gpus {text!r} must go from fewer to more; write {most}..{fewest}")
-    return fewest, most
 
 
 def read_limit(text: str) -> float:
@@ -38,12 +25,7 @@ def read_limit(text: str) -> float:
 
 def read_degrees(text: str, option: str, of: int = 0, what: str = "") -> tuple[int, ...]:
     """Degrees of `1,2,4`, each of which must divide a number of something, if that is given."""
-    try:
-        degrees = tuple(sorted({int(each) for each in text.split(",")}))
-    except ValueError:
-        degrees = (0,)
-    if degrees[0] < 1:
-        raise SpecError(f"{option} {text!r} must be numbers of one or more with commas between, such as 1,2,4")
+    degrees = read_numbers(text, option)
     wrong = [each for each in degrees if of % each]
     if wrong:
         able = [each for each in range(1, min(of, 64) + 1) if of % each == 0]
@@ -107,9 +89,9 @@ def check_together(instead: str | None, asked: Mapping[str, bool], unused: Mappi
     """
     if instead is None:
         return
-    beside = [word for word, on in asked.items() if on]
-    if beside:
-        raise SpecError(f"{instead} asks another question than {' and '.join(beside)}; ask them one after the other")
+    others = [word for word, on in asked.items() if on]
+    if others:
+        raise SpecError(f"{instead} asks another question than {' and '.join(others)}; ask them one after the other")
     idle = [word for word, on in unused.items() if on]
     if idle:
         raise SpecError(f"{' and '.join(idle)} would change nothing beside {instead}; leave out what does nothing")

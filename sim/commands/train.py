@@ -6,9 +6,22 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.options import AsJson, Overrides, Png, ProfileOption, ScenarioFile, Svg
+from sim.commands.options import (
+    AsJson,
+    Mtbf,
+    Overrides,
+    Png,
+    Price,
+    ProfileOption,
+    Pue,
+    Restart,
+    ScenarioFile,
+    Spares,
+    Svg,
+    WriteBandwidth,
+    terms_of,
+)
 from sim.commands.output import figure_paths, print_json, print_view
-from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
 
 
 def train(

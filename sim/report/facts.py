@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
-from sim.specs import ParallelPlan
+from sim.specs import ParallelPlan, Profile
 from sim.units import show, show_count, show_time
 from sim.work.memory import MemoryUse
 
@@ -177,3 +177,16 @@ def _ranks_shown(uses: Sequence[MemoryUse]) -> list[int]:
         return list(range(last + 1))
     fullest = max(range(last + 1), key=lambda rank: uses[rank].total)
     return sorted({0, 1, fullest, last // 2, last - 1, last})
+
+
+def profile_origin(profile: Profile) -> list[tuple[str, str]]:
+    """Where a profile's values come from."""
+    origin = profile.provenance
+    rows = {
+        "Profile": f"{profile.name}, made for {profile.gpu}",
+        "How": origin.method,
+        "Fitted on": "; ".join(origin.fitted_on),
+        "Not measured": "; ".join(origin.not_measured),
+        "Date": origin.date,
+    }
+    return [(label, value) for label, value in rows.items() if value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sim.estimate import Estimate
 from sim.search import SearchResult
@@ -78,11 +79,11 @@ def shared_gpus(plans: Sequence[ParallelPlan]) -> list[str]:
     return [] if differing(plans, ["num_gpus"]) else [gpus(plans[0].num_gpus)]
 
 
-def plan_line(answer: Estimate, beside: Estimate | None = None) -> str:
+def plan_line(answer: Estimate, other: Estimate | None = None) -> str:
     """A plan in one line, with its GPUs where they are not as many as another's."""
     plan = answer.scenario.plan
     line = ", ".join(f"{COLUMNS[name]} {field(plan, name)}" for name in fields_for(answer.scenario.model))
-    return line if beside is None or beside.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"
+    return line if other is None or other.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"
 
 
 def differences(one: Estimate, other: Estimate) -> str:
@@ -111,54 +112,67 @@ class PlanTable:
 
     shared, gpus : what all of them have.
     fields : those of the plan in which they differ.
-    to_best : what each loses against the first.
+    answers : columns of what each takes and loses, by heading.
     """
 
     shared: list[str]
     gpus: list[str]
-    fields: Mapping[str, tuple[str, ...]]
-    step_time: tuple[str, ...]
-    to_best: tuple[str, ...]
-    mfu: tuple[str, ...]
-    memory: tuple[str, ...]
+    fields: Mapping[str, list[str]]
+    answers: Mapping[str, list[str]]
 
 
 def plan_table(result: SearchResult) -> PlanTable:
     """The table of the best plans, for a terminal and for pages."""
-    plans, answers = [each.scenario.plan for each in result.best], [each.answer for each in result.best]
+    plans = [each.scenario.plan for each in result.best]
     names = fields_for(result.space.scenario.model)
     first = result.best[0].worth(result.objective)
-    differ = differing(plans, ("num_gpus", *names))
+    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
     return PlanTable(
         shared=shared_words(plans, names),
         gpus=shared_gpus(plans),
-        fields={name: tuple(field(plan, name) for plan in plans) for name in differ},
-        step_time=tuple(show_time(answer.step_time_s) for answer in answers),
-        to_best=("", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])),
-        mfu=tuple(f"{answer.mfu:.1%}" for answer in answers),
-        memory=tuple(show(answer.largest.total, "B") for answer in answers),
+        fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))},
+        answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
     )
 
 
-def spent(objective: str, answer: Estimate) -> tuple[str, str] | None:
-    """Heading and value of what an objective counts; None where step time and memory, which are shown anyway, say it.
+def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Columns of every table of plans by heading: step time, what the objective counts, losses, MFU, memory."""
+    counted = [amount(objective, answer) for answer in answers]
+    columns = {"step\ntime": [show_time(answer.step_time_s) for answer in answers]}
+    if counted:  # where the objective is time or memory, it has a column anyway
+        columns |= {} if counted[0].heading == "memory" else {counted[0].heading: [each.text for each in counted]}
+    columns |= {"to\nbest": [*losses]} if losses else {}
+    columns["MFU"] = [f"{answer.mfu:.1%}" for answer in answers]
+    return columns | {"memory": [show(answer.largest.total, "B") for answer in answers]}
 
-    Of the whole run where its tokens are known, else of a step.
+
+class Amount(NamedTuple):
+    """How much of what an objective makes smallest an answer takes.
+
+    heading, axis : of a column of a table, and of an axis of a figure, which has the unit of the value.
     """
+
+    heading: str
+    axis: str
+    value: float
+    text: str
+
+
+def amount(objective: str, answer: Estimate) -> Amount:
+    """What an objective counts: of the whole run where its tokens are known, else of a step."""
     days = None if answer.training_time_s is None else answer.training_time_s / 86400
+    if objective == "memory_headroom":
+        total = answer.largest.total
+        return Amount("memory", "memory of the fullest GPU [GB]", total / 1e9, show(total, "B"))
     if objective == "days" and days is not None:
-        return "days", significant(days)
+        return Amount("days", "time of the run [days]", days, significant(days))
     if objective == "cost" and days is not None:
-        return "GPU\ndays", significant(days * answer.num_gpus)
+        cost = days * answer.num_gpus
+        return Amount("GPU\ndays", "cost [GPU-days of the run]", cost, significant(cost))
     if objective == "cost":
-        return "GPU-s\na step", significant(answer.step_time_s * answer.num_gpus)
-    return None
-
-
-def spent_column(objective: str, answers: Iterable[Estimate]) -> dict[str, list[str]]:
-    """The column of what an objective counts by its heading; nothing where step time and memory say it."""
-    counted = [found for found in (spent(objective, answer) for answer in answers) if found]
-    return {counted[0][0]: [amount for _, amount in counted]} if counted else {}
+        cost = answer.step_time_s * answer.num_gpus
+        return Amount("GPU-s\na step", "cost [GPU-seconds a step]", cost, significant(cost))
+    return Amount("step\ntime", "best step time [s]", answer.step_time_s, show_time(answer.step_time_s))
 
 
 def run_cost(scenario: Scenario) -> tuple[float, str]:

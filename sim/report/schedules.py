@@ -57,7 +57,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of the schedule."""
+        """The schedule's name."""
         return self.answer.scenario.plan.schedule
 
     @property

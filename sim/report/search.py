@@ -18,7 +18,6 @@ from sim.report.plans import (
     run_cost,
     shared_gpus,
     shared_words,
-    spent_column,
 )
 from sim.report.terminal import assumptions, shared_line, title
 from sim.search import Candidate, SearchResult
@@ -74,11 +73,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
         **{heading(name): cells for name, cells in plans.fields.items()},
-        "step\ntime": plans.step_time,
-        **spent_column(result.objective, answers),
-        "to\nbest": plans.to_best,
-        "MFU": plans.mfu,
-        "memory": plans.memory,
+        **plans.answers,
         "for-\nmula\noff": [_off(each) for each in result.best],
     }
     fewer = dict(shown)

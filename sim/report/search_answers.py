@@ -9,10 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from sim.estimate import Estimate
-from sim.report.plan_rank import own_line, plan_rank_view, why_view
 from sim.report.search import pareto_view, search_view
-from sim.report.search_schedules import schedules_view
-from sim.report.sensitivity import rules_view, sensitivity_view
+from sim.report.search_questions import own_line, plan_rank_view, rules_view, schedules_view, sensitivity_view, why_view
 from sim.search import Rules, SearchResult, Standing, Step, ValueCost, Why
 from sim.search.answers.among import loss_of
 from sim.search.answers.steps import seconds_apart

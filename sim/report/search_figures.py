@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InfeasiblePlan
-from sim.report.figures import new_figure, open_panels, place_title, plain_axis
+from sim.report.figures import new_figure, open_panels, place_labels, place_title, plain_axis
 from sim.report.gantt.window import time_unit
-from sim.report.labels import place_labels
 from sim.report.plans import HEADINGS, apart, cell, run_cost
 from sim.search import SearchResult, ValueCost
 from sim.search.answers.among import column, fitting
 
 WIDTH = 9.0
-"""Inches."""
+"""Width of a figure. [inches]"""
 CAUSE_COLOURS = {
     "recompute": "#CC79A7",
     "tensor_parallel_comm": "#0072B2",
@@ -166,12 +165,12 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
 
 
 def _cost_axis(panel: Any, result: SearchResult, gpus: int) -> None:
-    """Cost beside time, which it follows where the number of GPUs is given."""
+    """A second axis: cost, which follows time where the number of GPUs is given."""
     steps, cost_unit = run_cost(result.space.scenario)
     factor = steps * gpus
-    beside = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
-    beside.set_ylabel(f"cost [{cost_unit}]")
-    plain_axis(beside.yaxis)
+    right = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
+    right.set_ylabel(f"cost [{cost_unit}]")
+    plain_axis(right.yaxis)
 
 
 def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.ndarray, seconds: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from sim.units import show
 _MEAN, _MOST, _LINE = "#0072B2", "#E69F00", "#D55E00"
 """Okabe and Ito's, as everywhere."""
 _CAUSE_COLOURS = ("#999999", "#0072B2", "#CC79A7", "#D55E00", "#E69F00", "#56B4E9")
-"""Of CAUSES."""
+"""Colours of CAUSES."""
 _ROW_IN = 0.19
 """Height of a row of the heat map. [inches]"""
 
@@ -160,7 +160,7 @@ def draw_links(answer: Simulation, path: Path) -> None:
 
 
 def _draw_levels(figure: Any, history: LinkHistory) -> None:
-    """One strip a level: the average link that is used at all, and the busiest."""
+    """A band a level: the average link that is used at all, and the busiest."""
     axes = figure.subplots(len(history.levels), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (name, (mean, most)) in zip(axes, history.levels.items(), strict=True):
         for values, colour, label in ((most, _MOST, "busiest link"), (mean, _MEAN, "average link")):

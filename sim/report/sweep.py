@@ -7,17 +7,25 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.plans import cell, differing, field, fields_for, heading, shared_gpus, shared_words, spent, spent_column
+from sim.report.plans import (
+    amount,
+    answer_columns,
+    cell,
+    differing,
+    field,
+    fields_for,
+    heading,
+    shared_gpus,
+    shared_words,
+)
 from sim.report.terminal import assumptions, shared_line, title
 from sim.search.answers.among import FIELDS
 from sim.search.answers.axes import SIZE, Axis
 from sim.search.answers.sweep import INTERRUPTED
 from sim.search.answers.sweep_result import Point, Sweep
-from sim.search.candidate import Candidate
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table, plain_table
-from sim.units import show, show_time
 
 REASONS, SHOWN = 12, 8
 """Reasons that are told why points have no plan, and points that are named with each."""
@@ -47,10 +55,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     names = [name for name in FIELDS if f"plan.{name}" != axis.path and (name != "dp" or several)]
     differ = differing(plans, names)
     numbers = {
-        "step\ntime": [show_time(answer.step_time_s) for answer in answers],
-        **spent_column(swept.objective, answers),
-        "MFU": [f"{answer.mfu:.1%}" for answer in answers],
-        "memory": [show(answer.largest.total, "B") for answer in answers],
+        **answer_columns(swept.objective, answers),
         **({"GPUs": [f"{answer.num_gpus:,}" for answer in answers]} if several and axis.path != SIZE else {}),
     }
     table = plain_table(_folded(axis.path), *numbers, *map(heading, differ), left=(), gap=1)
@@ -92,8 +97,9 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     for number, letter in letters.items():
         legend.add_row(letter, *(field(plans[number], name) for name in differ))
     by = "" if swept.objective == "step_time" else f" by {swept.objective.replace('_', ' ')}"
-    counted = _counted(swept.objective, next(point.best for point in swept.points if point.best is not None))[0]
-    heads = Text(f"{counted} of the best plan{by}; down {down.path}, across {across.path}")
+    counted = next(amount(swept.objective, point.best.answer) for point in swept.points if point.best is not None)
+    name = counted.heading.replace("\n", " ")
+    heads = Text(f"{name[0].upper()}{name[1:]} of the best plan{by}; down {down.path}, across {across.path}")
     return [heads, table, "", _shared(swept, list(plans.values())), legend]
 
 
@@ -107,16 +113,7 @@ def plan_letters(swept: Sweep) -> dict[int | None, str]:
 def _cell_of(swept: Sweep, point: Point, letter: str) -> Text:
     if point.best is None:
         return Text("none", style="red")
-    return Text(f"{_counted(swept.objective, point.best)[1]} {letter}")
-
-
-def _counted(objective: str, best: Candidate) -> tuple[str, str]:
-    """What an objective makes smallest, and how much of it the best plan of a point takes."""
-    if objective == "memory_headroom":
-        return "Memory", show(best.answer.largest.total, "B")
-    name, amount = spent(objective, best.answer) or ("step time", show_time(best.answer.step_time_s))
-    name = name.replace("\n", " ")
-    return name[0].upper() + name[1:], amount
+    return Text(f"{amount(swept.objective, point.best.answer).text} {letter}")
 
 
 def _reasons(swept: Sweep) -> list[RenderableType]:

@@ -14,7 +14,7 @@ from sim.table import Table, facts_table
 from sim.units import show, show_time, significant
 
 _MEMORY_COLUMNS = ("weights", "grads", "optim.", "activ.", "logits", "other")
-"""Of MEMORY, in few letters."""
+"""Headings of MEMORY, in few letters."""
 _MEMORY_WIDTH = 64
 """Columns of a terminal that the whole memory table needs."""
 _COLOURS = {"flop_at_peak": "green", "matmul_inefficiency": "yellow", "attention_overhead": "yellow"}

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.commands.options import Json, Png, Svg
+from sim.commands.options import Json, Png, Svg, read_numbers
 from sim.commands.output import figure_paths, print_json, print_view
-from sim.errors import SpecError
 
 THREE = "data + pipeline + tensor"
 
@@ -47,7 +46,7 @@ def strategies(
     ]
     if sizes is not None:
         rows: list[dict[str, Any]] = []
-        wanted = _sizes(sizes)
+        wanted = read_numbers(sizes, "--sizes", "32,64,160")
         with progress_bar("models searched") as progress:
             for number, each in enumerate(wanted):
                 entries = compare_strategies(
@@ -85,10 +84,3 @@ def strategies(
         print_view(report.strategies_view(shape, scenario, single, entries, remarks))
     if paths:
         save(report.strategies_figure(shape, scenario, entries), paths)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return sorted({int(each) for each in text.split(",")})
-    except ValueError:
-        raise SpecError(f"--sizes {text!r} must be whole numbers with commas between, such as 32,64,160") from None

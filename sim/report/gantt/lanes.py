@@ -16,9 +16,9 @@ from sim.units import show_time
 
 Array = np.ndarray
 LANE = 0.84
-"""Of a rank's row, the height of its bars."""
+"""Height of bars, of a rank's row."""
 THIN = 0.13
-"""Of a rank's row, the height of what its bars overlap."""
+"""Height of what bars overlap, of a rank's row."""
 NUMBER_POINTS = 6.5
 """Font size of micro-batch numbers."""
 SMALLEST_POINTS = 4.8
@@ -219,10 +219,10 @@ def legend_handles(view: StepView, seen: set[str], *, durations: bool = True) ->
     for what in ("reduce", "tied", "update", "gather", "setup"):
         if what not in seen:
             continue
-        beside = " (strip: beside the backward)" if what == "reduce" and view.overlapped_reductions() else ""
+        overlapped = " (strip: beside the backward)" if what == "reduce" and view.overlapped_reductions() else ""
         length = f", {show_time(lengths[what])}" if durations and what in lengths else ""
-        exposed = " exposed" if beside and length else ""
-        handles.append(patch(what, f"{LOOKS[what].name}{length}{exposed}{beside}"))
+        exposed = " exposed" if overlapped and length else ""
+        handles.append(patch(what, f"{LOOKS[what].name}{length}{exposed}{overlapped}"))
     return [*handles, patch("idle", "idle")]
 
 

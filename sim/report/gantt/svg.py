@@ -12,15 +12,15 @@ from sim.units import show_time
 
 Array = np.ndarray
 WIDTH = 1000.0
-"""Of the drawing, in its own units."""
+"""Width of the drawing, in its own units."""
 PLACES = 0.84 * 9.0 * 24.0
 """Forwards side by side that can still be told apart: as many as in a figure nine inches wide."""
 TALLEST = 22.0
-"""Of a rank's row, where there are few."""
+"""Height of a rank's row, where there are few."""
 MOST_RANKS, MOST_BARS = 32, 16_000
 """Rows, and bars in them; of a longer pipeline evenly spread ranks are shown, the first and the last among them."""
 BAR, THIN = 0.86, 0.172
-"""Of a rank's row, the height of its bars and of what they overlap."""
+"""Height of bars and of what they overlap, of a rank's row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sim.errors import SpecError
 
 Array = np.ndarray
 GAP = 0.025
-"""Of the axis, the width of a break."""
+"""Width of a break, of the axis."""
 WORTH = 0.8
 """A break that leaves out less than one minus this of a step is not made."""
 

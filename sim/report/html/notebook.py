@@ -8,7 +8,7 @@ from sim.engines import Timeline
 from sim.estimate import Estimate
 from sim.notebook import View
 from sim.report.estimate_figures import estimate_figure, profile_figure
-from sim.report.facts import falls_of, headline, memory_rows, plan_words, question_words
+from sim.report.facts import falls_of, headline, memory_rows, plan_words, profile_origin, question_words
 from sim.report.gantt.chart import played_chart
 from sim.report.gantt.figure import timeline_figure, timeline_title
 from sim.report.gantt.svg import draw_chart
@@ -68,15 +68,12 @@ def profile_html(profile: Profile) -> str:
     for name, part, value in profile.values():
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         groups.setdefault(part, []).append((name, shown))
-    origin = profile.provenance
-    facts = [("How", origin.method), ("Fitted on", "; ".join(origin.fitted_on))]
-    facts += [("Not measured", "; ".join(origin.not_measured)), ("Date", origin.date)]
     return render(
         "profile.html",
         name=profile.name,
         gpu=profile.gpu,
         groups=groups,
-        facts=[(label, value) for label, value in facts if value],
+        facts=profile_origin(profile)[1:],  # the title has the name
         residuals=[(part, f"{error:.1%}", part in profile.poor_fits) for part, error in profile.residuals.items()],
     )
 

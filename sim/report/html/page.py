@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.facts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_words, question_words
+from sim.report.facts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_words, profile_origin, question_words
 from sim.report.gantt import step_view
 from sim.report.gantt.chart import step_chart, window_of
 from sim.report.gantt.svg import PLACES, Drawing, draw_chart
@@ -64,7 +64,7 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         plans_note=why_no_plans if search is None else _search_note(answer, search),
         assumptions=answer.assumptions,
         trust=_trust(answer),
-        provenance=_provenance(answer),
+        provenance=profile_origin(scenario.profile),
         residuals=_residuals(answer),
         version=__version__,
         engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
@@ -127,18 +127,6 @@ def _trust(answer: Estimate) -> str:
 
 def _extrapolated(answer: Estimate) -> bool:
     return any("extrapolated" in note for note in answer.assumptions)
-
-
-def _provenance(answer: Estimate) -> list[tuple[str, str]]:
-    origin = answer.scenario.profile.provenance
-    rows = [
-        ("Profile", f"{answer.scenario.profile.name}, made for {answer.scenario.profile.gpu}"),
-        ("How", origin.method),
-        ("Fitted on", "; ".join(origin.fitted_on)),
-        ("Not measured", "; ".join(origin.not_measured)),
-        ("Date", origin.date),
-    ]
-    return [(label, value) for label, value in rows if value]
 
 
 def _residuals(answer: Estimate) -> list[tuple[str, str, str]]:
