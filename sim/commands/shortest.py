@@ -87,7 +87,7 @@ def shortest(
             asked,
             goal,
             gpus=sizes,
-            batches=None if batches is None else read_numbers(batches, "--batches", "512,1024"),
+            batches=None if batches is None else read_numbers(batches, "--batches", "numbers of sequences", "512,1024"),
             terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
             ramp=grown,
             layered=layered,

@@ -46,7 +46,7 @@ def strategies(
     ]
     if sizes is not None:
         rows: list[dict[str, Any]] = []
-        wanted = read_numbers(sizes, "--sizes", "32,64,160")
+        wanted = read_numbers(sizes, "--sizes", "whole numbers", "32,64,160")
         with progress_bar("models searched") as progress:
             for number, each in enumerate(wanted):
                 entries = compare_strategies(
