@@ -11,8 +11,8 @@ from timing import seconds
 from sim import build_order, estimate, load_scenario
 from sim.engines import build_program, critical_path, des
 from sim.pricing.scenario import stage_costs
-from sim.report.scene import show_step
-from sim.report.trace import write_trace
+from sim.report.gantt import step_view
+from sim.report.gantt.trace import write_trace
 from sim.schedules.actions import KINDS
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +51,7 @@ def test_cold_start_against_bare_python(benchmark):
 def test_trace_of_forty_thousand_actions(benchmark, tmp_path):
     """A Chrome trace of 40,000 actions with its arrows and counters, beside the actions alone through json.dumps."""
     answer = estimate(load_scenario(MAIN, ["training.global_batch_size=1878"]))
-    scene = show_step(answer.scenario, answer=answer)
+    scene = step_view(answer.scenario, answer=answer)
     order = scene.program.order
     assert 40_000 <= len(order) < 41_000
     path = tmp_path / "step.json"

@@ -6,7 +6,6 @@ reader has gone.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from sim.commands.examples import examples
 from sim.commands.exit_codes import run_to_the_end
 from sim.commands.import_config import import_config
 from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.output import print_json, print_view
 from sim.commands.report import report
 from sim.commands.scaling import app as scaling
 from sim.commands.schedules import add_commands
@@ -61,10 +61,6 @@ def _options(
     """Predict how fast a large language model trains on a GPU cluster, and why."""
 
 
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2, allow_nan=False))
-
-
 @app.command(
     epilog=examples(
         "estimate scenarios/gpt-1t-3072-a100.yaml",
@@ -86,12 +82,12 @@ def estimate(
 
     answer = run(load_scenario(scenario, overrides or (), profile), engine, contention=contention)
     if as_json:
-        _print_json(answer.to_dict())
+        print_json(answer.to_dict())
     else:
-        from sim.report.text import console, estimate_view
+        from sim.report.terminal import console
+        from sim.report.text import estimate_view
 
-        out = console()
-        out.print(estimate_view(answer, out.width))
+        print_view(estimate_view(answer, console().width))
     answer.require_fit()
 
 
@@ -114,11 +110,11 @@ def compare(
 
     answers = [run(load_scenario(path, overrides or (), profile), engine) for path in (first, second)]
     if as_json:
-        _print_json([answer.to_dict() for answer in answers])
+        print_json([answer.to_dict() for answer in answers])
     else:
-        from sim.report.text import compare_view, console
+        from sim.report.text import compare_view
 
-        console().print(compare_view(*answers))
+        print_view(compare_view(*answers))
     for answer in answers:
         answer.require_fit()
 
@@ -169,7 +165,7 @@ def show_preset(
     ],
 ) -> None:
     """A preset's values, and the source of each."""
-    from sim.report.text import console
+    from sim.report.terminal import console
     from sim.specs.presets import KINDS, preset_names, preset_source
     from sim.table import Table
 
