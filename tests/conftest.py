@@ -158,7 +158,6 @@ def command(capsys, monkeypatch):
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["flopcast", *arguments])
-        monkeypatch.setattr(cli, "_add_commands", lambda: None)  # what is installed beside it may be slow to load
         monkeypatch.setenv("COLUMNS", "120")
         monkeypatch.chdir(ROOT)
         capsys.readouterr()
