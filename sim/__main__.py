@@ -26,6 +26,8 @@ def main() -> None:
         run()
     except KeyboardInterrupt:  # before or after run's own care
         _leave()
+    finally:
+        gc.freeze()  # the process ends: no last search either
 
 
 def _leave(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
