@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
     from sim.estimate import Estimate, estimate
     from sim.schedules import build_order, schedule, schedule_names
+    from sim.search import SearchResult, search
     from sim.simulate import Simulation, simulate
     from sim.specs import (
         ClusterSpec,
@@ -55,6 +56,7 @@ __all__ = [
     "ProfileError",
     "Scenario",
     "ScheduleError",
+    "SearchResult",
     "Simulation",
     "SpecError",
     "StackSpec",
@@ -66,10 +68,11 @@ __all__ = [
     "preset_names",
     "schedule",
     "schedule_names",
+    "search",
     "simulate",
 ]
 
-_HOMES = ("sim.errors", "sim.specs", "sim.schedules", "sim.engines", "sim.estimate", "sim.simulate")
+_HOMES = ("sim.errors", "sim.specs", "sim.schedules", "sim.engines", "sim.estimate", "sim.simulate", "sim.search")
 """Where the names live, from the lowest floor up: what lies above a name's home is not loaded for it."""
 
 
@@ -87,7 +90,7 @@ def __dir__() -> list[str]:
 
 
 class _Front(ModuleType):
-    """`estimate` and `simulate` are names of modules too: importing those leaves the functions in their place."""
+    """`estimate`, `search` and `simulate` are modules too: importing those leaves the functions in their place."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

@@ -351,7 +351,7 @@ def test_what_was_answered_before_an_interrupt_is_said(monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sim.search.sensitivity", stop)
+    monkeypatch.setattr(sys.modules["sim.search"], "sensitivity", stop)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "--rules", "--sensitivity", "--pareto"])
     assert outcome.exit_code == 130
     for words in ("All of them", "Megatron's rules of thumb", "Interrupted at --sensitivity: it is not answered"):
@@ -367,7 +367,7 @@ def test_interrupted_on_the_exact_engine_the_plans_that_were_run_are_shown(monke
             raise KeyboardInterrupt
         return estimate(scenario, *engine)
 
-    monkeypatch.setattr("sim.search.confirm.estimate", stop_at_the_third)
+    monkeypatch.setattr(sys.modules["sim.search.confirm"], "estimate", stop_at_the_third)
     outcome = CliRunner().invoke(app, ["search", str(SMALL)])
     assert outcome.exit_code == 130
     assert "all plans were priced, but only the best 2 run on the exact engine" in " ".join(outcome.output.split())

@@ -1,6 +1,7 @@
 """The best plan of every schedule: bounds that hold, bests that are the best, and words about what is not."""
 
 import json
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -71,7 +72,7 @@ def small(model=None, plan=None, stack=None, batch=16, layers=12):
 @pytest.fixture
 def look_at_all(monkeypatch):
     """Orders are looked at for all plans that have them, whether or not others rule them out."""
-    monkeypatch.setattr("sim.search.schedules.refined.FIRST_LOOK", 10**9)
+    monkeypatch.setattr(sys.modules["sim.search.schedules.refined"], "FIRST_LOOK", 10**9)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -413,7 +414,7 @@ def test_others_is_short_for_all_schedules(monkeypatch):
         asked.append(names)
         return result
 
-    monkeypatch.setattr("sim.search.search_schedules", stand_in)
+    monkeypatch.setattr(sys.modules["sim.search"], "search_schedules", stand_in)
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--others", "--top", "1"])
     assert outcome.exit_code == 0, outcome.output
     assert asked == ["all"]

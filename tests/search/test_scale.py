@@ -151,7 +151,7 @@ def die(part):
 def test_a_worker_that_dies_is_told(scenario, monkeypatch):
     if multiprocessing.get_start_method() != "fork":
         pytest.skip("the replaced function reaches forked workers only")
-    monkeypatch.setattr("sim.search.prices.pool.price_unit", die)
+    monkeypatch.setattr(sys.modules["sim.search.prices.pool"], "price_unit", die)
     with pytest.raises(FlopcastError, match=r"a worker process died.*--jobs"):
         search(scenario, jobs=2, **FAST)
 
@@ -259,7 +259,9 @@ def test_prices_of_another_version_are_not_mixed(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     small = load_scenario(SMALL)
     search(small, save=tmp_path / "plans", top=1, confirm=1)
-    monkeypatch.setattr("sim.search.table.saved.price_unit", lambda part: [1.001 * each for each in price_unit(part)])
+    monkeypatch.setattr(
+        sys.modules["sim.search.table.saved"], "price_unit", lambda part: [1.001 * each for each in price_unit(part)]
+    )
     with pytest.raises(SpecError, match=r"priced by another version of flopcast: step_time_s is up to 0\.001 off"):
         search(small, save=tmp_path / "plans", top=1, confirm=1)
 
