@@ -19,6 +19,11 @@ settings.register_profile("flopcast", settings.default, deadline=None, max_examp
 settings.load_profile("flopcast")
 
 
+def pytest_collection_modifyitems(items):
+    """What takes longest begins first, so that no worker waits for another at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def scenarios():
     """Folder of the shipped scenarios."""

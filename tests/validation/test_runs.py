@@ -187,9 +187,9 @@ MOST = {
 """source -> (runs that must be modelled at least, mean absolute error of the step time at most)"""
 
 
-def test_published_runs(measurements):
-    # One test, so that the runs are scored once, however many processes share the tests.
-    scored = score_runs(measurements / "training_runs.csv")
+@pytest.mark.xdist_group("published runs")
+def test_published_runs(published_runs):
+    scored = published_runs
     assert all(bool(item.skipped) != (item.predicted is not None) for item in scored)
     used = [item for item in scored if item.error is not None]
     poor = {}

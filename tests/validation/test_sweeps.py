@@ -1,6 +1,5 @@
 """Sweeps of layouts: what we would have picked, and along which axis we are biased."""
 
-import csv
 import json
 from itertools import pairwise
 from math import log
@@ -116,18 +115,12 @@ POOR_CELLS = {(1024, 2, 4), (2048, 4, 2)}
 
 
 @pytest.fixture(scope="module")
-def published(measurements, tmp_path_factory):
+def published(published_runs):
     """The published sweeps' runs with their predictions."""
-    path = tmp_path_factory.mktemp("sweeps") / "runs.csv"
-    with (measurements / "training_runs.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["source"].startswith(tuple(HELD))]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return score_runs(path)
+    return [item for item in published_runs if item.run.source.startswith(tuple(HELD))]
 
 
+@pytest.mark.xdist_group("published runs")
 def test_published_sweeps(published):
     """How much slower than the fastest our picks ran, by source."""
     for found in summaries_of(sweeps_of(published))[:-1]:
@@ -152,6 +145,7 @@ def single(published):
     return found
 
 
+@pytest.mark.xdist_group("published runs")
 def test_single_node_table_is_composed(single):
     """Its times lie on straight lines in the number of micro-batches, to the last digit: runs timed one by one scatter.
 
@@ -166,6 +160,7 @@ def test_single_node_table_is_composed(single):
         assert np.polyval(np.polyfit(batches, seconds, 1), batches) == pytest.approx(seconds, abs=2e-6)
 
 
+@pytest.mark.xdist_group("published runs")
 def test_two_cells_decide_most_of_what_is_lost_on_one_node(single):
     """Where they were fastest we lose; without them we lose a third, and their neighbours' mean would lose as much."""
     sweeps = sweeps_of([item for *_, item in single])
