@@ -27,7 +27,7 @@ lint:  ## style, types, and which floor imports which
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(dir $(PYTHON))lint-imports
+	$(PYTHON) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
 
 format:  ## put the code into the house's form
 	$(PYTHON) -m ruff check --fix .

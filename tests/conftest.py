@@ -22,6 +22,12 @@ settings.register_profile("quick", settings.default, max_examples=6, **CALM)
 settings.load_profile("flopcast")
 
 
+def pytest_configure(config):
+    """Workers take from each other what is left, where the command says no more than how many they are."""
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "worksteal"
+
+
 def pytest_collection_modifyitems(items):
     """What takes longest begins first, so that no worker waits for another at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
