@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from sim.commands import completion as complete
-from sim.commands.examples import examples
 from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
 from sim.commands.output import figure_paths, print_json, print_view
 from sim.commands.progress import spinner
@@ -17,30 +16,6 @@ from sim.errors import ScheduleError, SpecError
 
 NEIGHBOURS, LINE = 3, 72
 """Lines around a mistake in a file that are shown, and how much of them."""
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add the verbs to a command line."""
-    app.command(
-        epilog=examples(
-            "schedule interleaved --ranks 4 --microbatches 8",
-            "schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1",
-        )
-    )(schedule)
-    app.command(
-        epilog=examples(
-            "timeline scenarios/gpt3-175b-1024-a100.yaml",
-            "timeline scenarios/gpt3-175b-1024-a100.yaml -s plan.schedule=zb_h1 --png step.png --from 0 --to 5",
-            "timeline scenarios/gpt3-175b-1024-a100.yaml --trace step.json",
-        )
-    )(timeline)
-    app.command(
-        "compare-schedules",
-        epilog=examples(
-            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml",
-            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml --schedules 1f1b,interleaved,dualpipe --json",
-        ),
-    )(compare_schedules)
 
 
 def schedule(
