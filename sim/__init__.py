@@ -16,7 +16,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from sim.shown import View, provide
+from sim.notebook import View, provide
 
 if TYPE_CHECKING:
     from sim.engines import ENGINES

@@ -6,42 +6,181 @@ reader has gone.
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import sys
-from typing import Annotated, Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
-from sim.commands import completion as complete
 from sim.commands.examples import examples
 from sim.commands.exit_codes import run_to_the_end
-from sim.commands.import_config import import_config
-from sim.commands.options import AsJson, Engine, Overrides, ProfileOption, ScenarioFile
-from sim.commands.report import report
-from sim.commands.scaling import app as scaling
-from sim.commands.schedules import add_commands
-from sim.commands.search import search
-from sim.commands.shortest import shortest
-from sim.commands.simulate import simulate
-from sim.commands.topology import topology
-from sim.commands.train import train
-from sim.errors import SpecError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NARROW = 60
 """Columns below which help comes without frames, which would cut words off."""
+
+
+class Verb(NamedTuple):
+    """Where a verb's code is, which is loaded when the verb is asked for.
+
+    home : module and name in it: of a function, or of a typer app with verbs of its own.
+    examples : what one types after `flopcast`, shown under the verb's help.
+    """
+
+    home: str
+    examples: tuple[str, ...] = ()
+
+
+VERBS = {
+    "estimate": Verb(
+        "sim.commands.estimate:estimate",
+        (
+            "estimate scenarios/gpt-1t-3072-a100.yaml",
+            "estimate scenarios/gpt-1t-3072-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved",
+            "estimate scenarios/llama3-405b-16384-h100.yaml --json",
+        ),
+    ),
+    "compare": Verb(
+        "sim.commands.estimate:compare",
+        ("compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",),
+    ),
+    "schedule": Verb(
+        "sim.commands.schedules:schedule",
+        (
+            "schedule interleaved --ranks 4 --microbatches 8",
+            "schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1",
+        ),
+    ),
+    "timeline": Verb(
+        "sim.commands.schedules:timeline",
+        (
+            "timeline scenarios/gpt3-175b-1024-a100.yaml",
+            "timeline scenarios/gpt3-175b-1024-a100.yaml -s plan.schedule=zb_h1 --png step.png --from 0 --to 5",
+            "timeline scenarios/gpt3-175b-1024-a100.yaml --trace step.json",
+        ),
+    ),
+    "compare-schedules": Verb(
+        "sim.commands.schedules:compare_schedules",
+        (
+            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml",
+            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml --schedules 1f1b,interleaved,dualpipe --json",
+        ),
+    ),
+    "import": Verb(
+        "sim.commands.import_config:import_config",
+        (
+            "import config.json --gpus 64 -o mine.yaml",
+            "import train_gpt3_175b.sh --cluster selene -o gpt3.yaml",
+            "import llama3_8b.toml | flopcast estimate -",
+        ),
+    ),
+    "topology": Verb(
+        "sim.commands.topology:topology",
+        (
+            "topology selene",
+            "topology selene --nodes 384 --collectives 1GB --gpus 48 --json",
+        ),
+    ),
+    "search": Verb(
+        "sim.commands.search:search",
+        (
+            "search scenarios/gpt-1t-3072-a100.yaml -o best.yaml",
+            "search scenarios/gpt-1t-3072-a100.yaml --why own",
+            "search scenarios/gpt-1t-3072-a100.yaml --schedules zb_v,v_half",
+            "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64",
+            "search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png",
+        ),
+    ),
+    "simulate": Verb(
+        "sim.commands.simulate:simulate",
+        (
+            "simulate scenarios/gpt-1t-3072-a100.yaml --jitter 0.02 --seeds 20 --straggler 1.2@rank17",
+            "simulate scenarios/gpt-1t-3072-a100.yaml --links --png links.png",
+            "simulate scenarios/gpt-1t-3072-a100.yaml --link-down leaf4.cable7",
+        ),
+    ),
+    "report": Verb(
+        "sim.commands.report:report",
+        (
+            "report scenarios/gpt-1t-3072-a100.yaml -o report.html",
+            "report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search",
+        ),
+    ),
+    "train": Verb(
+        "sim.commands.train:train",
+        (
+            "train scenarios/gpt-1t-3072-a100.yaml",
+            "train scenarios/gpt-1t-3072-a100.yaml --price 3 --png run.png",
+        ),
+    ),
+    "shortest": Verb(
+        "sim.commands.shortest:shortest",
+        (
+            "shortest llama3-70b --cluster superpod-h100 --tokens 15T --gpus 256..32768 --png frontier.png",
+            "shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",
+        ),
+    ),
+    "presets": Verb("sim.commands.presets:app"),
+    "scaling": Verb("sim.commands.scaling:app"),
+}
+"""The verbs in the order of the help."""
+
+
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    """Verbs that other installed packages bring, such as `calibrate`."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in sorted(entry_points(group="flopcast.commands"), key=lambda each: each.name)}
+
+
+class Verbs(TyperGroup):
+    """The verbs as click commands, each made when it is asked for: an estimate need not load what a search does."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all verbs."""
+        return [*VERBS, *_plugins()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb of that name, or None."""
+        if cmd_name not in self.commands:
+            if cmd_name in VERBS or cmd_name in _plugins():
+                self.commands[cmd_name] = self._load(cmd_name)
+            else:  # typer names the nearest of the verbs that it has
+                for name in self.list_commands(ctx):
+                    self.get_command(ctx, name)
+        return self.commands.get(cmd_name)
+
+    def _load(self, name: str) -> Any:
+        alone = typer.Typer(rich_markup_mode=self.rich_markup_mode, add_completion=False)
+        alone.callback()(_options)  # a lone verb would become the whole command
+        if name in VERBS:
+            # Matrices of sim's verbs are small: starting BLAS's threads costs more than they could give.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+            module, _, attribute = VERBS[name].home.partition(":")
+            code = getattr(import_module(module), attribute)
+        else:
+            code = _plugins()[name].load()
+        if isinstance(code, typer.Typer):
+            alone.add_typer(code, name=name)
+        else:
+            alone.command(name, epilog=examples(*VERBS[name].examples))(code)
+        return typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
+
+
 app = typer.Typer(
     name="flopcast",
+    cls=Verbs,
     help="Predict how fast a large language model trains on a GPU cluster, and why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-presets = typer.Typer(
-    help="Shipped GPUs, nodes, clusters, models, stacks and profiles, with their sources.",
-    no_args_is_help=True,
-)
-app.add_typer(presets, name="presets")
-app.add_typer(scaling, name="scaling")
 
 
 def _version(value: bool) -> None:
@@ -61,198 +200,6 @@ def _options(
     """Predict how fast a large language model trains on a GPU cluster, and why."""
 
 
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2, allow_nan=False))
-
-
-@app.command(
-    epilog=examples(
-        "estimate scenarios/gpt-1t-3072-a100.yaml",
-        "estimate scenarios/gpt-1t-3072-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved",
-        "estimate scenarios/llama3-405b-16384-h100.yaml --json",
-    )
-)
-def estimate(
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
-    contention: Annotated[bool, typer.Option("--contention", help="Messages share the cluster's links.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
-    from sim import estimate as run
-    from sim import load_scenario
-
-    answer = run(load_scenario(scenario, overrides or (), profile), engine, contention=contention)
-    if as_json:
-        _print_json(answer.to_dict())
-    else:
-        from sim.report.text import console, estimate_view
-
-        out = console()
-        out.print(estimate_view(answer, out.width))
-    answer.require_fit()
-
-
-@app.command(
-    epilog=examples(
-        "compare scenarios/megatron-2021/145.6b.yaml scenarios/gpt3-175b-1024-a100.yaml",
-    )
-)
-def compare(
-    first: ScenarioFile,
-    second: ScenarioFile,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
-    as_json: AsJson = False,
-) -> None:
-    """Two scenarios side by side: what differs, and what it does. Overrides apply to both."""
-    from sim import estimate as run
-    from sim import load_scenario
-
-    answers = [run(load_scenario(path, overrides or (), profile), engine) for path in (first, second)]
-    if as_json:
-        _print_json([answer.to_dict() for answer in answers])
-    else:
-        from sim.report.text import compare_view, console
-
-        console().print(compare_view(*answers))
-    for answer in answers:
-        answer.require_fit()
-
-
-@presets.command(
-    "list",
-    epilog=examples(
-        "presets list",
-        "presets list clusters",
-    ),
-)
-def list_presets(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            help="gpus, nodes, clusters, models, stacks, profiles or schedules.", autocompletion=complete.kinds
-        ),
-    ] = None,
-) -> None:
-    """Names of the shipped presets."""
-    from sim.schedules import get_schedule, schedule_names
-    from sim.specs.presets import KINDS, preset_names
-
-    kinds = (*KINDS, "schedules")
-    if kind is not None and kind not in kinds:
-        raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, kinds)}")
-    for each in kinds if kind is None else (kind,):
-        if kind is None:
-            typer.secho(each, bold=True)
-        for name in schedule_names() if each == "schedules" else preset_names(each):
-            summary = f"  {get_schedule(name).summary}" if each == "schedules" else ""
-            typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
-
-
-@presets.command(
-    "show",
-    epilog=examples(
-        "presets show selene",
-        "presets show gpus/a100-sxm-80gb",
-    ),
-)
-def show_preset(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset
-        ),
-    ],
-) -> None:
-    """A preset's values, and the source of each."""
-    from sim.report.text import console
-    from sim.specs.presets import KINDS, preset_names, preset_source
-    from sim.table import Table
-
-    wanted_kind, _, wanted = name.rpartition("/")
-    if wanted_kind and wanted_kind not in KINDS:
-        raise SpecError(f"unknown kind of preset {wanted_kind!r}{nearest(wanted_kind, KINDS)}")
-    kinds = (wanted_kind,) if wanted_kind else KINDS
-    found = [kind for kind in kinds if wanted in preset_names(kind)]
-    if not found:
-        known = {preset for kind in kinds for preset in preset_names(kind)}
-        raise SpecError(f"no preset {wanted!r}{nearest(wanted, known)}" if wanted else "give the name of a preset")
-    out = console()
-    for kind in found:
-        table = Table(title=f"{kind}/{wanted}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("field", overflow="fold")
-        table.add_column("value", overflow="fold")
-        table.add_column("source", style="dim", overflow="fold")
-        for field, value, source in preset_source(kind, wanted):
-            table.add_row(field, str(value), source)
-        out.print(table)
-
-
-add_commands(app)  # schedule, timeline, compare-schedules
-
-
-app.command(
-    "import",
-    epilog=examples(
-        "import config.json --gpus 64 -o mine.yaml",
-        "import train_gpt3_175b.sh --cluster selene -o gpt3.yaml",
-        "import llama3_8b.toml | flopcast estimate -",
-    ),
-)(import_config)
-app.command(
-    epilog=examples(
-        "topology selene",
-        "topology selene --nodes 384 --collectives 1GB --gpus 48 --json",
-    )
-)(topology)
-app.command(
-    epilog=examples(
-        "search scenarios/gpt-1t-3072-a100.yaml -o best.yaml",
-        "search scenarios/gpt-1t-3072-a100.yaml --why own",
-        "search scenarios/gpt-1t-3072-a100.yaml --schedules zb_v,v_half",
-        "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 plan.pp=64",
-        "search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png",
-    )
-)(search)
-app.command(
-    epilog=examples(
-        "simulate scenarios/gpt-1t-3072-a100.yaml --jitter 0.02 --seeds 20 --straggler 1.2@rank17",
-        "simulate scenarios/gpt-1t-3072-a100.yaml --links --png links.png",
-        "simulate scenarios/gpt-1t-3072-a100.yaml --link-down leaf4.cable7",
-    )
-)(simulate)
-app.command(
-    epilog=examples(
-        "report scenarios/gpt-1t-3072-a100.yaml -o report.html",
-        "report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search",
-    )
-)(report)
-app.command(
-    epilog=examples(
-        "train scenarios/gpt-1t-3072-a100.yaml",
-        "train scenarios/gpt-1t-3072-a100.yaml --price 3 --png run.png",
-    )
-)(train)
-app.command(
-    epilog=examples(
-        "shortest llama3-70b --cluster superpod-h100 --tokens 15T --gpus 256..32768 --png frontier.png",
-        "shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",
-    )
-)(shortest)
-
-
-def _add_commands() -> None:
-    """Verbs that other installed packages bring, such as `calibrate`."""
-    from importlib.metadata import entry_points
-
-    for point in sorted(entry_points(group="flopcast.commands"), key=lambda found: found.name):
-        app.add_typer(point.load(), name=point.name)
-
-
 def main() -> None:
     """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
     code = run_to_the_end(_run)
@@ -261,7 +208,6 @@ def main() -> None:
 
 
 def _run() -> None:
-    _add_commands()
     narrow: dict[str, Any] = {}
     columns = shutil.get_terminal_size().columns
     if columns < NARROW:

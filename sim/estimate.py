@@ -12,6 +12,7 @@ from sim.contention import on_shared_links
 from sim.engines import Program, Timeline, build_program, run
 from sim.engines.order_facts import facts_of
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
+from sim.notebook import NotebookDisplay
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal, deal_of
 from sim.pricing.memory import peak_memory, stage_bytes
@@ -19,7 +20,6 @@ from sim.pricing.replicas import Params
 from sim.pricing.scenario import StageCosts, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.passes import visits_per_stage
-from sim.shown import Shown
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
 from sim.units import show, show_time
@@ -29,7 +29,7 @@ from sim.work.params import active_params, total_params
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Estimate(Shown):
+class Estimate(NotebookDisplay):
     """How fast a scenario trains, and why.
 
     step_time_s : one optimizer step. [s]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import rich.table
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
@@ -51,6 +53,34 @@ class Table(rich.table.Table):
             )
             needed += max(widest)
         return needed
+
+
+def plain_table(*headings: str, left: Collection[str] | None = None, gap: int = 2, wrap: Collection[str] = ()) -> Table:
+    """A table without lines.
+
+    Parameters
+    ----------
+    left : headings
+        Of columns of words; the others are of numbers and stand to the right. The first one, if not given.
+    gap : int
+        Places between columns.
+    wrap : headings
+        Of columns whose words may be broken into lines.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for heading in headings:
+        words = heading in (headings[:1] if left is None else left)
+        table.add_column(heading, justify="left" if words else "right", no_wrap=heading not in wrap)
+    return table
+
+
+def facts_table(styles: tuple[str, str, str] = ("bold", "", "dim")) -> rich.table.Table:
+    """A grid of three columns for facts: name, value, note."""
+    table = rich.table.Table.grid(padding=(0, 2))
+    table.add_column(style=styles[0])
+    table.add_column(style=styles[1], justify="right")
+    table.add_column(style=styles[2], overflow="fold")
+    return table
 
 
 def _words(console: Console, cell: object) -> Text:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from sim.pricing.scenario import StageCosts
 from sim.work.operations import Cause
@@ -15,8 +15,22 @@ from sim.work.stages import Stage
 
 ROOT = Path(__file__).parents[1]
 
-settings.register_profile("flopcast", settings.default, deadline=None, max_examples=60)
+# A machine that others use too may be slow to make an example; that says nothing about what is tested.
+CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("flopcast", settings.default, max_examples=60, **CALM)
+settings.register_profile("quick", settings.default, max_examples=6, **CALM)
 settings.load_profile("flopcast")
+
+
+def pytest_configure(config):
+    """Workers take from each other what is left, where the command says no more than how many they are."""
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "worksteal"
+
+
+def pytest_collection_modifyitems(items):
+    """What takes longest begins first, so that no worker waits for another at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +172,6 @@ def command(capsys, monkeypatch):
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["flopcast", *arguments])
-        monkeypatch.setattr(cli, "_add_commands", lambda: None)  # what is installed beside it may be slow to load
         monkeypatch.setenv("COLUMNS", "120")
         monkeypatch.chdir(ROOT)
         capsys.readouterr()

@@ -301,15 +301,19 @@ class Interrupting:
 sys.meta_path.insert(0, Interrupting())
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from sim.__main__ import main
-sys.argv = ["flopcast", "search", "scenarios/gpt-1t-3072-a100.yaml"]
+sys.argv = ["flopcast", *sys.argv[2:]]
 main()
 """
 """Interrupted when a module is about to be loaded."""
 
 
-@pytest.mark.parametrize("module", ["sim.cli", "calibration.cli", "numpy"])
-def test_interrupting_while_it_loads_is_one_line(module):
-    command = [sys.executable, "-c", LOADING, module]
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("sim.cli", ("search", MAIN)), ("numpy", ("search", MAIN)), ("calibration.cli", ("calibrate", "--help"))],
+    ids=["the command line", "what a verb needs", "another package's verb"],
+)
+def test_interrupting_while_it_loads_is_one_line(module, arguments):
+    command = [sys.executable, "-c", LOADING, module, *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "flopcast: interrupted\n")
 

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 import calibration
+from sim.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,17 +65,6 @@ def commands(page):
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("flopcast ")]
 
 
-@pytest.fixture(scope="module")
-def app():
-    from calibration.cli import app as calibrate
-    from sim.cli import app
-    from validation.cli import app as validate
-
-    app.add_typer(calibrate, name="calibrate")
-    app.add_typer(validate, name="validate")
-    return app
-
-
 @pytest.fixture
 def workplace(tmp_path):
     """A folder as a reader has it: the repository's, with the files that the pages speak of."""
@@ -87,7 +77,7 @@ def workplace(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_run(page, app, workplace, monkeypatch):
+def test_commands_run(page, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("COLUMNS", "80")
     for name, text in files(page).items():
@@ -104,20 +94,20 @@ def test_commands_run(page, app, workplace, monkeypatch):
             assert result.exception is None, f"flopcast {line}: {result.exception}"
         else:
             options = [word.partition("=")[0] for word in words if word.startswith("--")]
-            missing = [option for option in options if option not in helps(run, app, words)]
+            missing = [option for option in options if option not in helps(run, words)]
             assert not missing, f"flopcast {line}: no option {missing[0]}"
 
 
-def helps(run, app, words):
+def helps(run, words):
     """The help texts of a verb and of what is below it."""
     verbs = [word for word in words[:3] if re.fullmatch(r"[a-z][a-z-]*", word)]
-    return "".join(help_of(run, app, *verbs[:depth]) for depth in (1, 2, 3))
+    return "".join(help_of(run, *verbs[:depth]) for depth in (1, 2, 3))
 
 
 HELP: dict = {}
 
 
-def help_of(run, app, *verbs):
+def help_of(run, *verbs):
     if verbs not in HELP:
         HELP[verbs] = run.invoke(app, [*verbs, "--help"], env={"COLUMNS": "300"}).output
     return HELP[verbs]
@@ -163,7 +153,7 @@ def test_links_between_pages_exist(page):
         assert (page.parent / target).exists(), target
 
 
-def test_commands_show_what_is_printed(app, workplace, monkeypatch):
+def test_commands_show_what_is_printed(workplace, monkeypatch):
     """A bash block of one command with a text block right behind it; ```text part: some lines of it."""
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("COLUMNS", "80")
@@ -189,13 +179,14 @@ def files(page):
 def verbs(command, path=()):
     """Every command of the tree with what one types to get there."""
     if hasattr(command, "commands"):
-        for name, below in command.commands.items():
-            yield from verbs(below, (*path, name))
+        with typer.Context(command) as context:
+            for name in command.list_commands(context):
+                yield from verbs(command.get_command(context, name), (*path, name))
     else:
         yield path, command
 
 
-def test_every_help_text_teaches_by_examples_that_work(app, workplace, monkeypatch):
+def test_every_help_text_teaches_by_examples_that_work(workplace, monkeypatch):
     """All are understood; those that no page shows run here, unless their verb is tested elsewhere."""
     monkeypatch.chdir(workplace)
     for name, text in files(ROOT / "docs" / "validation.md").items():

@@ -44,6 +44,22 @@ def test_importing_sim_is_light() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_a_verb_loads_no_more_than_it_needs() -> None:
+    """What an estimate has no use for is what its process would mostly spend its time on."""
+    code = (
+        "import sys; sys.argv = ['flopcast', 'estimate', 'scenarios/gpt-1t-3072-a100.yaml']; "
+        "from sim.__main__ import main; main(); "
+        "unneeded = ('pandas', 'matplotlib', 'scipy', 'jinja2', 'numpy.random', 'rich.progress', 'rich.markdown', "
+        "'rich.traceback', 'calibration', 'validation', 'sim.search', 'sim.scaling', 'sim.reliability', "
+        "'sim.simulate', 'sim.specs.importers', 'sim.report.figures', 'sim.commands.search'); "
+        "loaded = [name for name in unneeded if name in sys.modules]; "
+        "sys.exit(f'loaded: {loaded}' if loaded else 0)"
+    )
+    result = run(sys.executable, "-c", code)
+    assert result.returncode == 0, result.stderr
+    assert "Step time" in result.stdout
+
+
 def test_names_of_sim_are_loaded_from_their_homes_when_they_are_asked_for() -> None:
     code = (
         "import sys, sim; "
@@ -79,10 +95,27 @@ def test_top_level_is_the_one_agreed() -> None:
         pytest.skip("not a git checkout")
     top = {path.partition("/")[0] for path in result.stdout.splitlines() if not path.startswith(".")}
     agreed = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks", "docs"}
-    assert top <= agreed | {"pyproject.toml", "README.md", "LICENSE"}
+    assert top <= agreed | {"pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
 
 
-def test_every_internal_link_of_the_readme_exists() -> None:
-    text = (ROOT / "README.md").read_text()
-    for target in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_internal_link_exists(page: str) -> None:
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / page).read_text()):
         assert (ROOT / target).exists(), target
+
+
+def test_contributing_names_what_is_there() -> None:
+    """Paths and commands of the map and of its steps; names in capitals are the reader's own."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"(?<![\w/])((?:sim|tests|calibration|validation|docs)/[\w./-]*\w)", text)
+    missing = {path for path in paths if "NAME" not in path and not (ROOT / path).exists()}
+    assert not missing
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wanted = {word for line in re.findall(r"make ((?:[a-z]+ ?)+)", text) for word in line.split()}
+    assert {"install", "quick", "test", "lint", "docs", "goldens"} <= wanted & targets
+
+
+def test_every_package_is_on_the_map() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    packages = {path.parent.name for path in (ROOT / "sim").glob("*/__init__.py")}
+    assert not {name for name in packages if f"`sim/{name}`" not in text}

@@ -75,7 +75,7 @@ def import_config(
         typer.echo(imported.to_yaml(), nl=False)
     else:
         from sim.report.imported import imported_view
-        from sim.report.text import console
+        from sim.report.terminal import console
 
         out = console()
         out.print(imported_view(imported, out.width))

@@ -1,13 +1,17 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options that several commands take, and what their words say."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sim.commands import completion as complete
+from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from sim.scaling.run import Terms
 
 ScenarioFile = Annotated[
     Path,
@@ -41,6 +45,59 @@ ProfileOption = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]
+Mtbf = Annotated[
+    str | None, typer.Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
+]
+Restart = Annotated[str, typer.Option("--restart", help="From a failure to the next step.")]
+Spares = Annotated[int | None, typer.Option("--spares", help="Spare nodes; as many as it takes if not given.")]
+WriteBandwidth = Annotated[str, typer.Option("--write-bandwidth", help="Of the storage, all ranks together.")]
+Price = Annotated[float, typer.Option("--price", help="Of a GPU-hour.")]
+Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
+
+
+def terms_of(
+    mtbf: str | None, restart: str, spares: int | None, write_bandwidth: str, price: float, pue: float, node_gpus: int
+) -> Terms:
+    """The options as a record."""
+    from sim.reliability import GPU_MTBF_S, Failures
+    from sim.scaling.run import Terms
+    from sim.units import parse
+
+    failures = Failures(
+        GPU_MTBF_S if mtbf is None else parse(mtbf, "s"),
+        parse(restart, "s"),
+        gpus_per_node=node_gpus,
+        spare_nodes=spares,
+    )
+    return Terms(failures, parse(write_bandwidth, "bytes_per_s"), price_per_gpu_hour=price, pue=pue)
+
+
+def read_range(text: str) -> tuple[int, int]:
+    """Fewest and most of `64..4096`, or twice the one number."""
+    first, dots, last = text.partition("..")
+    try:
+        fewest, most = int(first), int(last if dots else first)
+    except ValueError:
+        raise SpecError(f"--gpus {text!r} must be a whole number or a range such as 64..4096") from None
+    if fewest < 1:
+        raise SpecError(f"--gpus {text!r}: {fewest} must be one or more, such as 64..4096")
+    if fewest > most:
+        raise SpecError(f"--gpus {text!r} must go from fewer to more; write {most}..{fewest}")
+    return fewest, most
+
+
+def read_numbers(
+    text: str, option: str, what: str = "numbers of one or more", example: str = "1,2,4"
+) -> tuple[int, ...]:
+    """Whole numbers from one on, in rising order, of words such as `4,1,2`."""
+    try:
+        numbers = tuple(sorted({int(each) for each in text.split(",")}))
+    except ValueError:
+        numbers = (0,)
+    if numbers[0] < 1:
+        raise SpecError(f"{option} {text!r} must be {what} with commas between, such as {example}")
+    return numbers

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.options import Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.output import write_text
 from sim.errors import FlopcastError, SpecError
 
 if TYPE_CHECKING:
@@ -41,10 +42,7 @@ def report(
     answer = estimate(question, engine)
     found, why = _search(question) if with_search else (None, "")
     page = report_page(answer, found, why)
-    try:
-        output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"cannot write {output}: {error.strerror or error}") from None
+    write_text(output, page)
     typer.echo(f"report: {output}  {len(page.encode()) / 1e3:,.0f} kB")
     answer.require_fit()
 

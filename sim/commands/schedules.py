@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,37 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from sim.commands import completion as complete
-from sim.commands.examples import examples
 from sim.commands.options import AsJson, Engine, Overrides, Png, ProfileOption, ScenarioFile, Svg, Width
+from sim.commands.output import figure_paths, print_json, print_view
 from sim.commands.progress import spinner
 from sim.errors import ScheduleError, SpecError
 
 NEIGHBOURS, LINE = 3, 72
 """Lines around a mistake in a file that are shown, and how much of them."""
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add the verbs to a command line."""
-    app.command(
-        epilog=examples(
-            "schedule interleaved --ranks 4 --microbatches 8",
-            "schedule zb_v --ranks 2 --microbatches 3 --times 1,1,1",
-        )
-    )(schedule)
-    app.command(
-        epilog=examples(
-            "timeline scenarios/gpt3-175b-1024-a100.yaml",
-            "timeline scenarios/gpt3-175b-1024-a100.yaml -s plan.schedule=zb_h1 --png step.png --from 0 --to 5",
-            "timeline scenarios/gpt3-175b-1024-a100.yaml --trace step.json",
-        )
-    )(timeline)
-    app.command(
-        "compare-schedules",
-        epilog=examples(
-            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml",
-            "compare-schedules scenarios/gpt3-175b-1024-a100.yaml --schedules 1f1b,interleaved,dualpipe --json",
-        ),
-    )(compare_schedules)
 
 
 def schedule(
@@ -105,7 +80,7 @@ def schedule(
         sizes = (4 if ranks is None else ranks, needed if chunks is None else chunks)
         order = build_order(name, *sizes, 8 if microbatches is None else microbatches, **options)
     if as_json:
-        _print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
+        print_json({"schedule": name, "ranks": [[str(action) for action in row] for row in order.actions]})
     elif units is not None:
         typer.echo(format_aligned(order, units))
     else:
@@ -152,33 +127,27 @@ def timeline(
     another part.
     """
     from sim import load_scenario
-    from sim.report.figures import check_paths
-    from sim.report.gantt import draw_gantt
-    from sim.report.scene import show_step
+    from sim.report.figures import check_paths, save
+    from sim.report.gantt import gantt_figure, gantt_text, step_view, write_trace
 
-    figures = [path for path in (png, svg) if path is not None]
-    _check_figures(png, svg)
+    figures = figure_paths(png, svg)
     if trace is not None:
         check_paths([trace], (".json",))
         if begin is not None or end is not None:
             raise SpecError("a trace holds the whole step; leave --from and --to out, or write a figure")
-    scene = show_step(load_scenario(scenario, overrides or (), profile), engine)
+    view = step_view(load_scenario(scenario, overrides or (), profile), engine)
     if figures:
-        draw_gantt(scene, figures, between=(begin, end), width_in=width)
-    if trace is not None:
-        from sim.report.trace import write_trace
-
-        count = write_trace(scene, trace)
+        save(gantt_figure(view, between=(begin, end), width_in=width), figures)
+    count = 0 if trace is None else write_trace(view, trace)
     for path in figures:
         typer.echo(f"figure: {path}")
     if trace is not None:
         typer.echo(f"trace: {trace}  {count:,} events; open it at https://ui.perfetto.dev")
     if not figures and trace is None:
-        from sim.report.strip import strip_view
-        from sim.report.text import console
+        from sim.report.terminal import console
 
         out = console()
-        out.print(strip_view(scene, out.width, (begin, end)), no_wrap=True, overflow="ignore", crop=False)
+        out.print(gantt_text(view, out.width, (begin, end)), no_wrap=True, overflow="ignore", crop=False)
 
 
 def compare_schedules(
@@ -201,14 +170,12 @@ def compare_schedules(
     where the plan sets nothing else; the table says so. What the scenario cannot take is listed with the reason.
     """
     from sim import load_scenario
-    from sim.report.scene import show_step
+    from sim.report.figures import save
+    from sim.report.gantt import comparison_figure, step_view
     from sim.report.schedules import compare_schedules as compare
     from sim.report.schedules import comparison_view
-    from sim.report.stacked import draw_comparison
-    from sim.report.text import console
 
-    figures = [path for path in (png, svg) if path is not None]
-    _check_figures(png, svg)
+    figures = figure_paths(png, svg)
     names = None if schedules is None else [name.strip() for name in schedules.split(",") if name.strip()]
     if names == []:
         raise SpecError("--schedules is empty; name some, such as 1f1b,zb_v, or leave it out for all")
@@ -216,28 +183,14 @@ def compare_schedules(
     with spinner("schedules") as report:
         comparison = compare(question, names, engine, report)
         if figures:
-            scenes = []
+            views = []
             for row in comparison.rows:
                 report(f"{row.name}, drawn")
-                scenes.append(show_step(row.answer.scenario, engine, row.answer))
-            draw_comparison(scenes, figures, width_in=width)
+                views.append(step_view(row.answer.scenario, engine, row.answer))
+            save(comparison_figure(views, width_in=width), figures)
     if as_json:
-        _print_json(comparison.to_dict())
+        print_json(comparison.to_dict())
     else:
-        out = console()
-        out.print(comparison_view(comparison, out.width))
+        print_view(comparison_view(comparison))
     for path in figures:
         typer.echo(f"figure: {path}", err=as_json)
-
-
-def _check_figures(png: Path | None, svg: Path | None) -> None:
-    """Raise where a figure could not be written, before the work is done."""
-    from sim.report.figures import check_paths
-
-    for path, ending in ((png, ".png"), (svg, ".svg")):
-        if path is not None:
-            check_paths([path], (ending,))
-
-
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2, allow_nan=False))

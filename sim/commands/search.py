@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands.options import Json, Overrides, ProfileOption, read_range
+from sim.commands.output import print_json, print_view, write_text
 from sim.commands.progress import progress_bar
-from sim.commands.search_checks import check_files, check_numbers, check_together
-from sim.commands.search_words import read_degrees, read_fields, read_limit, read_range, write_scenario
+from sim.commands.search_options import (
+    check_files,
+    check_numbers,
+    check_together,
+    read_degrees,
+    read_fields,
+    read_limit,
+)
 from sim.errors import InfeasiblePlan, SpecError
+
+if TYPE_CHECKING:
+    from sim.report.search_answers import SearchAnswers
+    from sim.search import SearchResult
+    from sim.specs import Scenario
 
 BATCH = "training.global_batch_size"
 TOP = 10
@@ -23,9 +36,7 @@ def search(
     more_fields: Annotated[
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Override a field; may be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     gpus: Annotated[str | None, typer.Option(help="How many GPUs, such as 64..4096 or 1024.")] = None,
     objective: Annotated[str, typer.Option(help="step_time, days, cost or memory_headroom.")] = "step_time",
     max_gpus: Annotated[int | None, typer.Option(help="No plan of more GPUs.")] = None,
@@ -73,13 +84,13 @@ def search(
         list[str] | None,
         typer.Option(metavar="FIELD=VALUE", help="Why not a plan with these fields: plan.tp=4; own: the scenario's."),
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
+    profile: ProfileOption = None,
     jobs: Annotated[int | None, typer.Option(help="Processes that price; as many as pay if not given.")] = None,
     save: Annotated[
         Path | None, typer.Option(help="Folder for the table of all plans, in Parquet; an interrupted search goes on.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
     from sim.search import schedules_named, search_schedules
@@ -144,73 +155,87 @@ def search(
     if schedules is not None and result.finished:  # who stops the one does not begin the other
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
-    answers: dict[str, Any] = {}
-    unanswered = _answer(answers, result, None if batch is not None else original, own, named, asked)
-    if as_json:
-        from sim.commands.search_json import as_data
-
-        typer.echo(json.dumps(as_data(result, named, answers), indent=2, allow_nan=False))
-    else:
-        from sim.report.search_answers import print_answers
-        from sim.report.text import console
-
-        print_answers(console(), result, named, answers)
-    # What was found is said before anything can go wrong with files.
-    if output is not None:
-        write_scenario(output, result.best[0].scenario)
-    drawn = figure is not None and _draw(result, answers, figure)
-    if not as_json:
-        for said in [f"The best plan is in {output}"] * (output is not None) + [f"Drawn: {figure}"] * drawn:
-            typer.echo(f"\n{said}")
-    if unanswered:
-        typer.secho(f"Interrupted at {unanswered}: it is not answered, nor what comes after it", err=True, fg="red")
-    if unanswered or not result.finished:
+    answers = _answer(result, None if batch is not None else original, own, named, asked)
+    _tell(answers, output, figure, as_json)
+    if answers.unanswered or not result.finished:
         raise KeyboardInterrupt
 
 
+def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, as_json: bool) -> None:
+    """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
+    if as_json:
+        print_json(answers.to_dict())
+    else:
+        from sim.report.terminal import console
+
+        print_view(answers.view(console().width))
+    if output is not None:
+        _write_scenario(output, answers.result.best[0].scenario)
+    drawn = None if figure is None else answers.figure()
+    if drawn is not None and figure is not None:
+        from sim.report.figures import save
+
+        save(drawn, [figure])
+    for words, path in (("The best plan is in", output), ("Drawn:", None if drawn is None else figure)):
+        if path is not None and not as_json:
+            typer.echo(f"\n{words} {path}")
+    if answers.unanswered:
+        open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
+        typer.secho(open_question, err=True, fg="red")
+
+
 def _answer(
-    found: dict[str, Any], result: Any, original: Any, own: bool, named: dict[str, Any], asked: dict[str, bool]
-) -> str | None:
-    """Add what was asked beside the best plans, by name; the first question that an interrupt left open, if one did."""
+    result: SearchResult, original: Scenario | None, own: bool, named: dict[str, Any], asked: dict[str, bool]
+) -> SearchAnswers:
+    """Answer what was asked beside the best plans, up to the first question that an interrupt leaves open."""
+    from sim.report.search_answers import SearchAnswers
     from sim.search import megatron_rules, rank_plan, why_not
     from sim.search import sensitivity as cost_of_values
 
+    found = SearchAnswers(result, named)
     open_questions = [word for word, on in asked.items() if on]
     if not result.finished:  # who stops a search does not wait for more
-        return next(iter(open_questions), None)
+        return replace(found, unanswered=next(iter(open_questions), None))
     word = "the scenario's own plan"
     try:
         if original is not None:
             changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
-            found["own"] = rank_plan(result, changed, steps=own)
-            found["own_asked"] = own
+            found = replace(found, own=rank_plan(result, changed, steps=own), own_asked=own)
         for word in open_questions:
             if word == "--why" and not own:
-                found["why"] = why_not(result, named)
+                found = replace(found, why=why_not(result, named))
             elif word == "--rules":
-                found["rules"] = megatron_rules(result)
+                found = replace(found, rules=megatron_rules(result))
             elif word == "--sensitivity":
                 with progress_bar("values looked at") as progress:
-                    found["sensitivity"] = cost_of_values(result, progress=progress)
+                    found = replace(found, sensitivity=cost_of_values(result, progress=progress))
             elif word == "--pareto":
-                found["pareto"] = True
+                found = replace(found, pareto=True)
     except KeyboardInterrupt:
-        return word
-    return None
+        return replace(found, unanswered=word)
+    return found
 
 
-def _sweep(scenario: Any, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
+def _write_scenario(path: Path, scenario: Scenario) -> None:
+    """A scenario file that stands alone: every preset written out, so that it says the same tomorrow."""
+    from sim.specs.writing import scenario_yaml
+
+    described = scenario.replace(description=f"Best plan of a search. {scenario.description}".strip())
+    write_text(path, scenario_yaml(described), "; make room there, or name another file")
+
+
+def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
+    """Answer --sweep."""
     from sim.search import sweep
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
     if as_json:
-        typer.echo(json.dumps({"sweep": swept.to_dict()}, indent=2, allow_nan=False))
+        print_json({"sweep": swept.to_dict()})
     else:
         from sim.report.sweep import sweep_view
-        from sim.report.text import console
 
-        console().print(sweep_view(swept))
+        print_view(sweep_view(swept))
     if figure is not None:
         from sim.report.figures import save
 
@@ -223,27 +248,14 @@ def _sweep(scenario: Any, words: list[str], options: dict[str, Any], figure: Pat
         raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 
 
-def _draw(result: Any, answers: dict[str, Any], figure: Path) -> bool:
-    """Whether there is something to draw, which is then drawn."""
-    from sim.report.figures import save
-    from sim.report.search_figures import draw_pareto, draw_sensitivity
-
-    if "sensitivity" in answers:
-        save(draw_sensitivity(result, answers["sensitivity"]), [figure])
-    elif "pareto" in answers:
-        save(draw_pareto(result), [figure])
-    return "sensitivity" in answers or "pareto" in answers
-
-
-def _print_fields(scenario: Any, as_json: bool) -> None:
+def _print_fields(scenario: Scenario, as_json: bool) -> None:
+    """Answer --fields."""
     from sim.search.axes import sweepable
 
     fields = sweepable(scenario)
     if as_json:
-        rows = [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]
-        typer.echo(json.dumps({"fields": rows}, indent=2, allow_nan=False))
-        return
-    from sim.report.sweep import fields_view
-    from sim.report.text import console
+        print_json({"fields": [{"path": each.path, "unit": each.unit, "value": each.value} for each in fields]})
+    else:
+        from sim.report.sweep import fields_view
 
-    console().print(fields_view(fields))
+        print_view(fields_view(fields))

@@ -6,9 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.options import AsJson, Png, Svg
-from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
-from sim.errors import SpecError, require_positive
+from sim.commands.options import (
+    AsJson,
+    Mtbf,
+    Png,
+    Price,
+    Pue,
+    Restart,
+    Spares,
+    Svg,
+    WriteBandwidth,
+    read_numbers,
+    read_range,
+    terms_of,
+)
+from sim.commands.output import figure_paths, print_json, print_view
+from sim.errors import require_positive
 
 if TYPE_CHECKING:
     from sim.specs import Scenario
@@ -44,16 +57,14 @@ def shortest(
 ) -> None:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it."""
     from sim.commands.progress import progress_bar
-    from sim.report.figures import check_paths, save
     from sim.scaling.goal import goal_of_model
     from sim.scaling.ramp import BEST, best_ramp, parse_ramp
     from sim.scaling.training_time import shortest as run
     from sim.units import parse, parse_count
 
-    paths = [path for path in (png, svg) if path is not None]
-    check_paths(paths)
+    paths = figure_paths(png, svg)
     asked = _question(model, cluster, stack, profile, overrides or [])
-    sizes = (1, asked.cluster.num_gpus) if gpus is None else _range(gpus)
+    sizes = (1, asked.cluster.num_gpus) if gpus is None else read_range(gpus)
     if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
         nodes = -(-sizes[1] // asked.cluster.node.gpus_per_node)
         asked = asked.replace(cluster=asked.cluster.replace(num_nodes=nodes))
@@ -76,7 +87,7 @@ def shortest(
             asked,
             goal,
             gpus=sizes,
-            batches=None if batches is None else _sizes(batches),
+            batches=None if batches is None else read_numbers(batches, "--batches", "numbers of sequences", "512,1024"),
             terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
             ramp=grown,
             layered=layered,
@@ -88,19 +99,14 @@ def shortest(
     if money is not None:
         chosen["budget"] = frontier.fastest_for(money)
     if as_json:
-        import json
-
-        from sim.commands.scaling.shared import finite
-
-        data = {"scenario": asked.name, **frontier.to_dict()}
-        data |= {name: point.to_dict() for name, point in chosen.items()}
-        typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+        points = {name: point.to_dict() for name, point in chosen.items()}
+        print_json({"scenario": asked.name, **frontier.to_dict(), **points})
     else:
-        from sim.report.text import console
         from sim.report.training import frontier_view
 
-        console().print(frontier_view(asked, frontier, chosen))
+        print_view(frontier_view(asked, frontier, chosen))
     if paths:
+        from sim.report.figures import save
         from sim.report.training_figures import frontier_figure
 
         save(frontier_figure(asked, frontier), paths)
@@ -132,24 +138,3 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     if "bf16" not in peaks.peak_flop_per_s:
         data["training"]["precision"] = "fp16"
     return build_scenario(data, overrides)
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, dots, last = text.partition("..")
-    try:
-        fewest, most = int(first), int(last if dots else first)
-    except ValueError:
-        raise SpecError(f"--gpus {text!r} must be a number or a range such as 64..4096") from None
-    if not 1 <= fewest <= most:
-        raise SpecError(f"--gpus {text!r} must go from one or more to no fewer")
-    return fewest, most
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(sorted({int(each) for each in text.split(",")}))
-    except ValueError:
-        sizes = (0,)
-    if sizes[0] < 1:
-        raise SpecError(f"--batches {text!r} must be numbers of sequences with commas between, such as 512,1024")
-    return sizes

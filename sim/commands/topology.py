@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from sim.commands.options import Json
+from sim.commands.output import print_json
 
 
 def topology(
@@ -18,7 +20,7 @@ def topology(
         typer.Option(metavar="SIZE", help='How long collectives of so many bytes take on the links alone: "1 GB".'),
     ] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs of the collectives; all of the machine if not given.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Switches and cables of a cluster's network by level, and its bisection bandwidth."""
     from sim.errors import SpecError
@@ -35,7 +37,7 @@ def topology(
     if collectives is not None:
         facts["collectives"] = _collectives(machine, spec, collectives, machine.num_gpus if gpus is None else gpus)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2, allow_nan=False))
+        print_json(facts)
     else:
         _show(facts)
 
@@ -101,7 +103,7 @@ def _collectives(machine: Any, spec: Any, size: str, gpus: int) -> dict[str, Any
 
 
 def _show(facts: dict[str, Any]) -> None:
-    from sim.report.text import console
+    from sim.report.terminal import console
     from sim.table import Table
     from sim.units import show, show_time
 

@@ -6,8 +6,22 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.options import AsJson, Overrides, Png, ProfileOption, ScenarioFile, Svg
-from sim.commands.terms import Mtbf, Price, Pue, Restart, Spares, WriteBandwidth, terms_of
+from sim.commands.options import (
+    AsJson,
+    Mtbf,
+    Overrides,
+    Png,
+    Price,
+    ProfileOption,
+    Pue,
+    Restart,
+    ScenarioFile,
+    Spares,
+    Svg,
+    WriteBandwidth,
+    terms_of,
+)
+from sim.commands.output import figure_paths, print_json, print_view
 
 
 def train(
@@ -30,12 +44,10 @@ def train(
 ) -> None:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
     from sim import load_scenario
-    from sim.report.figures import check_paths, save
     from sim.scaling.training import train as run
     from sim.units import parse_count
 
-    paths = [path for path in (png, svg) if path is not None]
-    check_paths(paths)
+    paths = figure_paths(png, svg)
     asked = load_scenario(scenario, overrides or (), profile)
     training = run(
         asked,
@@ -46,15 +58,13 @@ def train(
         terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
     )
     if as_json:
-        import json
-
-        typer.echo(json.dumps(training.to_dict(), indent=2, allow_nan=False))
+        print_json(training.to_dict())
     else:
-        from sim.report.text import console
         from sim.report.training import training_view
 
-        console().print(training_view(training))
+        print_view(training_view(training))
     if paths:
+        from sim.report.figures import save
         from sim.report.training_figures import training_figure
 
         save(training_figure(training), paths)

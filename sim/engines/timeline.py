@@ -10,17 +10,17 @@ import numpy as np
 from sim.engines.program import Program
 from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
 from sim.errors import SpecError
+from sim.notebook import NotebookDisplay
 from sim.schedules.actions import Kind, U
 from sim.schedules.passes import last_first_visits, last_gradients, updates_per_rank
 from sim.schedules.registry import is_staggered
-from sim.shown import Shown
 from sim.units import show_time
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Timeline(Shown):
+class Timeline(NotebookDisplay):
     """One training step.
 
     start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]

@@ -12,7 +12,7 @@ from sim.engines.critical_path import longest_path
 from sim.errors import SpecError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
-from sim.schedules.actions import B, I, U, W
+from sim.schedules.actions import I, U, W
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
@@ -91,7 +91,6 @@ def _texts(order: Order) -> list[list[str]]:
 
 def _plain(order: Order, forward: float, backward: float, weight: float) -> StageCosts:
     """Costs of stages that all take as long, with nothing sent and nothing to do after the pipeline. [units]"""
-    assert B != W
     stages, ranks = order.num_stages, order.num_ranks
     none, nothing, each = np.zeros(stages), np.zeros(ranks), np.ones(stages)
     return StageCosts(

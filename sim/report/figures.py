@@ -1,4 +1,4 @@
-"""Figures as files: paths checked before the work is done, and the size and time axis they are drawn on."""
+"""What figures have in common: files checked before the work is done, titles, frames, axes, labels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import numpy as np
 from sim.canvas import check_width as check_width
 from sim.canvas import new_figure as new_figure
 from sim.errors import SpecError
-from sim.report.scene import Scene
-from sim.report.window import Window, choose_window
-from sim.schedules.actions import F
 from sim.units import show_short
 
+LABEL_PLACES = (
+    (0, 5, "center", "bottom"), (0, -5, "center", "top"), (5, 0, "left", "center"), (-5, 0, "right", "center"),
+    (4, 4, "left", "bottom"), (-4, -4, "right", "top"), (4, -4, "left", "top"), (-4, 4, "right", "bottom"),
+)  # fmt: skip
+"""Where a word may stand, best first: points to the right and up, and how it is aligned."""
 ENDINGS = (".png", ".svg")
-PLACES_PER_INCH = 24.0
-"""Forwards side by side in an inch of axis that can still be told apart."""
-FAR = 1.4
-"""Times the median step: schedules that take longer are cut off in a comparison, and say so."""
 
 
 def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None:
@@ -55,37 +53,18 @@ def save(figure: Any, paths: Sequence[Path]) -> None:
             raise SpecError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
 
 
-def window_of(
-    scenes: Sequence[Scene], width_in: float, between: tuple[float | None, float | None] = (None, None)
-) -> Window:
-    """What of the time axis is drawn."""
-    several = len(scenes) > 1
-    ends = [scene.answer.step_time_s if several and scene.streams else scene.horizon for scene in scenes]
-    if several:  # one schedule that is far slower than the others would make them small
-        ends = [end for end in ends if end <= FAR * np.median(ends)]
-    fill, drain = np.median([transients(scene) for scene in scenes], axis=0).tolist()
-    typical = float(np.median([typical_forward(scene) for scene in scenes]))
-    first_end = min(ends) if several else None
-    places = 0.84 * width_in * PLACES_PER_INCH
-    return choose_window(max(ends), typical, fill, drain, places, between=between, first_end=first_end)
+def place_title(figure: Any, title: str, size: float = 11, bold: bool = False) -> None:
+    """The title of a figure, at its left edge; a dollar sign in a name is no formula."""
+    weight = "bold" if bold else "normal"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=size, fontweight=weight, parse_math=False)
 
 
-def typical_forward(scene: Scene) -> float:
-    """[s]"""
-    return float(np.median((scene.end - scene.start)[scene.program.order.kind == F]))
-
-
-def transients(scene: Scene) -> tuple[float, float]:
-    """(until a backward has come through every stage, from the first stage's last forward on). [s]
-
-    Between the two a step may be cut: all there is like what is next to it. A stream without flush does not drain.
-    """
-    order = scene.program.order
-    backwards, forwards = np.flatnonzero(order.kind != F), np.flatnonzero(order.kind == F)
-    first, last = np.full(order.num_stages, np.inf), np.zeros(order.num_stages)
-    np.minimum.at(first, order.stage[backwards], scene.end[backwards])
-    np.maximum.at(last, order.stage[forwards], scene.end[forwards])
-    return float(first.max()), 0.0 if scene.streams else float(scene.horizon - last.min())
+def open_panels(*panels: Any, grid: str = "") -> None:
+    """Panels without a frame above and at the right, and with a pale grid along `x`, `y` or `both` axes."""
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        if grid:
+            panel.grid(axis=grid, alpha=0.25, lw=0.6)
 
 
 def plain_axis(axis: Any) -> None:
@@ -97,3 +76,43 @@ def plain_axis(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: show_short(value) if value >= 1e4 else f"{value:,.4g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def place_labels(
+    panel: Any,
+    labels: Sequence[tuple[float, float, str]],
+    colours: Sequence[Any] = (),
+    size: float = 7.5,
+    **options: Any,
+) -> None:
+    """Write each label beside its point; one for which there is no room is left out.
+
+    Parameters
+    ----------
+    panel : matplotlib Axes
+        With its limits and scales set.
+    labels : sequence of (x, y, words)
+        The first have the first choice.
+    colours : sequence, optional
+        Of each label; black without.
+    size : float
+        Of the letters. [points]
+    **options
+        Of `annotate`.
+    """
+    panel.figure.draw_without_rendering()  # only then is known where anything stands
+    own = np.array([label[:2] for label in labels], dtype=float).reshape(-1, 2)
+    there = panel.transData.transform(own)
+    taken: list[Any] = []
+    frame = panel.get_window_extent()
+    for number, (x, y, words) in enumerate(labels):
+        colour = colours[number] if len(colours) else "black"
+        for right, up, horizontal, vertical in LABEL_PLACES:
+            text = panel.annotate(words, (x, y), xytext=(right, up), textcoords="offset points", ha=horizontal,
+                                  va=vertical, fontsize=size, color=colour, **options)  # fmt: skip
+            box = text.get_window_extent().padded(1)
+            free = not box.count_contains(there) and not box.count_overlaps(taken)
+            if free and frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1:
+                taken.append(box)
+                break
+            text.remove()

@@ -1,22 +1,38 @@
-"""Colours of kinds of work, the same in every drawing: Okabe and Ito's, which colour-blind readers tell apart."""
+"""Names, letters and colours of what ranks do, the same in every drawing.
+
+The colours are Okabe and Ito's, which colour-blind readers tell apart.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from sim.schedules.actions import B, F, I, U, W
 
-KIND_NAMES = {F: "forward", B: "backward", I: "input gradient", W: "weight gradient", U: "update"}
-KIND_COLOURS = {F: "#0072B2", B: "#E69F00", I: "#D55E00", W: "#009E73", U: "#3B3B3B"}
-AFTER_COLOURS = {
-    "reduce": "#56B4E9",
-    "tied": "#8FD0F5",
-    "update": "#3B3B3B",
-    "gather": "#CC79A7",
-    "setup": "#999999",
+class Look(NamedTuple):
+    """How one kind of work is named in a legend, written in a terminal, and coloured."""
+
+    name: str
+    letter: str
+    colour: str
+
+
+LOOKS = {
+    "F": Look("forward", "F", "#0072B2"),
+    "B": Look("backward", "B", "#E69F00"),
+    "I": Look("input gradient", "I", "#D55E00"),
+    "W": Look("weight gradient", "W", "#009E73"),
+    "U": Look("update", "U", "#3B3B3B"),
+    "send": Look("send", "", "#8C8C8C"),
+    "reduce": Look("gradient reduction", "r", "#56B4E9"),
+    "tied": Look("tied embedding's reduction", "t", "#8FD0F5"),
+    "update": Look("update", "u", "#3B3B3B"),
+    "gather": Look("weight gather", "g", "#CC79A7"),
+    "setup": Look("host, once a step", "h", "#999999"),
+    "idle": Look("idle", "·", "#EFEFEF"),
 }
-SEND_COLOUR = "#8C8C8C"
-IDLE_COLOUR = "#EFEFEF"
+"""Kinds of actions, a send that keeps its rank, what follows a rank's last action, and nothing."""
 PALEST = 0.62
 """How much white the palest shade of a colour holds."""
 

@@ -14,7 +14,7 @@ from sim.scaling.allocation import Optimum
 from sim.scaling.critical_batch import CriticalBatchLaw
 from sim.scaling.fit import LossFit
 from sim.scaling.published import LossLaw
-from sim.table import Table
+from sim.table import Table, plain_table
 from sim.units import show_short, significant
 
 _SHARES = {
@@ -24,14 +24,6 @@ _SHARES = {
     "restarts": "restarting",
     "waiting": "waiting for a repaired node",
 }
-
-
-def plain_table(*columns: str) -> Table:
-    """A table without lines: the first column to the left, numbers to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    return table
 
 
 def notes(*lines: str) -> Text:

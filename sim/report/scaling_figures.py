@@ -18,7 +18,7 @@ from sim.reliability import (
     simulate_goodput,
     young_interval,
 )
-from sim.report.figures import new_figure
+from sim.report.figures import new_figure, open_panels, place_title
 from sim.scaling.allocation import Optimum, best_loss, best_params, flop_for_params, params_interval
 from sim.scaling.critical_batch import critical_batch_laws, critical_batches, steps_needed, tokens_needed
 from sim.scaling.fit import LossFit
@@ -41,10 +41,8 @@ def _panels(title: str, width: float = 12.0) -> tuple[Any, Any, Any]:
     """A figure of two panels, and its legend's place to the right of each."""
     figure = new_figure(width, 4.6)
     left, right = figure.subplots(1, 2)
-    for panel in (left, right):
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(alpha=0.25, lw=0.6)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    open_panels(left, right, grid="both")
+    place_title(figure, title, size=12)
     return figure, left, right
 
 

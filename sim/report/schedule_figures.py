@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import SpecError
 from sim.estimate import Estimate
-from sim.report.figures import new_figure
+from sim.report.figures import new_figure, open_panels, place_title
 from sim.report.schedules import COMMUNICATION, Comparison, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B", "#999999")
@@ -56,7 +56,7 @@ def bubble_figure(comparisons: Mapping[int, Comparison], *, width_in: float = 9.
     axes.set_ylabel("waiting for other ranks [% of the step]")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _entitle(figure, next(iter(comparisons.values())), "waiting falls with the micro-batches of a step")
-    axes.spines[["top", "right"]].set_visible(False)
+    open_panels(axes)
     return figure
 
 
@@ -89,7 +89,7 @@ def tradeoff_figure(comparison: Comparison, *, width_in: float = 9.0) -> Any:
     axes.set_xlabel("activations kept on the fullest rank [GB]")
     axes.set_ylabel("waiting for other ranks [% of the step]")
     _entitle(figure, comparison, "memory against waiting")
-    axes.spines[["top", "right"]].set_visible(False)
+    open_panels(axes)
     return figure
 
 
@@ -123,14 +123,13 @@ def causes_figure(comparison: Comparison, *, width_in: float = 9.0, longest: flo
     axes.set_xlabel("step time of the average GPU [s]")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
     _entitle(figure, comparison, "where the step goes")
-    axes.spines[["top", "right"]].set_visible(False)
+    open_panels(axes)
     return figure
 
 
 def _entitle(figure: Any, comparison: Comparison, what: str) -> None:
     scenario = comparison.rows[0].answer.scenario
-    title = f"{scenario.model.name} on {scenario.plan.pp} pipeline ranks: {what}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
+    place_title(figure, f"{scenario.model.name} on {scenario.plan.pp} pipeline ranks: {what}", bold=True)
 
 
 def parts(answer: Estimate) -> dict[str, float]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group
-from rich.padding import Padding
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.errors import FlopcastError, ScheduleError
 from sim.estimate import Estimate, estimate
-from sim.report.text import heading, layout_words
+from sim.report.facts import microbatch_words, plan_degrees, question_words
+from sim.report.terminal import indented, title
 from sim.schedules import get_schedule, schedule_names
 from sim.schedules.grid import read_grid
 from sim.schedules.passes import visits_per_stage, weight_versions
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of the schedule."""
+        """The schedule's name."""
         return self.answer.scenario.plan.schedule
 
     @property
@@ -177,64 +177,54 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
     return Row(answer, changes, int(versions.max()), order.copies, int(late.max()), traffic, exposed)
 
 
-def comparison_view(comparison: Comparison, width: int) -> Group:
+def comparison_view(comparison: Comparison) -> Group:
     """The comparison as tables: time and memory, communication, what was left out and why."""
-    fastest = comparison.rows[0].answer.step_time_s
-    times = Table(box=None, padding=(0, 1), pad_edge=False)
-    for title in ("schedule", "step", "slower", "bubble", "activ.", "memory", "weights", "late"):
-        times.add_column(title, justify="left" if title == "schedule" else "right", no_wrap=True)
-    moved = Table(box=None, padding=(0, 1), pad_edge=False)
-    for title in ("schedule", "pipeline", "tensor", "data", "exposed"):
-        moved.add_column(title, justify="left" if title == "schedule" else "right", no_wrap=True)
+    fastest = comparison.rows[0].answer
+    times = _table("schedule", "step", "slower", "bubble", "activ.", "memory", "weights", "late")
+    moved = _table("schedule", "pipeline", "tensor", "data", "exposed")
     for row in comparison.rows:
         answer = row.answer
+        memory = Text(show(answer.largest.total, "B") + ("" if answer.fits else " !"))
+        memory.style = "" if answer.fits else "bold red"
         times.add_row(
             row.name,
             show_time(answer.step_time_s),
-            "" if row is comparison.rows[0] else f"{answer.step_time_s / fastest - 1:+.1%}",
+            "" if answer is fastest else f"{answer.step_time_s / fastest.step_time_s - 1:+.1%}",
             f"{answer.bubble_fraction:.1%}",
             show(row.peak_activations_bytes, "B"),
-            Text(show(answer.largest.total, "B"), style="" if answer.fits else "bold red")
-            + ("" if answer.fits else Text(" !", style="bold red")),
+            memory,
             f"{row.weight_copies * row.weight_versions}×",
             str(row.staleness),
         )
-        moved.add_row(
-            row.name,
-            *(show(value, "B") for value in (row.traffic.pipeline, row.traffic.tensor, row.traffic.data)),
-            show_time(row.exposed_s),
-        )
-    first = comparison.rows[0].answer
-    names = Text("\n".join(_was_set(row) for row in comparison.rows if row.changes))
-    parts: list[Any] = [
-        _what_was_asked(first),
+        networks = (row.traffic.pipeline, row.traffic.tensor, row.traffic.data)
+        moved.add_row(row.name, *(show(value, "B") for value in networks), show_time(row.exposed_s))
+    plan = fastest.scenario.plan
+    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
+    asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
+    asked.append(f"\n{plan_degrees(plan)} · {microbatch_words(fastest)}{recompute}", style="dim")
+    parts: list[RenderableType] = [
+        asked,
         "",
-        Padding(times, (0, 0, 0, 2), expand=False),
-        Padding(Text(_key(comparison), style="dim"), (0, 0, 0, 2), expand=False),
+        indented(times),
+        indented(Text(_key(comparison), style="dim")),
         "",
-        Text("Sent by the average GPU in a step, by network", style="bold"),
-        Padding(moved, (0, 0, 0, 2), expand=False),
-        Padding(Text("exposed: communication that lengthens the step", style="dim"), (0, 0, 0, 2), expand=False),
+        title("Sent by the average GPU in a step, by network"),
+        indented(moved),
+        indented(Text("exposed: communication that lengthens the step", style="dim")),
     ]
-    if names.plain:
-        parts += ["", Text("Set for", style="bold"), Padding(names, (0, 0, 0, 2), expand=False)]
+    if changed := [_was_set(row) for row in comparison.rows if row.changes]:
+        parts += ["", title("Set for"), indented(Text("\n".join(changed)))]
     if comparison.left_out:
-        reasons = Text("\n".join(_reasons(comparison)))
-        parts += ["", Text("Left out", style="bold"), Padding(reasons, (0, 0, 0, 2), expand=False)]
+        parts += ["", title("Left out"), indented(Text("\n".join(_reasons(comparison))))]
     return Group(*parts)
 
 
-def _what_was_asked(answer: Estimate) -> Text:
-    lines = heading(answer).plain.splitlines()
-    plan = answer.scenario.plan
-    title = Text(answer.scenario.name, style="bold")
-    title.append(lines[0].removeprefix(answer.scenario.name), style="not bold")
-    recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
-    title.append(
-        f"\n{layout_words(plan)} · {answer.num_microbatches:,} micro-batches of {plan.microbatch_size}{recompute}",
-        style="dim",
-    )
-    return title
+def _table(*headings: str) -> Table:
+    """A table of numbers, a schedule a row."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return table
 
 
 def _key(comparison: Comparison) -> str:

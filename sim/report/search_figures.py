@@ -1,4 +1,4 @@
-"""Figures of a search: the Pareto front of its plans, and what each value of each axis costs."""
+"""Figures of a search: its plans by time and memory, their Pareto front, and what each value of each axis costs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InfeasiblePlan
-from sim.report.figures import new_figure, plain_axis
-from sim.report.labels import place_labels
-from sim.report.search import apart, cell, run_cost
-from sim.report.sensitivity import NAMES
+from sim.report.figures import new_figure, open_panels, place_labels, place_title, plain_axis
+from sim.report.gantt.window import time_unit
+from sim.report.plans import HEADINGS, apart, cell, run_cost
 from sim.search import SearchResult, ValueCost
 
 WIDTH = 9.0
-"""Inches."""
+"""Width of a figure. [inches]"""
 CAUSE_COLOURS = {
     "recompute": "#CC79A7",
     "tensor_parallel_comm": "#0072B2",
@@ -47,6 +46,37 @@ UPRIGHT = 12
 """Bars of a panel whose labels have room side by side."""
 NAMED = 5
 """Plans of a front that are named."""
+
+
+def search_figure(result: SearchResult, width_in: float = WIDTH) -> Any:
+    """Every plan that was priced by step time and memory, those that none beats, and the best few."""
+    figure = new_figure(width_in, 0.52 * width_in)
+    axes = figure.subplots()
+    factor, unit = time_unit(float(np.median(result.step_time_s)))
+    seconds, gigabytes = result.step_time_s * factor, result.memory_bytes / 1e9
+    fits = result.memory_bytes <= result.memory_limit_bytes
+    axes.plot(gigabytes[~fits], seconds[~fits], ".", ms=2, color="#CCCCCC", label="does not fit", rasterized=True)
+    axes.plot(gigabytes[fits], seconds[fits], ".", ms=2, color="#56B4E9", label="fits", rasterized=True)
+    front = result.pareto()
+    front = front[np.argsort(gigabytes[front])]
+    unbeaten = "no plan beats it in time, memory and GPUs"
+    axes.plot(gigabytes[front], seconds[front], "o", ms=3.5, color="#0072B2", label=unbeaten)
+    exact = [(each.answer.largest.total / 1e9, each.answer.step_time_s * factor) for each in result.best]
+    axes.plot(*zip(*exact, strict=True), "D", ms=5, color="#D55E00", label=f"best {len(exact)}, by the exact engine")
+    axes.axvline(result.memory_limit_bytes / 1e9, color="#333333", lw=1, ls="--")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(None, min(12 * result.memory_limit_bytes / 1e9, 1.2 * gigabytes.max()))  # far beyond nothing is told
+    axes.set_ylim(0.8 * seconds.min(), 2 * seconds[gigabytes < axes.get_xlim()[1]].max())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
+    axes.set_xlabel("memory of the fullest GPU [GB]; dashed: what it has", fontsize=9)
+    axes.set_ylabel(f"step time [{unit}]", fontsize=9)
+    open_panels(axes)
+    figure.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=8, markerscale=1.5)
+    title = f"{result.space.scenario.name}: {result.plans_priced:,} plans"
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)
+    return figure
 
 
 def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
@@ -93,8 +123,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
         _name_plans(left, result, front, nbytes, seconds)
         _cost_axis(left, result, int(sizes[0]))
         left.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"{result.space.scenario.name}: plans that none beats in time, memory, GPUs and cost",
-                    x=0.01, ha="left", fontsize=11)  # fmt: skip
+    place_title(figure, f"{result.space.scenario.name}: plans that none beats in time, memory, GPUs and cost")
     if len(sizes) > 1:
         _costs(panels[1], result, front, sizes, shades)
         place_labels(left, ends, shades, size=7, path_effects=[halo], zorder=4)
@@ -135,12 +164,12 @@ def _costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarra
 
 
 def _cost_axis(panel: Any, result: SearchResult, gpus: int) -> None:
-    """Cost beside time, which it follows where the number of GPUs is given."""
+    """A second axis: cost, which follows time where the number of GPUs is given."""
     steps, cost_unit = run_cost(result.space.scenario)
     factor = steps * gpus
-    beside = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
-    beside.set_ylabel(f"cost [{cost_unit}]")
-    plain_axis(beside.yaxis)
+    right = panel.secondary_yaxis("right", functions=(lambda s: s * factor, lambda cost: cost / factor))
+    right.set_ylabel(f"cost [{cost_unit}]")
+    plain_axis(right.yaxis)
 
 
 def _name_plans(panel: Any, result: SearchResult, front: np.ndarray, nbytes: np.ndarray, seconds: np.ndarray) -> None:
@@ -169,7 +198,7 @@ def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in:
     used: dict[str, str] = {}
     for panel, axis in zip(panels, axes, strict=False):
         _bars(panel, result, [each for each in costs if each.axis == axis], used)
-        panel.set_title(NAMES[axis], fontsize=10)
+        panel.set_title(HEADINGS[axis], fontsize=10)
     for panel in panels[len(axes) :]:
         panel.axis("off")
     from matplotlib.patches import Patch
@@ -178,11 +207,11 @@ def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in:
     best = result.best[0].scenario.plan
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8, title="most of it",
                   title_fontsize=9)  # fmt: skip
-    figure.suptitle(
+    title = (
         f"{result.space.scenario.name}: what each value loses by {result.objective.replace('_', ' ')} against the best "
-        f"plan (tp {best.tp}, pp {best.pp}, micro-batch {best.microbatch_size}); ×: none fits",
-        x=0.01, ha="left", fontsize=11,
-    )  # fmt: skip
+        f"plan (tp {best.tp}, pp {best.pp}, micro-batch {best.microbatch_size}); ×: none fits"
+    )
+    place_title(figure, title)
     return figure
 
 
@@ -209,4 +238,4 @@ def _bars(panel: Any, result: SearchResult, rows: Sequence[ValueCost], used: dic
     panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), (115 if len(rows) <= UPRIGHT else 130) * top)
     panel.set_ylabel("more memory [%]" if result.objective == "memory_headroom" else "loss [%]", fontsize=8)
     panel.tick_params(axis="y", labelsize=7)
-    panel.spines[["top", "right"]].set_visible(False)
+    open_panels(panel)

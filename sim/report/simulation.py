@@ -1,18 +1,84 @@
-"""A figure of a simulation: how step times spread, and how far the network is used, level by level."""
+"""A simulation in a terminal, and its figures: how step times spread, how far the network is used, link by link."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from sim.canvas import new_figure
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sim.engines.link_history import CAUSES, LinkHistory
 from sim.errors import SpecError
-from sim.report.figures import save
+from sim.report.figures import new_figure, save
+from sim.report.terminal import title
 from sim.simulate import Simulation
+from sim.table import Table
 from sim.units import show
 
 _MEAN, _MOST, _LINE = "#0072B2", "#E69F00", "#D55E00"
 """Okabe and Ito's, as everywhere."""
+_CAUSE_COLOURS = ("#999999", "#0072B2", "#CC79A7", "#D55E00", "#E69F00", "#56B4E9")
+"""Colours of CAUSES."""
+_ROW_IN = 0.19
+"""Height of a row of the heat map. [inches]"""
+
+
+def simulation_view(answer: Simulation) -> Group:
+    """Step times, the network's use by level, where messages' time goes, and what was assumed."""
+    pipelines = f"{answer.pipelines} pipeline{'s' * (answer.pipelines != 1)}"
+    drawn = f"{len(answer.step_times_s)} steps of {pipelines} drawn" if answer.jitter else "one step, nothing drawn"
+    share = answer.mean_s / answer.noiseless_s - 1
+    added = f"{share:+.2%}" if abs(share) >= 5e-5 else "the same"
+    several = len(answer.step_times_s) > 1
+    parts: list[RenderableType] = [
+        title(answer.scenario.name, f"  {drawn}"),
+        _line("Step without noise", answer.noiseless_s),
+        _line("Mean" if several else "Step", answer.mean_s, added),
+    ]
+    if several:
+        most = f"to {show(answer.quantile_s(0.95), 's', digits=4)}"
+        parts += [_line("Median", answer.quantile_s(0.5)), _line("5 % to 95 %", answer.quantile_s(0.05), most)]
+    if answer.levels:
+        met = f"{answer.meetings:,} messages met others on a link too narrow for all"
+        parts += ["", f"Network  ({met})", _levels_table(answer), "Busiest links"]
+        parts += [
+            f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}" for row in answer.busiest
+        ]
+    if answer.history is not None:
+        heading = "Where messages' time goes  (seconds of a step, on the average rank)"
+        parts += ["", heading, _messages_table(answer.history)]
+    return Group(*parts, "", *(Text(f"  · {note}", style="dim") for note in answer.assumptions))
+
+
+def _line(label: str, seconds: float, note: str = "") -> str:
+    return f"  {label:<22}{show(seconds, 's', digits=4):>10}  {note}"
+
+
+def _levels_table(answer: Simulation) -> Table:
+    """Links, bytes and use by level and direction."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    table.add_column("level")
+    for heading in ("links", "bytes a step", "mean use", "most"):
+        table.add_column(heading, justify="right")
+    for row in answer.levels:
+        shares = (f"{row[f'{which}_utilisation']:.2%}" for which in ("mean", "max"))
+        table.add_row(f"{row['level']} {row['direction']}", f"{row['links']:,}", show(row["bytes"], "B"), *shares)
+    return table
+
+
+def _messages_table(history: LinkHistory) -> Table:
+    """Kinds of messages and causes of their time that there are."""
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))  # nine columns in eighty places
+    causes = [c for c in history.kinds[0]["seconds"] if any(row["seconds"][c] > 1e-9 for row in history.kinds)]
+    table.add_column("kind", no_wrap=True)
+    for heading in ("messages", "bytes", *causes):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in history.kinds:
+        seconds = (f"{row['seconds'][cause]:.3f}" if row["seconds"][cause] > 1e-9 else "" for cause in causes)
+        table.add_row(row["kind"], f"{row['messages']:,}", show(row["bytes"], "B"), *seconds)
+    return table
 
 
 def draw_simulation(answer: Simulation, path: Path) -> None:
@@ -66,3 +132,76 @@ def _network(answer: Simulation, axes: Any) -> None:
     axes.set(xlabel="of what the links could carry in the step [%]", title="Network, by level")
     axes.title.set_fontsize("medium")
     axes.legend(fontsize="small", loc="lower right")
+
+
+def draw_links(answer: Simulation, path: Path) -> None:
+    """Draw what `simulate(..., links=True)` followed.
+
+    Raises
+    ------
+    SpecError
+        It followed nothing, or the file cannot be written.
+    """
+    history = answer.history
+    if history is None:
+        raise SpecError("links were not followed; add --links")
+    heat_in = max(1.6, _ROW_IN * len(history.links))
+    figure = new_figure(11.0, 1.0 + 2.9 + heat_in)
+    top, bottom = figure.subfigures(2, 1, height_ratios=(2.9, heat_in + 0.6))
+    left, right = top.subfigures(1, 2, width_ratios=(1.0, 1.0))
+    _draw_levels(left, history)
+    _draw_kinds(right, history)
+    _draw_heat(bottom, history)
+    figure.suptitle(
+        f"{answer.scenario.name}: links over a step of {show(answer.step_times_s[0], 's', digits=4)}, "
+        f"{answer.meetings:,} messages met others on a link too narrow for all"
+    )
+    save(figure, [path])
+
+
+def _draw_levels(figure: Any, history: LinkHistory) -> None:
+    """A band a level: the average link that is used at all, and the busiest."""
+    axes = figure.subplots(len(history.levels), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, (mean, most)) in zip(axes, history.levels.items(), strict=True):
+        for values, colour, label in ((most, _MOST, "busiest link"), (mean, _MEAN, "average link")):
+            axis.stairs(100 * values, history.edges_s, fill=True, color=colour, label=label)
+        axis.set_ylim(0.0, max(1e-3, 112 * float(most.max())))
+        axis.set_ylabel(name, rotation=0, ha="right", va="center")
+        axis.margins(x=0.0)
+        axis.tick_params(labelsize="small")
+    axes[0].set_title("use of each level of links [%]")
+    axes[-1].set_xlabel("time [s]")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="x-small")
+
+
+def _draw_kinds(figure: Any, history: LinkHistory) -> None:
+    """Seconds of a step of the average stream, by cause."""
+    axes = figure.subplots()
+    names = [f"{row['kind']}\n{show(row['bytes'], 'B')} a GPU" for row in history.kinds]
+    start = np.zeros(len(names))
+    for cause, colour in zip(CAUSES, _CAUSE_COLOURS, strict=True):
+        seconds = np.array([row["seconds"][cause] for row in history.kinds])
+        if seconds.max(initial=0.0) > 0:
+            axes.barh(names, seconds, left=start, color=colour, label=cause, height=0.65)
+        start += seconds
+    axes.invert_yaxis()
+    axes.tick_params(labelsize="small")
+    axes.set(xlabel="of a step, on the average rank [s]", title="where messages' time goes")
+    axes.set_xlim(0.0, 1.03 * float(start.max(initial=1e-9)))
+    figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")
+
+
+def _draw_heat(figure: Any, history: LinkHistory) -> None:
+    from matplotlib.colors import PowerNorm
+
+    axes = figure.subplots()
+    rows = np.array(list(history.links.values())).reshape(len(history.links), -1)
+    drawn = axes.pcolormesh(
+        history.edges_s, np.arange(len(rows) + 1), 100 * rows, cmap="viridis", norm=PowerNorm(0.5, 0.0, 100.0)
+    )
+    axes.set_yticks(np.arange(len(rows)) + 0.5, list(history.links), fontsize="x-small")
+    axes.invert_yaxis()
+    axes.set(xlabel="time [s]", title="the busiest links of each level")
+    bar = figure.colorbar(drawn, ax=axes, pad=0.01)
+    bar.set_label("of what the link carries [%]", fontsize="small")

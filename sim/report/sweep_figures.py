@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from sim.report.figures import new_figure, plain_axis
-from sim.report.search import COLUMNS, abbreviated, cell, short_words
+from sim.report.figures import new_figure, open_panels, place_title, plain_axis
+from sim.report.plans import COLUMNS, Amount, abbreviated, amount, cell, differing, short_words
 from sim.report.sweep import plan_letters
 from sim.search.axes import GEOMETRIC, Axis
 from sim.search.sweep import Sweep
 from sim.search.table import FIELDS
-from sim.units import show_time, significant
 
 WIDTH = 9.0
-"""Inches."""
+"""Width of a figure. [inches]"""
 LINE, SECOND, NONE, CHANGED = "#0072B2", "#009E73", "#D55E00", "#F6D9A8"
 """Colours: step time, MFU, where nothing fits, fields of the plan that changed."""
 WINNERS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C564B", "#999999", "#332288")
@@ -37,25 +37,23 @@ def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:
 def _lines(swept: Sweep, width_in: float) -> Any:
     (axis,) = swept.axes
     plans = [point.best.scenario.plan for point in swept.points if point.best is not None]
-    names = [name for name in FIELDS if axis.path != f"plan.{name}"]
-    differ = [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
-    strip = 0.26 * max(1, len(differ))
-    figure = new_figure(width_in, 4.6 + strip)
-    time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, strip])
+    differ = differing(plans, (name for name in FIELDS if axis.path != f"plan.{name}"))
+    fields_in = 0.26 * max(1, len(differ))
+    figure = new_figure(width_in, 4.6 + fields_in)
+    time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, fields_in])
     where = _places(axis)
     # A point without a plan breaks the lines.
-    answers = [None if point.best is None else point.best.answer for point in swept.points]
-    name, values = _counted(swept)
+    name, counted = _counted(swept)
+    values = _numbers(None if each is None else each.value for each in counted)
     time.plot(where, values, "o-", color=LINE, lw=1.8, ms=5, clip_on=False, zorder=3)
-    shares = [np.nan if answer is None else 100 * answer.mfu for answer in answers]
+    shares = _numbers(None if point.best is None else 100 * point.best.answer.mfu for point in swept.points)
     mfu.plot(where, shares, "s-", color=SECOND, lw=1.6, ms=4, clip_on=False, zorder=3)
     time.set_ylabel(name)
     mfu.set_ylabel("MFU [%]")
     found = values[np.isfinite(values)]
+    open_panels(time, mfu, grid="both")
     for panel in (time, mfu):
         panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(alpha=0.25, lw=0.6)
         if not len(found):
             panel.set_yticks([])
     if len(found) and found.max() > FAR_APART * found.min():
@@ -67,44 +65,32 @@ def _lines(swept: Sweep, width_in: float) -> Any:
         time.plot(none, np.zeros(len(none)), "x", color=NONE, ms=9, mew=2, clip_on=False, label="no plan can be run",
                   transform=time.get_xaxis_transform())  # fmt: skip
         time.legend(frameon=False)
-    _strip(fields, swept, differ, where)
+    _plan_fields(fields, swept, differ, where)
     ticks = _some(len(where), LABELLED)
     words = [axis.show(axis.values[n]) for n in ticks]
     slanted = {"rotation": 25, "ha": "right"} if sum(map(len, words)) > ABREAST else {}
     fields.set_xticks([where[n] for n in ticks], words, **slanted)
     fields.set_xlabel(axis.path + ("" if _evenly(axis) or len(where) < 3 else " (not to scale)"))
-    scenario = swept.scenario
-    figure.suptitle(
-        f"{scenario.name}: the best plan by {swept.objective.replace('_', ' ')}, and what of it changes",
-        x=0.01, ha="left", fontsize=11,
-    )  # fmt: skip
+    place_title(figure, f"{_title(swept)}, and what of it changes")
     return figure
 
 
-def _counted(swept: Sweep) -> tuple[str, np.ndarray]:
-    """What the objective counts, and how much of it at every point; NaN where there is no plan."""
-    answers = [None if point.best is None else point.best.answer for point in swept.points]
-    days = [None if each is None or each.training_time_s is None else each.training_time_s / 86400 for each in answers]
-    known = any(each is not None for each in days)
-    if swept.objective == "memory_headroom":
-        return "memory of the fullest GPU [GB]", _numbers(
-            [None if each is None else each.largest.total / 1e9 for each in answers]
-        )
-    if swept.objective == "days" and known:
-        return "time of the run [days]", _numbers(days)
-    sizes = [each.num_gpus if each is not None and swept.objective == "cost" else 1 for each in answers]
-    if swept.objective == "cost" and known:
-        spent = [None if each is None else each * size for each, size in zip(days, sizes, strict=True)]
-        return "cost [GPU-days of the run]", _numbers(spent)
-    seconds = [None if each is None else each.step_time_s * size for each, size in zip(answers, sizes, strict=True)]
-    return "cost [GPU-seconds a step]" if swept.objective == "cost" else "best step time [s]", _numbers(seconds)
+def _title(swept: Sweep) -> str:
+    return f"{swept.scenario.name}: the best plan by {swept.objective.replace('_', ' ')}"
 
 
-def _numbers(values: list[float | None]) -> np.ndarray:
+def _counted(swept: Sweep) -> tuple[str, list[Amount | None]]:
+    """The axis of what the objective counts, and how much of it every point takes."""
+    counted = [None if point.best is None else amount(swept.objective, point.best.answer) for point in swept.points]
+    unknown = "cost [GPU-seconds a step]" if swept.objective == "cost" else "best step time [s]"
+    return next((each.axis for each in counted if each is not None), unknown), counted
+
+
+def _numbers(values: Iterable[float | None]) -> np.ndarray:
     return np.array([np.nan if each is None else each for each in values], dtype=float)
 
 
-def _strip(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray) -> None:
+def _plan_fields(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray) -> None:
     """A row a field of the winning plan that is not the same everywhere, shaded where it changes."""
     gaps = np.diff(where)
     half = 0.5 * float(gaps.min()) if len(gaps) else 0.5
@@ -140,7 +126,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
     winners = np.array([-1 if w is None else w for w in swept.winners()]).reshape(shape)
     letters = plan_letters(swept)
     plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = [name for name in FIELDS if len({str(getattr(plan, name)) for plan in plans.values()}) > 1] or FIELDS
+    differ = differing(plans.values(), FIELDS) or FIELDS
     shown = list(letters.items())[:24]
     figure = new_figure(width_in * 1.25, 3.4 + 0.25 * shape[0] + 0.085 * len(shown))
     heights = [2.6 + 0.25 * shape[0], 0.085 * len(shown) + 0.2]
@@ -174,8 +160,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
     half = -(-len(lines) // 2)
     for place, part in ((0.0, lines[:half]), (0.53, lines[half:])):
         legend.text(place, 1.0, "\n".join(part), va="top", fontsize=7.5, transform=legend.transAxes)
-    figure.suptitle(f"{swept.scenario.name}: the best plan by {swept.objective.replace('_', ' ')}",
-                    x=0.01, ha="left", fontsize=11)  # fmt: skip
+    place_title(figure, _title(swept))
     return figure
 
 
@@ -189,7 +174,8 @@ def _value_map(panel: Any, swept: Sweep, shape: tuple[int, int]) -> None:
     """What the objective counts, in colour, and in figures where the cells have room for them."""
     from matplotlib.colors import LogNorm
 
-    name, values = _counted(swept)
+    name, counted = _counted(swept)
+    values = _numbers(None if each is None else each.value for each in counted)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (1.0, 1.0)
     norm = LogNorm(low, high) if high > 1.001 * low else None
@@ -203,21 +189,14 @@ def _value_map(panel: Any, swept: Sweep, shape: tuple[int, int]) -> None:
         return
     carried = name.endswith(("[s]", "[GB]"))  # by every figure itself
     panel.set_title(f"{name.partition(' [')[0] if carried else name}, and MFU below it", fontsize=10)
-    for number, point in enumerate(swept.points):
-        if point.best is None:
+    for number, (point, own) in enumerate(zip(swept.points, counted, strict=True)):
+        if point.best is None or own is None:
             continue
         row, column = divmod(number, shape[1])
-        here = values[number]
+        here = own.value
         dark = high > low and np.log(here / low) > 0.45 * np.log(high / low)
-        text = f"{_said(name, here)}\n{point.best.answer.mfu:.0%}"
+        text = f"{own.text}\n{point.best.answer.mfu:.0%}"
         panel.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
-
-
-def _said(name: str, value: float) -> str:
-    """A value with its unit, in few letters."""
-    if name.endswith("[s]"):
-        return show_time(value)
-    return f"{significant(value)} GB" if name.endswith("[GB]") else significant(value)
 
 
 def _ticks(panel: Any, down: Axis, across: Axis) -> None:

@@ -8,12 +8,13 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from sim.report.terminal import assumptions, title
 from sim.report.text import heading
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.specs import ParallelPlan, Scenario
-from sim.table import Table
+from sim.table import facts_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant
 
 JOULES_PER_GWH = 3.6e12
@@ -22,10 +23,7 @@ JOULES_PER_GWH = 3.6e12
 def training_view(training: Training) -> Group:
     """Days, goodput, money and energy of a run, each with its 90 % interval."""
     run, low, high = training.run, training.low, training.high
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim", overflow="fold")
+    table = facts_table()
     table.add_row("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens")
     table.add_row("Work", show_time(run.useful_s), _between(show_time(low.useful_s), show_time(high.useful_s)))
     lost = {
@@ -47,8 +45,7 @@ def training_view(training: Training) -> Group:
     table.add_row("Energy", _energy(run), _between(_energy(low), _energy(high)))
     pause = show_time(training.run.checkpoints.blocking_s)
     table.add_row("Checkpoints", f"{show_time(run.checkpoints.interval_s)}", f"apart, {pause} each")
-    notes = Padding("\n".join(f"• {note}" for note in training.assumptions), (0, 0, 0, 2), expand=False)
-    return Group(heading(training.answer), "", Padding(table, (0, 0, 0, 2)), "", Text("Assumptions", "bold"), notes)
+    return Group(heading(training.answer), "", Padding(table, (0, 0, 0, 2)), *assumptions(training.assumptions))
 
 
 def _between(low: str, high: str) -> str:
@@ -62,37 +59,33 @@ def _energy(run: TrainingRun) -> str:
 def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
     """The frontier as a table, the fastest and the cheapest run, and what was assumed."""
     goal = frontier.goal
-    title = Text(scenario.name, style="bold")
-    title.append(
+    asked = title(
+        scenario.name,
         f"  {show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens at a small batch\n"
         f"critical batch {show_short(goal.critical_batch)} tokens: never fewer than {goal.least_steps:,.0f} steps\n",
-        style="not bold",
     )
-    title.append(
+    asked.append(
         f"{frontier.plans:,} plans of {len(frontier.batches)} batches priced, {frontier.confirmed} run exactly, in "
         f"{show_time(frontier.elapsed_s)}",
         style="dim",
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    headings = ("GPUs", "batch", "days", "cost", "GWh", "MFU", "limit", "loses", "plan")
-    for name in headings:
-        table.add_column(name, justify="left" if name in ("limit", "loses", "plan") else "right", no_wrap=True)
+    words = ("limit", "loses", "plan")
+    table = plain_table("GPUs", "batch", "days", "cost", "GWh", "MFU", *words, left=words, gap=1)
     for point in frontier.points:
         table.add_row(*_row(point))
     fastest, cheapest = frontier.fastest, frontier.cheapest
     lines = [
         Text.assemble(("Shortest  ", "bold green"), _sentence(fastest)),
-        Text.assemble(("Cheapest  ", "bold"), _sentence(cheapest)),
+        title("Cheapest  ", _sentence(cheapest)),
     ]
-    words = {"within": "In time   ", "budget": "In budget "}
-    lines += [Text.assemble((words[name], "bold"), _sentence(point)) for name, point in chosen.items()]
-    notes = Padding("\n".join(f"• {note}" for note in frontier.assumptions), (0, 0, 0, 2), expand=False)
+    limits = {"within": "In time   ", "budget": "In budget "}
+    lines += [title(limits[name], _sentence(point)) for name, point in chosen.items()]
     legend = Text(
         "loses: share of the time that would be saved if the largest cause were gone. plan: tp·pp·dp, micro-batch, "
         "schedule and chunks",
         style="dim",
     )
-    return Group(title, "", table, legend, "", *lines, "", Text("Assumptions", style="bold"), notes)
+    return Group(asked, "", table, legend, "", *lines, *assumptions(frontier.assumptions))
 
 
 def _row(point: FrontierPoint) -> tuple[str, ...]:

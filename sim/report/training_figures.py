@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from sim.breakdown import CAUSES
-from sim.report.figures import new_figure
+from sim.report.figures import new_figure, open_panels, place_title
+from sim.report.training import JOULES_PER_GWH
 from sim.scaling.loss_laws import power_sum_loss
 from sim.scaling.published import BESIROGLU
 from sim.scaling.training import Training
@@ -15,7 +16,6 @@ from sim.scaling.training_time import Frontier
 from sim.specs import Scenario
 from sim.units import show_count, show_short, significant
 
-JOULES_PER_GWH = 3.6e12
 LIMIT_COLOURS = {
     "GPUs": "#009E73",
     "batch": "#0072B2",
@@ -71,11 +71,9 @@ def training_figure(training: Training) -> Any:
     )
     right.set_title("what they buy", fontsize=10)
     right.legend(frameon=False, fontsize=8)
-    for panel in (left, right):
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(axis="x", alpha=0.25, lw=0.6)
+    open_panels(left, right, grid="x")
     title = f"{answer.scenario.name}: {show_count(run.tokens)} tokens on {run.num_gpus:,} GPUs"
-    figure.suptitle(f"{title}, goodput {run.goodput.useful:.1%}", x=0.01, ha="left", fontsize=12)
+    place_title(figure, f"{title}, goodput {run.goodput.useful:.1%}", size=12)
     return figure
 
 
@@ -102,13 +100,9 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
         text = f"{where}\n{significant(run.days)} days"
         side, gap = ("right", -8) if where == "shortest" else ("left", 8)
         left.annotate(
-            text,
-            (run.num_gpus, run.days),
-            xytext=(gap, 10 if gap > 0 else -26),
-            textcoords="offset points",
-            ha=side,
+            text, (run.num_gpus, run.days), xytext=(gap, 10 if gap > 0 else -26), textcoords="offset points", ha=side,
             fontsize=8,
-        )
+        )  # fmt: skip
         right.annotate(
             f"{where}: {run.num_gpus:,} GPUs", (run.days, run.cost), xytext=(-gap, -gap - 8 if gap > 0 else 6),
             textcoords="offset points", ha="left" if where == "shortest" else "right", fontsize=8,
@@ -139,13 +133,8 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     left.set_title("the fastest run of every size", fontsize=10)
     right.set_title("what time costs", fontsize=10)
     goal = frontier.goal
-    figure.suptitle(
-        f"{scenario.name}: {show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens, critical batch "
-        f"{show_short(goal.critical_batch)}",
-        x=0.01,
-        ha="left",
-        fontsize=12,
-    )
+    sizes = f"{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens"
+    place_title(figure, f"{scenario.name}: {sizes}, critical batch {show_short(goal.critical_batch)}", size=12)
     return figure
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from sim.notebook import NotebookDisplay
 from sim.search.assumptions import search_assumptions
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.plans.layouts import expert_degrees
 from sim.search.queries import PricedPlans, Selection
-from sim.shown import Shown
 from sim.units import show, show_time
 
 
 @dataclass(frozen=True, repr=False)
-class SearchResult(PricedPlans, Shown):
+class SearchResult(PricedPlans, NotebookDisplay):
     """All plans with their prices, and the best of them.
 
     plans_priced : plans whose time and memory are known.

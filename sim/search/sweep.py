@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError
+from sim.notebook import NotebookDisplay
 from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import confirmed_already, few_for
@@ -18,7 +19,6 @@ from sim.search.plans.space import base_plan
 from sim.search.result import SearchResult
 from sim.search.search import search
 from sim.search.table import FIELDS
-from sim.shown import Shown
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
 
@@ -50,7 +50,7 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep(Shown):
+class Sweep(NotebookDisplay):
     """The best plan at every point of one or two axes; the last axis changes fastest.
 
     finished : False where it was interrupted; points that were not searched say so.

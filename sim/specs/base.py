@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -92,21 +92,24 @@ class Spec(BaseModel):
     def _read_units(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        fields = {file_name(name): name for name in cls.model_fields}
+        fields = _fields(cls)
         read: dict[str, Any] = {}
         for key, value in data.items():
-            name = fields.get(str(key), str(key))
+            field = fields.get(str(key))
+            name = field.name if field else str(key)
             if name in read:
                 raise ValueError(f"{file_name(name)!r} is given twice (as {key!r} and {name!r}); keep one")
-            field = cls.model_fields.get(name)
-            wants_bool = field is not None and field.annotation is bool
-            if wants_bool != isinstance(value, bool) and (wants_bool or field is not None):
-                rule = "write true or false" if wants_bool else f"{str(value).lower()} is not a value for it"
-                raise ValueError(f"{file_name(name)} = {value!r}: {rule}")
-            unit = unit_of(name) if field is not None else None
-            if field is not None and unit is None:
-                _check_size(file_name(name), value, field.annotation is str)
-            read[name] = _quantity(value, unit, str(key), bare_allowed=key == name) if unit else value
+            if field is None:  # pydantic refuses it
+                read[name] = value
+                continue
+            if (field.kind is bool) != isinstance(value, bool):
+                rule = "write true or false" if field.kind is bool else f"{str(value).lower()} is not a value for it"
+                raise ValueError(f"{field.short} = {value!r}: {rule}")
+            if field.unit is None:
+                _check_size(field.short, value, field.kind is str)
+                read[name] = value
+            else:
+                read[name] = _quantity(value, field.unit, str(key), bare_allowed=key == name)
         return read
 
     @classmethod
@@ -138,6 +141,22 @@ class Spec(BaseModel):
     def _derived(self) -> set[str]:
         """Fields whose value follows from the others', so that it need not be kept."""
         return set()
+
+
+class _Field(NamedTuple):
+    """What reading a field takes: its names in Python and in files, its dimension and its type."""
+
+    name: str
+    short: str
+    unit: str | None
+    kind: Any
+
+
+@cache
+def _fields(cls: type[Spec]) -> dict[str, _Field]:
+    """A record's fields by either name."""
+    found = [_Field(name, file_name(name), unit_of(name), info.annotation) for name, info in cls.model_fields.items()]
+    return {key: field for field in found for key in (field.short, field.name)}
 
 
 def _explain(cls: type[BaseModel], where: str, item: Any) -> str:

@@ -195,7 +195,8 @@ def _nearby(path: Path) -> str:
     if path.is_dir():
         return "; it is a folder, give the name of a file in it"
     near = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
-    files = {file.stem: file for file in (*Path("scenarios").rglob("*.yaml"), *near)}
+    found = (*Path("scenarios").rglob("*.yaml"), *near)
+    files = {file.stem: file for file in found if not file.name.startswith(".")}
     hint = nearest(path.stem, files)
     for stem, file in files.items():
         hint = hint.replace(repr(stem), repr(str(file)))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from sim.shown import Shown
+from sim.notebook import NotebookDisplay
 from sim.specs.base import Spec
 
 MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam"]
@@ -148,7 +148,7 @@ class Provenance(Spec):
     """File with the measurements, beside the profile's own."""
 
 
-class Profile(Spec, Shown):
+class Profile(Spec, NotebookDisplay):
     """Everything calibrated about one GPU and its links."""
 
     name: str

@@ -8,7 +8,7 @@ from sim import load_scenario, simulate
 from sim.engines.link_history import CAUSES, link_history
 from sim.engines.wire import Message, Wire
 from sim.errors import SpecError
-from sim.report.links import draw_links
+from sim.report.simulation import draw_links
 from sim.traffic.streams import Traffic
 from sim.traffic.wires import Stream
 

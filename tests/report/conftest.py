@@ -3,7 +3,7 @@
 import pytest
 
 from sim import load_scenario, schedule_names
-from sim.report.scene import show_step
+from sim.report.gantt import step_view
 from sim.report.schedules import plan_changes
 
 SMALL = [
@@ -30,6 +30,6 @@ def small(scenarios):
 
 
 @pytest.fixture(scope="session")
-def scene_of(small):
-    """The function (schedule, settings) -> Scene."""
-    return lambda schedule="1f1b", *settings, engine="dag": show_step(small(schedule, *settings), engine)
+def view_of(small):
+    """The function (schedule, settings) -> StepView."""
+    return lambda schedule="1f1b", *settings, engine="dag": step_view(small(schedule, *settings), engine)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.canvas import new_figure
-from sim.report.labels import place_labels
+from sim.report.figures import place_labels
 from sim.report.search_figures import draw_sensitivity
 from sim.search import search, sensitivity, sweep
 from sim.specs import load_scenario

@@ -4,8 +4,8 @@ import pytest
 
 from sim import estimate, load_scenario
 from sim.errors import SpecError
+from sim.notebook import NotebookDisplay
 from sim.search import search
-from sim.shown import Shown
 from validation.report import validation_report
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
@@ -86,5 +86,5 @@ def test_a_record_of_yours_is_shown_as_what_it_is(answer):
         pass
 
     mine = Mine.model_validate(answer.scenario.profile.model_dump())
-    assert isinstance(mine, Shown)
+    assert isinstance(mine, NotebookDisplay)
     assert "Profile a100" in mine._repr_html_()

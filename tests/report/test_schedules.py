@@ -4,9 +4,9 @@ import pytest
 
 from sim import estimate, schedule_names
 from sim.errors import ScheduleError
+from sim.report.gantt import gantt_text
 from sim.report.schedules import compare_schedules, comparison_view, plan_changes
-from sim.report.strip import strip_view
-from sim.report.text import console
+from sim.report.terminal import console
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_every_schedule_has_its_row_or_its_reason(comparison, small):
     reasons = dict(odd.left_out)
     assert "multiple of" in reasons["interleaved"]
     assert "multiple of 2" in reasons["dualpipe"]
-    assert all(name in text_of(comparison_view(odd, 80)) for name in named)
+    assert all(name in text_of(comparison_view(odd)) for name in named)
 
 
 def test_rows_are_estimates_fastest_first(comparison, small):
@@ -45,7 +45,7 @@ def test_what_was_set_is_told(comparison, small):
     assert changes["zb_v"] == {"num_chunks": 2}
     assert changes["modular"] == {"num_chunks": 4}
     assert changes["seq1f1b"] == {"sequence_slices": 4}
-    shown = text_of(comparison_view(comparison, 80))
+    shown = text_of(comparison_view(comparison))
     assert "modular: plan.num_chunks=4" in shown
     # What the plan says stands where it can, and is taken back where it cannot.
     interleaved = small("interleaved").replace(plan=small("interleaved").plan.replace(num_chunks=4, microbatch_group=8))
@@ -92,8 +92,8 @@ def test_a_grid_in_a_file_is_a_schedule_too(small, tmp_path):
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_v", "dualpipe", "pipedream_2bw", "seq1f1b"])
-def test_the_terminal_timeline_fits_and_shows_every_rank(scene_of, schedule, width):
-    lines = strip_view(scene_of(schedule), width).plain.splitlines()
+def test_the_terminal_timeline_fits_and_shows_every_rank(view_of, schedule, width):
+    lines = gantt_text(view_of(schedule), width).plain.splitlines()
     lanes = [line for line in lines if line.startswith("rank ") and line.rstrip().endswith("%")]
     assert len(lanes) == 4
     assert all(len(line) <= width for line in lanes)
@@ -103,9 +103,9 @@ def test_the_terminal_timeline_fits_and_shows_every_rank(scene_of, schedule, wid
 
 def test_the_terminal_timeline_of_many_ranks_says_what_it_leaves_out(scenarios):
     from sim import load_scenario
-    from sim.report.scene import show_step
+    from sim.report.gantt import step_view
 
-    text = strip_view(show_step(load_scenario(scenarios / "gpt-1t-3072-a100.yaml")), 80).plain
+    text = gantt_text(step_view(load_scenario(scenarios / "gpt-1t-3072-a100.yaml")), 80).plain
     assert "24 of 64 ranks are shown" in text
     assert "⋮" in text
     assert "left out" in text

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.report.search_schedules import schedules_view
-from sim.report.text import console
+from sim.report.search_questions import schedules_view
+from sim.report.terminal import console
 from sim.search import search, search_schedules
 from sim.specs import load_scenario
 from sim.units import significant

@@ -8,8 +8,8 @@ import pytest
 
 from sim import schedule_names
 from sim.errors import SpecError
-from sim.report.scene import show_step
-from sim.report.trace import COMPUTE, DATA, write_trace
+from sim.report.gantt import step_view
+from sim.report.gantt.trace import COMPUTE, DATA, write_trace
 
 REQUIRED = {
     "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
@@ -21,9 +21,9 @@ REQUIRED = {
 OVERLAPPED = ("stack.overlap_grad_reduce=true", "stack.overlap_p2p=true", "plan.zero_stage=1")
 
 
-def trace_of(scene, tmp_path):
+def trace_of(view, tmp_path):
     path = tmp_path / "step.json"
-    count = write_trace(scene, path)
+    count = write_trace(view, path)
     trace = json.loads(path.read_text())
     assert count == len(trace["traceEvents"])
     assert trace["displayTimeUnit"] in ("ms", "ns")
@@ -66,12 +66,12 @@ def check(events):
 
 @pytest.mark.parametrize("settings", [(), OVERLAPPED], ids=["plain", "overlapped"])
 @pytest.mark.parametrize("schedule", schedule_names())
-def test_every_trace_keeps_the_rules(scene_of, tmp_path, schedule, settings):
-    scene = scene_of(schedule, *settings)
-    events = trace_of(scene, tmp_path)
+def test_every_trace_keeps_the_rules(view_of, tmp_path, schedule, settings):
+    view = view_of(schedule, *settings)
+    events = trace_of(view, tmp_path)
     slices, flows = check(events)
-    order = scene.program.order
-    assert len(flows) == len(scene.sends()[0])
+    order = view.program.order
+    assert len(flows) == len(view.sends()[0])
     compute = [event for (_, tid), thread in slices.items() if tid % 1000 == COMPUTE for event in thread]
     counted = Counter(event["args"]["kind"] for event in compute if "kind" in event["args"])
     assert sum(counted.values()) == len(order)
@@ -80,25 +80,25 @@ def test_every_trace_keeps_the_rules(scene_of, tmp_path, schedule, settings):
     assert all((pid, tid) in names for pid, tid in slices)
 
 
-def test_a_trace_says_what_the_timeline_says(scene_of, tmp_path):
-    scene = scene_of("1f1b")
-    slices, flows = check(trace_of(scene, tmp_path))
+def test_a_trace_says_what_the_timeline_says(view_of, tmp_path):
+    view = view_of("1f1b")
+    slices, flows = check(trace_of(view, tmp_path))
     first = slices[0, COMPUTE][0]
     assert (first["name"], first["args"]) == ("F0", {"kind": "F", "stage": 0, "microbatch": 0})
-    assert first["dur"] / 1e6 == pytest.approx(scene.compute_end[0] - scene.start[0], abs=2e-9)
+    assert first["dur"] / 1e6 == pytest.approx(view.compute_end[0] - view.start[0], abs=2e-9)
     last = max(event["ts"] + event["dur"] for thread in slices.values() for event in thread)
-    assert last / 1e6 == pytest.approx(scene.answer.step_time_s, abs=2e-9)
+    assert last / 1e6 == pytest.approx(view.answer.step_time_s, abs=2e-9)
     assert len(flows) == 2 * 3 * 8
     assert [event["name"] for event in slices[1, 1000 + DATA]] == ["gradient reduction"]
 
 
-def test_memory_is_counted_in_bytes(scene_of, tmp_path):
-    scene = scene_of("1f1b")
-    counters = [event for event in trace_of(scene, tmp_path) if event["ph"] == "C" and event["pid"] == 0]
-    assert max(event["args"]["bytes"] for event in counters) == pytest.approx(scene.answer.memory[0].activations, abs=1)
+def test_memory_is_counted_in_bytes(view_of, tmp_path):
+    view = view_of("1f1b")
+    counters = [event for event in trace_of(view, tmp_path) if event["ph"] == "C" and event["pid"] == 0]
+    assert max(event["args"]["bytes"] for event in counters) == pytest.approx(view.answer.memory[0].activations, abs=1)
     assert counters[-1]["args"]["bytes"] == 0
 
 
 def test_a_full_disk_or_a_missing_folder_is_one_message(small, tmp_path):
     with pytest.raises(SpecError, match="cannot be written"):
-        write_trace(show_step(small("1f1b")), tmp_path / "nowhere" / "step.json")
+        write_trace(step_view(small("1f1b")), tmp_path / "nowhere" / "step.json")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.report.window import Window, choose_window, round_step
+from sim.report.gantt.window import Window, choose_window, round_step
 
 LONG = Window(((0.0, 10.0), (90.0, 100.0)))
 
@@ -57,7 +57,10 @@ def test_a_stretch_that_is_none_is_refused(between):
 
 
 def test_ticks_are_round_and_inside():
-    places, moments = LONG.ticks(8)
-    assert set(moments) == {0.0, 5.0, 10.0, 90.0, 95.0, 100.0}
-    assert places.max() <= LONG.width
+    ticks, unit = LONG.ticks(8, 100.0)
+    assert [tick.moment for tick in ticks] == [0.0, 5.0, 10.0, 90.0, 95.0, 100.0]
+    assert max(tick.place for tick in ticks) <= LONG.width
+    assert ([tick.label for tick in ticks][-1], unit) == ("100", "s")
+    clear, _ = LONG.ticks(8, 100.0, clear=LONG.gap)
+    assert [tick.moment for tick in clear] == [0.0, 5.0, 95.0, 100.0]
     assert [round_step(value) for value in (0.3, 0.11, 7.0, 1.0)] == pytest.approx([0.5, 0.2, 10.0, 1.0])

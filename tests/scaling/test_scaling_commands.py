@@ -153,7 +153,7 @@ def test_fit():
         (("optimal", "--loss", "1.75"), "besiroglu-2024: no budget reaches a loss of 1.75: the irreducible loss is 1.8172"),
         (("optimal", "--loss", "2", "--unique-tokens", "1B"), "goes with --budget"),
         (("optimal", "--budget", "1e23", "--png", "a.jpg"), "must end in .png"),
-        (("optimal", "--budget", "1e23", "--svg", "nowhere/a.svg"), "there is no folder nowhere"),
+        (("optimal", "--budget", "1e23", "--svg", "nowhere/a.svg"), "there is no folder"),
         (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
         (("model", "--", "-5B"), "parameters = -5e+09"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),

@@ -197,7 +197,7 @@ def test_the_command(tmp_path):
         (("gpt-7.5b", "--cluster", "selena"), "selene"),
         (("gpt-7.5b", "--cluster", "selene", "--loss", "1.5"), "irreducible"),
         ((*SMALL[:-1], "--loss", "2.5"), "either tokens or a loss"),
-        (("gpt-7.5b", "--cluster", "selene", "--gpus", "8..4"), "--gpus '8..4' must go from one or more"),
+        (("gpt-7.5b", "--cluster", "selene", "--gpus", "8..4"), "--gpus '8..4' must go from fewer to more"),
         ((*SMALL, "--within", "3"), "has no unit"),
         ((*SMALL, "--within", "-1 d"), "within = -86400"),
         ((*SMALL, "--batch-law", "zhang"), "zhang-2024"),

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError, SpecError
 from sim.estimate import estimate
-from sim.report.search_schedules import schedules_view
-from sim.report.text import console
+from sim.report.search_questions import schedules_view
+from sim.report.terminal import console
 from sim.schedules import get_schedule, listing, schedule_names
 from sim.schedules.actions import F, I
 from sim.schedules.build import build_order

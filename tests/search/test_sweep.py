@@ -12,7 +12,7 @@ from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.report.sweep import sweep_view
 from sim.report.sweep_figures import draw_sweep
-from sim.report.text import console
+from sim.report.terminal import console
 from sim.search import parse_axis, search, sweep
 from sim.specs import load_scenario
 from sim.units import show, significant

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -53,35 +61,71 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
 
 
 def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> tuple[int, str, Any]:
-    """One try: torchrun's exit code, what was printed, and the answer, if there is one."""
+    """One try: the exit code, what was printed, and the answer, if there is one."""
     with tempfile.TemporaryDirectory() as folder:
-        ask, answer = Path(folder) / "job.json", Path(folder) / "out.json"
+        ask, answer, printed = (Path(folder) / name for name in ("job.json", "out.json", "printed.txt"))
         ask.write_text(json.dumps(job), encoding="utf-8")
-        if job.get("device", "cpu") == "cpu":
-            command = [sys.executable, "-m", "validation.job.ranks", module, str(num_ranks), str(ask), str(answer)]
-        else:  # CUDA wants interpreters of their own
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-            command += ["-m", module, str(ask), str(answer)]
-        environment = {**os.environ, **_SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        if job.get("device", "cpu") == "cpu":
-            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        with subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                printed, _ = process.communicate(timeout=timeout_s)
-            except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)  # torchrun and all its ranks: they are one session
-                if isinstance(error, subprocess.TimeoutExpired):
-                    raise FlopcastError(f"{module} on {num_ranks} ranks took longer than {timeout_s:.0f} s") from None
-                raise
+        words = (module, str(num_ranks), str(ask), str(answer))
+        # CUDA wants interpreters of their own.
+        target = _ranks if job.get("device", "cpu") == "cpu" else _torchrun
+        process = _loaded().Process(target=_in_a_session, args=(printed, target, words))
+        process.start()
+        try:
+            process.join(timeout_s)
+            if process.exitcode is None:
+                raise FlopcastError(f"{module} on {num_ranks} ranks took longer than {timeout_s:.0f} s")
+        finally:
+            if process.exitcode is None:
+                _kill(process)
         found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
-        return process.returncode, printed, found
+        return process.exitcode, printed.read_text(encoding="utf-8", errors="replace"), found
+
+
+@cache
+def _loaded() -> ForkServerContext:
+    """Where jobs are forked from: a process that has loaded torch once, which takes longer than a small job itself."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([f"validation.job.{name}" for name in ("ranks", "bench", "train", "single")])
+    before, heeded = dict(os.environ), signal.getsignal(signal.SIGINT)
+    alone = threading.current_thread() is threading.main_thread()
+    os.environ.update(_SETTINGS)
+    try:
+        if alone:  # inherited: an interrupt while it loads would be answered with a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        forkserver.ensure_running()
+    finally:
+        if alone:
+            signal.signal(signal.SIGINT, heeded)
+        os.environ.clear()
+        os.environ.update(before)
+    return context
+
+
+def _in_a_session(printed: Path, target: Callable[..., None], words: tuple[str, ...]) -> None:
+    """What a job's first process does: it can be killed with all it starts, and prints into a file."""
+    os.setsid()
+    with printed.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    target(*words)
+
+
+def _ranks(*words: str) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    importlib.import_module("validation.job.ranks").main(*words)
+
+
+def _torchrun(module: str, num_ranks: str, *files: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    os.execv(sys.executable, [*command, "-m", module, *files])
+
+
+def _kill(process: BaseProcess) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
 
 
 def _reason(printed: str) -> str:

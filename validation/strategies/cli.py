@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from sim.commands.examples import examples
-from sim.commands.scaling.shared import Json, Png, Svg, print_json, print_view
-from sim.errors import SpecError
+from sim.commands.options import Json, Png, Svg, read_numbers
+from sim.commands.output import figure_paths, print_json, print_view
 
 THREE = "data + pipeline + tensor"
 
@@ -38,13 +38,12 @@ def strategies(
 ) -> None:
     """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
     from sim.commands.progress import progress_bar
-    from sim.report.figures import check_paths, save
+    from sim.report.figures import save
     from validation.strategies import view
     from validation.strategies.plans import alone, compare_strategies
     from validation.strategies.question import family, formula_days, question
 
-    paths = [path for path in (png, svg) if path is not None]
-    check_paths(paths)
+    paths = figure_paths(png, svg)
     network = "ideal" if ideal_network else "as the A100 profile has it"
     if network_efficiency is not None:
         network += f", but at {network_efficiency:g} of its rate"
@@ -55,7 +54,7 @@ def strategies(
     ]
     if sizes is not None:
         rows: list[dict[str, Any]] = []
-        wanted = _sizes(sizes)
+        wanted = read_numbers(sizes, "--sizes", "whole numbers", "32,64,160")
         with progress_bar("models searched") as progress:
             for number, each in enumerate(wanted):
                 entries = compare_strategies(
@@ -94,10 +93,3 @@ def strategies(
         print_view(view.strategies_view(shape, scenario, single, entries, remarks))
     if paths:
         save(view.strategies_figure(shape, scenario, entries), paths)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return sorted({int(each) for each in text.split(",")})
-    except ValueError:
-        raise SpecError(f"--sizes {text!r} must be whole numbers with commas between, such as 32,64,160") from None

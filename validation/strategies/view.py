@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sim.report.figures import new_figure
-from sim.report.scaling import notes, plain_table
+from sim.report.scaling import notes
 from sim.scaling.limits import (
     data_parallel_intensity,
     needed_intensity,
@@ -19,7 +19,7 @@ from sim.scaling.limits import (
     tensor_intensity,
 )
 from sim.specs import Scenario
-from sim.table import Table
+from sim.table import Table, plain_table
 from sim.units import show, show_short, significant
 from validation.strategies.plans import StrategyBest
 from validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands.options import Json, Png, Svg
+from sim.commands.output import figure_paths, print_json, print_view
 from sim.commands.progress import spinner
-from sim.commands.scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
+from sim.commands.scaling.shared import draw, model_params
 from sim.errors import SpecError
 from sim.units import parse_count, show_short, significant
 
@@ -33,7 +35,7 @@ def optimal(
     from sim.scaling.allocation import compute_optimal, compute_optimal_for_loss
     from sim.scaling.repeated_data import compute_optimal_repeated
 
-    check_figures(png, svg)
+    paths = figure_paths(png, svg)
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
     flop = None if budget is None else parse_count(budget, "budget")
@@ -70,7 +72,7 @@ def optimal(
         print_json([asdict(each) for each in best])
     else:
         print_view(optimum_view(title, best, remarks, show_flop=flop is None))
-    draw("draw_optimal", png, svg, laws, best)
+    draw(paths, lambda figures: figures.draw_optimal(laws, best))
     if refused:
         raise SpecError("\n".join(refused))
     if flop is not None and target is not None:
@@ -104,7 +106,7 @@ def model(
     from sim.scaling.allocation import best_loss, flop_for_params
     from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss, tokens_for_loss
 
-    check_figures(png, svg)
+    paths = figure_paths(png, svg)
     params = model_params(name)
     data = None if tokens is None else parse_count(tokens, "tokens")
     target = None if loss is None else parse_count(loss, "loss")
@@ -131,7 +133,7 @@ def model(
         remarks += [f"{law}: loss by its law of compute, your loss by its law of params and tokens" for law in apart]
         remarks = ["best tokens: on which no other size does better for the compute", *remarks]
         print_view(model_view(title, rows, remarks))
-    draw("draw_model", png, svg, laws, params, data, target)
+    draw(paths, lambda figures: figures.draw_model(laws, params, data, target))
 
 
 def batch(
@@ -156,7 +158,7 @@ def batch(
     from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, power_sum_loss
     from sim.scaling.published import BESIROGLU, DEFAULT_LAW, get_law
 
-    check_figures(png, svg)
+    paths = figure_paths(png, svg)
     params, remarks = model_params(name), []
     if tokens is not None:
         data = parse_count(tokens, "tokens")
@@ -190,7 +192,7 @@ def batch(
         if asked is not None:
             title += f"; steps and tokens at batches of {show_short(asked)}"
         print_view(batch_view(title, laws, batches, prices, remarks))
-    draw("draw_batch", png, svg, data, batches, limits, asked)
+    draw(paths, lambda figures: figures.draw_batch(data, batches, limits, asked))
 
 
 def fit(
@@ -206,7 +208,7 @@ def fit(
     from sim.report.scaling import fit_view
     from sim.scaling.fit import fit_loss, read_runs
 
-    check_figures(png, svg)
+    paths = figure_paths(png, svg)
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
     with spinner("fitting"):
@@ -220,7 +222,7 @@ def fit(
         left = len(table) - len(kept)
         title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
         print_view(fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top]))
-    draw("draw_fit", png, svg, found)
+    draw(paths, lambda figures: figures.draw_fit(found))
 
 
 def laws(as_json: Json = False) -> None:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.scaling.shared import Json, Png, Svg, check_figures, draw, model_params, print_json, print_view
+from sim.commands.options import Json, Png, Svg
+from sim.commands.output import figure_paths, print_json, print_view
+from sim.commands.scaling.shared import draw, model_params
 from sim.errors import SpecError
 from sim.units import parse, parse_count, show, show_short, show_time
 
@@ -22,10 +24,11 @@ def limits(
     svg: Svg = None,
 ) -> None:
     """The latency and data-movement walls of compute-optimal runs: our derivation, the published figures beside."""
-    from sim.report.scaling import notes, plain_table
+    from sim.report.scaling import notes
     from sim.scaling.limits import PUBLISHED_WALLS, latency_wall, require_possible, utilisation_in_time
+    from sim.table import plain_table
 
-    check_figures(png, svg)
+    paths = figure_paths(png, svg)
     seconds, latency = parse(duration, "s"), parse(layer_latency, "s")
     size = parse_count(batch_tokens, "batch")
     wall = float(latency_wall(seconds, size, latency))
@@ -52,7 +55,7 @@ def limits(
                 "published, three months: " + ", ".join(f"{k} {v:.0e}" for k, v in PUBLISHED_WALLS.items()),
             ),
         )
-    draw("draw_limits", png, svg, seconds, size, latency)
+    draw(paths, lambda figures: figures.draw_limits(seconds, size, latency))
     if asked is not None:
         require_possible(asked, seconds, size, latency)
 
@@ -81,7 +84,7 @@ def goodput(
     from sim import reliability as rel
     from sim.report.scaling import goodput_view
 
-    check_figures(png, svg)
+    paths = figure_paths(png, svg)
     size = float(rel.checkpoint_bytes(model_params(name)))
     written = float(rel.write_time(size, parse(write_bandwidth, "bytes_per_s")))
     failures = rel.Failures(
@@ -131,4 +134,4 @@ def goodput(
         ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
         title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
         print_view(goodput_view(title, facts, formula, played, [f"{ready}; simulated: 20,000 failures"]))
-    draw("draw_goodput", png, svg, gpus, checkpoints, failures)
+    draw(paths, lambda figures: figures.draw_goodput(gpus, checkpoints, failures))

@@ -6,31 +6,28 @@ from collections.abc import Mapping
 
 from sim.engines import Timeline
 from sim.estimate import Estimate
-from sim.report.answers import (
-    estimate_figure,
-    profile_figure,
-    search_figure,
-    timeline_figure,
-    timeline_title,
-)
-from sim.report.html.lanes import draw_played
-from sim.report.html.parts import falls_of, headline, memory_rows, plan_table, title_lines
+from sim.notebook import View
+from sim.report.estimate_figures import estimate_figure, profile_figure
+from sim.report.facts import falls_of, headline, memory_rows, plan_words, profile_origin, question_words
+from sim.report.gantt.chart import played_chart
+from sim.report.gantt.figure import timeline_figure, timeline_title
+from sim.report.gantt.svg import draw_chart
 from sim.report.html.render import render
+from sim.report.plans import plan_table
+from sim.report.search_figures import search_figure
 from sim.report.sweep_figures import draw_sweep
 from sim.search import SearchResult, Sweep
-from sim.shown import View
 from sim.specs import Profile
 from sim.units import show, show_time
 
 
 def estimate_html(answer: Estimate) -> str:
     """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
-    question, plan = title_lines(answer)
     return render(
         "estimate.html",
         name=answer.scenario.name,
-        question=question,
-        plan=plan,
+        question=question_words(answer),
+        plan=plan_words(answer),
         facts=headline(answer),
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         falls=falls_of(answer),
@@ -42,7 +39,7 @@ def estimate_html(answer: Estimate) -> str:
 
 def timeline_html(timeline: Timeline) -> str:
     """The lanes of the ranks, as far as the engine played them."""
-    drawing = None if timeline.start is None else draw_played(timeline)
+    drawing = None if timeline.start is None else draw_chart(played_chart(timeline))
     return render("timeline.html", title=timeline_title(timeline), drawing=drawing, engine=timeline.engine)
 
 
@@ -76,15 +73,12 @@ def profile_html(profile: Profile) -> str:
     for name, part, value in profile.values():
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         groups.setdefault(part, []).append((name, shown))
-    origin = profile.provenance
-    facts = [("How", origin.method), ("Fitted on", "; ".join(origin.fitted_on))]
-    facts += [("Not measured", "; ".join(origin.not_measured)), ("Date", origin.date)]
     return render(
         "profile.html",
         name=profile.name,
         gpu=profile.gpu,
         groups=groups,
-        facts=[(label, value) for label, value in facts if value],
+        facts=profile_origin(profile)[1:],  # the title has the name
         residuals=[(part, f"{error:.1%}", part in profile.poor_fits) for part, error in profile.residuals.items()],
     )
 

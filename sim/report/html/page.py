@@ -6,10 +6,12 @@ from typing import Any
 
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.html.lanes import Drawing, draw_timeline
-from sim.report.html.parts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_table, title_lines
+from sim.report.facts import GROUPS, LABELS, falls_of, headline, memory_rows, plan_words, profile_origin, question_words
+from sim.report.gantt import step_view
+from sim.report.gantt.chart import step_chart, window_of
+from sim.report.gantt.svg import PLACES, Drawing, draw_chart
 from sim.report.html.render import render
-from sim.report.scene import show_step
+from sim.report.plans import plan_table
 from sim.search import SearchResult
 from sim.specs.writing import scenario_yaml
 from sim.uncertainty import record_of
@@ -32,7 +34,6 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
     from sim import __version__
 
     scenario = answer.scenario
-    question, plan = title_lines(answer)
     drawing, note = _timeline(answer)
     remedy = ""
     try:
@@ -46,8 +47,8 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         "report.html",
         name=scenario.name,
         description=scenario.description,
-        question=question,
-        plan=plan,
+        question=question_words(answer),
+        plan=plan_words(answer),
         facts=headline(answer),
         remedy=remedy,
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
@@ -63,7 +64,7 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         plans_note=why_no_plans if search is None else _search_note(answer, search),
         assumptions=answer.assumptions,
         trust=_trust(answer),
-        provenance=_provenance(answer),
+        provenance=profile_origin(scenario.profile),
         residuals=_residuals(answer),
         version=__version__,
         engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
@@ -83,7 +84,8 @@ def _timeline(answer: Estimate) -> tuple[Drawing | None, str]:
     if plan.num_stages * answer.num_microbatches > MOST_ACTIONS:
         return None, "The step has too many actions to be drawn one by one."
     try:
-        drawing = draw_timeline(show_step(answer.scenario, answer.engine, answer))
+        view = step_view(answer.scenario, answer.engine, answer)
+        drawing = draw_chart(step_chart(view, window_of([view], PLACES)))
     except FlopcastError as error:
         return None, str(error)
     rows = len(drawing.ranks)
@@ -125,18 +127,6 @@ def _trust(answer: Estimate) -> str:
 
 def _extrapolated(answer: Estimate) -> bool:
     return any("extrapolated" in note for note in answer.assumptions)
-
-
-def _provenance(answer: Estimate) -> list[tuple[str, str]]:
-    origin = answer.scenario.profile.provenance
-    rows = [
-        ("Profile", f"{answer.scenario.profile.name}, made for {answer.scenario.profile.gpu}"),
-        ("How", origin.method),
-        ("Fitted on", "; ".join(origin.fitted_on)),
-        ("Not measured", "; ".join(origin.not_measured)),
-        ("Date", origin.date),
-    ]
-    return [(label, value) for label, value in rows if value]
 
 
 def _residuals(answer: Estimate) -> list[tuple[str, str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sim.units import show, show_count, show_time
+from sim.report.plans import HEADINGS
+from sim.units import show, show_time
 
 
 @cache
@@ -22,10 +23,9 @@ def _environment() -> Any:
     environment.filters |= {
         "time": show_time,
         "quantity": show,
-        "count": show_count,
         "percent": lambda share, digits=1: f"{share:.{digits}%}",
         "words": lambda name: str(name).replace("_", " "),
-        "gb": lambda nbytes: f"{nbytes / 1e9:.1f}",
+        "heading": HEADINGS.get,
     }
     return environment
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import fill
 
 import numpy as np
 from rich.text import Text
 
-from sim.report.figures import transients, typical_forward
-from sim.report.palette import AFTER_COLOURS, KIND_COLOURS, KIND_NAMES, ink, shade
-from sim.report.scene import AFTER, Scene
-from sim.report.window import Window, choose_window
-from sim.schedules.actions import KINDS
+from sim.report.gantt.chart import step_chart, window_of
+from sim.report.gantt.step_view import Bars, StepView
+from sim.report.gantt.window import Window
+from sim.report.palette import LOOKS, ink, shade
 from sim.units import show, show_time
 
 Array = np.ndarray
@@ -19,12 +20,11 @@ MOST_ROWS = 24
 """Ranks that are shown; of more, as many evenly apart."""
 LEAST = 0.5
 """Of a slot, what must be busy for it not to be shown as idle."""
-IDLE = "·"
-LETTERS = {"reduce": "r", "tied": "t", "update": "u", "gather": "g", "setup": "h"}
+BREAK, IDLE = "⋮", LOOKS["idle"].letter
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def strip_view(scene: Scene, width: int, between: tuple[float | None, float | None] = (None, None)) -> Text:
+def gantt_text(view: StepView, width: int, between: tuple[float | None, float | None] = (None, None)) -> Text:
     """Title, lanes with the idle share at the right, time axis, memory in flight, legend.
 
     Parameters
@@ -34,28 +34,26 @@ def strip_view(scene: Scene, width: int, between: tuple[float | None, float | No
     between : (from, to)
         A stretch of the step. [s]
     """
-    answer, ranks = scene.answer, scene.program.order.num_ranks
+    answer, ranks = view.answer, view.program.order.num_ranks
     label = len(f"rank {ranks - 1} ")
     columns = max(16, width - label - 8)
-    window = choose_window(
-        scene.horizon, typical_forward(scene), *transients(scene), places=2.0 * columns, between=between
-    )
+    window = window_of([view], 2.0 * columns, between)
     slots = _slots(window, columns)
-    what = "a batch every" if scene.streams else "step"
-    text = Text(f"{scene.scenario.plan.schedule}: {what} {show_time(answer.step_time_s)}, ", style="bold")
+    text = Text(f"{view.scenario.plan.schedule}: {view.period} {show_time(answer.step_time_s)}, ", style="bold")
     text.append(f"bubble {answer.bubble_fraction:.1%}", style="bold")
-    text.append(f"  {scene.scenario.model.name}, {answer.num_microbatches:,} micro-batches\n", style="dim")
+    text.append(f"  {view.scenario.model.name}, {answer.num_microbatches:,} micro-batches\n", style="dim")
     text.append(f"{'idle':>{label + columns + 8}}\n", style="dim")
-    looks = _looks()
+    styles = {look.letter: f"{ink(shade(look.colour, 0))} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
     seen: set[str] = set()
+    bars = _occupying(view, window)
     for rank in _rows(ranks):
         text.append(f"{f'rank {rank}':<{label}}")
-        for letter in _letters(scene, rank, slots):
+        for letter in _letters(bars, rank, slots):
             seen.add(letter)
-            text.append(letter, style=looks.get(letter, ""))
-        text.append(f" {np.clip(1 - scene.share[rank], 0, 1):6.1%}\n", style="dim")
-    text.append(_axis(window, slots, label, scene.horizon))
-    kept = scene.kept()
+            text.append(letter, style=styles.get(letter, ""))
+        text.append(f" {np.clip(1 - view.share[rank], 0, 1):6.1%}\n", style="dim")
+    text.append(_axis(window, slots, label, view.horizon))
+    kept = view.kept()
     peaks = [float(held.max(initial=0.0)) for _, held in kept]
     text.append("activations kept\n", style="dim")
     for rank in sorted({0, (ranks - 1) // 2, ranks - 1, int(np.argmax(peaks))}):
@@ -63,14 +61,11 @@ def strip_view(scene: Scene, width: int, between: tuple[float | None, float | No
     if len(_rows(ranks)) < ranks:
         text.append(f"{len(_rows(ranks))} of {ranks} ranks are shown; --png draws them all\n", style="dim")
     for _, _, seconds in window.breaks:
-        text.append(f"⋮ {show_time(seconds)} left out, of the same\n", style="dim")
-    if scene.streams:
+        text.append(f"{BREAK} {show_time(seconds)} left out, of the same\n", style="dim")
+    if view.streams:
         text.append("no flush: the first two batches, later ones follow in the same rhythm\n", style="dim")
-    names = {str(KINDS[code]): name for code, name in KIND_NAMES.items()}
-    names |= {LETTERS[what]: name for what, name in AFTER.items()} | {IDLE: "idle"}
-    key = "each column is what most of it is: " + ", ".join(
-        f"{letter} {name}" for letter, name in names.items() if letter in seen
-    )
+    names = ", ".join(f"{look.letter} {look.name}" for look in LOOKS.values() if look.letter in seen)
+    key = f"each column is what most of it is: {names}"
     text.append(fill(key, width), style="dim")
     return text
 
@@ -96,27 +91,29 @@ def _slots(window: Window, columns: int) -> Array:
     return np.concatenate(parts)
 
 
-def _letters(scene: Scene, rank: int, slots: Array) -> list[str]:
+def _occupying(view: StepView, window: Window) -> list[Bars]:
+    """What occupies ranks: actions until their send no longer keeps the rank, and what follows the pipeline."""
+    bars = [each for each in step_chart(view, window).bars if each.what not in ("idle", "send") and not each.overlapped]
+    return [
+        each if each.action is None else replace(each, begin=view.start[each.action], end=view.end[each.action])
+        for each in bars
+    ]
+
+
+def _letters(bars: Sequence[Bars], rank: int, slots: Array) -> list[str]:
     """What most of each slot is; idle where more than half of it is."""
-    order = scene.program.order
-    here = order.of_rank(rank)
-    kind, start, end = order.kind[here], scene.start[here], scene.end[here]
-    names, shares = [], []
-    for code, name in enumerate(KINDS):
-        if (kind == code).any():
-            names.append(str(name))
-            shares.append(_covered(start[kind == code], end[kind == code], slots))
-    for what, letter in LETTERS.items():
-        bars = [bar for bar in scene.after() if bar.rank == rank and bar.what == what]
-        if bars:
-            names.append(letter)
-            shares.append(_covered(np.array([b.begin for b in bars]), np.array([b.end for b in bars]), slots))
+    letters, shares = [], []
+    for each in bars:
+        here = each.rank == rank
+        if here.any():
+            letters.append(LOOKS[each.what].letter)
+            shares.append(_covered(each.begin[here], each.end[here], slots))
     table = np.array(shares)
     best = table.argmax(axis=0)
     length = slots[:, 1] - slots[:, 0]
     busy = table.sum(axis=0) >= LEAST * length
     return [
-        "⋮" if length[at] == 0 else names[best[at]] if busy[at] and table[best[at], at] > 0 else IDLE
+        BREAK if length[at] == 0 else letters[best[at]] if busy[at] and table[best[at], at] > 0 else IDLE
         for at in range(len(slots))
     ]
 
@@ -133,11 +130,11 @@ def _covered(start: Array, end: Array, slots: Array) -> Array:
 def _axis(window: Window, slots: Array, label: int, end: float) -> str:
     """Moments below the columns they stand at."""
     line = [" "] * (len(slots) + 10)
-    factor, unit = (1.0, "s") if end >= 1 else (1e3, "ms") if end >= 1e-3 else (1e6, "µs")
+    ticks, unit = window.ticks(max(3, len(slots) // 14), end)
     free = 0
-    for moment in window.ticks(max(3, len(slots) // 14))[1].tolist():
-        inside = np.flatnonzero((slots[:, 0] <= moment + 1e-12) & (slots[:, 1] > moment))
-        text = f"|{moment * factor:.6g}"
+    for tick in ticks:
+        inside = np.flatnonzero((slots[:, 0] <= tick.moment + 1e-12) & (slots[:, 1] > tick.moment))
+        text = f"|{tick.label}"
         if len(inside) and inside[0] >= free and inside[0] + len(text) <= len(line):
             line[inside[0] : inside[0] + len(text)] = text
             free = int(inside[0]) + len(text) + 1
@@ -149,13 +146,6 @@ def _memory(times: Array, held: Array, slots: Array, top: float) -> str:
     place = np.searchsorted(times, slots[:, 1], side="left") - 1
     level = np.where(place >= 0, held[np.maximum(place, 0)], 0.0) / (top or 1.0)
     return "".join(
-        "⋮" if begin == end else BLOCKS[min(7, int(share * 7.999))] if share > 1e-9 else " "
+        BREAK if begin == end else BLOCKS[min(7, int(share * 7.999))] if share > 1e-9 else " "
         for (begin, end), share in zip(slots.tolist(), level.tolist(), strict=True)
     )
-
-
-def _looks() -> dict[str, str]:
-    """Colours of letters."""
-    colours = {str(KINDS[code]): colour for code, colour in KIND_COLOURS.items()}
-    colours |= {LETTERS[what]: colour for what, colour in AFTER_COLOURS.items()}
-    return {letter: f"{ink(shade(colour, 0))} on {colour}" for letter, colour in colours.items()} | {IDLE: "dim"}

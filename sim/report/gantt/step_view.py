@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,27 +15,28 @@ from sim.schedules.passes import alive, weight_versions
 from sim.specs import Scenario
 
 Array = np.ndarray
-AFTER = {
-    "reduce": "gradient reduction",
-    "tied": "tied embedding's reduction",
-    "update": "update",
-    "gather": "weight gather",
-    "setup": "host, once a step",
-}
-"""What follows a rank's last action."""
-
-
-class Bar(NamedTuple):
-    """Something a rank does once a step: of AFTER, from when to when. [s]"""
-
-    rank: int
-    what: str
-    begin: float
-    end: float
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Bars:
+    """Spans of time in which ranks do one kind of work.
+
+    what : of LOOKS.
+    rank, begin, end : of every bar; [s] the times.
+    action : of every bar the action that it shows; None for what is not an action.
+    overlapped : whether the ranks do something else at the same time.
+    """
+
+    what: str
+    rank: Array
+    begin: Array
+    end: Array
+    action: Array | None = None
+    overlapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
     """One step, or of a schedule without flush the first two batches, with every action in it.
 
     answer : the estimate of the same scenario: step time, bubble, memory. It may have left repetitions out.
@@ -69,6 +69,11 @@ class Scene:
         return self.timeline.program
 
     @property
+    def period(self) -> str:
+        """What the step time is the time of."""
+        return "a batch every" if self.streams else "step"
+
+    @property
     def streams(self) -> bool:
         """Whether batches follow each other without a flush."""
         return bool((self.program.order.kind == U).any())
@@ -98,6 +103,15 @@ class Scene:
         number = self.program.order.microbatch
         return np.asarray(number // self.answer.num_microbatches if self.streams else np.zeros_like(number))
 
+    def tones(self) -> tuple[Array, int]:
+        """(shade of every action, shades): by chunk, by slice of the sequence, or every other batch."""
+        slices = self.scenario.plan.sequence_slices
+        if self.streams:
+            return self.batch % 2, 2
+        if slices > 1:
+            return self.program.order.microbatch % slices, slices
+        return self.chunk, int(self.chunk.max()) + 1
+
     def labels(self) -> list[str]:
         """Of every action its micro-batch, with a letter for the slice of its sequence where there are slices."""
         numbers = self.program.order.microbatch.tolist()
@@ -106,42 +120,45 @@ class Scene:
             return [str(number) for number in numbers]
         return [f"{number // slices}{_letter(number % slices)}" for number in numbers]
 
-    def after(self) -> list[Bar]:
-        """What follows the pipeline on every rank; nothing where updates are actions of their own."""
+    def after(self) -> list[Bars]:
+        """What follows the pipeline, kind by kind; nothing where updates are actions of their own."""
         if self.streams:
             return []
-        timeline, costs = self.timeline, self.program.costs
-        bars = []
+        timeline, costs, zero = self.timeline, self.program.costs, self.begin
         reduced = timeline.pipeline_end + timeline.exposed_reduce
-        ready = float(reduced.max())
-        both = max(float(reduced[0]), float(reduced[-1]))
-        ready = max(ready, both + costs.tied_embedding) if costs.tied_embedding else ready
-        for rank, zero in enumerate(self.begin.tolist()):
-            spans = [("reduce", float(timeline.pipeline_end[rank]), float(reduced[rank]))]
-            if costs.tied_embedding and rank in (0, len(reduced) - 1):
-                spans.append(("tied", both, both + costs.tied_embedding))
-            updated = ready + float(costs.optimizer[rank])
-            spans.append(("update", ready, updated))
-            spans.append(("gather", updated, updated + float(timeline.exposed_gather[rank])))
-            spans.append(("setup", timeline.step_time - costs.step_setup, timeline.step_time))
-            bars += [Bar(rank, what, zero + begin, zero + end) for what, begin, end in spans if end > begin]
+        ready = np.full(len(zero), reduced.max())
+        ends = np.unique([0, len(zero) - 1]) if costs.tied_embedding else np.zeros(0, dtype=int)
+        both = np.full(len(ends), max(reduced[0], reduced[-1]))
+        if costs.tied_embedding:
+            ready = np.maximum(ready, both[0] + costs.tied_embedding)
+        updated, step = ready + costs.optimizer, np.full(len(zero), timeline.step_time)
+        every = np.arange(len(zero))
+        spans = {
+            "reduce": (every, timeline.pipeline_end, reduced),
+            "tied": (ends, both, both + costs.tied_embedding),
+            "update": (every, ready, updated),
+            "gather": (every, updated, updated + timeline.exposed_gather),
+            "setup": (every, step - costs.step_setup, step),
+        }
+        bars = []
+        for what, (rank, begin, end) in spans.items():
+            here = np.flatnonzero(end > begin)
+            if len(here):
+                bars.append(Bars(what, rank[here], (zero[rank] + begin)[here], (zero[rank] + end)[here]))
         return bars
 
-    def reductions(self) -> list[Bar]:
-        """Gradient reductions that run beside backwards: from the first stage's last gradient to the last one's."""
+    def overlapped_reductions(self) -> Bars | None:
+        """Gradient reductions that backwards overlap: from the first stage's last gradient to the last one's."""
         order, costs = self.program.order, self.program.costs
-        if not self.program.hide_grad_reduce or self.streams:
-            return []
+        here = np.flatnonzero(costs.reduce > 0)
+        if not self.program.hide_grad_reduce or self.streams or not len(here):
+            return None
         gradients = np.flatnonzero(order.kind != F)
         stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
         begins = np.full(order.num_ranks, np.inf)
         np.minimum.at(begins, order.rank_of_stage[stages], self.start[gradients[::-1][from_end]])
         ends = self.begin + self.timeline.pipeline_end + self.timeline.exposed_reduce
-        return [
-            Bar(rank, "reduce", float(begins[rank]), float(ends[rank]))
-            for rank in range(order.num_ranks)
-            if costs.reduce[rank] > 0
-        ]
+        return Bars("reduce", here, begins[here], ends[here], overlapped=True)
 
     def kept(self) -> list[tuple[Array, Array]]:
         """Of every rank, (times, activation bytes from then on). [s], [bytes]"""
@@ -172,7 +189,7 @@ class Scene:
         return receiver, sender, arrived - seconds, arrived
 
 
-def show_step(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> Scene:
+def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> StepView:
     """Play a scenario with everything in it that a picture needs.
 
     Parameters
@@ -218,7 +235,7 @@ def show_step(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
         worked = worked + timeline.exposed_reduce + timeline.exposed_gather + costs.optimizer + costs.step_setup
         if costs.tied_embedding:
             worked[[0, -1]] += costs.tied_embedding
-    return Scene(answer, timeline, start, end - blocks, end, zero, horizon, worked / step_time, kept)
+    return StepView(answer, timeline, start, end - blocks, end, zero, horizon, worked / step_time, kept)
 
 
 def _letter(number: int) -> str:

@@ -10,15 +10,15 @@ are whole nanoseconds, so that what follows each other on a stream never overlap
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
 from sim.errors import SpecError
-from sim.report.palette import KIND_NAMES
-from sim.report.scene import AFTER, Bar, Scene
+from sim.report.gantt.step_view import Bars, StepView
+from sim.report.palette import LOOKS
 from sim.schedules.actions import KINDS, F
 
 Array = np.ndarray
@@ -29,7 +29,7 @@ APART = 1000
 _COLOUR = {"F": "thread_state_running", "B": "thread_state_iowait", "I": "terrible", "W": "good", "U": "black"}
 
 
-def write_trace(scene: Scene, path: Path) -> int:
+def write_trace(view: StepView, path: Path) -> int:
     """Write the trace; return how many events it has.
 
     Raises
@@ -40,9 +40,9 @@ def write_trace(scene: Scene, path: Path) -> int:
     count = 0
     try:
         with path.open("w", encoding="utf-8", buffering=1 << 20) as file:
-            file.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(_about(scene)) + ', "traceEvents": [\n')
+            file.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(_about(view)) + ', "traceEvents": [\n')
             separator = ""
-            for block in events(scene):
+            for block in events(view):
                 if block:
                     file.write(separator)
                     _write(file, block)
@@ -59,27 +59,27 @@ def _write(file: TextIO, block: list[str]) -> None:
         file.write((",\n" if at else "") + ",\n".join(block[at : at + 8192]))
 
 
-def _about(scene: Scene) -> dict[str, str | float]:
-    answer = scene.answer
+def _about(view: StepView) -> dict[str, str | float]:
+    answer = view.answer
     return {
-        "scenario": scene.scenario.name,
-        "model": scene.scenario.model.name,
-        "schedule": scene.scenario.plan.schedule,
+        "scenario": view.scenario.name,
+        "model": view.scenario.model.name,
+        "schedule": view.scenario.plan.schedule,
         "engine": answer.engine,
         "step_time_s": answer.step_time_s,
         "bubble_fraction": answer.bubble_fraction,
-        "what": "the first batches of a stream without flush" if scene.streams else "one step",
+        "what": "the first batches of a stream without flush" if view.streams else "one step",
     }
 
 
-def events(scene: Scene) -> Iterator[list[str]]:
+def events(view: StepView) -> Iterator[list[str]]:
     """The events as JSON text, in blocks; every thread's and counter's in the order of time."""
-    lanes = _send_lanes(scene)
-    yield _names(scene, lanes)
-    yield _compute(scene)
-    yield from _sends(scene)
-    yield _data(scene)
-    yield _memory(scene)
+    lanes = _send_lanes(view)
+    yield _names(view, lanes)
+    yield _compute(view)
+    yield from _sends(view)
+    yield _data(view)
+    yield _memory(view)
 
 
 def _ns(seconds: Array) -> Array:
@@ -91,7 +91,7 @@ def _us(nanoseconds: Array) -> list[str]:
     return [f"{value // 1000}.{value % 1000:03d}" for value in nanoseconds.tolist()]
 
 
-def _names(scene: Scene, lanes: list[list[int]]) -> list[str]:
+def _names(view: StepView, lanes: list[list[int]]) -> list[str]:
     """Names of processes and threads, and the order in which they are shown."""
     lines = []
 
@@ -101,7 +101,7 @@ def _names(scene: Scene, lanes: list[list[int]]) -> list[str]:
         lines.append(json.dumps({"ph": "M", "name": f"{kind}_name", **where, "args": {"name": text}}))
         lines.append(json.dumps({"ph": "M", "name": f"{kind}_sort_index", **where, "args": {"sort_index": index}}))
 
-    for rank in range(scene.program.order.num_ranks):
+    for rank in range(view.program.order.num_ranks):
         name(rank, None, f"pipeline rank {rank}", rank)
         name(rank, COMPUTE, "compute", 1)
         for number, thread in enumerate(lanes[rank]):
@@ -110,22 +110,19 @@ def _names(scene: Scene, lanes: list[list[int]]) -> list[str]:
     return lines
 
 
-def _compute(scene: Scene) -> list[str]:
+def _compute(view: StepView) -> list[str]:
     """Actions, and the update after them, each thread in the order of time."""
-    order = scene.program.order
-    begin, end = _ns(scene.start), _ns(scene.compute_end)
+    order = view.program.order
+    begin, end = _ns(view.start), _ns(view.compute_end)
     ts, dur = _us(begin), _us(end - begin)
-    heads = [
-        f'{{"ph":"X","cname":"{_COLOUR[kind]}","cat":"{KIND_NAMES[code]}","name":"{kind}'
-        for code, kind in enumerate(KINDS)
-    ]
+    heads = [f'{{"ph":"X","cname":"{_COLOUR[kind]}","cat":"{LOOKS[kind].name}","name":"{kind}' for kind in KINDS]
     kinds = [f'"kind":"{kind}"' for kind in KINDS]
     return [
         f'{heads[kind]}{label}","pid":{rank},"tid":{APART * rank + COMPUTE},"ts":{ts},"dur":{dur},'
         f'"args":{{{kinds[kind]},"stage":{stage},"microbatch":{number}}}}}'
         for kind, label, rank, ts, dur, stage, number in zip(
             order.kind.tolist(),
-            scene.labels(),
+            view.labels(),
             order.rank.tolist(),
             ts,
             dur,
@@ -133,30 +130,39 @@ def _compute(scene: Scene) -> list[str]:
             order.microbatch.tolist(),
             strict=True,
         )
-    ] + [_bar(bar, "once a step", COMPUTE) for bar in scene.after() if bar.what in ("update", "setup")]
+    ] + _once_a_step([bars for bars in view.after() if bars.what in ("update", "setup")], "once a step", COMPUTE)
 
 
-def _bar(bar: Bar, category: str, thread: int, args: str = "{}") -> str:
-    """An event of something that a rank does once a step."""
-    begin, end = _ns(np.array([bar.begin])), _ns(np.array([bar.end]))
-    return (
-        f'{{"ph":"X","cat":"{category}","name":"{AFTER[bar.what]}","pid":{bar.rank},'
-        f'"tid":{APART * bar.rank + thread},"ts":{_us(begin)[0]},"dur":{_us(end - begin)[0]},"args":{args}}}'
-    )
+def _once_a_step(kinds: Sequence[Bars], category: str, thread: int, exposed_s: Array | None = None) -> list[str]:
+    """Events of what ranks do once a step, by rank and time.
+
+    exposed_s : of every rank's gradient reduction, which then says so. [s]
+    """
+    lines = []
+    for bars in kinds:
+        begin, end = _ns(bars.begin), _ns(bars.end)
+        for rank, at, dur, start in zip(bars.rank.tolist(), _us(begin), _us(end - begin), bars.begin, strict=True):
+            args = f'{{"exposed_s":{exposed_s[rank]:.9g}}}' if exposed_s is not None and bars.what == "reduce" else "{}"
+            line = (
+                f'{{"ph":"X","cat":"{category}","name":"{LOOKS[bars.what].name}","pid":{rank},'
+                f'"tid":{APART * rank + thread},"ts":{at},"dur":{dur},"args":{args}}}'
+            )
+            lines.append((rank, start, line))
+    return [line for _, _, line in sorted(lines)]
 
 
-def _send_lanes(scene: Scene) -> list[list[int]]:
+def _send_lanes(view: StepView) -> list[list[int]]:
     """Of every rank the threads that its sends need: one, or more where several go on at the same moment."""
-    lanes, ranks = _assign(scene)[0], scene.program.order.num_ranks
-    _, sender, _, _ = scene.sends()
-    home = scene.program.order.rank[sender]
+    lanes, ranks = _assign(view)[0], view.program.order.num_ranks
+    _, sender, _, _ = view.sends()
+    home = view.program.order.rank[sender]
     return [sorted(set(lanes[home == rank].tolist()) | {SENDS}) for rank in range(ranks)]
 
 
-def _assign(scene: Scene) -> tuple[Array, Array]:
+def _assign(view: StepView) -> tuple[Array, Array]:
     """(thread of each send, sends in the order of rank and time)."""
-    _, sender, begin, end = scene.sends()
-    rank = scene.program.order.rank[sender]
+    _, sender, begin, end = view.sends()
+    rank = view.program.order.rank[sender]
     begin, end = _ns(begin), _ns(end)
     by_time = np.lexsort((end, begin, rank))
     threads = np.full(len(sender), SENDS)
@@ -173,11 +179,11 @@ def _assign(scene: Scene) -> tuple[Array, Array]:
     return threads, by_time
 
 
-def _sends(scene: Scene) -> Iterator[list[str]]:
+def _sends(view: StepView) -> Iterator[list[str]]:
     """Every send, and an arrow from it to the action that waits for it."""
-    order = scene.program.order
-    receiver, sender, begin, end = scene.sends()
-    threads, by_time = _assign(scene)
+    order = view.program.order
+    receiver, sender, begin, end = view.sends()
+    threads, by_time = _assign(view)
     threads = threads + APART * order.rank[sender]
     receiver, sender = receiver[by_time], sender[by_time]
     start, stop = _ns(begin)[by_time], _ns(end)[by_time]
@@ -199,27 +205,22 @@ def _sends(scene: Scene) -> Iterator[list[str]]:
     ]
     yield [
         f'{{"ph":"f","bp":"e",{arrow},"id":{number},"pid":{rank},"tid":{APART * rank + COMPUTE},"ts":{at}}}'
-        for number, (rank, at) in enumerate(zip(there, _us(_ns(scene.start[receiver])), strict=True))
+        for number, (rank, at) in enumerate(zip(there, _us(_ns(view.start[receiver])), strict=True))
     ]
 
 
-def _data(scene: Scene) -> list[str]:
-    """Gradient reduction, beside the backward or after it, the tied embedding's, and the weight gather."""
-    beside = scene.reductions()
-    bars = beside + [
-        bar for bar in scene.after() if bar.what in ("tied", "gather") or (not beside and bar.what == "reduce")
-    ]
-    exposed = scene.timeline.exposed_reduce.tolist()
-    return [
-        _bar(bar, "data parallel", DATA, f'{{"exposed_s":{exposed[bar.rank]:.9g}}}' if bar.what == "reduce" else "{}")
-        for bar in sorted(bars, key=lambda bar: (bar.rank, bar.begin))
-    ]
+def _data(view: StepView) -> list[str]:
+    """Gradient reduction, overlapped or after the backward, the tied embedding's, and the weight gather."""
+    overlapped = view.overlapped_reductions()
+    kinds = ("tied", "gather") if overlapped else ("reduce", "tied", "gather")
+    bars = [*([overlapped] if overlapped else []), *(bars for bars in view.after() if bars.what in kinds)]
+    return _once_a_step(bars, "data parallel", DATA, view.timeline.exposed_reduce)
 
 
-def _memory(scene: Scene) -> list[str]:
+def _memory(view: StepView) -> list[str]:
     """Activations kept on every rank whenever they change."""
     lines: list[str] = []
-    for rank, (times, held) in enumerate(scene.kept()):
+    for rank, (times, held) in enumerate(view.kept()):
         head = f'{{"ph":"C","name":"activations kept","pid":{rank},"ts":'
         lines += [
             f'{head}{at},"args":{{"bytes":{amount:.0f}}}}}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,9 +11,17 @@ from sim.errors import SpecError
 
 Array = np.ndarray
 GAP = 0.025
-"""Of the axis, the width of a break."""
+"""Width of a break, of the axis."""
 WORTH = 0.8
 """A break that leaves out less than one minus this of a step is not made."""
+
+
+class Tick(NamedTuple):
+    """A moment on the axis, where it stands there, and its label. [s]"""
+
+    place: float
+    moment: float
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +79,24 @@ class Window:
             ends.append(self.place(np.minimum(end[here], stop)))
         return np.concatenate(index), np.concatenate(begins), np.concatenate(ends)
 
-    def ticks(self, about: int) -> tuple[Array, Array]:
-        """(places on the axis, moments) of about so many round moments. [s]"""
+    def ticks(self, about: int, end: float, clear: float = 0.0) -> tuple[list[Tick], str]:
+        """(about so many round moments, the unit of their labels), in that of a time `end`.
+
+        clear : around breaks, where the axis is torn, what is kept free of ticks. [s]
+        """
+        factor, unit = time_unit(end)
         step = round_step(self.shown / max(about, 1))
-        moments = [
-            np.arange(int(np.ceil(begin / step - 1e-9)), int(np.floor(end / step + 1e-9)) + 1) * step
-            for begin, end in self.spans
-        ]
-        all_of_them = np.concatenate(moments)
-        return self.place(all_of_them), all_of_them
+        found = []
+        for begin, stop in self.spans:
+            numbers = np.arange(int(np.ceil(begin / step - 1e-9)), int(np.floor(stop / step + 1e-9)) + 1)
+            found += [Tick(float(self.place(at)), at, f"{at * factor + 0.0:.6g}") for at in (numbers * step).tolist()]
+        torn = [(begin - clear, stop + clear) for begin, stop, _ in self.breaks] if clear else []
+        return [each for each in found if not any(low <= each.place <= high for low, high in torn)], unit
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """(units in a second, its name) in which such a time has few digits."""
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
 
 
 def played_window(start: Array, end: Array, folded: bool) -> Window:

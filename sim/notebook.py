@@ -1,7 +1,7 @@
-"""How answers show themselves in a notebook.
+"""How answers display themselves in a notebook.
 
-Answers live on lower floors than pictures and pages do. They say here only that they can be shown; `sim` itself, which
-stands above all floors, says where the views are, and they are loaded when the first answer is looked at.
+Answers live on lower floors than pictures and pages do. They say here only that they can be displayed; `sim` itself,
+which stands above all floors, says where the views are, and they are loaded when the first answer is looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class View(NamedTuple):
-    """What is known of showing one type.
+    """What is known of displaying one type.
 
     html : (answer) -> self-contained HTML, safe to put into a page.
     plot : (answer, **options) -> a matplotlib figure.
@@ -36,8 +36,8 @@ def _view(answer: Any) -> View:
     return next(views[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in views)
 
 
-class Shown:
-    """A record that Jupyter shows as a page and that can be drawn."""
+class NotebookDisplay:
+    """A record that Jupyter displays as a page, and that can be drawn."""
 
     __slots__ = ()
 

@@ -1,0 +1,49 @@
+# The usual commands. `make quick` at every save, `make test lint` before a commit.
+PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+WORKERS ?= auto
+
+# Counts, costs, orders, engines and presets by their laws and published numbers, whole answers, and the documents of
+# the command line: what a mistake in a formula, a record or a message breaks first.
+QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tests/work tests/costs tests/pricing \
+	tests/traffic tests/specs tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
+	tests/report/test_trace.py tests/report/test_search_table.py
+
+.PHONY: help install test quick lint format docs bench goldens validate clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install:  ## everything that is needed to work on flopcast, into .venv
+	python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'
+
+test:  ## all tests, on all cores
+	$(PYTHON) -m pytest -n $(WORKERS)
+
+quick:  ## what breaks first, in less than a minute: a tenth of the random cases, no torch, no notebooks
+	$(PYTHON) -m pytest -n $(WORKERS) --hypothesis-profile=quick -m "not slow" $(QUICK)
+	$(PYTHON) -m ruff check .
+
+lint:  ## style, types, and which floor imports which
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+
+format:  ## put the code into the house's form
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+docs:  ## the API reference, into build/api
+	$(PYTHON) docs/api.py
+
+bench:  ## flopcast's own speed, as ratios within one run
+	$(PYTHON) -m pytest benchmarks --benchmark-only
+
+goldens:  ## what README.md and docs/ show as output is what is printed
+	$(PYTHON) -m pytest -n $(WORKERS) tests/test_docs.py tests/test_cli.py -k "shown or show or print or readme"
+
+validate:  ## published runs, beside naive guesses
+	$(PYTHON) -m sim validate
+
+clean:  ## what was built
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks

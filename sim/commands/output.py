@@ -1,0 +1,63 @@
+"""How commands answer: JSON or a view on the terminal, figures and other files."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from sim.errors import SpecError
+
+
+def print_json(data: Any) -> None:
+    """Print plain data; numbers that JSON lacks as null."""
+    import json
+
+    typer.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
+
+
+def print_view(*parts: Any) -> None:
+    """Print what rich can show, one below the other."""
+    from sim.report.terminal import console
+
+    console().print(*parts, sep="\n")
+
+
+def figure_paths(png: Path | None, svg: Path | None) -> list[Path]:
+    """Where a figure goes, if anywhere.
+
+    Raises
+    ------
+    SpecError
+        A file that could not be written, before any work is done.
+    """
+    from sim.report.figures import check_paths
+
+    given = {path: ending for path, ending in ((png, ".png"), (svg, ".svg")) if path is not None}
+    for path, ending in given.items():
+        check_paths([path], (ending,))
+    return list(given)
+
+
+def write_text(path: Path, text: str, remedy: str = "") -> None:
+    """Write a file.
+
+    Raises
+    ------
+    SpecError
+        It cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {error.strerror or error}{remedy}") from None

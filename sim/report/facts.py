@@ -1,0 +1,192 @@
+"""What every report says of an answer, as plain data: question, plan, headline, where the time goes, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sim.breakdown import CAUSES
+from sim.estimate import Estimate
+from sim.specs import ParallelPlan, Profile
+from sim.units import show, show_count, show_time
+from sim.work.memory import MemoryUse
+
+GROUPS = {
+    "flop_at_peak": "useful",
+    "matmul_inefficiency": "kernels",
+    "attention_overhead": "kernels",
+    "memory_bound": "kernels",
+    "host_wait": "kernels",
+    "recompute": "recompute",
+    "tensor_parallel_comm": "network",
+    "context_parallel_comm": "network",
+    "expert_parallel_comm": "network",
+    "pipeline_comm": "network",
+    "pipeline_bubble": "waiting",
+    "stage_imbalance": "waiting",
+    "data_parallel_comm": "network",
+    "optimizer": "optimizer",
+}
+"""Of causes: the group whose name and colour they have."""
+LABELS = {
+    "useful": "at peak rate",
+    "kernels": "kernels below peak",
+    "recompute": "computed again",
+    "network": "communication that nothing hides",
+    "waiting": "waiting",
+    "optimizer": "update",
+}
+MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
+PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}
+"""Names of the rates of a GPU, without and with recomputation."""
+SMALLEST = 5e-4
+"""Of a step: causes below it are left out of lists."""
+
+
+class Fact(NamedTuple):
+    """A line of the headline."""
+
+    name: str
+    value: str
+    note: str = ""
+    wrong: bool = False
+
+
+def plan_degrees(plan: ParallelPlan, chunks: bool = False) -> str:
+    """The degrees that every plan has, and expert parallelism where there is any: `tp 2 · pp 8 · dp 16 · ep 32`."""
+    several = f" × {plan.num_chunks} chunks" if chunks and plan.num_chunks > 1 else ""
+    return f"tp {plan.tp} · pp {plan.pp}{several} · dp {plan.dp}{f' · ep {plan.ep}' if plan.ep > 1 else ''}"
+
+
+def microbatch_words(answer: Estimate) -> str:
+    """Micro-batches of a step, and sequences in each."""
+    return f"{answer.num_microbatches:,} micro-batches of {answer.scenario.plan.microbatch_size}"
+
+
+def question_words(answer: Estimate) -> str:
+    """The model and the machine."""
+    scenario = answer.scenario
+    active = f" ({show_count(answer.active_params)} active)" if scenario.model.num_experts else ""
+    return (
+        f"{scenario.model.name}, {show_count(answer.params)} parameters{active} on {answer.num_gpus:,} × "
+        f"{scenario.cluster.gpu.name} ({scenario.cluster.name})"
+    )
+
+
+def plan_words(answer: Estimate) -> str:
+    """The plan with everything in it that is not a default."""
+    plan = answer.scenario.plan
+    parts = {
+        f"tp {plan.tp}": True,
+        f"cp {plan.cp}": plan.cp > 1,
+        f"pp {plan.pp}{f' × {plan.num_chunks} chunks' if plan.num_chunks > 1 else ''}": True,
+        f"dp {plan.dp}": True,
+        f"ep {plan.ep}": bool(answer.scenario.model.num_experts),
+        microbatch_words(answer): True,
+        plan.schedule: True,
+        f"recompute {plan.recompute}": plan.recompute != "none",
+        "sequence parallel": plan.sequence_parallel,
+        f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
+    }
+    return " · ".join(part for part, told in parts.items() if told)
+
+
+def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU) -> list[Fact]:
+    """The numbers people ask for first.
+
+    Parameters
+    ----------
+    per_gpu : mapping
+        Names of the rates of a GPU, in the order in which they stand; that of the hardware only where it recomputes.
+    """
+    recompute = answer.scenario.plan.recompute != "none"
+    low, high = answer.step_time_interval_s
+    tokens = answer.scenario.training.tokens
+    rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU)")}
+    if recompute:
+        rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
+    facts = [
+        Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
+        Fact("Tokens", show(answer.tokens_per_s, "tokens/s")),
+        Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
+        *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
+    ]
+    if answer.training_time_s is not None and tokens is not None:
+        facts.append(Fact("Training", show_time(answer.training_time_s), f"for {show_count(tokens)} tokens"))
+    fits = "fits" if answer.fits else "does not fit"
+    note = f"of {show(answer.memory_available_bytes, 'B')} on the fullest rank: {fits}"
+    return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """One row of the way from peak to what is achieved, in shares of the step.
+
+    begin, width : of its bar; begin is also the share of peak that remains below it.
+    """
+
+    cause: str
+    meaning: str
+    group: str
+    seconds: float
+    begin: float
+    width: float
+
+
+def falls_of(answer: Estimate) -> list[Fall]:
+    """Causes as they take peak away, in the breakdown's order; the last row is what is left."""
+    shares, seconds = answer.breakdown.shares(), answer.breakdown.seconds
+    rows, left = [], 1.0
+    for cause, meaning in CAUSES.items():
+        if cause == "flop_at_peak":
+            continue
+        left -= shares[cause]
+        if shares[cause] >= SMALLEST:
+            rows.append(Fall(cause, meaning, GROUPS[cause], seconds[cause], max(left, 0.0), shares[cause]))
+    achieved = shares["flop_at_peak"]
+    useful = Fall("flop_at_peak", CAUSES["flop_at_peak"], "useful", seconds["flop_at_peak"], 0.0, achieved)
+    return [*rows, useful]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """Memory of one GPU of a pipeline rank. [bytes]"""
+
+    rank: int
+    parts: dict[str, float]
+    total: float
+    fits: bool
+
+
+def memory_rows(answer: Estimate) -> list[MemoryRow]:
+    """Ranks worth a row; of a long pipeline the ends, the fullest and their neighbours."""
+    rows = []
+    for rank in _ranks_shown(answer.memory):
+        use = answer.memory[rank].to_dict()
+        parts = {name: use[name] for name in MEMORY[:-1]}
+        parts["other"] = use["total"] - sum(parts.values())
+        rows.append(MemoryRow(rank, parts, use["total"], use["total"] <= answer.memory_available_bytes))
+    return rows
+
+
+def _ranks_shown(uses: Sequence[MemoryUse]) -> list[int]:
+    """All ranks of a short pipeline; of a long one the ends, the fullest and their neighbours."""
+    last = len(uses) - 1
+    if last < 8:
+        return list(range(last + 1))
+    fullest = max(range(last + 1), key=lambda rank: uses[rank].total)
+    return sorted({0, 1, fullest, last // 2, last - 1, last})
+
+
+def profile_origin(profile: Profile) -> list[tuple[str, str]]:
+    """Where a profile's values come from."""
+    origin = profile.provenance
+    rows = {
+        "Profile": f"{profile.name}, made for {profile.gpu}",
+        "How": origin.method,
+        "Fitted on": "; ".join(origin.fitted_on),
+        "Not measured": "; ".join(origin.not_measured),
+        "Date": origin.date,
+    }
+    return [(label, value) for label, value in rows.items() if value]

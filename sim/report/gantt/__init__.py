@@ -1,0 +1,12 @@
+"""A step drawn as a Gantt chart: one geometry, drawn by matplotlib, in a terminal, as SVG, and written as a trace.
+
+`step_view` is what there is to show, `chart` its geometry over a `window` of time; `figure` draws it with
+matplotlib (`lanes`), `text` in a terminal, `svg` in pages; `trace` writes all of it for Perfetto.
+"""
+
+from sim.report.gantt.figure import comparison_figure, gantt_figure, timeline_figure
+from sim.report.gantt.step_view import StepView, step_view
+from sim.report.gantt.text import gantt_text
+from sim.report.gantt.trace import write_trace
+
+__all__ = ["StepView", "comparison_figure", "gantt_figure", "gantt_text", "step_view", "timeline_figure", "write_trace"]

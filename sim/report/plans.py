@@ -1,0 +1,237 @@
+"""Plans in words: what some plans share, the columns in which they differ, what sets an answer apart from the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sim.estimate import Estimate
+from sim.search import SearchResult
+from sim.search.comparison import loss_of, losses_by_cause
+from sim.specs import ModelSpec, ParallelPlan, Scenario
+from sim.units import show, show_time, significant
+
+COLUMNS = {
+    "tp": "tp",
+    "cp": "cp",
+    "pp": "pp",
+    "dp": "dp",
+    "ep": "ep",
+    "num_chunks": "chunks",
+    "microbatch_size": "micro-batch",
+    "schedule": "schedule",
+    "recompute": "recompute",
+    "sequence_parallel": "seq. par.",
+    "zero_stage": "ZeRO",
+}
+"""Fields of a plan that a search decides, and what they are called in tables."""
+HEADINGS = {"num_gpus": "GPUs", **COLUMNS}
+NARROW = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar."}
+"""Headings of columns whose names are wider than what stands in them."""
+
+
+def fields_for(model: ModelSpec) -> list[str]:
+    """COLUMNS that say something of the model's plans: expert parallelism only where there are experts."""
+    return [name for name in COLUMNS if name != "ep" or model.num_experts]
+
+
+def label(name: str) -> str:
+    """What a field of a plan or stack is called in tables."""
+    return COLUMNS.get(name, name.replace("_", " "))
+
+
+def heading(name: str) -> str:
+    """Over a column of a field, in few letters."""
+    return NARROW.get(name, HEADINGS[name])
+
+
+def cell(value: object) -> str:
+    """A value of a plan's field in words."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def field(plan: ParallelPlan, name: str) -> str:
+    """A field of a plan, or its `num_gpus`, in words."""
+    return f"{plan.num_gpus:,}" if name == "num_gpus" else cell(getattr(plan, name))
+
+
+def gpus(number: int) -> str:
+    """`1 GPU`, `1,024 GPUs`."""
+    return f"{number:,} GPU{'s' * (number != 1)}"
+
+
+def differing(plans: Iterable[ParallelPlan], names: Iterable[str]) -> list[str]:
+    """Fields in which some plans differ."""
+    plans = list(plans)
+    return [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
+
+
+def shared_words(plans: Sequence[ParallelPlan], names: Iterable[str]) -> list[str]:
+    """Of these fields the ones that all plans have alike, with their value."""
+    names = list(names)
+    differ = differing(plans, names)
+    return [f"{COLUMNS[name]} {field(plans[0], name)}" for name in names if name not in differ]
+
+
+def shared_gpus(plans: Sequence[ParallelPlan]) -> list[str]:
+    """How many GPUs all plans have, if they have as many."""
+    return [] if differing(plans, ["num_gpus"]) else [gpus(plans[0].num_gpus)]
+
+
+def plan_line(answer: Estimate, other: Estimate | None = None) -> str:
+    """A plan in one line, with its GPUs where they are not as many as another's."""
+    plan = answer.scenario.plan
+    line = ", ".join(f"{COLUMNS[name]} {field(plan, name)}" for name in fields_for(answer.scenario.model))
+    return line if other is None or other.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"
+
+
+def differences(one: Estimate, other: Estimate) -> str:
+    """Fields of the plan in which two answers differ: `tp 8 → 4, pp 64 → 32`; and their GPUs, if they do."""
+    old, new = one.scenario.plan.model_dump(mode="json"), other.scenario.plan.model_dump(mode="json")
+    found = [f"GPUs {one.num_gpus:,} → {other.num_gpus:,}"] if one.num_gpus != other.num_gpus else []
+    found += [f"{label(name)} {cell(old[name])} → {cell(new[name])}" for name in old if old[name] != new[name]]
+    return ", ".join(found) or "the same plan"
+
+
+def short_words(plan: ParallelPlan, names: Sequence[str]) -> str:
+    """Some fields of a plan with as few letters as a figure has room for."""
+    labels = {"microbatch_size": "mbs ", "num_chunks": "v ", "schedule": ""}
+    return ", ".join(f"{labels.get(name, COLUMNS[name] + ' ')}{field(plan, name)}" for name in names)
+
+
+def abbreviated(names: Sequence[str]) -> list[str]:
+    """What the letters of `short_words` stand for."""
+    letters = {"num_chunks": "v: chunks of a rank", "microbatch_size": "mbs: sequences of a micro-batch"}
+    return ["; ".join(words for name, words in letters.items() if name in names)] if {*letters} & {*names} else []
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """The best plans of a search in words, a cell a plan.
+
+    shared, gpus : what all of them have.
+    fields : those of the plan in which they differ.
+    answers : columns of what each takes and loses, by heading.
+    """
+
+    shared: list[str]
+    gpus: list[str]
+    fields: Mapping[str, list[str]]
+    answers: Mapping[str, list[str]]
+
+
+def plan_table(result: SearchResult) -> PlanTable:
+    """The table of the best plans, for a terminal and for pages."""
+    plans = [each.scenario.plan for each in result.best]
+    names = fields_for(result.space.scenario.model)
+    first = result.best[0].worth(result.objective)
+    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
+    return PlanTable(
+        shared=shared_words(plans, names),
+        gpus=shared_gpus(plans),
+        fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))},
+        answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
+    )
+
+
+def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Columns of every table of plans by heading: step time, what the objective counts, losses, MFU, memory."""
+    counted = [amount(objective, answer) for answer in answers]
+    columns = {"step\ntime": [show_time(answer.step_time_s) for answer in answers]}
+    if counted:  # where the objective is time or memory, it has a column anyway
+        columns |= {} if counted[0].heading == "memory" else {counted[0].heading: [each.text for each in counted]}
+    columns |= {"to\nbest": [*losses]} if losses else {}
+    columns["MFU"] = [f"{answer.mfu:.1%}" for answer in answers]
+    return columns | {"memory": [show(answer.largest.total, "B") for answer in answers]}
+
+
+class Amount(NamedTuple):
+    """How much of what an objective makes smallest an answer takes.
+
+    heading, axis : of a column of a table, and of an axis of a figure, which has the unit of the value.
+    """
+
+    heading: str
+    axis: str
+    value: float
+    text: str
+
+
+def amount(objective: str, answer: Estimate) -> Amount:
+    """What an objective counts: of the whole run where its tokens are known, else of a step."""
+    days = None if answer.training_time_s is None else answer.training_time_s / 86400
+    if objective == "memory_headroom":
+        total = answer.largest.total
+        return Amount("memory", "memory of the fullest GPU [GB]", total / 1e9, show(total, "B"))
+    if objective == "days" and days is not None:
+        return Amount("days", "time of the run [days]", days, significant(days))
+    if objective == "cost" and days is not None:
+        cost = days * answer.num_gpus
+        return Amount("GPU\ndays", "cost [GPU-days of the run]", cost, significant(cost))
+    if objective == "cost":
+        cost = answer.step_time_s * answer.num_gpus
+        return Amount("GPU-s\na step", "cost [GPU-seconds a step]", cost, significant(cost))
+    return Amount("step\ntime", "best step time [s]", answer.step_time_s, show_time(answer.step_time_s))
+
+
+def run_cost(scenario: Scenario) -> tuple[float, str]:
+    """(what GPUs times step time are multiplied by, the unit of that): of the whole run where its tokens are known."""
+    training = scenario.training
+    if training.tokens is None:
+        return 1.0, "GPU-seconds a step"
+    return training.tokens / training.tokens_per_step / 86400, "GPU-days of the run"
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What an answer takes more than the best, by cause, largest first: what the objective counts.
+
+    whole : of the best.
+    unit : of both, s or B.
+    """
+
+    what: str
+    causes: Mapping[str, float]
+    whole: float
+    unit: str
+
+    def largest(self, least: float, most: int = 3) -> str:
+        """The largest causes in words, those of at least a share of the whole."""
+        return largest(self.causes, least * self.whole, most, self.unit)
+
+
+def apart(result: SearchResult, answer: Estimate) -> Apart:
+    """Seconds by cause, of as many GPUs where cost counts; bytes by purpose where memory does."""
+    best = result.best[0].answer
+    if result.objective == "memory_headroom":
+        here, there = best.largest.to_dict(), answer.largest.to_dict()
+        parts = {name: there[name] - here[name] for name in here if name != "total"}
+        ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
+        return Apart("Memory of the fullest GPU by purpose", ranked, here["total"], "B")
+    what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
+    return Apart(what, losses_by_cause(result, answer), best.step_time_s, "s")
+
+
+def largest(causes: Mapping[str, float], least: float, most: int = 3, unit: str = "s") -> str:
+    """The largest seconds, or bytes, by cause in words, either sign."""
+    ranked = sorted(causes.items(), key=lambda item: -abs(item[1]))[:most]
+    seen = [f"{cause.replace('_', ' ')} {signed(amount, unit)}" for cause, amount in ranked if abs(amount) >= least]
+    return ", ".join(seen)
+
+
+def signed(amount: float, unit: str = "s") -> str:
+    """`+1.2 s` or `-300 ms`, `+1.2 GB`."""
+    return f"{'-' if amount < 0 else '+'}{show_time(abs(amount)) if unit == 's' else show(abs(amount), unit)}"
+
+
+def lost(result: SearchResult, answer: Estimate) -> str:
+    """What an answer loses against the best, by the objective."""
+    words = {"step_time": "", "memory_headroom": " of memory"}
+    return f"{loss_of(result, answer):+.1%}{words.get(result.objective, f' by {result.objective}')}"
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `22nd`, `713th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"

@@ -1,0 +1,251 @@
+"""Questions about a search in a terminal: the rank of a plan, the way to the best, values, rules, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sim.estimate import Estimate
+from sim.report.plans import (
+    COLUMNS,
+    HEADINGS,
+    abbreviated,
+    answer_columns,
+    apart,
+    cell,
+    differences,
+    differing,
+    label,
+    largest,
+    lost,
+    ordinal,
+    plan_line,
+    signed,
+)
+from sim.report.terminal import indented, shared_line, title
+from sim.search import PlanRank, Rules, ScheduleBest, SearchResult, Step, ValueCost, Why
+from sim.search.comparison import loss_of
+from sim.search.plans.columns import SCHEDULES
+from sim.search.plans.layouts import LAYOUT
+from sim.specs import ParallelPlan
+from sim.table import Table, plain_table
+from sim.units import show_time
+
+SEEN = 0.001
+"""Share of the best step time below which a difference is not shown."""
+FIELDS = (*LAYOUT, "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel", "zero_stage")
+SHORT = {"num_chunks": "v", "microbatch_size": "mbs", "sequence_slices": "slices", "sequence_parallel": "seq. par."}
+"""Names with few letters, of fields that stand in front of their values."""
+NAMED = 0.003
+"""Share of the best step time below which a cause is not worth naming."""
+
+
+def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Group:
+    """What rules a plan out, or what it loses where against the best."""
+    asked = " ".join(f"plan.{name}={cell(value)}" for name, value in named.items())
+    asked_for = title(f"Why not {asked}?")
+    if why.answer is None:
+        return Group(asked_for, Text(f"Ruled out: {why.ruled_out}"))
+    place = "" if why.rank is None else f", {ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
+    if why.searched is not None:
+        sure = "" if why.searched.proven else f" (a plan not run may be {why.searched.gap:.1%} better at most)"
+        place = f"; best of {why.searched.plans:,} such plans{sure}"
+    if why.tried:
+        place = f"; the search does not price such plans, this is the best of {why.tried} that were tried"
+    return Group(
+        asked_for,
+        f"The best such plan ({plan_line(why.answer, result.best[0].answer)}) takes "
+        f"{show_time(why.answer.step_time_s)}, {lost(result, why.answer)} against the best{place}.",
+        *_explained(result, why.answer, why.steps),
+    )
+
+
+def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Group:
+    """The rank of one plan among all and among those of its techniques, and what better ones save."""
+    lines: list[RenderableType] = [title(question)]
+    answer = ranked.answer
+    lines.append(
+        f"{plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}, {lost(result, answer)} against "
+        "the best" + (f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else "")
+    )
+    for each in ranked.among:
+        best = each.best.answer
+        change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
+        rank = "" if each.rank is None else f"{ordinal(each.rank)} of "
+        said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
+        own = best.scenario.plan == answer.scenario.plan
+        lines.append(f"  {rank}{each.of:,} {each.kind}; best of them {'itself' if own else said}")
+    return Group(*lines, *_explained(result, answer, ranked.steps))
+
+
+def own_line(result: SearchResult, ranked: PlanRank) -> Text:
+    """The scenario's own plan in a line or two."""
+    answer = ranked.answer
+    words = "The scenario's own plan: "
+    if ranked.ruled_out:
+        return title(words, ranked.ruled_out)
+    # Of other schedules only the best plans are known, so that no rank counts theirs.
+    everything = f"of {', '.join(SCHEDULES)}" if result.schedules else "in all"
+    kinds = [everything, *(each.kind for each in ranked.among[1:2])]
+    ranks = [
+        f"{ordinal(each.rank)} of {each.of:,} {kind}"
+        for each, kind in zip(ranked.among, kinds, strict=False)
+        if each.rank
+    ]
+    loss = f"{show_time(answer.step_time_s)}, {lost(result, answer)}"
+    return title(words, f"{loss}; {', '.join(ranks)} (--why own says why)")
+
+
+def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
+    """What the objective counts, by cause against the best, and the way there."""
+    best, there = result.best[0].answer, apart(result, answer)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for cause, amount in there.causes.items():
+        if abs(amount) >= SEEN * there.whole:
+            table.add_row(cause.replace("_", " "), signed(amount, there.unit), f"{amount / there.whole:+.1%}")
+    parts: list[RenderableType] = []
+    if table.row_count:
+        parts += [f"{there.what}, against the best:", indented(table)]
+    if steps:
+        parts += [
+            "From it to the best, a technique at a time, or those together that only then fit or save; each saves "
+            "what it does after those above it:",
+            indented(_way(answer, best, steps)),
+        ]
+    return parts
+
+
+def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
+    headings = ("changed", "saves", "then", "of that")
+    table = plain_table(*headings, left=("changed", "of that"), wrap=headings)
+    table.add_row("", "", show_time(start.step_time_s), "")
+    for step in steps:
+        changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
+        table.add_row(
+            changes,
+            signed(step.saved_s).removeprefix("+"),
+            show_time(step.answer.step_time_s),
+            largest(step.causes, SEEN * best.step_time_s),
+        )
+    return table
+
+
+def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
+    """A row a value: the best plan that has it, what it loses and why; what none fits with stands in one line."""
+    table = plain_table("axis", "value", "loss", "step time", "mostly", left=("axis", "mostly"), wrap=("mostly",))
+    for axis in dict.fromkeys(each.axis for each in costs):
+        rows = [each for each in costs if each.axis == axis]
+        for number, each in enumerate(row for row in rows if row.best is not None):
+            assert each.best is not None
+            assert each.loss is not None
+            table.add_row(
+                HEADINGS[axis] if number == 0 else "",
+                cell(each.value),
+                "best" if each.is_best else f"{each.loss:+.1%}",
+                show_time(each.best.answer.step_time_s),
+                "" if each.is_best else apart(result, each.best.answer).largest(NAMED, 2),
+                style="bold" if each.is_best else None,
+            )
+        out = [cell(each.value) for each in rows if each.best is None]
+        if out:
+            table.add_row("", "", "", "", Text(f"{_some(out)}: none fits", style="dim"))
+        table.add_section()
+    note = "  (the best plan that has it, against the best of all; exact engine)"
+    return Group(title("What each value costs", note, "not bold dim"), table)
+
+
+def _some(values: Sequence[str], most: int = 8) -> str:
+    return ", ".join(values) if len(values) <= most else f"{', '.join(values[: most - 1])} … {values[-1]}"
+
+
+def rules_view(result: SearchResult, rules: Rules) -> Group:
+    """The rules' plans against the best, and the best plan against each rule."""
+    best = result.best[0].answer
+    source = "  (Narayanan et al. 2021, arXiv:2104.04473, sections 3.2 to 3.4)"
+    lines: list[RenderableType] = [title("Megatron's rules of thumb", source, "not bold dim")]
+    for each in rules.plans:
+        if each.best is None:
+            lines.append(f"With techniques {each.techniques}: nothing that the rules allow fits.")
+            continue
+        answer = each.best.answer
+        loss = "they are the best" if each.rank == 1 else f"{lost(result, answer)} against the best"
+        why = apart(result, answer).largest(NAMED, 4)
+        lines.append(
+            f"With techniques {each.techniques}, they lead to {plan_line(answer, best)}: "
+            f"{show_time(answer.step_time_s)}, {loss}, {ordinal(each.rank or 0)} of {result.plans_feasible:,}"
+            f"{f'; because {why}' if why else ''}."
+        )
+    headings = ("rule", "it says", "the best plan has", "")
+    table = plain_table(*headings, left=headings, wrap=headings)
+    for check in rules.checks:
+        table.add_row(check.rule, check.chosen, check.found, "obeyed" if check.obeyed else "broken")
+    return Group(*lines, indented(table))
+
+
+def schedules_view(result: SearchResult) -> Group:
+    """Of every schedule that was searched its best plan against the best of all, and what is not known of it."""
+    found = [each for each in result.schedules if each.best is not None]
+    plans = [each.best.scenario.plan for each in found if each.best is not None]
+    differ = differing(plans, FIELDS)
+    said = [_said(plans[0], name) for name in FIELDS if name not in differ and _tells(plans[0], name)] if plans else []
+    if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
+        differ = [name for name in differ if name != "dp"]
+    runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
+    counts = f"  ({looked_at:,} plans bounded, {runs:,} run on the exact engine)"
+    parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
+    if said:
+        parts.append(shared_line(said))
+    if found:
+        parts.append(_schedules_table(result, found, differ))
+    unproven = [each for each in found if not each.proven]
+    if found:
+        parts += [Text(line, style="dim") for line in abbreviated(differ)]
+        proven = "all" if not unproven else f"{len(found) - len(unproven)} of {len(found)}"
+        parts.append(Text(f"Proven best of its schedule: {proven}", style="dim"))
+    for each in unproven:
+        parts.append(
+            Text(f"{each.schedule}: a plan that was not run may be {each.gap:.1%} better at most", style="dim")
+        )
+    if any(each.asynchronous for each in found):
+        parts.append(Text("* trains another way: gradients come late; not among the best plans", style="dim"))
+    reasons: dict[str, list[str]] = {}
+    for each in result.schedules:
+        if each.best is None:
+            reasons.setdefault(str(each.reason), []).append(each.schedule)
+    parts += [Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
+    return Group(*parts)
+
+
+def _schedules_table(result: SearchResult, found: list[ScheduleBest], differ: list[str]) -> Table:
+    answers = [each.best.answer for each in found if each.best is not None]
+    sizes = [f"{each.num_gpus:,}" for each in answers]
+    amounts = {
+        **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
+        **answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
+    }
+    del amounts["MFU"]  # plans stand in a column of words, which needs the room
+    table = plain_table("schedule", *amounts, "plan", left=("schedule", "plan"), gap=1, wrap=("plan",))
+    table.columns[-1].overflow = "fold"
+    for each, answer, *cells in zip(found, answers, *amounts.values(), strict=True):
+        plan = answer.scenario.plan
+        table.add_row(
+            f"{each.schedule}{'*' if each.asynchronous else ''}",
+            *cells,
+            ", ".join(_said(plan, name) for name in differ if _tells(plan, name)),
+        )
+    return table
+
+
+def _said(plan: ParallelPlan, name: str) -> str:
+    if name == "recompute":
+        return {"none": "no recompute", "full": "full recompute"}.get(plan.recompute, plan.recompute)
+    return f"{SHORT.get(name, COLUMNS.get(name, name))} {cell(getattr(plan, name))}"
+
+
+def _tells(plan: ParallelPlan, name: str) -> bool:
+    """Whether a field says anything: what is not cut, or cannot be, goes without saying."""
+    if name == "sequence_parallel":
+        return plan.tp > 1
+    return name not in ("sequence_slices", "cp", "ep") or getattr(plan, name) > 1

@@ -1,0 +1,108 @@
+"""What drawings show is what the engines said: idle shares, what follows the pipeline, memory, sends."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sim import schedule_names
+from sim.errors import SpecError
+from sim.report.gantt import step_view
+from sim.schedules.actions import U
+from sim.schedules.passes import peak_alive
+
+SETTINGS = {
+    "plain": (),
+    "overlapped": ("stack.overlap_grad_reduce=true", "stack.overlap_param_gather=true", "plan.zero_stage=1"),
+    "sends beside compute": ("stack.overlap_p2p=true",),
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_the_idle_shares_are_the_bubble(view_of, schedule, settings):
+    view = view_of(schedule, *settings)
+    tied = view.program.costs.tied_embedding / view.answer.step_time_s
+    idle = float((1 - view.share).mean())
+    if not view.streams:  # the tied embedding's reduction keeps two ranks; all others wait for it
+        assert view.answer.bubble_fraction - 1e-9 <= idle <= view.answer.bubble_fraction + tied + 1e-9
+    else:
+        exposed = float(view.answer.timeline.exposed_reduce.mean()) * view.answer.timeline.updates
+        hidden = exposed / view.answer.step_time_s if view.program.hide_grad_reduce else 0.0
+        assert idle == pytest.approx(view.answer.bubble_fraction + hidden, abs=1e-6)
+    assert (view.share <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_v", "dualpipe", "breadth_first"])
+def test_what_follows_fills_the_step_to_its_end(view_of, schedule, settings):
+    view = view_of(schedule, *settings)
+    last = np.zeros(view.program.order.num_ranks)
+    np.maximum.at(last, view.program.order.rank, view.end)
+    bars = view.after()
+    for rank in range(len(last)):
+        mine = [
+            (each.begin[each.rank == rank][0], each.end[each.rank == rank][0]) for each in bars if rank in each.rank
+        ]
+        assert mine[0][0] >= last[rank] - 1e-9
+        assert all(begin >= end - 1e-9 for (_, end), (begin, _) in pairwise(mine))
+        assert mine[-1][1] <= view.begin[rank] + view.answer.step_time_s + 1e-9
+    ends = [(each.end - view.begin[each.rank]).max() for each in bars]
+    assert max(ends) == pytest.approx(view.answer.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_actions_of_a_rank_do_not_overlap_and_sends_arrive_before_they_are_needed(view_of, schedule):
+    view = view_of(schedule)
+    same = np.diff(view.program.order.rank) == 0
+    assert (view.start[1:][same] >= view.end[:-1][same] - 1e-12).all()
+    assert (view.compute_end <= view.end + 1e-12).all()
+    receiver, sender, begin, arrived = view.sends()
+    assert len(receiver)
+    assert (view.start[receiver] >= arrived - 1e-9).all()
+    assert (begin >= view.compute_end[sender] - 1e-9).all()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb_h2", "dualpipe", "pipedream_2bw", "v_min"])
+def test_the_memory_curve_has_the_peak_of_the_estimate_and_ends_empty(view_of, schedule):
+    view = view_of(schedule)
+    for (times, held), use in zip(view.kept(), view.answer.memory, strict=True):
+        assert held.max() == pytest.approx(use.activations, rel=1e-9)
+        assert (np.diff(times) > 0).all()
+        assert held[-1] == pytest.approx(0.0, abs=1.0)
+    assert peak_alive(view.program.order, view.kept_bytes).max() == pytest.approx(
+        max(held.max() for _, held in view.kept())
+    )
+
+
+def test_a_stream_is_cut_before_a_drain_that_it_does_not_have(view_of):
+    view = view_of("pipedream_2bw")
+    order = view.program.order
+    assert (order.kind == U).sum() == 3 * order.num_ranks
+    first, second, third = np.unique(order.microbatch[order.kind == U])
+    updates = view.end[(order.kind == U) & (order.rank == 0)]
+    assert view.horizon == updates[1]
+    assert (first, second, third) == (7, 15, 23)
+    # From update to update of the first rank: a batch in the steady state.
+    assert updates[1] - updates[0] == pytest.approx(view.answer.step_time_s, rel=1e-6)
+
+
+def test_chunks_copies_slices_and_batches_are_told_apart(view_of):
+    assert set(view_of("zb_v").chunk) == {0, 1}
+    wave = view_of("dualpipe")
+    assert set(wave.copy) == {0, 1}
+    assert set(wave.chunk) == {0}
+    assert set(view_of("pipedream").batch) == {0, 1, 2}
+    labels = set(view_of("seq1f1b").labels())
+    assert {"0a", "0b", "0c", "0d", "7d"} <= labels
+
+
+def test_an_engine_without_times_is_refused(small):
+    with pytest.raises(SpecError, match="gives totals"):
+        step_view(small("1f1b"), "closed_form")
+
+
+def test_engines_show_the_same(view_of):
+    dag, des = view_of("zb_h1"), view_of("zb_h1", engine="des")
+    np.testing.assert_allclose(dag.start, des.start, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(dag.compute_end, des.compute_end, rtol=1e-9)
