@@ -22,8 +22,10 @@ from sim.pricing.ranks import EMBEDDING_FIRST, LAYER_FIRST, once_a_step
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.schedules.registry import is_file
-from sim.search.schedules.order_times import FIRST, LAST, MIDDLE
 from sim.search.schedules.variants import Variant
+
+FIRST, MIDDLE, LAST = range(3)
+"""Kinds of stages; the only stage of all is of the first kind."""
 
 
 def least_step_s(variant: Variant) -> PlanFloats:

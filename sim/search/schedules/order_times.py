@@ -17,9 +17,9 @@ from sim.engines.order_facts import OrderFacts
 from sim.engines.program import action_seconds
 from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
 from sim.pricing.batch import Batch
-from sim.pricing.deal import even_stages
+from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import EMBEDDING_FIRST, LAYER_FIRST, OnceAStep, RankKind, once_a_step, tied_reduction
+from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
 from sim.pricing.replicas import Params, params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
 from sim.pricing.zero import zero_visits
@@ -28,19 +28,10 @@ from sim.schedules.passes import updates_per_rank
 from sim.search.schedules.variants import Variant
 from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
 
-FIRST, MIDDLE, LAST = range(3)
-"""Kinds of stages where layers are dealt evenly; the only stage of all is of the first kind."""
 MOST_PLAYED = 3_000_000
 """Actions times plans that are played at once."""
 MOST_ACTIONS = 50_000
 """Up to which length more of an order is played to find its steady state."""
-
-
-def kinds_of_stages(order: Order) -> Ints:
-    """FIRST, MIDDLE or LAST, of every stage."""
-    per_copy = order.num_stages // order.copies
-    within = np.arange(order.num_stages) % per_copy
-    return np.where(within == 0, FIRST, np.where(within == per_copy - 1, LAST, MIDDLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,37 +96,21 @@ class SharedOrder:
     floating : weight gradients stand elsewhere in every plan; forwards and input gradients do not.
     """
 
-    def __init__(self, variant: Variant, order: Order, floating: bool) -> None:
-        self.variant, self.order = variant, order
-        self.facts = OrderFacts(order, kinds_of_stages(order), 3, floating)
+    def __init__(self, variant: Variant, order: Order, deal: Deal, floating: bool) -> None:
+        self.variant, self.order, self.deal = variant, order, deal
+        self.facts = OrderFacts(order, deal.kind_of_stage, len(deal.stage_parts), floating)
 
     @cached_property
     def fixed(self) -> Fixed:
         """What of a floating order stands still."""
         return fixed_of(self.order)
 
-    @cached_property
-    def _ranks(self) -> tuple[list[RankKind], Ints]:
-        """Kinds of ranks, and of which kind each is."""
-        order, facts = self.order, self.facts
-        chunks = order.num_stages / order.copies / order.num_ranks
-        found = []
-        for rank in range(order.num_ranks):
-            held = np.flatnonzero(order.rank_of_stage == rank)
-            kinds = facts.kind_of_stage[held]
-            first = EMBEDDING_FIRST if kinds[0] == FIRST else LAYER_FIRST
-            found.append((len(held) / chunks, int((kinds == FIRST).sum()), int(order.is_head[held].sum()), first))
-        alike = list(dict.fromkeys(found))
-        kinds_of = [self.variant.rank_kind(*each, count=found.count(each)) for each in alike]
-        return kinds_of, np.array([alike.index(each) for each in found])
-
     def nbytes(self, batch: Batch) -> PlanFloats:
         """Peak memory of the fullest rank of plans.  [bytes]"""
-        kinds, kind_of_rank = self._ranks
-        of_stages = stage_bytes(batch, even_stages(batch))
-        held = params_of([kind.part for kind in kinds], batch.costs, batch.layouts)
+        of_stages = stage_bytes(batch, self.deal.stage_parts)
+        held = params_of([kind.part for kind in self.deal.rank_kinds], batch.costs, batch.layouts)
         fullest = np.zeros(batch.shape)
-        for ranks in self.facts.fullest(kind_of_rank):
+        for ranks in self.facts.fullest(self.deal.kind_of_rank):
             peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
             own = Params(held.total[ranks.kind], held.experts[ranks.kind]).take(batch.layout)
             needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions).total
@@ -149,17 +124,12 @@ class SharedOrder:
         """
         # These hold one chunk a rank.
         each = batch.num_microbatches
-        seconds = price_stages(batch, even_stages(batch), each, self.variant.alone)
-        kinds, _ = self._ranks
-        once, updates, overlapped = (
-            once_a_step(batch, kinds, each),
-            updates_per_rank(self.order),
-            batch.overlap_grad_reduce,
-        )
-        busy = each * (seconds.forward + seconds.backward)[:, 0]
-        stages = [FIRST if kind.part.embeddings else LAST if kind.part.heads else MIDDLE for kind in kinds]
+        seconds = price_stages(batch, self.deal.stage_parts, each, self.deal.alone)
+        once, updates = once_a_step(batch, self.deal.rank_kinds, each), updates_per_rank(self.order)
+        overlapped, of_rank = batch.overlap_grad_reduce, self.deal.kind_of_rank
+        busy = (each * (seconds.forward + seconds.backward)[:, 0])[self.deal.kind_of_stage]
         update = once.update + once.gather + np.where(overlapped, 0.0, once.reduce)
-        period = (busy[stages] + updates * update).max(axis=0)
+        period = (busy + updates * update[of_rank[self.order.rank_of_stage]]).max(axis=0)
         step, _ = without_flush(period, once.reduce, updates, once.hidden_share, overlapped)
         return step + batch.costs.stack.step_setup_s
 
@@ -175,10 +145,10 @@ class SharedOrder:
         """
         # A rank with one chunk visits it anew for every micro-batch.
         visits = zero_visits(batch.num_chunks, batch.num_microbatches, self.facts.visits_leaving_out(times))
-        seconds = price_stages(batch, even_stages(batch), visits, self.variant.alone)
+        seconds = price_stages(batch, self.deal.stage_parts, visits, self.deal.alone)
         played = PlayedPlans(batch, seconds.forward[:, 0], seconds.backward[:, 0], seconds.weight_grad, times)
         moments, exact = self._play(played, thorough)
-        once = once_a_step(batch, self._ranks[0], visits, self.order.copies)
+        once = once_a_step(batch, self.deal.rank_kinds, visits, self.order.copies)
         return self._finish(batch, once, played, moments), exact
 
     def _play(self, plans: PlayedPlans, thorough: bool) -> tuple[Moments, Bools]:
@@ -214,7 +184,7 @@ class SharedOrder:
             kept = 2 * order.fold.kept if unsettled else order.fold.kept + number * order.fold.period
             if 2 * kept * facts.actions_a_microbatch > MOST_ACTIONS:
                 continue
-            longer = SharedOrder(self.variant, order.fold.rebuild(kept), facts.floating)
+            longer = SharedOrder(self.variant, order.fold.rebuild(kept), self.deal, facts.floating)
             left = 0 if longer.order.fold is None else longer.order.fold.times
             more, exact[here] = longer._played(plans.take(here).leaving_out(left), thorough)
             for name in Moments.__slots__:
@@ -253,7 +223,7 @@ class SharedOrder:
 
     def _finish(self, batch: Batch, once: OnceAStep, plans: PlayedPlans, moments: Moments) -> PlanFloats:
         """The step with all that follows the pipeline.  [s]"""
-        order, facts, of_rank = self.order, self.facts, self._ranks[1]
+        facts, of_rank = self.facts, self.deal.kind_of_rank
         reduce, gather, update = (getattr(once, name)[of_rank] for name in ("reduce", "gather", "update"))
         done = moments.end - moments.begin if self.variant.schedule.staggered else moments.end
         if batch.overlap_grad_reduce.any() and reduce.any():
@@ -262,16 +232,14 @@ class SharedOrder:
         if batch.overlap_param_gather.any() and gather.any():
             window = facts.before_last_gather @ plans.table()
             gather = exposed_gather(gather, window, once.hidden_share, batch.overlap_param_gather)
-        per_copy = order.num_stages // order.copies
-        apart = order.rank_of_stage[0] != order.rank_of_stage[per_copy - 1]
-        tied = tied_reduction(batch) * apart
+        tied = tied_reduction(batch) * self.deal.ends_apart
         return step_end(done + reduce, tied, update + gather) + batch.costs.stack.step_setup_s
 
     def _reduced(self, batch: Batch, once: OnceAStep, moments: Moments) -> RankPlanFloats:
         """When each rank's reductions that its backwards overlap are done.  [s]"""
-        order, facts, of_rank = self.order, self.facts, self._ranks[1]
+        order, facts, of_rank = self.order, self.facts, self.deal.kind_of_rank
         reduce, tail, params = once.reduce[of_rank], once.tail[of_rank], once.held.total[of_rank]
-        of_stages = params_of(even_stages(batch), batch.costs, batch.layouts, batch.layout).total
+        of_stages = params_of(self.deal.stage_parts, batch.costs, batch.layouts, batch.layout).total
         share = of_stages[facts.kind_of_stage] / params[order.rank_of_stage]
         last = facts.last_gradients
         if facts.floating:  # nobody knows which of a rank's stages comes last

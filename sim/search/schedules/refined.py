@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import ScheduleError
+from sim.pricing.deal import deal_of
 from sim.schedules import Order, build_order
 from sim.schedules.actions import W
 from sim.schedules.build import STEADY
@@ -192,7 +193,7 @@ class Refined:
         exact = np.ones(len(plans), dtype=bool)
         for places, order, times in self._sharing(plans, candidate):
             some = plans[places]
-            nbytes[places] = self._shared(order).nbytes(self.batch.take(some))
+            nbytes[places] = self._shared(order, int(some[0])).nbytes(self.batch.take(some))
             fits = np.flatnonzero(nbytes[places] <= self.limit)
             if len(fits):
                 seconds[places[fits]], exact[places[fits]] = self._step_times(some[fits], order, times[fits])
@@ -212,15 +213,17 @@ class Refined:
             yield left[times >= 0], order, times[times >= 0]
             left = left[times < 0]
 
-    def _shared(self, order: Order) -> SharedOrder:
-        """An order with what it says of its plans, kept while plans that have it are looked at."""
+    def _shared(self, order: Order, plan: int) -> SharedOrder:
+        """An order with what it says of its plans, of which this is one, kept while these are looked at."""
         if id(order) not in self._made:
+            scenario = self.variant.scenario_of(int(self.row[plan]), int(self.category[plan]))
+            deal = deal_of(self.batch.costs, scenario.plan, order.rank_of_stage, order.copies)
             floating = bool(self.variant.schedule.candidates) and bool((order.kind == W).any())
-            self._made[id(order)] = SharedOrder(self.variant, order, floating)
+            self._made[id(order)] = SharedOrder(self.variant, order, deal, floating)
         return self._made[id(order)]
 
     def _step_times(self, plans: Array, order: Order, times: Array, thorough: bool = False) -> tuple[Array, Array]:
-        shared, batch = self._shared(order), self.batch.take(plans)
+        shared, batch = self._shared(order, int(plans[0])), self.batch.take(plans)
         if self.variant.schedule.asynchronous:
             return shared.period_s(batch), np.ones(len(plans), dtype=bool)
         return shared.step_times(batch, times, thorough)
