@@ -12,9 +12,16 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.arrays import KindPlanFloats, PlanBools, PlanFloats, PlanInts
+from sim.arrays import KindPlanFloats, Number, PlanBools, PlanFloats, PlanInts
 from sim.engines.critical_paths import NEVER, Along, Counts, Pipe, count, ends, gpipe_end
-from sim.engines.pipeline_links import Links, MiddleRank, Sends, busiest_middle, outermost_middle
+from sim.engines.pipeline_links import (
+    Links,
+    MiddleRank,
+    Sends,
+    busiest_middle,
+    marked_middle,
+    outermost_middle,
+)
 from sim.pricing.ranks import OnceAStep
 
 
@@ -23,6 +30,8 @@ class Pipelines:
 
     pp, num_chunks, num_microbatches : as floats, which multiply seconds faster; arrays over plans.
     blocking : sends occupy the rank that sends; elsewhere compute overlaps them.
+    longer : of pipelines of one chunk a rank, how many of the middle ranks hold a layer more: the first of them. The
+        last of these is the marked one of the links.
     """
 
     def __init__(
@@ -34,7 +43,9 @@ class Pipelines:
         links: Links,
         sends: Sends,
         blocking: bool,
+        longer: PlanInts,
     ) -> None:
+        self.longer, self.uneven = longer, bool(longer.any())
         self.pp, self.num_chunks, self.num_microbatches = (
             each.astype(float) for each in (pp, num_chunks, num_microbatches)
         )
@@ -65,6 +76,8 @@ class Pipelines:
             chosen = [busiest_middle(self.links, self.sends)]
         else:
             chosen = [*outermost_middle(self.sends, self._pp)]
+        if self.uneven:  # the last of the longer ones is the busiest, where sends are overlapped after the first
+            chosen[-1] = marked_middle(self.links, self.sends, self.longer, chosen[-1])
         return [(each, self._count(each.rank.astype(float))) for each in chosen]
 
     @cached_property
@@ -91,7 +104,7 @@ class RankEnds:
 
 @dataclass(frozen=True)
 class EvenPipelines:
-    """Many pipelines, with the seconds of the first, a middle and the last stage of each. [s]"""
+    """Many pipelines with the seconds of their stages: first, middle and last, and a longer middle one if any. [s]"""
 
     pipelines: Pipelines
     forward: KindPlanFloats
@@ -101,12 +114,31 @@ class EvenPipelines:
     def pipe(self) -> Pipe:
         """What all ranks share."""
         pipes = self.pipelines
-        between = pipes.pp * pipes.num_chunks - 2
+        between, longer = pipes.pp * pipes.num_chunks - 2, self._longer(1, pipes.pp - 2)
         down, back = (
-            np.where(pipes.alone, first, first + between * middle + last + pipes.sent)
-            for first, middle, last in (self.forward, self.backward)
+            np.where(pipes.alone, first, first + between * middle + longer * more + last + pipes.sent)
+            for (first, middle, last, *_), more in zip((self.forward, self.backward), self._more, strict=True)
         )
         return Pipe(pipes.num_microbatches, down, back)
+
+    @cached_property
+    def _more(self) -> tuple[Number, Number]:
+        """By how much a longer middle stage takes longer, forward and backward. [s]"""
+        if not self.pipelines.uneven:
+            return 0.0, 0.0
+        return self.forward[3] - self.forward[1], self.backward[3] - self.backward[1]
+
+    def _longer(self, first: Number, last: Number) -> Number:
+        """How many of these ranks are longer middle ones."""
+        if not self.pipelines.uneven:
+            return 0.0
+        return np.maximum(np.minimum(last, self.pipelines.longer) - np.maximum(first, 1) + 1.0, 0.0)
+
+    @cached_property
+    def second(self) -> tuple[PlanFloats, PlanFloats]:
+        """Forward and backward of rank 1's stages, but where it is the last. [s]"""
+        longer, (more_f, more_b) = self._longer(1, 1), self._more
+        return self.forward[1] + longer * more_f, self.backward[1] + longer * more_b
 
     def find_ends(self) -> RankEnds:
         """When all kinds of rank end."""
@@ -134,7 +166,8 @@ class EvenPipelines:
         passed, before : links from rank 0 to it, and the last of them. [s]
         """
         links = passed - before if self.pipelines.blocking else passed
-        after: PlanFloats = links + (rank - 1) * self.backward[1] + self.backward[0]
+        longer = self._longer(1, rank - 1) * self._more[1]
+        after: PlanFloats = links + (rank - 1) * self.backward[1] + longer + self.backward[0]
         return after
 
     @cached_property
@@ -143,7 +176,7 @@ class EvenPipelines:
         return self._after(self.pipelines.pp - 1, sends.total, sends.last)
 
     def _first(self) -> Along:
-        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
         pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
         p, v, many, counts = pipes.pp, pipes.num_chunks, pipes.interleaved, pipes.first
         to_second, around = blocking * sends.first, blocking * sends.wrap
@@ -152,13 +185,14 @@ class EvenPipelines:
             np.where(many, np.minimum(end, middle), end) for end, middle in ((f, f_mid), (b, b_mid))
         )
         both, both_mid = f + b, f_mid + b_mid + around
+        longer_f, longer_b = (self._longer(1, p - 2) * more for more in self._more)
         return Along(
             counts=counts,
             busy=pipes.num_microbatches * (both + (v - 1) * both_mid + v * to_second),
             before=0.0,
             after=0.0,
-            returned=(p - 2) * b_mid + b_last + sends.total,
-            left=sends.total - to_second + (p - 2) * f_mid + f_last,
+            returned=(p - 2) * b_mid + longer_b + b_last + sends.total,
+            left=sends.total - to_second + (p - 2) * f_mid + longer_f + f_last,
             warm_forward=of_first * f + (warm - of_first) * f_mid + warm * to_second,
             warm_backward=of_first * b + (warm - of_first) * (b_mid + around),
             lead=0.0,
@@ -178,13 +212,14 @@ class EvenPipelines:
         passed : links from rank 0 to it. [s]
         """
         between = (self.pipelines.pp - 2 - rank) * (self.forward[1] + self.backward[1])
+        between = between + self._longer(rank + 1, self.pipelines.pp - 2) * sum(self._more)
         cycle: PlanFloats = forward + backward + between + self._least_last + 2 * (self.pipelines.sends.total - passed)
         return cycle
 
     @cached_property
     def _least_last(self) -> PlanFloats:
         """Both ways of the shortest chunk of the last rank. [s]"""
-        (_, f, f_last), (_, b, b_last) = self.forward, self.backward
+        (_, f, f_last, *_), (_, b, b_last, *_) = self.forward, self.backward
         many = self.pipelines.interleaved
         least: PlanFloats = np.where(many, np.minimum(f, f_last), f_last) + np.where(
             many, np.minimum(b, b_last), b_last
@@ -192,34 +227,42 @@ class EvenPipelines:
         return least
 
     def _middle(self) -> list[Along]:
-        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
         pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
         visits = pipes.num_microbatches * pipes.num_chunks
         found = []
         for middle, counts in pipes.middles:
             rank = counts.rank
-            forward, backward = f_mid + blocking * middle.after, b_mid + blocking * middle.before
+            own_f, own_b = (
+                each + self._longer(rank, rank) * more for each, more in zip((f_mid, b_mid), self._more, strict=True)
+            )
+            forward, backward = own_f + blocking * middle.after, own_b + blocking * middle.before
             rest, between = sends.total - middle.passed, pipes.pp - 2 - rank
+            before_f = f + (rank - 1) * f_mid + self._longer(1, rank - 1) * self._more[0]
+            between_f, between_b = (
+                between * each + self._longer(rank + 1, pipes.pp - 2) * more
+                for each, more in zip((f_mid, b_mid), self._more, strict=True)
+            )
             found.append(
                 Along(
                     counts=counts,
                     busy=np.where(pipes.have_middle, visits * (forward + backward), NEVER),
-                    before=f + (rank - 1) * f_mid + middle.passed,
+                    before=before_f + middle.passed,
                     after=self._after(rank, middle.passed, middle.before),
-                    returned=between * b_mid + b_last + rest,
-                    left=rest - blocking * middle.after + between * f_mid + f_last,
+                    returned=between_b + b_last + rest,
+                    left=rest - blocking * middle.after + between_f + f_last,
                     warm_forward=counts.warm * forward,
                     warm_backward=counts.warm * backward,
                     lead=f + blocking * sends.first - forward,
                     lag=b - backward,
                     own=forward + backward,
-                    cycle=None if blocking else self._cycle(f_mid, b_mid, rank, middle.passed),
+                    cycle=None if blocking else self._cycle(own_f, own_b, rank, middle.passed),
                 )
             )
         return found
 
     def _last(self) -> Along:
-        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
         pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
         p, v, many, counts = pipes.pp, pipes.num_chunks, pipes.interleaved, pipes.last
         to_before = blocking * sends.last
@@ -229,7 +272,7 @@ class EvenPipelines:
         return Along(
             counts=counts,
             busy=np.where(pipes.alone, NEVER, pipes.num_microbatches * ((v - 1) * both + of_head)),
-            before=f + (p - 2) * f_mid + sends.total,
+            before=f + (p - 2) * f_mid + self._longer(1, p - 2) * self._more[0] + sends.total,
             after=self._after_last,
             returned=0.0,
             left=0.0,
@@ -243,7 +286,7 @@ class EvenPipelines:
 
     def _ring(self) -> PlanFloats:
         """Once around all ranks, from a chunk of the last to the next or the one before, at least.  [s]"""
-        (f, f_mid, _), (_, b_mid, b_last) = self.forward, self.backward
+        (f, f_mid, *_), (_, b_mid, b_last, *_) = self.forward, self.backward
         rest, sends = self.pipelines.pp - 1, self.pipelines.sends
         longer = np.maximum(np.minimum(f, f_mid) + rest * f_mid, np.minimum(b_last, b_mid) + rest * b_mid)
         ring: PlanFloats = longer + sends.total + sends.wrap
@@ -251,7 +294,7 @@ class EvenPipelines:
 
     def _gpipe(self) -> list[PlanFloats]:
         """Ends of the kinds of rank under GPipe."""
-        (f, f_mid, f_last), (b, b_mid, b_last) = self.forward, self.backward
+        (f, f_mid, f_last, *_), (b, b_mid, b_last, *_) = self.forward, self.backward
         pipes, sends, blocking = self.pipelines, self.pipelines.sends, self.pipelines.blocking
         links, p = pipes.links, pipes.pp
 
@@ -264,8 +307,13 @@ class EvenPipelines:
         last = b_last + blocking * sends.last
         forward = np.maximum(f + blocking * sends.first, longest(links.num_far - links.first, f_mid, f_last))
         backward = longest(links.num_far - links.last, b_mid, last)
+        if pipes.uneven:
+            after, before = (np.where(far, sends.far, sends.near) for far in (links.marked_after, links.marked_before))
+            some = pipes.longer > 0
+            forward = np.maximum(forward, np.where(some, self.forward[3] + blocking * after, 0.0))
+            backward = np.maximum(backward, np.where(some, self.backward[3] + blocking * before, 0.0))
         own_send = 0.0 if blocking else sends.first  # that of rank 1 does not occupy it
-        to_second = (p - 2) * b_mid + b_last + sends.total - own_send
+        to_second = (p - 2) * b_mid + self._longer(1, p - 2) * self._more[1] + b_last + sends.total - own_send
         return [
             gpipe_end(self.pipe, forward, np.maximum(b, backward), self.pipe.back),
             gpipe_end(self.pipe, forward, backward, to_second),
@@ -280,13 +328,13 @@ def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep)
     are reduced before its first chunk only the outermost can set when all are done.
     """
     pipes, sends = stages.pipelines, stages.pipelines.sends
-    _, b, b_last = stages.backward
+    b, b_last = stages.backward[1:3]
     rest, one = pipes.num_chunks - 1, ~pipes.interleaved  # chunks but the first; whether there are none
     ring = pipes.pp * b + sends.total + sends.wrap  # from a chunk of a rank to the one before it
     layer = once.held.total[1] / pipes.num_chunks  # of a chunk in the middle of the model
     of_last = np.where(one, b_last, b) + pipes.blocking * sends.last
     after = []
-    for rank, occupied in enumerate((stages.backward[0], b + pipes.blocking * sends.first, of_last)):
+    for rank, occupied in enumerate((stages.backward[0], stages.second[1] + pipes.blocking * sends.first, of_last)):
         middle = layer / np.maximum(once.held.total[rank], 1.0)
         outer = 1.0 - rest * middle  # of the chunk with embedding or head
         own, inner = (once.reduce[rank] * share for share in (np.where(one, 1.0, middle if rank else outer), middle))
@@ -301,19 +349,19 @@ def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep)
     return np.stack(after)
 
 
-def gather_windows(pipes: Pipelines, forward: KindPlanFloats) -> KindPlanFloats:
+def gather_windows(stages: EvenPipelines) -> KindPlanFloats:
     """Forward seconds of first, middle and last rank before the last gathered weights are needed.  [s]
 
     `sim.engines.step_end.gather_window` for these schedules: pp micro-batches through every chunk but the last, one
     through that.
     """
-    pp, v = pipes.pp, pipes.num_chunks
-    one = ~pipes.interleaved
-    first, middle, last = forward
+    pipes = stages.pipelines
+    pp, v, one = pipes.pp, pipes.num_chunks, ~pipes.interleaved
+    first, middle, last = stages.forward[:3]
     return np.stack(
         [
             np.where(one, first, pp * (first + (v - 2) * middle) + middle),
-            np.where(one, middle, (pp * (v - 1) + 1) * middle),
+            np.where(one, stages.second[0], (pp * (v - 1) + 1) * middle),
             np.where(one, last, pp * (v - 1) * middle + last),
         ]
     )

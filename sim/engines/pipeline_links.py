@@ -25,6 +25,7 @@ class Links:
     kinds : last middle rank both of whose links stay inside, of whose links one leaves, and both do (first axis).
     before_is_far, after_is_far : the link of each of these to the rank before, and to the one after, leaves.
     far_before : links that leave between rank 0 and each of them.
+    marked_before, marked_after, marked_far : the same of the marked rank.
     """
 
     first: Bools
@@ -35,27 +36,30 @@ class Links:
     before_is_far: Bools
     after_is_far: Bools
     far_before: Ints
+    marked_before: Bools
+    marked_after: Bools
+    marked_far: Ints
 
     def take(self, rows: Ints) -> Links:
         """Those of some pipelines."""
         return Links(*(getattr(self, field.name)[..., rows] for field in fields(self)))
 
 
-def find_links(sizes: Sequence[tuple[int, int]], domain: int) -> Links:
-    """Links of pipelines of (GPUs a rank, ranks) in NVLink domains of so many GPUs."""
+def find_links(sizes: Sequence[tuple[int, int, int]], domain: int) -> Links:
+    """Links of pipelines of (GPUs a rank, ranks, a marked middle rank or 0) in NVLink domains of so many GPUs."""
     # Ranks of a domain or more always send to another one, however wide they are.
-    narrowed = [(min(width, domain), pp) for width, pp in sizes]
+    narrowed = [(min(width, domain), pp, marked) for width, pp, marked in sizes]
     known = {each: _links(*each, domain) for each in set(narrowed)}
     columns = zip(*(known[each] for each in narrowed), strict=True)
     return Links(*(np.stack(column, axis=-1) for column in columns))
 
 
 @cache
-def _links(width: int, pp: int, domain: int) -> tuple[Any, ...]:
+def _links(width: int, pp: int, marked: int, domain: int) -> tuple[Any, ...]:
     """The fields of Links for ranks of `width` GPUs each."""
     none = np.zeros(3, dtype=np.int64)
     if pp == 1:
-        return (False, False, False, 0, none, none > 0, none > 0, none)
+        return (False, False, False, 0, none, none > 0, none > 0, none, False, False, 0)
     rank = np.arange(pp)
     crosses = hops_cross(rank, (rank + 1) % pp, width, domain)
     far, wrap = crosses[:-1], bool(crosses[-1])
@@ -74,6 +78,9 @@ def _links(width: int, pp: int, domain: int) -> tuple[Any, ...]:
         exists & far[np.maximum(kinds - 1, 0)],
         exists & far[np.minimum(kinds, pp - 2)],
         passed[kinds],
+        bool(marked and far[marked - 1]),
+        bool(marked and far[marked]),
+        int(passed[marked]),
     )
 
 
@@ -131,6 +138,21 @@ def busiest_middle(links: Links, sends: Sends) -> MiddleRank:
     )
     passed = _passed(num_far, rank, near, far)
     return MiddleRank(rank, passed, np.where(before, far, near), np.where(after, far, near))
+
+
+def marked_middle(links: Links, sends: Sends, marked: PlanInts, others: MiddleRank) -> MiddleRank:
+    """The marked ranks of pipelines that have one, and of those that have none another."""
+    near, far = sends.near, sends.far
+    numbers = (
+        marked,
+        _passed(links.marked_far, marked, near, far),
+        np.where(links.marked_before, far, near),
+        np.where(links.marked_after, far, near),
+    )
+    names = MiddleRank.__slots__
+    return MiddleRank(
+        *(np.where(marked > 0, own, getattr(others, name)) for name, own in zip(names, numbers, strict=True))
+    )
 
 
 def outermost_middle(sends: Sends, pp: PlanInts) -> tuple[MiddleRank, MiddleRank]:

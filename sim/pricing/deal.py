@@ -81,36 +81,43 @@ def dealt_layers(model: ModelSpec, plan: ParallelPlan | Batch) -> int:
     return model.num_layers + plan.embedding_as_layer + plan.head_as_layer
 
 
-def even_stages(batch: Batch) -> tuple[ModelPart, ModelPart, ModelPart]:
-    """What the first, a middle and the last stage of every plan hold where layers are dealt evenly.
+def dealt_stages(batch: Batch) -> tuple[ModelPart, ...]:
+    """What the first, a middle and the last stage of every plan hold; and a longer middle one, where there are such.
 
-    The only stage of a plan has all, whichever it is taken for. The first stage holds all layers without experts.
+    The only stage of a plan has all, whichever it is taken for. The first stage holds all layers without experts. Where
+    the stages do not divide the layers those from the second on hold one more (`sim.work.stages.deal_stages`).
     """
     model, stages = batch.costs.model, batch.pp * batch.num_chunks
     alone = stages == 1
-    layers = dealt_layers(model, batch) // stages
+    layers, rest = np.divmod(dealt_layers(model, batch), stages)
     e, h, dense = int(batch.embedding_as_layer), int(batch.head_as_layer), model.num_dense_layers
     first = ModelPart(layers - e - h * alone, dense, 1, alone * 1, alone * 1)
-    last = ModelPart(layers - h - e * alone, dense * alone, alone * 1, 1, alone * 1)
-    return first, ModelPart(layers), last
+    to_last = ~alone & (rest == stages - 1)
+    last = ModelPart(layers - h - e * alone + to_last, dense * alone, alone * 1, 1, alone * 1)
+    return first, ModelPart(layers), last, *([ModelPart(layers + 1)] if rest.any() else [])
 
 
-def even_ranks(batch: Batch) -> tuple[RankKind, RankKind, RankKind]:
-    """The first, a middle and the last rank of every layout where layers are dealt evenly."""
-    return even_ranks_of(batch.costs.model, batch.layouts, batch.embedding_as_layer, batch.head_as_layer)
+def dealt_ranks(batch: Batch) -> tuple[RankKind, ...]:
+    """The first, the second and the last rank of every layout; and a shorter middle one, where there are such.
 
-
-def even_ranks_of(
-    model: ModelSpec, layouts: Layouts, embedding_as_layer: bool, head_as_layer: bool
-) -> tuple[RankKind, RankKind, RankKind]:
-    """The same of layouts without plans."""
-    pp = layouts.pp
-    alone, e, h, dense = pp == 1, int(embedding_as_layer), int(head_as_layer), model.num_dense_layers
-    layers = (model.num_layers + e + h) / pp
+    Of layouts whose ranks do not divide the layers each rank has one stage.
+    """
+    pp, model = batch.layouts.pp, batch.costs.model
+    alone, e, h, dense = pp == 1, int(batch.embedding_as_layer), int(batch.head_as_layer), model.num_dense_layers
+    layers, rest = np.divmod(dealt_layers(model, batch), pp)
     first = ModelPart(layers - e - h * alone, dense, 1, alone * 1, alone * 1)
-    last = ModelPart(layers - h, 0, 0, 1, 0)
-    return (
+    last = ModelPart(layers - h + (~alone & (rest == pp - 1)), 0, 0, 1, 0)
+    between, longer = np.maximum(pp - 2, 0), longer_ranks(model, batch, batch.layouts)
+    kinds = [
         RankKind(first, EMBEDDING_FIRST, np.ones_like(pp)),
-        RankKind(ModelPart(layers), LAYER_FIRST, np.maximum(pp - 2, 0)),
+        RankKind(ModelPart(layers + (longer > 0)), LAYER_FIRST, np.where(longer > 0, longer, between)),
         RankKind(last, LAYER_FIRST, (pp > 1) * 1),
-    )
+    ]
+    if longer.any():
+        kinds.append(RankKind(ModelPart(layers), LAYER_FIRST, np.where(longer > 0, between - longer, 0)))
+    return tuple(kinds)
+
+
+def longer_ranks(model: ModelSpec, plan: ParallelPlan | Batch, layouts: Layouts) -> Ints:
+    """How many of the middle ranks of every layout hold a layer more than others; they follow the first rank."""
+    return np.asarray(np.minimum(dealt_layers(model, plan) % layouts.pp, np.maximum(layouts.pp - 2, 0)))

@@ -60,6 +60,12 @@ class OnceAStep:
     held: Params
     hidden_share: PlanFloats
 
+    def take(self, kinds: slice) -> OnceAStep:
+        """Some of the kinds of ranks."""
+        reduce, tail, gather, update = (each[kinds] for each in (self.reduce, self.tail, self.gather, self.update))
+        held = Params(self.held.total[kinds], self.held.experts[kinds])
+        return OnceAStep(reduce, tail, gather, update, held, self.hidden_share)
+
 
 def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies: int = 1) -> OnceAStep:
     """What ranks do once a step, and what of it compute hides.

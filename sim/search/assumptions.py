@@ -8,13 +8,10 @@ from sim.pricing.deal import dealt_layers
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.plans.columns import SCHEDULES
-from sim.search.plans.layouts import LAYOUT
+from sim.search.plans.layouts import LAYOUT, USUAL_DEPTHS
 from sim.search.plans.space import Space
-from sim.specs import Scenario
 from sim.units import show, show_time
 
-USUAL_DEPTHS = range(2, 17)
-"""Pipeline ranks of which one ought to divide the layers: if none does, that is said."""
 CLOSE = 0.03
 """Share of the memory below which the best plan is said to leave little of it free."""
 
@@ -96,29 +93,30 @@ def _plans(space: Space) -> list[str]:
     ]
     if model.num_experts:
         stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
-    if plan.uneven_layers:
-        stated.append("layers are dealt evenly to all stages; uneven_layers of the scenario's plan is not searched")
-    stated += _indivisible(space.scenario)
+    stated += _uneven(space)
     if plan.microbatch_group is not None or plan.sequence_slices > 1:
         stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
     return stated
 
 
-def _indivisible(scenario: Scenario) -> list[str]:
-    """That no pipeline of a usual depth divides the layers, and what to count as one to make some do."""
-    plan, dealt = scenario.plan, dealt_layers(scenario.model, scenario.plan)
-    if any(dealt % pp == 0 for pp in USUAL_DEPTHS):
+def _uneven(space: Space) -> list[str]:
+    """That layers are dealt unevenly to pipelines that do not divide them, and what divides more evenly."""
+    plan, dealt = space.scenario.plan, dealt_layers(space.scenario.model, space.scenario.plan)
+    depths = sorted(set(space.layouts[:, LAYOUT.index("pp")].tolist()))
+    uneven = [pp for pp in depths if dealt % pp]
+    if not uneven:
         return []
     remedies = []
     for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
         added = [name for name in counted if not getattr(plan, name)]
-        depths = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
-        if depths:
+        divides = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
+        if divides:
             words = " ".join(f"--set plan.{name}=true" for name in added)
-            remedies.append(f"{words} makes {dealt + len(added)}, for pp {_listed(depths)}")
-    remedies.append("plans of plan.uneven_layers are not searched, only estimated one by one")
-    said = f"no pipeline of {USUAL_DEPTHS[0]} to {USUAL_DEPTHS[-1]} ranks divides the {dealt} layers"
-    return [f"{said}: {'; '.join(remedies)}"]
+            remedies.append(f"; {words} makes {dealt + len(added)}, which pp {_listed(divides)} divides")
+    return [
+        f"pp {_listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
+        f"chunk{''.join(remedies)}"
+    ]
 
 
 def _of_the_best(best: Candidate, limit_bytes: float, objective: str) -> list[str]:

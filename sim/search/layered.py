@@ -20,7 +20,7 @@ from sim.estimate import Estimate, estimate
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import even_ranks, even_stages
+from sim.pricing.deal import dealt_ranks, dealt_stages
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
@@ -230,10 +230,10 @@ def _batch(
     )
 
 
-def _ranks(batch: Batch) -> tuple[RankKind, RankKind, RankKind]:
+def _ranks(batch: Batch) -> tuple[RankKind, ...]:
     """The first, a middle and the last rank of every layout; embedding and head never share a stage."""
-    kinds = even_ranks(batch)
-    return tuple(replace(kind, part=replace(kind.part, shared_tables=0)) for kind in kinds)  # type: ignore[return-value]
+    kinds = dealt_ranks(batch)
+    return tuple(replace(kind, part=replace(kind.part, shared_tables=0)) for kind in kinds)
 
 
 def _least_step_s(batch: Batch) -> PlanFloats:
@@ -246,7 +246,7 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     """
     costs, stack = batch.costs, batch.costs.stack
     once_visited = np.ones(batch.shape)
-    seconds = price_stages(batch, even_stages(batch), once_visited, False)
+    seconds = price_stages(batch, dealt_stages(batch), once_visited, False)
     (first_f, forward, last_f), (first_b, backward, last_b) = seconds.forward[:, 0], seconds.backward[:, 0]
     m, v, pp = batch.num_microbatches, batch.num_chunks, batch.pp
     near, far = near_and_far(batch)

@@ -74,9 +74,9 @@ def test_ends_equal_those_of_each_pipeline(cluster, blocking, longest):
     near, far = (np.where(sizes.pp > 1, each, 0.0) for each in (near, far))
     for passes in (forward, backward):
         passes[2] = np.where(sizes.pp == 1, passes[0], passes[2])
-    links = find_links(list(zip(sizes.width.tolist(), sizes.pp.tolist(), strict=True)), domain)
+    links = find_links(list(zip(sizes.width.tolist(), sizes.pp.tolist(), [0] * ROWS, strict=True)), domain)
     numbers = (sizes.pp, sizes.chunks, sizes.count, sizes.gpipe)
-    together = Pipelines(*numbers, links, sends_over(links, sizes.pp, near, far), blocking)
+    together = Pipelines(*numbers, links, sends_over(links, sizes.pp, near, far), blocking, 0 * sizes.pp)
     found = EvenPipelines(together, forward, backward).find_ends().ended[:, 0]
     for row in range(ROWS):
         pp = int(sizes.pp[row])

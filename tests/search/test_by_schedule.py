@@ -51,6 +51,11 @@ SHAPES = {
     "plain": {},
     "mixture": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "embedding_as_layer": True, "head_as_layer": True}},
     "zero3": {"stack": {"preset": "deepspeed-zero3"}},
+    "uneven": {"model": {"num_layers": 29}},
+    "uneven_ends": {
+        "model": {"num_layers": 19, "dropout": 0.1},
+        "plan": {"uneven_layers": True, "head_as_layer": True},
+    },
 }
 
 

@@ -92,6 +92,40 @@ def test_prices_equal_estimates_of_odd_layouts(stack, shape):
     assert (differences(scenario, (1, 64), turn, context=(1, 2, 3)) < 1e-9).all()
 
 
+@pytest.mark.parametrize("overlaps", OVERLAPPING[::5])
+def test_prices_of_layers_that_no_pipeline_divides(overlaps):
+    """29 layers on 2 to 16 ranks, some of which hold one more: never above the exact step, and the same memory."""
+    scenario, random = (
+        small(model={"num_layers": 29, "dropout": 0.1}),
+        np.random.default_rng(OVERLAPPING.index(overlaps)),
+    )
+    categories = tuple(replace(category, overlaps=overlaps) for category in chosen(0))
+    space = replace(build_space(scenario, (8, 64), context=(1, 2)), categories=categories)
+    ratios = []
+    for number, rows, seconds, needed in price_all(space):
+        for place in random.integers(len(rows), size=SAMPLES).tolist():
+            alone = estimate(space.scenario_of(int(rows[place]), categories[number]))
+            assert needed[place] == pytest.approx(alone.largest.total, rel=1e-9)
+            if alone.scenario.plan.uneven_layers:
+                ratios.append(seconds[place] / alone.step_time_s)
+    assert len(ratios) > 20
+    assert max(ratios) <= 1 + 1e-9
+    assert min(ratios) > 0.9
+    assert np.median(ratios) > 0.999
+
+
+def test_deepseek_v3_is_dealt_to_sixteen_ranks():
+    """61 layers, which only pp 1 and 61 divide."""
+    training = {"global_batch_size": 15360, "sequence_length": 4096, "precision": "fp8"}
+    described = {"model": "deepseek-v3", "cluster": "superpod-h100", "plan": {}, "stack": "megatron-core"}
+    space = build_space(build_scenario({**described, "training": training}), (2048, 2048))
+    assert {2, 4, 8, 16} <= set(space.columns.pp.tolist())
+    row = int(np.flatnonzero(space.columns.pp == 16)[0])
+    plan = space.scenario_of(row, space.categories[0]).plan
+    assert plan.uneven_layers
+    assert [stage.num_layers for stage in deal_stages(space.scenario.model, plan)] == [3] + [4] * 13 + [3] * 2
+
+
 EXPERTS = {"num_experts": 12, "experts_per_token": 2, "expert_intermediate_size": 768, "gated_mlp": True}
 DEALT = {"embedding_as_layer": True, "head_as_layer": True}
 MIXTURES = {

@@ -192,6 +192,6 @@ def test_words_beside_the_best_plan_say_how_sure_it_is(result):
 def test_layers_that_no_pipeline_divides_are_told(layers, said):
     scenario = load_scenario(SMALL)
     given = scenario.replace(model=scenario.model.replace(num_layers=layers), plan=ParallelPlan(tp=8))
-    stated = [each for each in search(given, gpus=(8, 16), top=1).assumptions if "divides the" in each]
+    stated = [each for each in search(given, gpus=(8, 16), top=1).assumptions if "divide the" in each]
     assert len(stated) == (said is not None)
     assert said is None or said in stated[0]

@@ -15,6 +15,8 @@ from sim.specs import Scenario
 
 Array = np.ndarray
 
+USUAL_DEPTHS = range(2, 17)
+"""Pipeline ranks of which one ought to divide the layers: if none does, layers are dealt unevenly to all of them."""
 PIECE_TOKENS = 8192
 """The shortest pieces of a sequence for which context parallelism is searched unasked: those of Llama 3, which cuts
 131,072 tokens in 16 and leaves 8,192 whole (arXiv:2407.21783, table 4). Of shorter ones no measured run was at hand."""
@@ -38,6 +40,15 @@ def tensor_degrees(scenario: Scenario) -> list[int]:
         for tp in divisors(model.num_heads)
         if all(width % tp == 0 for width in widths) and (heads % tp == 0 if heads > tp else tp % heads == 0)
     ]
+
+
+def pipeline_degrees(scenario: Scenario) -> list[int]:
+    """Pipeline ranks to search: those that divide the layers, and others where few do or the plan deals unevenly."""
+    dealt, plan = dealt_layers(scenario.model, scenario.plan), scenario.plan
+    degrees = divisors(dealt)
+    if plan.uneven_layers or not any(dealt % pp == 0 for pp in USUAL_DEPTHS):
+        degrees = sorted({*degrees, plan.pp, *(pp for pp in USUAL_DEPTHS if pp <= dealt)})
+    return [pp for pp in degrees if pp <= dealt]
 
 
 def context_degrees(length: int, own: int = 1) -> tuple[int, ...]:
@@ -79,10 +90,7 @@ def find_layouts(
             f"{length:,} tokens; degrees that do: {', '.join(map(str, divisors(length)[:8]))} …"
         )
     dealt = _degrees_of_experts(scenario, experts)
-    pipelines, replicas = (
-        divisors(dealt_layers(scenario.model, scenario.plan)),
-        divisors(scenario.training.global_batch_size),
-    )
+    pipelines, replicas = pipeline_degrees(scenario), divisors(scenario.training.global_batch_size)
     axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
     layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
     sizes = gpus_of_layouts(layouts)
@@ -164,7 +172,9 @@ def shapes(pp: int, per_replica: int, dealt: int, least: int = 1) -> Array:
     for size in divisors(per_replica):
         # On one rank GPipe takes as long as 1F1B and only keeps more.
         rows += [(size, 0, 1), (size, 1, 1)] if pp > 1 else [(size, 1, 1)]
-        if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
+        if (
+            pp > 1 and dealt % pp == 0 and (per_replica // size) % pp == 0
+        ):  # `sim.schedules.interleaved` wants whole rounds
             rows += [
                 (size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1 and dealt // pp // chunks >= least
             ]

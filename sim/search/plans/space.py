@@ -45,11 +45,16 @@ class Space:
     @cached_property
     def _shapes(self) -> list[Array]:
         """Of every layout."""
-        batch, dealt = self.scenario.training.global_batch_size, dealt_layers(self.scenario.model, self.scenario.plan)
+        batch, dealt = self.scenario.training.global_batch_size, self._dealt
         model, plan = self.scenario.model, self.scenario.plan
         # The first stage must hold all layers that have no experts.
         least = model.num_dense_layers + plan.embedding_as_layer if model.num_dense_layers else 1
         return [shapes(pp, batch // dp, dealt, least) for pp, dp in self.layouts[:, 2:4].tolist()]
+
+    @property
+    def _dealt(self) -> int:
+        """Layers that are dealt to stages."""
+        return dealt_layers(self.scenario.model, self.scenario.plan)
 
     @cached_property
     def starts(self) -> Array:
@@ -111,6 +116,7 @@ class Space:
         plan = base_plan(self.scenario).replace(
             **dict(zip(LAYOUT, self.layouts[layout].tolist(), strict=True)),
             num_chunks=chunks,
+            uneven_layers=self._dealt % (int(self.layouts[layout, 2]) * chunks) != 0,
             microbatch_size=size,
             schedule=SCHEDULES[schedule],
             recompute=category.recompute,

@@ -19,7 +19,7 @@ from sim.engines.step_end import exposed_gather, exposed_reduction, step_end
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import even_ranks, even_stages
+from sim.pricing.deal import dealt_ranks, dealt_stages, longer_ranks
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
@@ -75,7 +75,8 @@ def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, sli
     # A cost model of its own: what a unit looked up goes when it is done.
     costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster)
     widths = layouts.tp * layouts.data.size
-    sizes = list(zip(widths.tolist(), layouts.pp.tolist(), strict=True))
+    longer = longer_ranks(scenario.model, scenario.plan, layouts)
+    sizes = list(zip(widths.tolist(), layouts.pp.tolist(), longer.tolist(), strict=True))
     links = find_links(sizes, scenario.cluster.nvlink_domain_gpus)
     overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
     kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
@@ -130,7 +131,8 @@ class _Rows:
         )
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
-        self.parts, self.ranks = even_stages(self.batch), even_ranks(self.batch)
+        self.parts, self.ranks = dealt_stages(self.batch), dealt_ranks(self.batch)
+        self.longer = longer_ranks(scenario.model, scenario.plan, layouts)[columns.layout]
 
     def recompute(self, category: Category) -> int:
         """Where a category stands on the axis over ways to recompute."""
@@ -139,11 +141,13 @@ class _Rows:
     def memory_bytes(self, zeros: Sequence[int]) -> PlanFloats:
         """Peak memory of the fullest GPU under ZeRO stages, over these, ways to recompute and rows.  [bytes]"""
         batch, kept = replace(self.batch, zero_stage=_choices(zeros)), self.in_flight
-        first, middle, last = stage_bytes(batch, self.parts)
+        first, middle, last, *longer = stage_bytes(batch, self.parts)
+        for each in longer:  # the second rank is the fullest of the middle ones, and among the first to have more
+            middle = np.where(self.longer > 0, each, middle)
         peaks = np.stack([kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)])
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
-        held = params_of([kind.part for kind in self.ranks], batch.costs, batch.layouts).take(batch.layout)
+        held = params_of([kind.part for kind in self.ranks[:3]], batch.costs, batch.layouts).take(batch.layout)
         first, middle, last = peak_memory(batch, held, peaks, logits).total
         others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))
@@ -158,9 +162,9 @@ class _Rows:
         ends = sorted({_end_key(category) for category in categories})
         visits = sorted({_visit_key(*end) for end in ends})
         which = [visits.index(_visit_key(*end)) for end in ends]
-        once = once_a_step(
-            replace(self.batch, zero_stage=_choices([zero for zero, _, _ in ends])), self.ranks, self.visits
-        )
+        batch = replace(self.batch, zero_stage=_choices([zero for zero, _, _ in ends]))
+        # A shorter middle rank is never the last to be done: it counts in averages only.
+        once = once_a_step(batch, self.ranks, self.visits).take(slice(0, 3))
         reduce_overlaps, gather_overlaps = (_choices([end[place] for end in ends]) for place in (1, 2))
         tied, setup = tied_reduction(self.batch), self.batch.costs.stack.step_setup_s
         sends_overlap = sorted({category.overlaps[0] for category in categories})
@@ -175,7 +179,7 @@ class _Rows:
                     after = reductions_after_end(passes, RankEnds(ended, stages.turned_after[:, which]), once)
                     exposed = exposed_reduction(exposed, after, once.hidden_share, reduce_overlaps)
                 if gather_overlaps.any() and gather.any():
-                    window = gather_windows(of_sends, forward)[:, which]
+                    window = gather_windows(EvenPipelines(of_sends, forward, backward))[:, which]
                     gather = exposed_gather(gather, window, once.hidden_share, gather_overlaps)
                 seconds = step_end(ended + exposed, tied, once.update + gather) + setup
                 yield (overlap_p2p, overlap_tp), seconds, ends
@@ -184,7 +188,7 @@ class _Rows:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
         sends = sends_over(self.links, columns.pp, near, far)
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
-        return Pipelines(*numbers, self.gpipe, self.links, sends, blocking)
+        return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
     def _stages(self, visits: Sequence[tuple[int, bool, bool]], kind: int) -> tuple[KindPlanFloats, KindPlanFloats]:
         """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows. [s]"""

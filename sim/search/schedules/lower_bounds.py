@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.arrays import Floats, PlanFloats
-from sim.pricing.deal import even_stages
+from sim.pricing.deal import dealt_stages
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import EMBEDDING_FIRST, LAYER_FIRST, once_a_step
 from sim.pricing.replicas import params_of
@@ -36,7 +36,7 @@ def least_step_s(variant: Variant) -> PlanFloats:
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
     # ZeRO moves least where an order turns to a stage once; and reduces nothing more at the end where it does not.
     visits = np.where(chunks == 1, batch.num_microbatches, 1)
-    seconds = price_stages(batch, even_stages(batch), visits, variant.alone)
+    seconds = price_stages(batch, dealt_stages(batch)[:3], visits, variant.alone)
     forward, backward = seconds.forward[:, 0], seconds.backward[:, 0]
     whole, inputs = forward + backward, backward - seconds.weight_grad
     least = whole.min(axis=0)
@@ -78,7 +78,7 @@ def least_memory(variant: Variant) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:
         return np.zeros(batch.shape)
     copies, single = float(chosen.copies), batch.pp == 1
-    of_stages = stage_bytes(batch, even_stages(batch))
+    of_stages = stage_bytes(batch, dealt_stages(batch)[:3])
 
     def needed(embeddings: int, heads: int, stage: int) -> PlanFloats:
         kind = variant.rank_kind(copies, embeddings, heads, LAYER_FIRST)

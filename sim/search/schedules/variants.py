@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools
+from sim.arrays import Bools, Ints
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, find_cells, place_layouts
 from sim.pricing.cells import price_cells
@@ -29,6 +29,10 @@ from sim.work.stages import ModelPart
 Array = np.ndarray
 SLICES = (2, 4, 8)
 """Parts of a sequence that are tried under a schedule that cuts sequences."""
+
+
+MOST_UNEVEN_CHUNKS = 4
+"""Chunks a rank that are tried where the ranks do not divide the layers."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,9 @@ class Variant:
         model, dealt = scenario.model, dealt_layers(scenario.model, scenario.plan)
         # The first stage must hold all layers that have no experts.
         least = model.num_dense_layers + scenario.plan.embedding_as_layer if model.num_dense_layers else 1
-        numbers = [each for each in divisors(dealt // pp) if dealt // (pp * each) >= least]
+        whole = dealt % pp == 0
+        numbers = divisors(dealt // pp) if whole else list(range(1, MOST_UNEVEN_CHUNKS + 1))
+        numbers = [each for each in numbers if dealt // (pp * each) >= max(least, 1)]
         if chosen.name == "modular":
             numbers = [each for each in numbers if pp * each == model.num_layers]
         if chosen.chunks != "many":
@@ -142,11 +148,24 @@ class Variant:
         """
         return np.asarray((self.batch.layouts.pp == 1) & (self.schedule.chunks == "one"))
 
+    @cached_property
+    def least_layers(self) -> Ints:
+        """Of every layout, layers that a rank of a model without copies holds at least, before embedding and head."""
+        columns = self.columns
+        stages, dealt = columns.pp * columns.num_chunks, self.dealt
+        layers = np.full(len(self.space.layouts), dealt)
+        np.minimum.at(layers, columns.layout, columns.num_chunks * (dealt // stages))
+        return layers
+
+    @property
+    def dealt(self) -> int:
+        """Layers that are dealt to stages."""
+        return dealt_layers(self.space.scenario.model, self.space.scenario.plan)
+
     def rank_kind(self, share: float, embeddings: int, heads: int, first_block: int, count: int = 1) -> RankKind:
         """A rank, of every layout, with so large a share of the layers dealt to one of a model without copies."""
-        scenario, pp = self.space.scenario, self.batch.layouts.pp
-        model, plan = scenario.model, scenario.plan
-        layers = share * dealt_layers(model, plan) / pp
+        model, plan = self.space.scenario.model, self.space.scenario.plan
+        layers = share * self.least_layers
         layers = layers - embeddings * plan.embedding_as_layer - heads * plan.head_as_layer
         both = np.minimum(embeddings, heads) * self.alone
         return RankKind(
@@ -160,6 +179,7 @@ class Variant:
         plan = base_plan(self.space.scenario).replace(
             **{name: int(getattr(columns, name)[row]) for name in names},
             schedule=self.schedule.name,
+            uneven_layers=self.dealt % int(columns.pp[row] * columns.num_chunks[row]) != 0,
             sequence_slices=self.slices,
             recompute=chosen.recompute,
             sequence_parallel=chosen.sequence_parallel,
