@@ -1,7 +1,8 @@
 """Answers of whole scenarios and of random plans of every schedule, to be compared after a change of the assembly.
 
-    python tests/golden/freeze.py FILE            # freeze: all scenarios, and --plans random plans of all schedules
-    python tests/golden/freeze.py FILE --compare  # what differs by more than 1e-9, the largest first
+    python tests/golden/freeze.py tests/golden/answers.json --plans 2             # freeze anew what the test compares
+    python tests/golden/freeze.py /tmp/before.json --plans 100                    # before a change: thousands
+    python tests/golden/freeze.py /tmp/before.json --plans 100 --compare          # after it: what differs, most first
 
 `answers.json` beside this file holds a few hundred; a test compares with them. A change of the physics changes answers
 on purpose: then freeze anew and say in the commit which moved, and why.
