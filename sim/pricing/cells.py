@@ -8,7 +8,7 @@ recomputed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +57,18 @@ class Cells:
         lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
         numbers = np.array([self.tp, self.cp, self.ep, self.microbatch_size, *lies], dtype=float)
         return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
+
+    def numbers(self) -> Cells:
+        """The cells, or where there is one its numbers without an axis, which formulas take faster."""
+        if len(self.tp) > 1:
+            return self
+        tp, cp, ep, size = (each.item() for each in (self.tp, self.cp, self.ep, self.microbatch_size))
+        tensor, context, experts = (
+            Group(*(np.asarray(getattr(group, field.name)).item() for field in fields(Group)))
+            for group in (self.tensor, self.context, self.experts)
+        )
+        changes: dict[str, Any] = {"tp": tp, "cp": cp, "ep": ep, "microbatch_size": size}
+        return replace(self, **changes, tensor=tensor, context=context, experts=experts)
 
     def cut(self, costs: CostModel, sequence_parallel: bool, recompute: str) -> Cut:
         """Of all cells."""
@@ -116,16 +128,17 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
         known: CellPrices = costs.known[key]
         return known
     model, fabric, compute = costs.model, costs.fabric, costs.noting()
-    blocks, groups = blocks_of(model), {"tp": cells.tensor, "cp": cells.context, "ep": cells.experts}
+    numbers, blocks = cells.numbers(), blocks_of(model)
+    groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
     shape = (len(blocks), len(cells.kinds), len(cells.recomputes), len(cells.tp))
     forward, backward = np.zeros((2, len(blocks), len(CAUSES), *shape[1:]))
     at_peak = np.zeros((len(blocks), len(CAUSES), shape[1], shape[3]))
     weight_grad, kept = np.zeros((2, *shape))
-    sends, of_logits = np.zeros((2, shape[1], shape[3])), np.zeros((3, shape[1], shape[3]))
+    (near, far), of_logits = np.zeros((2, shape[1], shape[3])), np.zeros((3, shape[1], shape[3]))
     working = np.zeros(shape[1:])
     for kind, (overlaps, flag) in enumerate(cells.kinds):
         stack = costs.stack_with(overlaps)
-        cuts = [cells.cut(costs, flag, each) for each in cells.recomputes]
+        cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
         for block, work in enumerate(block_works(model, stack, cuts[0], cells.recomputes)):
             priced = block_costs(work, compute, groups, fabric)
             for again, cut in enumerate(cuts):
@@ -141,8 +154,7 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
             working[kind, again] = sizes.working
         for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
             table[kind] = nbytes
-        sends[:, kind] = send_seconds(costs, cuts[0], cells.tensor)
-    near, far = sends
+        near[kind], far[kind] = send_seconds(costs, cuts[0], numbers.tensor)
     logits, held_logits, boundary = of_logits
     seconds, nbytes = (
         (forward, backward, at_peak, weight_grad, near, far),
