@@ -22,17 +22,17 @@ def costs_of(num_ranks, num_stages):
         {Cause.MATMUL: forward},
         {Cause.MATMUL: backward},
         {Cause.MATMUL: 0.5 * (forward + backward)},
-        weight_grad=0.4 * backward,
-        send_forward=hop,
-        send_backward=hop,
+        weight_grad_s=0.4 * backward,
+        send_forward_s=hop,
+        send_backward_s=hop,
         p2p_blocks=False,
-        reduce=nothing,
-        reduce_tail=nothing,
+        reduce_s=nothing,
+        reduce_tail_s=nothing,
         reduce_share=none + num_ranks / num_stages,
-        gather=nothing,
-        optimizer=nothing,
-        tied_embedding=0.0,
-        step_setup=0.0,
+        gather_s=nothing,
+        optimizer_s=nothing,
+        tied_embedding_s=0.0,
+        step_setup_s=0.0,
         hidden_share=1.0,
         notes=frozenset(),
     )
@@ -65,7 +65,7 @@ def naive(p, m, costs):
 def fresh(name, p, v, m, costs):
     """Generate, validate and time an order that nobody remembers."""
     build._build.cache_clear()
-    return critical_path.run(build_program(build_order(name, p, v, m, fold=True), costs)).step_time
+    return critical_path.run(build_program(build_order(name, p, v, m, fold=True), costs)).step_time_s
 
 
 @pytest.mark.parametrize(

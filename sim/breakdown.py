@@ -56,16 +56,18 @@ def break_down(timeline: Timeline) -> Breakdown:
         part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Cause
     }
     peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}
-    sends = microbatches * float((costs.send_forward + costs.send_backward).sum()) / ranks if costs.p2p_blocks else 0.0
+    sends = (
+        microbatches * float((costs.send_forward_s + costs.send_backward_s).sum()) / ranks if costs.p2p_blocks else 0.0
+    )
     at_peak = sum(peak.values())
     attention_peak = peak.get(Cause.ATTENTION, 0.0)
-    exposed = updates * (float(timeline.exposed_reduce.mean()) + float(timeline.exposed_gather.mean()))
+    exposed = updates * (float(timeline.exposed_reduce_s.mean()) + float(timeline.exposed_gather_s.mean()))
     seconds = {
         "flop_at_peak": at_peak,
         "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (at_peak - attention_peak),
         "attention_overhead": busy[Cause.ATTENTION] - attention_peak,
         "memory_bound": busy[Cause.MEMORY_BOUND],
-        "host_wait": busy[Cause.HOST] + costs.step_setup,
+        "host_wait": busy[Cause.HOST] + costs.step_setup_s,
         "recompute": busy[Cause.RECOMPUTE],
         "tensor_parallel_comm": busy[Cause.TENSOR_PARALLEL],
         "context_parallel_comm": busy[Cause.CONTEXT_PARALLEL],
@@ -74,17 +76,23 @@ def break_down(timeline: Timeline) -> Breakdown:
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
         "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed,
-        "optimizer": updates * float(costs.optimizer.mean()),
+        "optimizer": updates * float(costs.optimizer_s.mean()),
     }
     # What remains the average GPU waits: for the slowest rank's pipeline work, then for reductions and updates longer
     # than its own, and the rest of the time for the pipeline to fill and drain.
-    idle = timeline.step_time - sum(seconds.values())
+    idle = timeline.step_time_s - sum(seconds.values())
     per_rank = timeline.program.busy_per_rank()
     seconds["stage_imbalance"] = min(float(per_rank.max() - per_rank.mean()), idle)
     idle -= seconds["stage_imbalance"]
-    after = timeline.step_time - float(timeline.pipeline_end.max()) - exposed - seconds["optimizer"] - costs.step_setup
+    after = (
+        timeline.step_time_s
+        - float(timeline.pipeline_end_s.max())
+        - exposed
+        - seconds["optimizer"]
+        - costs.step_setup_s
+    )
     waiting = min(max(after, 0.0), idle)
-    tied = min(waiting, costs.tied_embedding)
+    tied = min(waiting, costs.tied_embedding_s)
     seconds["pipeline_comm"] += tied
     seconds["stage_imbalance"] += waiting - tied
     seconds["pipeline_bubble"] = idle - waiting

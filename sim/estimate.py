@@ -228,12 +228,12 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     if contention:
-        costs = on_shared_links(scenario, order, costs, timeline.step_time)
+        costs = on_shared_links(scenario, order, costs, timeline.step_time_s)
         timeline = run(program_of(scenario, order, costs), engine)
     return Estimate(
         scenario=scenario,
         engine=engine,
-        step_time_s=timeline.step_time,
+        step_time_s=timeline.step_time_s,
         params=total_params(scenario.model),
         num_microbatches=scenario.num_microbatches,
         breakdown=break_down(timeline),
@@ -288,7 +288,7 @@ def _price(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Orde
 
 def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
     """Forward, input gradient, weight gradient and send of the average stage, in forwards to three digits."""
-    weight = float(costs.weight_grad.mean())
+    weight = float(costs.weight_grad_s.mean())
     seconds = (float(costs.forward_s.mean()), float(costs.backward_s.mean()) - weight, weight, costs.typical_send)
     forward, inputs, weights, send = (round(value / seconds[0], 3) for value in seconds)
     return forward, inputs, weights, send

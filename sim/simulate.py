@@ -180,7 +180,7 @@ def simulate(
             if node_of(topology, name) not in (None, *used)
         ]
         runs = [network.run(noisy, traffic) for noisy in _programs(replicas[0], jitter, number, seed)]
-        times = [each.timeline.step_time for each in runs]
+        times = [each.timeline.step_time_s for each in runs]
         meetings, carried = runs[0].meetings, link_bytes(order, traffic)
         if links:
             followed = all_messages(runs[0].messages, runs[0].timeline, traffic)
@@ -191,7 +191,7 @@ def simulate(
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
-        times = [critical_path.run(replicas[0].program).step_time]
+        times = [critical_path.run(replicas[0].program).step_time_s]
     expected = estimate(scenario)
     if not expected.fits:
         remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")

@@ -180,8 +180,8 @@ def test_logits_are_counted(small):
 def test_overlapped_reduction_costs_less_than_the_reduction_itself(small):
     plain, hidden = (estimate(changed(small, stack={"overlap_grad_reduce": on})) for on in (False, True))
     assert hidden.step_time_s < plain.step_time_s
-    (reduction,) = plain.timeline.program.costs.reduce
-    assert hidden.timeline.exposed_reduce[0] < reduction
+    (reduction,) = plain.timeline.program.costs.reduce_s
+    assert hidden.timeline.exposed_reduce_s[0] < reduction
     assert plain.step_time_s - hidden.step_time_s < reduction
 
 

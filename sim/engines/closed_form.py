@@ -72,7 +72,7 @@ class _Seconds:
         """Of a program whose stages are dealt to the ranks in turn."""
         order, costs = program.order, program.costs
         shape = (order.num_stages // order.num_ranks, order.num_ranks)
-        sent = (costs.forward_s + costs.send_forward, costs.backward_s + costs.send_backward)
+        sent = (costs.forward_s + costs.send_forward_s, costs.backward_s + costs.send_backward_s)
         occupied = sent if costs.p2p_blocks else (costs.forward_s, costs.backward_s)
         forward, backward, sent_forward, sent_backward = (each.reshape(shape) for each in (*occupied, *sent))
         return cls(forward, backward, sent_forward, sent_backward, int(order.num_microbatches), costs.p2p_blocks)
@@ -178,9 +178,9 @@ def _reduced(program: Program, seconds: _Seconds, ended: Array, turned: float) -
     passed = np.cumsum(seconds.sent_backward.ravel()).reshape(share.shape)  # from a stage back to stage 0, itself too
     done = np.empty(ranks)
     for rank in range(ranks):
-        durations = costs.reduce[rank] * share[:, rank]
+        durations = costs.reduce_s[rank] * share[:, rank]
         own = seconds.backward[0, rank]
-        done[rank] = ended[rank] + max(durations[0] - own, min(costs.reduce_tail[rank], durations[0]))
+        done[rank] = ended[rank] + max(durations[0] - own, min(costs.reduce_tail_s[rank], durations[0]))
         window = passed[1:, rank] - passed[0, rank] + own
         waited = turned - seconds.after(rank) - window + np.cumsum(durations)[1:]
         done[rank] = max(done[rank], waited.max(initial=-np.inf))

@@ -89,7 +89,7 @@ def contended_costs(costs: StageCosts, rank_of_stage: Array, traffic: Traffic, s
     def once(seconds: Array, table: Array) -> Array:
         return np.asarray(seconds * stretch[table])
 
-    forward, backward, weight = dict(costs.forward), dict(costs.backward), costs.weight_grad
+    forward, backward, weight = dict(costs.forward), dict(costs.backward), costs.weight_grad_s
     for inside in traffic.inside:
         late = _late(inside.exchange, stretch[inside.stream[rank_of_stage]])
         part = _PARTS[inside.exchange.group]
@@ -100,12 +100,12 @@ def contended_costs(costs: StageCosts, rank_of_stage: Array, traffic: Traffic, s
         costs,
         forward=forward,
         backward=backward,
-        weight_grad=weight,
-        send_forward=sends(costs.send_forward, traffic.forward),
-        send_backward=sends(costs.send_backward, traffic.backward),
-        reduce=once(costs.reduce, traffic.reduce),
-        reduce_tail=once(costs.reduce_tail, traffic.reduce),
-        gather=once(costs.gather, traffic.gather),
+        weight_grad_s=weight,
+        send_forward_s=sends(costs.send_forward_s, traffic.forward),
+        send_backward_s=sends(costs.send_backward_s, traffic.backward),
+        reduce_s=once(costs.reduce_s, traffic.reduce),
+        reduce_tail_s=once(costs.reduce_tail_s, traffic.reduce),
+        gather_s=once(costs.gather_s, traffic.gather),
     )
 
 

@@ -28,8 +28,8 @@ def run(program: Program) -> Timeline:
 
 def longest_path(program: Program) -> tuple[Array, Array]:
     """Earliest start and end of every action. [s]"""
-    start = earliest_starts(program.order, program.occupy, program.release)
-    return start, start + program.occupy
+    start = earliest_starts(program.order, program.occupy_s, program.release_s)
+    return start, start + program.occupy_s
 
 
 Play = Callable[[Program], tuple[ActionFloats, ActionFloats]]

@@ -29,7 +29,7 @@ def simulate(program: Program) -> tuple[Array, Array]:
     """Start and end of every action. [s]"""
     order = program.order
     environment = simpy.Environment()
-    occupy, release = program.occupy.tolist(), program.release.tolist()
+    occupy, release = program.occupy_s.tolist(), program.release_s.tolist()
     kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
     needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
     arrived = {task: environment.event() for task in {need for pair in needs for need in pair} if task >= 0}

@@ -106,8 +106,10 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
         for each in within:
             found.append(Message(each.stream, now, now, now + each.seconds, each.seconds))
             now += 0.0 if each.beside else each.seconds
-    took = program.costs.gather
-    begin = 0.0 if program.hide_gather else timeline.step_time - program.costs.step_setup - float(took.max(initial=0.0))
+    took = program.costs.gather_s
+    begin = (
+        0.0 if program.hide_gather else timeline.step_time_s - program.costs.step_setup_s - float(took.max(initial=0.0))
+    )
     for rank in np.flatnonzero(traffic.gather >= 0).tolist():
         stream = int(traffic.gather[rank])
         end, full = begin + float(took[rank]), traffic.streams[stream].transfer_s

@@ -70,7 +70,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
     last = room[0]
     took = np.bincount(order.rank_of_stage, last.reduced, minlength=order.num_ranks).astype(float)
     share = np.divide(last.reduced, took[order.rank_of_stage], out=np.zeros(order.num_stages), where=last.reduced > 0)
-    costs = replace(program.costs, reduce=took, reduce_share=share, gather=_gathers(program, traffic))
+    costs = replace(program.costs, reduce_s=took, reduce_share=share, gather_s=_gathers(program, traffic))
     timeline = finish_step(replace(program, costs=costs), "network", start, end, period_s=period)
     return Shared(timeline, tuple(last.wire.messages), last.wire.meetings, last.events)
 
@@ -103,8 +103,8 @@ def check_order(order: Order, costs: StageCosts) -> None:
 def _gathers(program: Program, traffic: Traffic) -> Array:
     """Seconds of the ranks' weight gathers, all begun at once. [s]"""
     if (traffic.gather < 0).all():
-        return program.costs.gather
-    environment, took = simpy.Environment(), program.costs.gather.copy()
+        return program.costs.gather_s
+    environment, took = simpy.Environment(), program.costs.gather_s.copy()
     wire = Wire(environment, traffic)
     arrivals = {
         rank: wire.move(int(traffic.gather[rank]), float(took[rank])) for rank in np.flatnonzero(traffic.gather >= 0)
@@ -129,9 +129,9 @@ class _Room:
         stream = np.where(order.kind == F, traffic.forward[order.stage], -1)
         self.stream = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], stream).tolist()
         alone = np.array([each.alone_s for each in traffic.streams] + [0.0])
-        self.occupy, self.compute = program.occupy.tolist(), program.compute.tolist()
+        self.occupy_s, self.compute = program.occupy_s.tolist(), program.compute_s.tolist()
         # From an action's start until its message may leave; without one, until its result is there.
-        self.leaves = np.maximum(program.release - alone[self.stream], 0.0).tolist()
+        self.leaves = np.maximum(program.release_s - alone[self.stream], 0.0).tolist()
         self.inside = collectives(order, traffic, self.wire.can_meet)
         self.last = _last_gradients(order)
         self.begun = {task: self.environment.event() for task in self.last}
@@ -171,10 +171,10 @@ class _Room:
                 yield (
                     sent
                     if blocks and self.stream[task] >= 0
-                    else environment.timeout(max(self.occupy[task] - done, 0.0))
+                    else environment.timeout(max(self.occupy_s[task] - done, 0.0))
                 )
             else:
-                yield environment.timeout(max(self.occupy[task] - done, 0.0))
+                yield environment.timeout(max(self.occupy_s[task] - done, 0.0))
             self.end[task] = environment.now
             if task in self.ended:
                 self.ended[task].succeed()
@@ -225,7 +225,7 @@ class _Room:
     def _reduce_after(self, number: int) -> Process:
         """Gradients of all stages of a rank, once it has nothing else to do."""
         begin = self.environment.now
-        yield self._reduce(number, float(self.program.costs.reduce[number]))
+        yield self._reduce(number, float(self.program.costs.reduce_s[number]))
         here = self.order.rank_of_stage == number
         self.reduced[here] = (self.environment.now - begin) * self.program.costs.reduce_share[here]
 
@@ -236,12 +236,12 @@ class _Room:
             if self.order.rank_of_stage[stage] != number:
                 continue
             yield self.begun[task]
-            begin, seconds = self.environment.now, float(costs.reduce[number] * costs.reduce_share[stage])
+            begin, seconds = self.environment.now, float(costs.reduce_s[number] * costs.reduce_share[stage])
             yield self._reduce(number, seconds)
             self.reduced[stage] = self.environment.now - begin
             if not self.ended[task].processed:
                 yield self.ended[task]
-            late = self.end[task] + min(float(costs.reduce_tail[number]), seconds) - self.environment.now
+            late = self.end[task] + min(float(costs.reduce_tail_s[number]), seconds) - self.environment.now
             if late > 0:
                 yield self.environment.timeout(late)
 

@@ -53,8 +53,8 @@ def slowed(costs: StageCosts, rank_of_stage: Array, factor: Array) -> StageCosts
         costs,
         forward=slow(costs.forward),
         backward=slow(costs.backward),
-        weight_grad=costs.weight_grad * of_stage,
-        optimizer=costs.optimizer * factor,
+        weight_grad_s=costs.weight_grad_s * of_stage,
+        optimizer_s=costs.optimizer_s * factor,
     )
 
 
@@ -67,7 +67,7 @@ def replica(program: Program, factors: Array) -> Replica:
         return {part: seconds for part, seconds in parts.items() if part not in _NOT_KERNELS}
 
     alone = replace(costs, forward=kernels_of(costs.forward), backward=kernels_of(costs.backward))
-    kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).on(order).compute)
+    kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).on(order).compute_s)
     return Replica(replace(program, costs=costs).on(order), kernels, factors / slowest[:, np.newaxis])
 
 
@@ -98,7 +98,7 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     program = replicas[0].program
     order, width = program.order, len(replicas)
     require_own_step(order)
-    costs = replace(program.costs, optimizer=np.max([each.program.costs.optimizer for each in replicas], axis=0))
+    costs = replace(program.costs, optimizer_s=np.max([each.program.costs.optimizer_s for each in replicas], axis=0))
     program = replace(program, costs=costs)
     batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []
@@ -111,7 +111,9 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         occupy, release = with_sends(program, compute)
         start = earliest_starts(order, occupy, release)
         end = start + occupy
-        times += [_finish(program, start, end, slice(i * width, (i + 1) * width)).step_time for i in range(len(drawn))]
+        times += [
+            _finish(program, start, end, slice(i * width, (i + 1) * width)).step_time_s for i in range(len(drawn))
+        ]
     return np.array(times)
 
 
@@ -120,7 +122,7 @@ def noisy_program(pipeline: Replica, jitter: float, number: int, seed: int = 0) 
     require_own_step(pipeline.program.order)
     compute = _noisy(pipeline, jitter, (seed, number, 0))[:, np.newaxis]
     occupy, release = with_sends(pipeline.program, compute)
-    return replace(pipeline.program, compute=compute[:, 0], occupy=occupy[:, 0], release=release[:, 0])
+    return replace(pipeline.program, compute_s=compute[:, 0], occupy_s=occupy[:, 0], release_s=release[:, 0])
 
 
 def require_own_step(order: Order) -> None:
@@ -147,7 +149,7 @@ def steps_overlap(order: Order) -> bool:
 def _noisy(pipeline: Replica, jitter: float, key: tuple[int, int, int]) -> Array:
     """Compute of every action in one step.  [s]"""
     factor = factors_of(pipeline.program.order, pipeline.relative, jitter, key)
-    return np.asarray(pipeline.program.compute + pipeline.kernels * (factor - 1.0))
+    return np.asarray(pipeline.program.compute_s + pipeline.kernels * (factor - 1.0))
 
 
 def _finish(program: Program, start: Array, end: Array, columns: slice) -> Timeline:
@@ -158,12 +160,12 @@ def _finish(program: Program, start: Array, end: Array, columns: slice) -> Timel
 def with_sends(program: Program, compute: Array) -> tuple[Array, Array]:
     """What actions occupy their ranks for and when their results arrive, for compute that differs by column.  [s]"""
     order = program.order
-    occupy = compute + (program.occupy - program.compute)[:, np.newaxis]
-    sends = program.release - program.compute
+    occupy = compute + (program.occupy_s - program.compute_s)[:, np.newaxis]
+    sends = program.release_s - program.compute_s
     if order.pair_needs is None:
         return occupy, compute + sends[:, np.newaxis]
     pairs = np.flatnonzero(order.pair_needs >= 0)
-    sends[pairs] -= program.compute[pairs + 1]
+    sends[pairs] -= program.compute_s[pairs + 1]
     release = compute + sends[:, np.newaxis]
     release[pairs] += compute[pairs + 1]
     return occupy, release

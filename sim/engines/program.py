@@ -18,9 +18,9 @@ Array = np.ndarray
 class Program:
     """What the engines run. Arrays over actions, then over ranks. [s]
 
-    compute : how long each action computes.
-    occupy : compute, and the send after it where sends block the sender: how long the rank is taken.
-    release : from an action's start until those who wait for it on another rank may begin.
+    compute_s : how long each action computes.
+    occupy_s : compute, and the send after it where sends block the sender: how long the rank is taken.
+    release_s : from an action's start until those who wait for it on another rank may begin.
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
     cores : how many processes compute at full speed at once (`NodeSpec.cores`); None: each has its own.
@@ -31,9 +31,9 @@ class Program:
 
     order: Order
     costs: StageCosts
-    compute: Array
-    occupy: Array
-    release: Array
+    compute_s: Array
+    occupy_s: Array
+    release_s: Array
     hide_grad_reduce: bool
     hide_gather: bool
     cores: float | None = None
@@ -43,12 +43,12 @@ class Program:
 
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
-        return np.bincount(self.order.rank, self.occupy * self.order.weight, self.order.num_ranks)
+        return np.bincount(self.order.rank, self.occupy_s * self.order.weight, self.order.num_ranks)
 
     def on(self, order: Order) -> Program:
         """The same for another order of the same stages."""
         compute, occupy, release, idle = _seconds(order, self.costs, self.hide_grad_reduce, self.idle_per_stage)
-        return replace(self, order=order, compute=compute, occupy=occupy, release=release, idle=idle)
+        return replace(self, order=order, compute_s=compute, occupy_s=occupy, release_s=release, idle=idle)
 
 
 def build_program(
@@ -78,10 +78,10 @@ def _seconds(
     order: Order, costs: StageCosts, hide_grad_reduce: bool, idle_per_stage: tuple[Array, Array] | None
 ) -> tuple[Array, Array, Array, Array | None]:
     """What each action computes, occupies its rank for, needs until its result arrives, and waits within."""
-    backward, weight = costs.backward_s, costs.weight_grad
-    update = costs.optimizer + costs.gather + (0.0 if hide_grad_reduce else costs.reduce)
+    backward, weight = costs.backward_s, costs.weight_grad_s
+    update = costs.optimizer_s + costs.gather_s + (0.0 if hide_grad_reduce else costs.reduce_s)
     passes = (costs.forward_s, backward, weight, update[order.rank_of_stage])
-    sends = (costs.send_forward, costs.send_backward)
+    sends = (costs.send_forward_s, costs.send_backward_s)
     compute, occupy, release = action_seconds(order, passes, sends, costs.p2p_blocks)
     idle = None
     if idle_per_stage is not None:

@@ -40,11 +40,11 @@ def run(program: Program) -> Timeline:
     rows = [np.flatnonzero(order.rank == rank).tolist() for rank in range(ranks)]
     kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
     needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
-    delivery = (program.release - program.occupy).tolist()
+    delivery = (program.release_s - program.occupy_s).tolist()
     idle = (np.zeros(len(order)) if program.idle is None else program.idle).tolist()
-    work = (program.occupy - np.asarray(idle)).tolist()
+    work = (program.occupy_s - np.asarray(idle)).tolist()
     arrived = [np.inf] * len(order)
-    reduce = finish_step(program, "shared", None, None, np.zeros(ranks)).exposed_reduce
+    reduce = finish_step(program, "shared", None, None, np.zeros(ranks)).exposed_reduce_s
     pipeline_end, reduced = np.zeros(ranks), np.zeros(ranks)
     position = [0] * ranks
     left: dict[int, float] = {}  # rank -> work left of what it computes
@@ -113,10 +113,10 @@ def _finish(program: Program, start: Array, end: Array, pipeline_end: Array, red
     pipeline_end, reduced = pipeline_end - begin, reduced - begin
     alone = finish_step(program, "shared", None, None, pipeline_end)
     costs = program.costs
-    tied = max(reduced[0], reduced[-1]) + costs.tied_embedding if costs.tied_embedding else 0.0
+    tied = max(reduced[0], reduced[-1]) + costs.tied_embedding_s if costs.tied_embedding_s else 0.0
     ready = float(max(reduced.max(), tied))
-    after = share_out(costs.optimizer + alone.exposed_gather, program.twins, program.cores)
-    stretch = after / np.maximum(costs.optimizer + alone.exposed_gather, 1e-300)
+    after = share_out(costs.optimizer_s + alone.exposed_gather_s, program.twins, program.cores)
+    stretch = after / np.maximum(costs.optimizer_s + alone.exposed_gather_s, 1e-300)
     return Timeline(
         program,
         "shared",
@@ -124,8 +124,8 @@ def _finish(program: Program, start: Array, end: Array, pipeline_end: Array, red
         end,
         pipeline_end,
         reduced - pipeline_end,
-        alone.exposed_gather * stretch,
-        ready + float(after.max()) + costs.step_setup,
+        alone.exposed_gather_s * stretch,
+        ready + float(after.max()) + costs.step_setup_s,
     )
 
 

@@ -47,7 +47,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
     pipeline = replica(program.on(row), factors)
     after = _after_each_step(alone, row, number)
     # Of an asynchronous schedule the reductions that nothing hides follow every batch.
-    exposed = alone.step_time - alone.pipeline_end.max() if get_schedule(step.schedule).asynchronous else 0.0
+    exposed = alone.step_time_s - alone.pipeline_end_s.max() if get_schedule(step.schedule).asynchronous else 0.0
     rows = -(-seeds // ROW)
     batch = max(1, AT_ONCE // len(row))
     times = []
@@ -100,10 +100,10 @@ def _after_each_step(alone: Timeline, row: Order, number: int) -> Array:
     for rank in range(row.num_ranks):
         here = row.of_rank(rank)
         length = (here.stop - here.start) // number
-        tied = costs.tied_embedding if rank in (0, row.num_ranks - 1) else 0.0
-        update = float((costs.optimizer + alone.exposed_gather).max())  # the longest, as in `finish_step`
+        tied = costs.tied_embedding_s if rank in (0, row.num_ranks - 1) else 0.0
+        update = float((costs.optimizer_s + alone.exposed_gather_s).max())  # the longest, as in `finish_step`
         after[here.start + length - 1 : here.stop : length] = (
-            alone.exposed_reduce[rank] + tied + update + costs.step_setup
+            alone.exposed_reduce_s[rank] + tied + update + costs.step_setup_s
         )
     return after
 
@@ -119,4 +119,4 @@ def _noisy(pipeline: Replica, step: Order, jitter: float, key: tuple[int, int]) 
     same = of_step[np.searchsorted(names(step), names(row), sorter=of_step)]
     which = row.microbatch // m
     drawn = np.stack([factors_of(step, pipeline.relative, jitter, (*key, each)) for each in range(which.max() + 1)])
-    return np.asarray(pipeline.program.compute + pipeline.kernels * (drawn[which, same] - 1.0))
+    return np.asarray(pipeline.program.compute_s + pipeline.kernels * (drawn[which, same] - 1.0))

@@ -24,26 +24,26 @@ class Timeline(NotebookDisplay):
     """One training step.
 
     start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]
-    pipeline_end : when each rank's last action, send included, has ended; counted from its own first action where
+    pipeline_end_s : when each rank's last action, send included, has ended; counted from its own first action where
         ranks do not wait for each other between steps. [s]
-    exposed_reduce : gradient reduction of each rank that no backward hid. [s]
-    exposed_gather : weight gather of each rank that no forward hid. [s]
-    step_time : when the slowest rank has updated; without a flush, from batch to batch. [s]
+    exposed_reduce_s : gradient reduction of each rank that no backward hid. [s]
+    exposed_gather_s : weight gather of each rank that no forward hid. [s]
+    step_time_s : when the slowest rank has updated; without a flush, from batch to batch. [s]
     """
 
     program: Program
     engine: str
     start: Array | None
     end: Array | None
-    pipeline_end: Array
-    exposed_reduce: Array
-    exposed_gather: Array
-    step_time: float
+    pipeline_end_s: Array
+    exposed_reduce_s: Array
+    exposed_gather_s: Array
+    step_time_s: float
 
     def __repr__(self) -> str:
         """One line: the fields hold every action of the step."""
         order = self.program.order
-        step = show_time(self.step_time)
+        step = show_time(self.step_time_s)
         return f"<Timeline {order.schedule}: {order.num_ranks} ranks, {step} a step, by {self.engine}>"
 
     @property
@@ -85,7 +85,7 @@ def finish_step(
     ----------
     start, end : arrays over actions, or None
         [s]
-    pipeline_end : array over ranks, where there are no starts and ends
+    pipeline_end_s : array over ranks, where there are no starts and ends
         [s]
     period_s : float, optional
         Of an order without flush, from batch to batch. [s]
@@ -107,14 +107,14 @@ def finish_step(
         np.maximum.at(absolute, program.order.rank, end)
         pipeline_end = absolute - step_begin(program, start)
         begun, done = start, end
-    exposed, gather = costs.reduce, costs.gather
+    exposed, gather = costs.reduce_s, costs.gather_s
     if program.hide_grad_reduce:
         reduced = reduction_end(program, begun, done) if reduced is None else reduced
         exposed = exposed_reduction(exposed, reduced - absolute, costs.hidden_share, True)
     if program.hide_gather:
         gather = exposed_gather(gather, gather_window(program), costs.hidden_share, True)
-    updated = step_end(pipeline_end + exposed, costs.tied_embedding, costs.optimizer + gather)
-    step_time = float(updated) + costs.step_setup
+    updated = step_end(pipeline_end + exposed, costs.tied_embedding_s, costs.optimizer_s + gather)
+    step_time = float(updated) + costs.step_setup_s
     return Timeline(program, engine, start, end, pipeline_end, exposed, gather, step_time)
 
 
@@ -122,12 +122,14 @@ def _without_flush(program: Program, engine: str, start: Array | None, end: Arra
     """Batch follows batch; updates are in the order."""
     costs, ranks = program.costs, program.order.num_ranks
     busy = np.full(ranks, period_s)
-    timeline = Timeline(program, engine, start, end, busy, costs.reduce, costs.gather, period_s + costs.step_setup)
+    timeline = Timeline(
+        program, engine, start, end, busy, costs.reduce_s, costs.gather_s, period_s + costs.step_setup_s
+    )
     if not program.hide_grad_reduce:  # each update's reduction is part of it, and so of the period
         return timeline
-    step, exposed = without_flush(period_s, costs.reduce, timeline.updates, costs.hidden_share, True)
-    step_time = float(step) + costs.step_setup
-    return Timeline(program, engine, start, end, busy, exposed / timeline.updates, costs.gather, step_time)
+    step, exposed = without_flush(period_s, costs.reduce_s, timeline.updates, costs.hidden_share, True)
+    step_time = float(step) + costs.step_setup_s
+    return Timeline(program, engine, start, end, busy, exposed / timeline.updates, costs.gather_s, step_time)
 
 
 def step_begin(program: Program, start: Array) -> Array:
@@ -142,9 +144,9 @@ def step_begin(program: Program, start: Array) -> Array:
 def _without_waiting(program: Program, pipeline_end: Array) -> tuple[Array, Array]:
     """Start and end of every action if each rank had worked without a pause up to its end. [s]"""
     order = program.order
-    worked = np.cumsum(program.occupy)
+    worked = np.cumsum(program.occupy_s)
     end = worked - worked[order.first[1:] - 1][order.rank] + pipeline_end[order.rank]
-    return end - program.occupy, end
+    return end - program.occupy_s, end
 
 
 def reductions(program: Program, start: Array, end: Array) -> tuple[Array, Array]:
@@ -153,7 +155,7 @@ def reductions(program: Program, start: Array, end: Array) -> tuple[Array, Array
     last = last_gradients(order)
     there = last >= 0
     begins, ends = reduction_times(
-        order, last, start[last], end[last], costs.reduce, costs.reduce_share, costs.reduce_tail
+        order, last, start[last], end[last], costs.reduce_s, costs.reduce_share, costs.reduce_tail_s
     )
     found = np.zeros((2, order.num_stages))
     found[:, order.stage[last[there]]] = begins[there], ends[there]
@@ -170,5 +172,5 @@ def reduction_end(program: Program, start: Array, end: Array) -> Array:
 def gather_window(program: Program) -> Array:
     """Forward seconds of each rank before it needs the last of its gathered weights."""
     order = program.order
-    worked = np.concatenate([[0.0], np.cumsum(program.compute)])
+    worked = np.concatenate([[0.0], np.cumsum(program.compute_s)])
     return np.asarray(worked[last_first_visits(order) + 1] - worked[order.first[:-1]])

@@ -25,15 +25,15 @@ class StageCosts:
 
     forward, backward : arrays over virtual stages, by cause; `backward` is recomputation, input and weight gradient.
     at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
-    weight_grad : the weight-gradient share of the backward, for schedules that split it.
-    send_forward, send_backward : to the next and to the previous stage; zero where there is none.
+    weight_grad_s : the weight-gradient share of the backward, for schedules that split it.
+    send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
     p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
-    reduce, reduce_tail : gradient reduction of each rank, and the part of it that no backward can hide.
+    reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
     reduce_share : of its rank's gradients, those of each stage.
-    gather : ZeRO's weight gather of each rank after the update.
-    optimizer : the update on each rank.
-    tied_embedding : reduction of the tied embedding's gradient between first and last rank.
-    step_setup : host time once a step while the GPUs wait.
+    gather_s : ZeRO's weight gather of each rank after the update.
+    optimizer_s : the update on each rank.
+    tied_embedding_s : reduction of the tied embedding's gradient between first and last rank.
+    step_setup_s : host time once a step while the GPUs wait.
     hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
     """
 
@@ -41,17 +41,17 @@ class StageCosts:
     forward: dict[Cause, StageFloats]
     backward: dict[Cause, StageFloats]
     at_peak: dict[Cause, StageFloats]
-    weight_grad: StageFloats
-    send_forward: StageFloats
-    send_backward: StageFloats
+    weight_grad_s: StageFloats
+    send_forward_s: StageFloats
+    send_backward_s: StageFloats
     p2p_blocks: bool
-    reduce: RankFloats
-    reduce_tail: RankFloats
+    reduce_s: RankFloats
+    reduce_tail_s: RankFloats
     reduce_share: StageFloats
-    gather: RankFloats
-    optimizer: RankFloats
-    tied_embedding: float
-    step_setup: float
+    gather_s: RankFloats
+    optimizer_s: RankFloats
+    tied_embedding_s: float
+    step_setup_s: float
     hidden_share: float
     notes: frozenset[str]
 
@@ -63,7 +63,7 @@ class StageCosts:
     @property
     def typical_send(self) -> float:
         """The longest send between two stages. [s]"""
-        return float(max(self.send_forward.max(initial=0.0), self.send_backward.max(initial=0.0)))
+        return float(max(self.send_forward_s.max(initial=0.0), self.send_backward_s.max(initial=0.0)))
 
     @property
     def backward_s(self) -> StageFloats:
@@ -119,17 +119,17 @@ def price_plan(
         forward=_by_cause(seconds.forward, of_stage),
         backward=_by_cause(seconds.backward, of_stage),
         at_peak=_by_cause(at_peak, of_stage),
-        weight_grad=seconds.weight_grad[of_stage, 0],
-        send_forward=forward_send[:, 0],
-        send_backward=backward_send[:, 0],
+        weight_grad_s=seconds.weight_grad[of_stage, 0],
+        send_forward_s=forward_send[:, 0],
+        send_backward_s=backward_send[:, 0],
         p2p_blocks=not stack.overlap_p2p,
-        reduce=once.reduce[of_rank, 0],
-        reduce_tail=once.tail[of_rank, 0],
+        reduce_s=once.reduce[of_rank, 0],
+        reduce_tail_s=once.tail[of_rank, 0],
         reduce_share=stage_params / held.total[rank_of_stage],
-        gather=once.gather[of_rank, 0],
-        optimizer=once.update[of_rank, 0],
-        tied_embedding=float(tied_reduction(batch)[0]) if deal.ends_apart else 0.0,
-        step_setup=stack.step_setup_s,
+        gather_s=once.gather[of_rank, 0],
+        optimizer_s=once.update[of_rank, 0],
+        tied_embedding_s=float(tied_reduction(batch)[0]) if deal.ends_apart else 0.0,
+        step_setup_s=stack.step_setup_s,
         hidden_share=float(once.hidden_share[0]),
         notes=batch.prices.notes,
     )

@@ -106,8 +106,8 @@ def build_traffic(
         if here == there or (stage + 1) % per_copy == 0:
             continue
         for name, ends, table, place, seconds in (
-            ("forward", (here, there), forward, stage, costs.send_forward[stage]),
-            ("backward", (there, here), backward, stage + 1, costs.send_backward[stage + 1]),
+            ("forward", (here, there), forward, stage, costs.send_forward_s[stage]),
+            ("backward", (there, here), backward, stage + 1, costs.send_backward_s[stage + 1]),
         ):
             key = (*ends, name)
             if key not in known:
@@ -138,8 +138,8 @@ def _between_replicas(
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
     reduce, gather = np.full(plan.pp, -1), np.full(plan.pp, -1)
     for table, name, seconds, width, passes in (
-        (reduce, "gradients", costs.reduce, widths[0], 2 if plan.zero_stage == 0 else 1),
-        (gather, "weights", costs.gather, widths[1], 1),
+        (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1),
+        (gather, "weights", costs.gather_s, widths[1], 1),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]

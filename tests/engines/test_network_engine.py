@@ -35,17 +35,17 @@ def traffic_of(order, costs, link_of_stream, num_links=1, health=1.0):
     home = order.rank_of_stage
     for s in range(order.num_stages):
         for name, seconds, other in (
-            ("forward", costs.send_forward[s], s + 1),
-            ("backward", costs.send_backward[s], s - 1),
+            ("forward", costs.send_forward_s[s], s + 1),
+            ("backward", costs.send_backward_s[s], s - 1),
         ):
             if seconds > 0 and 0 <= other < order.num_stages and home[other] != home[s]:
                 parts = (0.1 * seconds, 0.7 * seconds, 0.2 * seconds)
                 tables[name][s] = len(streams)
                 streams.append(stream(parts[1], link_of_stream(len(streams)), before=parts[0], after=parts[2]))
     reduce = np.full(order.num_ranks, -1)
-    for rank in np.flatnonzero(costs.reduce > 0):
+    for rank in np.flatnonzero(costs.reduce_s > 0):
         reduce[rank] = len(streams)
-        streams.append(stream(costs.reduce[rank], link_of_stream(len(streams))))
+        streams.append(stream(costs.reduce_s[rank], link_of_stream(len(streams))))
     full = np.full(num_links if link_of_stream(1) == [0] else len(streams) + 1, float(health))
     gather = np.full(order.num_ranks, -1)
     return Traffic(None, full, tuple(streams), tables["forward"], tables["backward"], reduce, gather)
@@ -61,13 +61,13 @@ def test_with_links_of_their_own_messages_take_what_the_longest_path_says(order,
     assume(taken(order, blocks))
     costs = random_costs(rng, order, blocks=blocks)
     if not blocks:  # short enough that no message waits for the one before it
-        costs = replace(costs, send_forward=costs.send_forward / 10, send_backward=costs.send_backward / 10)
+        costs = replace(costs, send_forward_s=costs.send_forward_s / 10, send_backward_s=costs.send_backward_s / 10)
     program = build_program(order, costs, hide_grad_reduce=beside)
     shared = network.run(program, traffic_of(order, costs, lambda number: [number]))
     plain = run(program)
-    assert shared.timeline.step_time == pytest.approx(plain.step_time, rel=1e-9)
+    assert shared.timeline.step_time_s == pytest.approx(plain.step_time_s, rel=1e-9)
     np.testing.assert_allclose(shared.timeline.start, plain.start, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(shared.timeline.exposed_reduce, plain.exposed_reduce, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shared.timeline.exposed_reduce_s, plain.exposed_reduce_s, rtol=1e-9, atol=1e-9)
     assert shared.meetings == 0
 
 
@@ -79,7 +79,7 @@ def test_contention_never_shortens(order, rng, blocks, beside, health, random_co
     alone, shared = run(program), network.run(program, traffic_of(order, costs, lambda _: [0], health=health)).timeline
     assert (shared.end >= alone.end * (1 - 1e-9)).all()
     if not get_schedule(order.schedule).staggered:  # there each rank's step begins with its first action, late or not
-        assert shared.step_time >= alone.step_time * (1 - 1e-9)
+        assert shared.step_time_s >= alone.step_time_s * (1 - 1e-9)
 
 
 def test_a_fold_hides_no_contention(random_costs):
@@ -87,9 +87,9 @@ def test_a_fold_hides_no_contention(random_costs):
     assert len(folded) < len(whole)
     costs = random_costs(np.random.default_rng(3), whole)
     traffic = traffic_of(whole, costs, lambda _: [0], health=0.2)
-    times = [network.run(build_program(order, costs), traffic).timeline.step_time for order in (whole, folded)]
+    times = [network.run(build_program(order, costs), traffic).timeline.step_time_s for order in (whole, folded)]
     assert times[1] == pytest.approx(times[0], rel=1e-9)
-    assert times[0] > run(build_program(whole, costs)).step_time * 1.01
+    assert times[0] > run(build_program(whole, costs)).step_time_s * 1.01
 
 
 def wire(streams, health):
@@ -200,7 +200,7 @@ def within(order, seconds, budget, beside, streams):
 def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(beside, budget, random_costs):
     order = build_order("1f1b", 4, 1, 6)
     costs = random_costs(np.random.default_rng(1), order, sends=False)
-    program = build_program(order, replace(costs, reduce=np.zeros(4)))
+    program = build_program(order, replace(costs, reduce_s=np.zeros(4)))
     plain = run(program)
     for links, same in ((range(4), True), ([0] * 4, False)):
         # 0.8 of a link each, so that any two meet; on links of their own the slower rate alone makes them flows.
@@ -210,20 +210,20 @@ def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(b
         traffic = Traffic(None, np.ones(4), streams, none, none, none, none, inside)
         shared = network.run(program, traffic).timeline
         if same:
-            assert shared.step_time == pytest.approx(plain.step_time, rel=1e-12)
+            assert shared.step_time_s == pytest.approx(plain.step_time_s, rel=1e-12)
         elif budget < 0.6:
-            assert shared.step_time > plain.step_time * 1.001
+            assert shared.step_time_s > plain.step_time_s * 1.001
         else:  # what meets takes at most 0.2 · 4 · 0.8, of which the budget hides nine tenths
-            assert plain.step_time <= shared.step_time < plain.step_time * 1.02
+            assert plain.step_time_s <= shared.step_time_s < plain.step_time_s * 1.02
 
 
 def test_weights_are_gathered_by_all_ranks_at_once(random_costs):
     order = build_order("1f1b", 3, 1, 4)
     costs = random_costs(np.random.default_rng(2), order, sends=False)
-    costs = replace(costs, reduce=np.zeros(3), gather=np.array([1.0, 1.0, 2.0]), tied_embedding=0.0)
+    costs = replace(costs, reduce_s=np.zeros(3), gather_s=np.array([1.0, 1.0, 2.0]), tied_embedding_s=0.0)
     program, none = build_program(order, costs), np.full(3, -1)
     traffic = Traffic(None, np.ones(1), tuple(stream(s, [0]) for s in (1.0, 1.0, 2.0)), none, none, none, np.arange(3))
     shared, plain = network.run(program, traffic).timeline, run(program)
     # Thirds of the link until 3, then all of it: the third is done at 4.
-    np.testing.assert_allclose(shared.exposed_gather, [3.0, 3.0, 4.0])
-    assert shared.step_time > plain.step_time
+    np.testing.assert_allclose(shared.exposed_gather_s, [3.0, 3.0, 4.0])
+    assert shared.step_time_s > plain.step_time_s

@@ -31,7 +31,7 @@ def test_without_jitter_every_step_is_the_longest_path(order, rng, blocks, besid
     assume(has_a_step(order))
     program = build_program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
     steps = noisy_steps([alike(program)] * 3, 0.0, 2)
-    np.testing.assert_allclose(steps, run(program).step_time, rtol=1e-12)
+    np.testing.assert_allclose(steps, run(program).step_time_s, rtol=1e-12)
 
 
 @given(order=orders(), rng=seeds, blocks=switch, beside=switch)
@@ -39,7 +39,7 @@ def test_a_noisy_step_is_what_the_event_engine_makes_of_it(order, rng, blocks, b
     assume(has_a_step(order) and order.pair_needs is None)
     program = build_program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
     steps = noisy_steps([alike(program)], 0.3, 2, seed=5)
-    played = [run(noisy_program(alike(program), 0.3, number, seed=5), "des").step_time for number in range(2)]
+    played = [run(noisy_program(alike(program), 0.3, number, seed=5), "des").step_time_s for number in range(2)]
     np.testing.assert_allclose(steps, played, rtol=1e-9)
 
 
@@ -78,11 +78,11 @@ def test_slow_everywhere_is_kernels_times_the_factor(order, rng, factor, random_
         costs,
         forward=costs.forward | kernels,
         backward={part: seconds * factor for part, seconds in costs.backward.items()},
-        weight_grad=costs.weight_grad * factor,
-        optimizer=costs.optimizer * factor,
+        weight_grad_s=costs.weight_grad_s * factor,
+        optimizer_s=costs.optimizer_s * factor,
     )
     steps = noisy_steps([alike(build_program(order, costs), 2, factor)], 0.0, 1)
-    assert steps[0] == pytest.approx(run(build_program(order, scaled)).step_time, rel=1e-12)
+    assert steps[0] == pytest.approx(run(build_program(order, scaled)).step_time_s, rel=1e-12)
     same = slowed(costs, order.rank_of_stage, np.full(order.num_ranks, factor))
     np.testing.assert_allclose(same.forward_s, scaled.forward_s)
 

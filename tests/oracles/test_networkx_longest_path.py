@@ -38,16 +38,16 @@ def step_graph(order, costs):
     graph = nx.DiGraph()
     home = {action.stage: rank for rank, row in enumerate(order.actions) for action in row}
     done = {tuple(action) for row in order.actions for action in row}
-    updates = costs.reduce + costs.optimizer + costs.gather
+    updates = costs.reduce_s + costs.optimizer_s + costs.gather_s
     compute = {
         Kind.F: costs.forward_s,
         Kind.B: costs.backward_s,
-        Kind.I: costs.backward_s - costs.weight_grad,
-        Kind.W: costs.weight_grad,
+        Kind.I: costs.backward_s - costs.weight_grad_s,
+        Kind.W: costs.weight_grad_s,
         Kind.U: [updates[home[stage]] for stage in range(order.num_stages)],
     }
     nothing = np.zeros(order.num_stages)
-    message = {Kind.F: costs.send_forward, Kind.B: costs.send_backward, Kind.I: costs.send_backward}
+    message = {Kind.F: costs.send_forward_s, Kind.B: costs.send_backward_s, Kind.I: costs.send_backward_s}
     message |= {Kind.W: nothing, Kind.U: nothing}
     per_copy = order.num_stages // order.copies
 
@@ -94,17 +94,17 @@ def step_graph(order, costs):
         add(tuple(row[-1]), ("done", rank), taken(row[-1]))
     for rank, row in enumerate(order.actions):
         if any(action.kind is Kind.U for action in row):  # its updates are in the order
-            add(("done", rank), "end", costs.step_setup)
+            add(("done", rank), "end", costs.step_setup_s)
             add_needs(row, rank)
             continue
-        add(("done", rank), "ready", costs.reduce[rank])
-        if costs.tied_embedding and rank in (0, order.num_ranks - 1):
-            add(("done", rank), "both ends", costs.reduce[rank])
+        add(("done", rank), "ready", costs.reduce_s[rank])
+        if costs.tied_embedding_s and rank in (0, order.num_ranks - 1):
+            add(("done", rank), "both ends", costs.reduce_s[rank])
         add_needs(row, rank)
-    if costs.tied_embedding:
-        add("both ends", "ready", costs.tied_embedding)
+    if costs.tied_embedding_s:
+        add("both ends", "ready", costs.tied_embedding_s)
     if "ready" in graph:
-        add("ready", "end", (costs.optimizer + costs.gather).max() + costs.step_setup)
+        add("ready", "end", (costs.optimizer_s + costs.gather_s).max() + costs.step_setup_s)
     return graph
 
 
@@ -120,16 +120,20 @@ def test_dag_is_the_longest_path(name, p, v, m, sends, blocks, random_costs):
         timeline = run(build_program(order, costs), "dag")
         if get_schedule(name).staggered:  # a step is as long as the longest rank's own
             costs = replace(
-                costs, reduce=0 * costs.reduce, tied_embedding=0.0, step_setup=0.0, optimizer=0 * costs.reduce
+                costs,
+                reduce_s=0 * costs.reduce_s,
+                tied_embedding_s=0.0,
+                step_setup_s=0.0,
+                optimizer_s=0 * costs.reduce_s,
             )
-            costs = replace(costs, gather=0 * costs.reduce)
+            costs = replace(costs, gather_s=0 * costs.reduce_s)
             timeline, longest = (
                 run(build_program(order, costs), "dag"),
                 nx.dag_longest_path_length(step_graph(order, costs)),
             )
             assert timeline.end.max() == pytest.approx(longest, rel=1e-12)
         else:
-            assert timeline.step_time == pytest.approx(longest, rel=1e-12)
+            assert timeline.step_time_s == pytest.approx(longest, rel=1e-12)
 
 
 def test_every_schedule_is_compared():

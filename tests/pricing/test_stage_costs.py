@@ -29,7 +29,7 @@ def test_a_network_measured_on_the_cluster_goes_before_the_profile(scenarios):
     slow = scenario.cluster.replace(network_efficiency=0.14)
     fabric = Fabric.of(slow, scenario.profile)
     assert {fabric.network.efficiency, fabric.network.shared_efficiency, fabric.network.p2p_efficiency} == {0.14}
-    assert stage_costs(scenario.replace(cluster=slow)).reduce.sum() > 2 * stage_costs(scenario).reduce.sum()
+    assert stage_costs(scenario.replace(cluster=slow)).reduce_s.sum() > 2 * stage_costs(scenario).reduce_s.sum()
 
 
 def test_layers_gathered_in_8_bits_move_half_the_bytes(scenarios):
@@ -54,10 +54,10 @@ def test_layers_gathered_in_8_bits_move_half_the_bytes(scenarios):
 def test_bytes_a_pipeline_boundary_carries(scatter, sequence_parallel, megabytes, scenarios):
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", [f"plan.sequence_parallel={sequence_parallel}"])
     costs = stage_costs(over_ideal_network(scenario, p2p_scatter_gather=scatter))
-    carried = costs.send_forward[:-1] * scenario.cluster.inter_node_bandwidth_bytes_per_s
+    carried = costs.send_forward_s[:-1] * scenario.cluster.inter_node_bandwidth_bytes_per_s
     assert carried / 1e6 == pytest.approx(np.full(15, megabytes), rel=1e-3)
-    assert costs.send_backward[1:] == pytest.approx(costs.send_forward[:-1])
-    assert costs.send_forward[-1] == costs.send_backward[0] == 0.0
+    assert costs.send_backward_s[1:] == pytest.approx(costs.send_forward_s[:-1])
+    assert costs.send_forward_s[-1] == costs.send_backward_s[0] == 0.0
 
 
 def test_the_receivers_gather_over_nvlink_what_was_scattered(scenarios):
@@ -65,7 +65,7 @@ def test_the_receivers_gather_over_nvlink_what_was_scattered(scenarios):
     fabric = Fabric.of(scenario.cluster, scenario.profile)
     whole = 2 * 2048 * 12288
     expected = send(whole / 8, True, fabric) + all_gather(whole, Group(8, 8), fabric)
-    assert stage_costs(scenario).send_forward[0] == pytest.approx(float(expected))
+    assert stage_costs(scenario).send_forward_s[0] == pytest.approx(float(expected))
 
 
 # How often data parallelism moves all 16-bit weights or gradients over the network in a step, times (d − 1)/d: ZeRO up
@@ -88,7 +88,7 @@ def test_data_parallel_volume(zero_stage, microbatches, passes, vocabulary, scen
     every_microbatch = sum(
         table[Cause.DATA_PARALLEL].sum() for table in (costs.forward, costs.backward) if Cause.DATA_PARALLEL in table
     )
-    seconds = microbatches * every_microbatch + (costs.reduce + costs.gather).sum()
+    seconds = microbatches * every_microbatch + (costs.reduce_s + costs.gather_s).sum()
     whole = 2 * total_params(scenario.model) * 15 / 16
     assert seconds * 25e9 / whole == pytest.approx(passes, rel=1e-3)
 
@@ -113,14 +113,14 @@ def test_only_the_last_stage_computes_logits(pipeline):
 
 def test_the_tied_embedding_is_reduced_between_first_and_last_stage_only_if_there_are_two(scenarios):
     path = scenarios / "gpt3-175b-1024-a100.yaml"
-    assert stage_costs(load_scenario(path)).tied_embedding > 0
-    assert stage_costs(load_scenario(path, ["model.tied_embeddings=false"])).tied_embedding == 0
-    assert stage_costs(load_scenario(path, ["plan.pp=1"])).tied_embedding == 0
+    assert stage_costs(load_scenario(path)).tied_embedding_s > 0
+    assert stage_costs(load_scenario(path, ["model.tied_embeddings=false"])).tied_embedding_s == 0
+    assert stage_costs(load_scenario(path, ["plan.pp=1"])).tied_embedding_s == 0
 
 
 def test_weight_gradient_is_part_of_the_backward(pipeline):
-    assert (pipeline.weight_grad > 0).all()
-    assert (pipeline.weight_grad < pipeline.backward_s - pipeline.backward[Cause.RECOMPUTE]).all()
+    assert (pipeline.weight_grad_s > 0).all()
+    assert (pipeline.weight_grad_s < pipeline.backward_s - pipeline.backward[Cause.RECOMPUTE]).all()
 
 
 def test_nothing_runs_above_peak(pipeline):
@@ -131,5 +131,5 @@ def test_nothing_runs_above_peak(pipeline):
 
 def test_a_sharded_optimizer_updates_a_share(scenarios):
     path = scenarios / "gpt3-175b-1024-a100.yaml"
-    whole, share = (stage_costs(load_scenario(path, [f"plan.zero_stage={level}"])).optimizer for level in (0, 1))
+    whole, share = (stage_costs(load_scenario(path, [f"plan.zero_stage={level}"])).optimizer_s for level in (0, 1))
     assert share == pytest.approx(whole / 8, rel=0.01)  # launches are not shared

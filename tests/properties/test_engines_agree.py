@@ -22,7 +22,7 @@ def program_of(order, costs, hide_grad_reduce=False, hide_gather=False):
 
 
 def step(order, costs, engine="dag"):
-    return run(build_program(order, costs), engine).step_time
+    return run(build_program(order, costs), engine).step_time_s
 
 
 def plays(engine, order):
@@ -36,10 +36,10 @@ def plays(engine, order):
 def test_events_and_longest_path_agree(order, rng, sends, blocks, hide_reduce, hide_gather, random_costs):
     program = program_of(order, random_costs(rng, order, sends=sends, blocks=blocks), hide_reduce, hide_gather)
     des, dag = run(program, "des"), run(program, "dag")
-    assert des.step_time == pytest.approx(dag.step_time, rel=1e-9)
+    assert des.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
     np.testing.assert_allclose(des.start, dag.start, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(des.end, dag.end, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(des.pipeline_end, dag.pipeline_end, rtol=1e-9)
+    np.testing.assert_allclose(des.pipeline_end_s, dag.pipeline_end_s, rtol=1e-9)
 
 
 @given(
@@ -68,14 +68,14 @@ def test_formula_is_a_lower_bound(order, rng, sends, blocks, hide_reduce, hide_g
     costs = random_costs(rng, order, sends=sends, blocks=blocks)
     program = program_of(order, costs, hide_reduce, hide_gather)
     formula, exact = run(program, "closed_form"), run(program, "dag")
-    assert (formula.pipeline_end <= exact.pipeline_end * (1 + 1e-9)).all()
-    assert formula.step_time <= exact.step_time * (1 + 1e-9)
+    assert (formula.pipeline_end_s <= exact.pipeline_end_s * (1 + 1e-9)).all()
+    assert formula.step_time_s <= exact.step_time_s * (1 + 1e-9)
 
 
 @given(order=orders(["gpipe"]), rng=seeds, sends=switch, blocks=switch)
 def test_formula_is_exact_for_gpipe(order, rng, sends, blocks, random_costs):
     program = program_of(order, random_costs(rng, order, sends=sends, blocks=blocks))
-    formula, exact = (run(program, engine).pipeline_end.max() for engine in ("closed_form", "dag"))
+    formula, exact = (run(program, engine).pipeline_end_s.max() for engine in ("closed_form", "dag"))
     assert formula == pytest.approx(exact, rel=1e-9)
 
 
@@ -93,8 +93,8 @@ def test_formula_is_close_for_the_pipelines_of_language_models(order, backward, 
     between = np.where(np.arange(order.num_stages) < order.num_stages - 1, send, 0.0) * (order.num_ranks > 1)
     costs = replace(
         costs_of(order.num_ranks, work, backward * work),
-        send_forward=between,
-        send_backward=np.roll(between, 1),
+        send_forward_s=between,
+        send_backward_s=np.roll(between, 1),
         p2p_blocks=blocks,
     )
     assert step(order, costs, "closed_form") >= 0.95 * step(order, costs)
@@ -113,8 +113,8 @@ def test_delay_of_sends_beside_compute(name, steady, engine, costs_of):
         4,
         np.ones(4),
         np.full(4, 2.0),
-        send_forward=[0.1] * 3 + [0.0],
-        send_backward=[0.0] + [0.1] * 3,
+        send_forward_s=[0.1] * 3 + [0.0],
+        send_backward_s=[0.0] + [0.1] * 3,
         p2p_blocks=False,
     )
     few, many = (step(build_order(name, 4, 1, m), costs, engine) for m in (40, 80))
@@ -148,9 +148,9 @@ def test_breakdown_sums_to_the_step_and_has_no_negative_part(
     timeline = run(program_of(order, random_costs(rng, order, blocks=blocks), hide_reduce, hide_gather), engine)
     breakdown = break_down(timeline)
     assert breakdown.seconds.keys() == CAUSES.keys()
-    assert breakdown.total == pytest.approx(timeline.step_time, rel=1e-9)
+    assert breakdown.total == pytest.approx(timeline.step_time_s, rel=1e-9)
     assert sum(breakdown.shares().values()) == pytest.approx(1.0)
-    assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time
+    assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time_s
 
 
 FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
@@ -163,16 +163,16 @@ def test_hiding_reductions_and_gathers_never_lengthens_a_step(order, rng, engine
     plain = run(program_of(order, costs), engine)
     for hide in ((True, False), (False, True), (True, True)):
         hidden = run(program_of(order, costs, *hide), engine)
-        assert hidden.step_time <= plain.step_time * (1 + 1e-9)
-        assert (hidden.exposed_reduce >= costs.reduce_tail - 1e-12).all()
-        assert (hidden.exposed_reduce <= costs.reduce + 1e-12).all()
+        assert hidden.step_time_s <= plain.step_time_s * (1 + 1e-9)
+        assert (hidden.exposed_reduce_s >= costs.reduce_tail_s - 1e-12).all()
+        assert (hidden.exposed_reduce_s <= costs.reduce_s + 1e-12).all()
 
 
 def test_breakdown_names_the_right_causes(costs_of):
     # Three ranks, four micro-batches, t_F = 1, t_B = 2; a quarter of the backward is recomputation, half of the other
     # matrix multiplies' time is at peak.
     order = build_order("1f1b", 3, 1, 4)
-    even = {"optimizer": [0.5] * 3, "reduce": [1.5] * 3, "reduce_tail": [0.25] * 3, "gather": [0.75] * 3}
+    even = {"optimizer_s": [0.5] * 3, "reduce_s": [1.5] * 3, "reduce_tail_s": [0.25] * 3, "gather_s": [0.75] * 3}
     seconds = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, **even)))).seconds
     expected = {
         "flop_at_peak": 4 * 0.5 * (1 + 1.5),
@@ -186,7 +186,7 @@ def test_breakdown_names_the_right_causes(costs_of):
     # One slower rank keeps the others waiting; sends that block count apart.
     slow = break_down(run(build_program(order, costs_of(3, [1, 1, 1], [2, 2, 5])))).seconds
     assert slow["stage_imbalance"] == pytest.approx(4 * (6 - (3 + 3 + 6) / 3))
-    sends = {"send_forward": [0.2, 0.4, 0.0], "send_backward": [0.0, 0.2, 0.4]}
+    sends = {"send_forward_s": [0.2, 0.4, 0.0], "send_backward_s": [0.0, 0.2, 0.4]}
     blocking = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, **sends)))).seconds
     assert blocking["pipeline_comm"] == pytest.approx(4 * (0.2 + 0.4 + 0.2 + 0.4) / 3)
     beside = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, p2p_blocks=False, **sends)))).seconds
@@ -202,18 +202,18 @@ def test_breakdown_names_the_right_causes(costs_of):
     ],
 )
 def test_what_an_overlapped_reduction_leaves_exposed(reduce, hidden_share, exposed, costs_of):
-    given = {"reduce": [reduce] * 2, "reduce_tail": [0.25] * 2, "hidden_share": hidden_share}
+    given = {"reduce_s": [reduce] * 2, "reduce_tail_s": [0.25] * 2, "hidden_share": hidden_share}
     order, costs = build_order("1f1b", 2, 1, 4), costs_of(2, [1] * 2, [2] * 2, **given)
     timeline = run(program_of(order, costs, hide_grad_reduce=True))
-    assert timeline.exposed_reduce == pytest.approx(np.full(2, exposed))
-    assert timeline.step_time == pytest.approx((4 + 1) * 3 + exposed)
+    assert timeline.exposed_reduce_s == pytest.approx(np.full(2, exposed))
+    assert timeline.step_time_s == pytest.approx((4 + 1) * 3 + exposed)
 
 
 def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
     order = build_order("1f1b", 2, 1, 4)
-    costs = costs_of(2, [1] * 2, [2] * 2, gather=[100.0] * 2, hidden_share=1.0)
+    costs = costs_of(2, [1] * 2, [2] * 2, gather_s=[100.0] * 2, hidden_share=1.0)
     timeline = run(program_of(order, costs, hide_gather=True))
-    assert (timeline.exposed_gather >= 100 - 4 * 1 - 1e-9).all()
+    assert (timeline.exposed_gather_s >= 100 - 4 * 1 - 1e-9).all()
 
 
 @settings(max_examples=30)
@@ -227,15 +227,15 @@ def test_twice_the_seconds_are_twice_the_step(order, rng, engine, random_costs):
         table = {part: factor * seconds for part, seconds in costs.forward.items()}
         back = {part: factor * seconds for part, seconds in costs.backward.items()}
         rest = (
-            "weight_grad",
-            "send_forward",
-            "send_backward",
-            "reduce",
-            "reduce_tail",
-            "gather",
-            "optimizer",
-            "tied_embedding",
-            "step_setup",
+            "weight_grad_s",
+            "send_forward_s",
+            "send_backward_s",
+            "reduce_s",
+            "reduce_tail_s",
+            "gather_s",
+            "optimizer_s",
+            "tied_embedding_s",
+            "step_setup_s",
         )
         return step(order, type(costs)(**{
             **{field: getattr(costs, field) for field in costs.__dataclass_fields__},

@@ -135,11 +135,11 @@ def test_breakdown_of_a_scenario(scenario, engine):
         assert answer.bubble_fraction == pytest.approx(0, abs=1e-9)
     if scenario.plan.num_replicas == 1 and not scenario.model.tied_embeddings:
         # No replica to talk to: what is left is waiting for ranks whose update takes longer.
-        slowest = answer.timeline.program.costs.optimizer
+        slowest = answer.timeline.program.costs.optimizer_s
         assert seconds["data_parallel_comm"] <= slowest.max() - slowest.mean() + 1e-9 * answer.step_time_s
 
 
 @given(scenario=scenarios())
 def test_without_zero_nothing_is_gathered(scenario):
     timeline = estimate(scenario.replace(plan=scenario.plan.replace(zero_stage=0))).timeline
-    assert not timeline.exposed_gather.any()
+    assert not timeline.exposed_gather_s.any()

@@ -61,7 +61,7 @@ def played(order, costs_of, forward, inputs, weights, **given):
     """(idle time of the last rank to end, longest span beyond the work) of stages that all take the same."""
     stages = np.ones(order.num_stages)
     costs = costs_of(
-        order.num_ranks, forward * stages, (inputs + weights) * stages, weight_grad=weights * stages, **given
+        order.num_ranks, forward * stages, (inputs + weights) * stages, weight_grad_s=weights * stages, **given
     )
     program = build_program(order, costs)
     timeline = run(program, "dag")
@@ -217,8 +217,8 @@ def test_asynchronous_pipelines_have_no_bubble_and_state_their_versions(p, m, f,
     for name, updates in (("pipedream", m), ("pipedream_2bw", 1)):
         if get_schedule(name).requirement(p, 1, m):
             continue
-        costs = costs_of(p, f * np.ones(p), b * np.ones(p), optimizer=u * np.ones(p))
-        step = run(build_program(build_order(name, p, 1, m, fold=True), costs)).step_time
+        costs = costs_of(p, f * np.ones(p), b * np.ones(p), optimizer_s=u * np.ones(p))
+        step = run(build_program(build_order(name, p, 1, m, fold=True), costs)).step_time_s
         assert step == pytest.approx(m * (f + b) + updates * u, rel=1e-9)
         versions, late = weight_versions(build_order(name, p, 1, m, batches=2 * p + 2))
         if name == "pipedream":
@@ -288,9 +288,9 @@ def test_a_folded_order_takes_as_long(name, data, blocks, more, random_costs):
     costs = random_costs(rng, whole, blocks=blocks)
     options = {"hide_grad_reduce": True, "hide_gather": True}
     exact, found = (run(build_program(order, costs, **options)) for order in (whole, folded))
-    assert found.step_time == pytest.approx(exact.step_time, rel=1e-9)
-    np.testing.assert_allclose(found.pipeline_end, exact.pipeline_end, rtol=1e-9)
-    np.testing.assert_allclose(found.exposed_reduce, exact.exposed_reduce, rtol=1e-7, atol=1e-9)
+    assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
+    np.testing.assert_allclose(found.pipeline_end_s, exact.pipeline_end_s, rtol=1e-9)
+    np.testing.assert_allclose(found.exposed_reduce_s, exact.exposed_reduce_s, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(found.program.busy_per_rank(), exact.program.busy_per_rank(), rtol=1e-9)
     assert folded.weight.sum() == len(whole)
     assert visits_per_stage(folded) == pytest.approx(visits_per_stage(whole))

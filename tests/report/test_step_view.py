@@ -22,12 +22,12 @@ SETTINGS = {
 @pytest.mark.parametrize("schedule", schedule_names())
 def test_the_idle_shares_are_the_bubble(view_of, schedule, settings):
     view = view_of(schedule, *settings)
-    tied = view.program.costs.tied_embedding / view.answer.step_time_s
+    tied = view.program.costs.tied_embedding_s / view.answer.step_time_s
     idle = float((1 - view.share).mean())
     if not view.streams:  # the tied embedding's reduction keeps two ranks; all others wait for it
         assert view.answer.bubble_fraction - 1e-9 <= idle <= view.answer.bubble_fraction + tied + 1e-9
     else:
-        exposed = float(view.answer.timeline.exposed_reduce.mean()) * view.answer.timeline.updates
+        exposed = float(view.answer.timeline.exposed_reduce_s.mean()) * view.answer.timeline.updates
         hidden = exposed / view.answer.step_time_s if view.program.hide_grad_reduce else 0.0
         assert idle == pytest.approx(view.answer.bubble_fraction + hidden, abs=1e-6)
     assert (view.share <= 1 + 1e-9).all()

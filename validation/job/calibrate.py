@@ -124,8 +124,8 @@ def _without_kernels(
         "layer_backward_s": backward,
         "visit_forward_s": rest_forward,
         "visit_backward_s": rest_backward,
-        "layer_update_s": float((two.optimizer - one.optimizer)[0]),
-        "update_s": float((2 * one.optimizer - two.optimizer)[0]),
+        "layer_update_s": float((two.optimizer_s - one.optimizer_s)[0]),
+        "update_s": float((2 * one.optimizer_s - two.optimizer_s)[0]),
     }
     return {name: max(0.0, value - priced.get(name, 0.0)) for name, value in measured.items()}
 

@@ -59,7 +59,7 @@ class JobResult:
 def predict_all(shape: GptShape, suite: tuple[Configuration, ...], machine: CalibratedMachine) -> list[JobResult]:
     """A row for each configuration, not measured yet."""
     timelines = [predict(shape, cut, machine) for cut in suite]
-    return [JobResult(cut, timeline.step_time, timeline) for cut, timeline in zip(suite, timelines, strict=True)]
+    return [JobResult(cut, timeline.step_time_s, timeline) for cut, timeline in zip(suite, timelines, strict=True)]
 
 
 def measure_all(

@@ -39,7 +39,7 @@ def simulated_bars(row: JobResult) -> tuple[list[Bar], float]:
             order.rank, order.kind, order.microbatch, order.stage, timeline.start, timeline.end, strict=True
         )
     ]
-    return bars, timeline.step_time
+    return bars, timeline.step_time_s
 
 
 def draw(row: JobResult, path: Path) -> None:

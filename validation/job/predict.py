@@ -129,7 +129,7 @@ def with_host(costs: StageCosts, scenario: Scenario, machine: CalibratedMachine,
         costs,
         forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + forward},
         backward={**costs.backward, Cause.HOST: backward},
-        optimizer=costs.optimizer + per_rank * updating["layer_update_s"] + updating["update_s"],
+        optimizer_s=costs.optimizer_s + per_rank * updating["layer_update_s"] + updating["update_s"],
     )
 
 
@@ -150,6 +150,6 @@ def with_flat_buffers(costs: StageCosts, scenario: Scenario) -> StageCosts:
     rate = compute.memory_bandwidth("copy")
     return replace(
         costs,
-        gather=costs.gather + (2 * held / plan.dp + 2 * held) / rate,
-        reduce=costs.reduce + (2 * held + 5 * held / plan.dp) / rate,
+        gather_s=costs.gather_s + (2 * held / plan.dp + 2 * held) / rate,
+        reduce_s=costs.reduce_s + (2 * held + 5 * held / plan.dp) / rate,
     )

@@ -80,7 +80,7 @@ def _subtitle(view: StepView, width_in: float) -> str:
     notes = []
     if view.streams:
         notes.append("no flush: the first two batches, later ones follow in the same rhythm")
-        exposed = view.answer.timeline.exposed_reduce.max() if view.program.hide_grad_reduce else 0.0
+        exposed = view.answer.timeline.exposed_reduce_s.max() if view.program.hide_grad_reduce else 0.0
         if exposed > 0:
             notes.append(f"each batch's time includes {show_time(float(exposed))} of exposed reduction, not drawn")
     if view.begin.max() > 0:
@@ -258,4 +258,4 @@ def timeline_title(timeline: Timeline) -> str:
     """What was played, in a line."""
     order = timeline.program.order
     folded = "; repetitions left out" if order.fold is not None else ""
-    return f"{order.schedule}: step {show_time(timeline.step_time)}, engine {timeline.engine}{folded}"
+    return f"{order.schedule}: step {show_time(timeline.step_time_s)}, engine {timeline.engine}{folded}"

@@ -125,20 +125,20 @@ class StepView:
         if self.streams:
             return []
         timeline, costs, zero = self.timeline, self.program.costs, self.begin
-        reduced = timeline.pipeline_end + timeline.exposed_reduce
+        reduced = timeline.pipeline_end_s + timeline.exposed_reduce_s
         ready = np.full(len(zero), reduced.max())
-        ends = np.unique([0, len(zero) - 1]) if costs.tied_embedding else np.zeros(0, dtype=int)
+        ends = np.unique([0, len(zero) - 1]) if costs.tied_embedding_s else np.zeros(0, dtype=int)
         both = np.full(len(ends), max(reduced[0], reduced[-1]))
-        if costs.tied_embedding:
-            ready = np.maximum(ready, both[0] + costs.tied_embedding)
-        updated, step = ready + costs.optimizer, np.full(len(zero), timeline.step_time)
+        if costs.tied_embedding_s:
+            ready = np.maximum(ready, both[0] + costs.tied_embedding_s)
+        updated, step = ready + costs.optimizer_s, np.full(len(zero), timeline.step_time_s)
         every = np.arange(len(zero))
         spans = {
-            "reduce": (every, timeline.pipeline_end, reduced),
-            "tied": (ends, both, both + costs.tied_embedding),
+            "reduce": (every, timeline.pipeline_end_s, reduced),
+            "tied": (ends, both, both + costs.tied_embedding_s),
             "update": (every, ready, updated),
-            "gather": (every, updated, updated + timeline.exposed_gather),
-            "setup": (every, step - costs.step_setup, step),
+            "gather": (every, updated, updated + timeline.exposed_gather_s),
+            "setup": (every, step - costs.step_setup_s, step),
         }
         bars = []
         for what, (rank, begin, end) in spans.items():
@@ -150,14 +150,14 @@ class StepView:
     def overlapped_reductions(self) -> Bars | None:
         """Gradient reductions that backwards overlap: from the first stage's last gradient to the last one's."""
         order, costs = self.program.order, self.program.costs
-        here = np.flatnonzero(costs.reduce > 0)
+        here = np.flatnonzero(costs.reduce_s > 0)
         if not self.program.hide_grad_reduce or self.streams or not len(here):
             return None
         gradients = np.flatnonzero(order.kind != F)
         stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
         begins = np.full(order.num_ranks, np.inf)
         np.minimum.at(begins, order.rank_of_stage[stages], self.start[gradients[::-1][from_end]])
-        ends = self.begin + self.timeline.pipeline_end + self.timeline.exposed_reduce
+        ends = self.begin + self.timeline.pipeline_end_s + self.timeline.exposed_reduce_s
         return Bars("reduce", here, begins[here], ends[here], overlapped=True)
 
     def kept(self) -> list[tuple[Array, Array]]:
@@ -184,8 +184,10 @@ class StepView:
         receiver = np.flatnonzero(needs >= 0)
         sender = needs[receiver]
         forward = order.kind[sender] == F
-        seconds = np.where(forward, costs.send_forward[order.stage[sender]], costs.send_backward[order.stage[sender]])
-        arrived = self.end[sender] + (program.release - program.occupy)[sender]
+        seconds = np.where(
+            forward, costs.send_forward_s[order.stage[sender]], costs.send_backward_s[order.stage[sender]]
+        )
+        arrived = self.end[sender] + (program.release_s - program.occupy_s)[sender]
         return receiver, sender, arrived - seconds, arrived
 
 
@@ -215,7 +217,7 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     assert start is not None
     assert end is not None
     order, costs = program.order, program.costs
-    sends = np.where(order.kind == F, costs.send_forward[order.stage], costs.send_backward[order.stage])
+    sends = np.where(order.kind == F, costs.send_forward_s[order.stage], costs.send_backward_s[order.stage])
     blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
     begin = np.full(order.num_ranks, np.inf)
     np.minimum.at(begin, order.rank, start)
@@ -225,16 +227,16 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     # Where ranks wait for each other, all steps begin at 0.
     absolute = np.zeros(order.num_ranks)
     np.maximum.at(absolute, order.rank, end)
-    zero = np.zeros_like(begin) if streams else absolute - timeline.pipeline_end
+    zero = np.zeros_like(begin) if streams else absolute - timeline.pipeline_end_s
     horizon = float(zero.max()) + step_time
     if streams:  # what comes after the last but one batch is a drain that the real stream does not have
         last = answer.num_microbatches * max(1, int(order.microbatch.max()) // answer.num_microbatches) - 1
         horizon = float(end[(order.kind == U) & (order.microbatch == last)].max())
     worked = answer.timeline.program.busy_per_rank()
     if not streams:
-        worked = worked + timeline.exposed_reduce + timeline.exposed_gather + costs.optimizer + costs.step_setup
-        if costs.tied_embedding:
-            worked[[0, -1]] += costs.tied_embedding
+        worked = worked + timeline.exposed_reduce_s + timeline.exposed_gather_s + costs.optimizer_s + costs.step_setup_s
+        if costs.tied_embedding_s:
+            worked[[0, -1]] += costs.tied_embedding_s
     return StepView(answer, timeline, start, end - blocks, end, zero, horizon, worked / step_time, kept)
 
 

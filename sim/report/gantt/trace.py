@@ -214,7 +214,7 @@ def _data(view: StepView) -> list[str]:
     overlapped = view.overlapped_reductions()
     kinds = ("tied", "gather") if overlapped else ("reduce", "tied", "gather")
     bars = [*([overlapped] if overlapped else []), *(bars for bars in view.after() if bars.what in kinds)]
-    return _once_a_step(bars, "data parallel", DATA, view.timeline.exposed_reduce)
+    return _once_a_step(bars, "data parallel", DATA, view.timeline.exposed_reduce_s)
 
 
 def _memory(view: StepView) -> list[str]:
