@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engines.critical_paths import Along, Counts, Ends, Pipe, count, ends, gpipe_end
+from sim.engines.critical_paths import Along, Counts, PathEnds, Pipe, count, ends, gpipe_end
 from sim.engines.pipeline_links import ALIKE
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
@@ -43,7 +43,7 @@ def run(program: Program) -> Timeline:
 
 
 class _Seconds:
-    """Seconds of the stages as the ways meet them, over chunks and ranks.
+    """Seconds of the stages as the paths meet them, over chunks and ranks.
 
     forward, backward : what occupies the rank. [s]
     sent_forward, sent_backward : until the next stage may begin. [s]
@@ -91,7 +91,7 @@ class _Seconds:
     def looked_at(self) -> list[int]:
         """The first and the last rank, and of those between the busiest: the last, and the first where sends are long.
 
-        The busier ranks there are before a busy rank, the longer a way along it; but the longer its own way down the
+        The busier ranks there are before a busy rank, the longer a path along it; but the longer its own path down the
         pipeline and back is, which counts where sends run beside compute.
         """
         if self.ranks < 3:
@@ -102,8 +102,8 @@ class _Seconds:
 
 
 def _in_turns(seconds: _Seconds) -> tuple[Array, float]:
-    """Ends of all ranks of 1F1B and interleaved 1F1B, and the end of the ways that come back through all stages. [s]"""
-    found: Ends = ends(seconds.pipe, [_along(seconds, rank) for rank in seconds.looked_at()])
+    """Ends of all ranks of 1F1B and interleaved 1F1B, and of the paths that come back through all stages. [s]"""
+    found: PathEnds = ends(seconds.pipe, [_along(seconds, rank) for rank in seconds.looked_at()])
     others = [found.of(rank, seconds.after(rank)) for rank in range(1, seconds.ranks)]
     return np.array([found.of_first(), *others]), float(found.turned)
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from sim.engines.link_use import message_counts
+from sim.engines.overlapped import slack
 from sim.engines.wire import shared_links
-from sim.engines.within import slack
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Exchange

@@ -1,7 +1,7 @@
-"""The longest ways through a step of GPipe, 1F1B and interleaved 1F1B, put together from sums: no action is visited.
+"""The longest paths through a step of GPipe, 1F1B and interleaved 1F1B, put together from sums: no action is visited.
 
-A step takes as long as the longest way through its actions, where each waits for the one before it on its rank and for
-what it is sent. Any way is a lower bound, and a few kinds of them are nearly always among the longest: along one rank
+A step takes as long as the longest path through its actions, where each waits for the one before it on its rank and for
+what it is sent. Any path is a lower bound, and a few kinds of them are nearly always among the longest: along one rank
 from its first action to its last, begun and ended straight from and to rank 0, or after the first micro-batch has gone
 down all stages and come back, and before the last one does. Numbers or arrays over plans throughout.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from sim.arrays import Number
 
 NEVER = -np.inf
-"""Of a way that does not exist."""
+"""End of a path that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often ways along a rank go where: what the sizes of a pipeline say of 1F1B and interleaved 1F1B.
+    """How often paths along a rank go where: what the sizes of a pipeline say of 1F1B and interleaved 1F1B.
 
     rank : its number.
     warm : its forwards up to the first backward; of its backwards as many follow the last forward.
@@ -42,8 +42,8 @@ class Counts:
     returns, turns_twice : 0 where a backward comes before its last forward, and where a forward lies between it and the
         backward that follows the last forward; NEVER elsewhere.
     cycles, per_cycle : how often a micro-batch may go from it to the last rank and back between these, and how many of
-        its chunks both ways that takes the place of.
-    rings : how often ways may go round all ranks, from one of its chunks to the next.
+        its chunks there and back that takes the place of.
+    rings : how often paths may go round all ranks, from one of its chunks to the next.
     """
 
     rank: Number
@@ -58,7 +58,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What ways along a rank are made of. [s]
+    """What paths along a rank are made of. [s]
 
     counts : of it.
     busy : all its actions, with the sends that occupy it.
@@ -66,7 +66,7 @@ class Along:
     returned, left : from the last rank back up to it, and from it down to the last rank, on the last chunk.
     warm_forward, warm_backward : its forwards up to the first backward, and its backwards from the last forward on.
     lead, lag : by how much rank 0 is longer on its first chunk, forward and backward.
-    own : one of its chunks both ways, at most.
+    own : one of its chunks there and back, at most.
     cycle : a micro-batch down from it to the last rank and back, at least; None where sends occupy the ranks: then
         staying on the busiest rank is never shorter.
     ring : the same of the last rank, from one of its chunks to the next and so through all ranks; None for other ranks.
@@ -88,10 +88,10 @@ class Along:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """Ends of the ways, all at rank 0's last action. [s]
+class PathEnds:
+    """Ends of the critical paths, all at rank 0's last action. [s]
 
-    ranks, straight : of the ranks looked at, their numbers, and the longest way that leaves each at its last action.
+    ranks, straight : of the ranks looked at, their numbers, and the longest path that leaves each at its last action.
     turned : the longest that comes back through all stages, and so through every rank's last action.
     first : the longest that ends along rank 0.
     """
@@ -108,8 +108,8 @@ class Ends:
     def of(self, rank: Number, after: Number) -> Number:
         """When another rank ends at the earliest, `after` seconds before rank 0 if that waits for it alone.  [s]"""
         behind = zip(self.ranks[1:], self.straight[1:], strict=True)
-        ways = [np.where(np.asarray(other) >= rank, way, NEVER) for other, way in behind]
-        return _longest([self.turned, *ways]) - after
+        paths = [np.where(np.asarray(other) >= rank, path, NEVER) for other, path in behind]
+        return _longest([self.turned, *paths]) - after
 
 
 def count(num_ranks: Number, num_chunks: Number, num_microbatches: Number, rank: Number) -> Counts:
@@ -133,12 +133,12 @@ def count(num_ranks: Number, num_chunks: Number, num_microbatches: Number, rank:
     )
 
 
-def ends(pipe: Pipe, ranks: Sequence[Along]) -> Ends:
-    """The longest ways of 1F1B and interleaved 1F1B along some ranks, rank 0 first and the last at the end."""
+def ends(pipe: Pipe, ranks: Sequence[Along]) -> PathEnds:
+    """The longest paths of 1F1B and interleaved 1F1B along some ranks, rank 0 first and the last at the end."""
     straight, turned, first = [], [], []
     for each in ranks:
         own = each.counts
-        # Where rank 0 is longer, the first way follows it through forwards that all ranks do before any backward.
+        # Where rank 0 is longer, the first path follows it through forwards that all ranks do before any backward.
         enter = each.before + own.early * np.maximum(each.lead, 0.0)
         back = pipe.down + (each.returned + own.returns) - each.warm_forward
         leave = pipe.back + (each.left + own.returns) - each.warm_backward
@@ -150,7 +150,7 @@ def ends(pipe: Pipe, ranks: Sequence[Along]) -> Ends:
         straight.append(each.busy + np.maximum(enter, back) + each.after)
         turned.append(each.busy + leave + np.maximum(enter, twice))
         first.append(straight[-1] + own.early * np.maximum(each.lag, 0.0))
-    return Ends([each.counts.rank for each in ranks], straight, _longest(turned), _longest(first))
+    return PathEnds([each.counts.rank for each in ranks], straight, _longest(turned), _longest(first))
 
 
 def gpipe_end(pipe: Pipe, longest_forward: Number, longest_backward: Number, back: Number) -> Number:
@@ -169,8 +169,8 @@ def gpipe_end(pipe: Pipe, longest_forward: Number, longest_backward: Number, bac
     return end
 
 
-def _longest(ways: Sequence[Number]) -> Number:
-    longest = ways[0]
-    for way in ways[1:]:
-        longest = np.maximum(longest, way)
+def _longest(paths: Sequence[Number]) -> Number:
+    longest = paths[0]
+    for path in paths[1:]:
+        longest = np.maximum(longest, path)
     return longest

@@ -55,7 +55,7 @@ class Pipelines:
 
     @cached_property
     def sent(self) -> PlanFloats:
-        """All sends of one micro-batch one way. [s]"""
+        """All sends of one micro-batch in one direction. [s]"""
         return np.asarray(self.num_chunks * self.sends.total + (self.num_chunks - 1) * self.sends.wrap)
 
     @cached_property
@@ -218,7 +218,7 @@ class EvenPipelines:
 
     @cached_property
     def _least_last(self) -> PlanFloats:
-        """Both ways of the shortest chunk of the last rank. [s]"""
+        """There and back of the shortest chunk of the last rank. [s]"""
         (_, f, f_last, *_), (_, b, b_last, *_) = self.forward, self.backward
         many = self.pipelines.interleaved
         least: PlanFloats = np.where(many, np.minimum(f, f_last), f_last) + np.where(

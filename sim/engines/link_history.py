@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.engines.overlapped import collectives
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, alone_rates, runs, shared_links
-from sim.engines.within import collectives
 from sim.network.faults import link_name
 from sim.traffic.streams import Traffic
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines.within import ROWS
+from sim.engines.overlapped import ROWS
 from sim.network.faults import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I

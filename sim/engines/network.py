@@ -17,10 +17,10 @@ import numpy as np
 import simpy
 
 from sim.engines.critical_path import play_folded
+from sim.engines.overlapped import collectives
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
 from sim.engines.wire import Message, Wire
-from sim.engines.within import collectives
 from sim.errors import ScheduleError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order

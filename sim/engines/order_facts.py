@@ -10,11 +10,18 @@ import numpy as np
 from sim.arrays import Floats, Ints
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, W
-from sim.schedules.passes import ALIVE, last_first_visits, last_gradients, peak_alive, visits_per_stage, weight_versions
+from sim.schedules.passes import (
+    IN_FLIGHT,
+    last_first_visits,
+    last_gradients,
+    peak_in_flight,
+    visits_per_stage,
+    weight_versions,
+)
 from sim.schedules.play import by_levels
 
 FREED_EARLIEST = np.array([1, -1, -1, 0, 0])
-"""As `ALIVE` where weight gradients float: each comes after its input gradient, and frees what its forward keeps."""
+"""As `IN_FLIGHT` where weight gradients float: each comes after its input gradient, and frees what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class OrderFacts:
         Ranks with fewer such moments have zeros in their place.
         """
         order = self.order
-        change = (FREED_EARLIEST if self.floating else ALIVE)[order.kind]
+        change = (FREED_EARLIEST if self.floating else IN_FLIGHT)[order.kind]
         counts = np.zeros((len(order), self.num_kinds), dtype=np.int64)
         counts[np.arange(len(order)), self.kind_of_stage[order.stage]] = change
         kept = []
@@ -86,7 +93,7 @@ class OrderFacts:
     @cached_property
     def logits(self) -> Ints:
         """Micro-batches whose logits each rank keeps at most."""
-        return np.asarray(peak_alive(self.order, self.order.is_head.astype(float)).astype(np.int64))
+        return np.asarray(peak_in_flight(self.order, self.order.is_head.astype(float)).astype(np.int64))
 
     @cached_property
     def versions(self) -> Ints:

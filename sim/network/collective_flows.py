@@ -11,14 +11,14 @@ from sim.network import patterns
 from sim.network.flow_run import finish_times
 from sim.network.flows import FloatArray, Flows, flows_on
 from sim.network.in_network import network_tree, nvlink_tree
-from sim.network.patterns import Latencies, Pattern, Phase, members_by_domain
+from sim.network.patterns import Latencies, Pattern, PatternPhase, members_by_domain
 from sim.network.routing import Routing, route
 from sim.network.topology import Topology
 from sim.specs.network import NetworkSpec
 
 
 def phase_flows(
-    phase: Phase,
+    phase: PatternPhase,
     topology: Topology,
     routing: Routing = "adaptive",
     *,
@@ -30,7 +30,7 @@ def phase_flows(
 
     Parameters
     ----------
-    phase : Phase
+    phase : PatternPhase
     topology : Topology
     routing, subflows, seed, proxy
         As of `sim.network.routing.route`.

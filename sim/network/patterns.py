@@ -21,7 +21,7 @@ from sim.network.flows import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PatternPhase:
     """Flows that run together.
 
     source, target : GPUs.
@@ -44,7 +44,7 @@ class Phase:
     tree_bytes: float = 0.0
 
 
-Pattern = tuple[Phase, ...]
+Pattern = tuple[PatternPhase, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Latencies:
     network_base_s: float = 0.0
     network_hop_s: float = 0.0
 
-    def of(self, phase: Phase) -> float:
+    def of(self, phase: PatternPhase) -> float:
         """Latency of one phase. [s]"""
         base = self.network_base_s if phase.between_domains else self.nvlink_base_s
         return base + phase.nvlink_hops * self.nvlink_hop_s + phase.network_hops * self.network_hop_s
@@ -85,7 +85,7 @@ def send(source: int, target: int, nbytes: float, between_domains: bool) -> Patt
     """One GPU's message to another."""
     away = float(between_domains)
     ends = np.array([source]), np.array([target])
-    return (Phase(*ends, np.array([float(nbytes)]), 1.0 - away, away, between_domains),)
+    return (PatternPhase(*ends, np.array([float(nbytes)]), 1.0 - away, away, between_domains),)
 
 
 def ring(placement: IntArray, nbytes: float, passes: int) -> Pattern:
@@ -111,7 +111,7 @@ def ring(placement: IntArray, nbytes: float, passes: int) -> Pattern:
     crossings = passes * (domains - 1)
     hops = passes * (n - 1) - crossings
     source, target = order.ravel(), np.roll(order, -1, axis=1).ravel()
-    return (Phase(source, target, np.full(source.size, volume), hops, crossings, domains > 1),)
+    return (PatternPhase(source, target, np.full(source.size, volume), hops, crossings, domains > 1),)
 
 
 def ring_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
@@ -159,7 +159,7 @@ def tree_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
     links = chain[:, :, 1:].ravel(), chain[:, :, :-1].ravel()
     sides = [np.concatenate([up[0], up[1], links[0], links[1]]), np.concatenate([up[1], up[0], links[1], links[0]])]
     sizes = np.concatenate([np.full(2 * up[0].size, share), np.full(2 * links[0].size, 2 * share)])
-    return (Phase(sides[0], sides[1], sizes, 2.0 * (per_domain - 1), 2.0 * ceil(log2(domains)), True),)
+    return (PatternPhase(sides[0], sides[1], sizes, 2.0 * (per_domain - 1), 2.0 * ceil(log2(domains)), True),)
 
 
 def _tree_parents(n: int) -> IntArray:
@@ -187,7 +187,7 @@ def sharp_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
     """The same with the shares added by the network's switches (SHARP): each member sends its share up once."""
     inside = _inside(placement, nbytes)
     nobody = np.empty(0, dtype=int)
-    between = Phase(
+    between = PatternPhase(
         nobody,
         nobody,
         np.empty(0),
@@ -211,7 +211,7 @@ def nvls_all_reduce(placement: IntArray, nbytes: float) -> Pattern:
     if n == 1:
         return ()
     tree_bytes = nbytes * (n + 1) / n
-    return (Phase(nobody, nobody, np.empty(0), nvlink_hops=2.0, trees=tuple(placement), tree_bytes=tree_bytes),)
+    return (PatternPhase(nobody, nobody, np.empty(0), nvlink_hops=2.0, trees=tuple(placement), tree_bytes=tree_bytes),)
 
 
 def all_to_all(placement: IntArray, nbytes: float) -> Pattern:
@@ -222,7 +222,9 @@ def all_to_all(placement: IntArray, nbytes: float) -> Pattern:
     domains, per_domain = placement.shape
     away = float(n - per_domain)
     sizes = np.full(n * (n - 1), nbytes / n)
-    return (Phase(np.repeat(members, n - 1), members[apart].ravel(), sizes, per_domain - 1.0, away, domains > 1),)
+    return (
+        PatternPhase(np.repeat(members, n - 1), members[apart].ravel(), sizes, per_domain - 1.0, away, domains > 1),
+    )
 
 
 def _inside(placement: IntArray, nbytes: float) -> Pattern:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.schedules.actions import KINDS, B, F, I, Row, W
 from sim.schedules.order import Order, make_order
-from sim.schedules.passes import peak_alive
+from sim.schedules.passes import peak_in_flight
 
 Array = np.ndarray
 Times = tuple[float, float, float, float]
@@ -27,7 +27,7 @@ def play(
     home: Sequence[int],
     copies: int,
     num_microbatches: int,
-    most_alive: Callable[[int], int],
+    most_in_flight: Callable[[int], int],
     *,
     forward_first: bool = False,
 ) -> list[Row]:
@@ -37,7 +37,7 @@ def play(
     ----------
     home : sequence
         Which rank holds each stage; stages of every copy of the model.
-    most_alive : stage -> micro-batches
+    most_in_flight : stage -> micro-batches
         How many a stage may have begun and not come back to.
     forward_first : bool
         Where both could be done, take a forward rather than a backward.
@@ -48,7 +48,7 @@ def play(
         Of each rank. Micro-batches are dealt to the copies in turn.
     """
     if max(home) >= WIDE:
-        return _play_at_once(home, copies, num_microbatches, most_alive, forward_first)
+        return _play_at_once(home, copies, num_microbatches, most_in_flight, forward_first)
     per_copy = len(home) // copies
     ranks = max(home) + 1
     arrived: list[deque[tuple[float, int]]] = [deque() for _ in range(2 * len(home))]  # of stage s, kind k at 2 s + k
@@ -68,7 +68,7 @@ def play(
             for kind in (F, B)
             if arrived[2 * stage + kind]
             and arrived[2 * stage + kind][0][0] <= now
-            and (kind == B or alive[stage] < most_alive(stage))
+            and (kind == B or alive[stage] < most_in_flight(stage))
         ]
         if not able:
             continue
@@ -89,7 +89,7 @@ def play(
 
 
 def _play_at_once(
-    home: Sequence[int], copies: int, num_microbatches: int, most_alive: Callable[[int], int], forward_first: bool
+    home: Sequence[int], copies: int, num_microbatches: int, most_in_flight: Callable[[int], int], forward_first: bool
 ) -> list[Row]:
     """As `play`, all ranks at once: as everything takes equally long, all begin what they do at the same moments."""
     stages, ranks, count = len(home), max(home) + 1, num_microbatches
@@ -109,7 +109,7 @@ def _play_at_once(
     mine = [[2 * s + k for s in range(stages) if home[s] == rank for k in (0, 1)] for rank in range(ranks)]
     width = max(map(len, mine))
     able = np.array([[*row, *[nowhere] * (width - len(row))] for row in mine])
-    most = np.array([most_alive(stage) for stage in range(stages)] + [0])
+    most = np.array([most_in_flight(stage) for stage in range(stages)] + [0])
     kind, stage = able % 2, able // 2
     later = (kind == 0) != forward_first
     worth = later * (count + 1) * (stages + 1) + (stages - stage)  # the earlier micro-batch, then the later stage
@@ -229,7 +229,7 @@ class _Todo:
         weights[order.needs[order.kind == W]] = np.flatnonzero(order.kind == W)
         seconds, sends = np.array(_seconds(order, times)), np.array(_sends(order, times))
         rank, need = order.rank[todo].tolist(), order.needs[todo].tolist()
-        limit = [int(most) for most in peak_alive(order)]
+        limit = [int(most) for most in peak_in_flight(order)]
         return cls(
             todo.tolist(), rank, need, seconds[todo].tolist(), sends[todo].tolist(), weights[todo].tolist(), limit,
             len(order),

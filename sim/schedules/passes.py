@@ -1,4 +1,4 @@
-"""What follows from an order alone, without seconds: visits, what is alive, weight versions, staleness."""
+"""What follows from an order alone, without seconds: visits, activations in flight, weight versions, staleness."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.schedules.order import Order
 from sim.schedules.registry import get_schedule, schedule_names
 
 Array = np.ndarray
-ALIVE = np.array([1, -1, 0, -1, 0])
+IN_FLIGHT = np.array([1, -1, 0, -1, 0])
 """A forward keeps a stage's activations; the backward, or the weight gradient of a split one, frees them."""
 
 
@@ -65,15 +65,15 @@ def last_first_visits(order: Order) -> Array:
     return last
 
 
-def alive(order: Order, per_stage: Array) -> list[Array]:
+def in_flight(order: Order, per_stage: Array) -> list[Array]:
     """What each rank keeps after each of its actions, where every micro-batch on stage s keeps `per_stage[s]`."""
-    change = ALIVE[order.kind] * np.asarray(per_stage)[order.stage]
+    change = IN_FLIGHT[order.kind] * np.asarray(per_stage)[order.stage]
     return [np.cumsum(change[order.of_rank(rank)]) for rank in range(order.num_ranks)]
 
 
-def peak_alive(order: Order, per_stage: Array | None = None) -> Array:
+def peak_in_flight(order: Order, per_stage: Array | None = None) -> Array:
     """The most that each rank keeps at once; without `per_stage`, micro-batches on any of its stages."""
-    kept = alive(order, np.ones(order.num_stages) if per_stage is None else per_stage)
+    kept = in_flight(order, np.ones(order.num_stages) if per_stage is None else per_stage)
     return np.array([each.max(initial=0.0) for each in kept])
 
 

@@ -82,7 +82,7 @@ def _block(num_ranks: int, steps: tuple[int, int, int, int]) -> tuple[tuple[int,
                 times.append(next(time for time in range(after + 1, after + 2 * BLOCK) if time % BLOCK not in taken))
             rows.append(tuple(times))
         if len(rows) == num_ranks:
-            found.append((max(_alive(times) for times in rows), sum(turns), tuple(rows)))
+            found.append((max(_in_flight(times) for times in rows), sum(turns), tuple(rows)))
     assert found, f"no block of {steps} on {num_ranks} ranks"
     found.sort()
     fewest = [block for alive, _, block in found if alive == found[0][0]]
@@ -96,7 +96,7 @@ def _length(block: tuple[tuple[int, ...], ...]) -> float:
     return at_work(make_order("", rows, 2 * ranks, 2 * ranks), EQUAL)[1]
 
 
-def _alive(times: tuple[int, ...]) -> int:
+def _in_flight(times: tuple[int, ...]) -> int:
     """The most chunks alive at once where this block repeats."""
     spans = ((times[0], times[5]), (times[1], times[4]))
     return max(sum((now - begin) // BLOCK - (now - end) // BLOCK for begin, end in spans) for now in range(BLOCK))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.engines.in_flight import in_flight_by_rank
 from sim.schedules import build_order
-from sim.schedules.passes import alive
+from sim.schedules.passes import in_flight
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
@@ -30,10 +30,10 @@ def test_peaks_equal_those_of_the_order(schedule, pp, chunks, rounds, rest, oute
     for kept, rank, stage in ((ranks.first, 0, 0), (ranks.last, pp - 1, stages - 1)):
         weights = np.ones(stages)
         weights[stage] = outer
-        peak = max(alive(order, weights)[rank])
+        peak = max(in_flight(order, weights)[rank])
         assert kept.peak(np.array([1.0]), np.array([outer]))[0] == pytest.approx(peak, rel=1e-12)
-    heads = max(alive(order, np.arange(stages) == stages - 1)[pp - 1])
+    heads = max(in_flight(order, np.arange(stages) == stages - 1)[pp - 1])
     assert ranks.last.most[0] == heads
     if pp > 2:
-        middle = max(max(each) for each in alive(order, np.ones(stages))[1:-1])
+        middle = max(max(each) for each in in_flight(order, np.ones(stages))[1:-1])
         assert ranks.middle[0] == middle

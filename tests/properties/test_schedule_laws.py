@@ -9,7 +9,7 @@ from strategies import sizes
 from sim.engines import build_program, run
 from sim.errors import ScheduleError
 from sim.schedules import Action, Kind, build_order, get_schedule, make_order, schedule_names
-from sim.schedules.passes import peak_alive, visits_per_stage, weight_versions
+from sim.schedules.passes import peak_in_flight, visits_per_stage, weight_versions
 
 # Name -> the most chunks whose activations rank r keeps, of p ranks, v chunks, m micro-batches.
 PEAK = {
@@ -104,7 +104,7 @@ def test_every_action_once_on_its_own_rank(name, data):
 def test_activations_alive(name, data):
     p, v, m = data.draw(sizes(name))
     order = build_order(name, p, v, m)
-    peaks = peak_alive(order)
+    peaks = peak_in_flight(order)
     for rank, row in enumerate(order.actions):
         change = {Kind.F: 1, Kind.B: -1, Kind.I: 0, Kind.W: -1, Kind.U: 0}
         alive = np.cumsum([change[action.kind] for action in row])
@@ -134,7 +134,7 @@ def test_slices_of_sequences_shorten_the_bubble(p, m, k, forward, backward, cost
     assert order.num_microbatches == m * k
     idle, _ = played(order, costs_of, forward / k, backward / k, 0.0)
     assert idle == pytest.approx((p - 1) * (forward + backward) / k, rel=1e-9, abs=1e-9 * m * forward)
-    assert peak_alive(order)[0] == min(m * k, p + k - 1)
+    assert peak_in_flight(order)[0] == min(m * k, p + k - 1)
 
 
 @pytest.mark.parametrize("name", sorted(SPAN))
@@ -158,7 +158,7 @@ def test_zb_v_places_weight_gradients_by_their_times(p, t, published, costs_of):
     for m in (3 * p, 5 * p):
         order = build_order("zb_v", p, 2, m, times=(*t, 0))
         assert played(order, costs_of, *t)[1] <= published + 1e-9
-        assert peak_alive(order).max() == 2 * p
+        assert peak_in_flight(order).max() == 2 * p
 
 
 def test_v_half_and_v_min_trade_memory_for_bubble(costs_of):
@@ -167,7 +167,7 @@ def test_v_half_and_v_min_trade_memory_for_bubble(costs_of):
     for name, limit, memory in (("v_half", 0.4525, 0.625), ("v_min", 0.643, 0.5)):
         order = build_order(name, 8, 2, 24)
         assert played(order, costs_of, 1.0, 1.0, 1.0)[1] / bubble <= limit
-        assert peak_alive(order).max() / 16 == memory
+        assert peak_in_flight(order).max() / 16 == memory
 
 
 @given(half=st.integers(1, 4), more=st.integers(0, 6), t=times)
@@ -193,7 +193,7 @@ def test_chimera_with_as_many_microbatches_as_ranks(p, t, costs_of):
     order = build_order("chimera", p, 1, p)
     assert played(order, costs_of, t, t, 0.0)[0] == pytest.approx((p / 2 - 1) * 2 * t, abs=1e-9 * p * t)
     assert played(order, costs_of, t, 2 * t, 0.0)[0] == pytest.approx((p - 2) * 2 * t, abs=1e-9 * p * t)
-    alive = peak_alive(order)
+    alive = peak_in_flight(order)
     assert alive.min() >= p / 2 + 1 or p == 2
     assert alive.max() <= p
 
@@ -247,7 +247,7 @@ def test_larger_groups_keep_more_and_visit_less(group, p, v, rounds):
     m = p * rounds
     assume(group >= p)
     plain, grouped = build_order("interleaved", p, v, m), build_order("interleaved", p, v, m, group=group)
-    assert (peak_alive(grouped) >= peak_alive(plain)).all()
+    assert (peak_in_flight(grouped) >= peak_in_flight(plain)).all()
     assert visits_per_stage(grouped) <= visits_per_stage(plain)
 
 
@@ -294,7 +294,7 @@ def test_a_folded_order_takes_as_long(name, data, blocks, more, random_costs):
     np.testing.assert_allclose(found.program.busy_per_rank(), exact.program.busy_per_rank(), rtol=1e-9)
     assert folded.weight.sum() == len(whole)
     assert visits_per_stage(folded) == pytest.approx(visits_per_stage(whole))
-    np.testing.assert_array_equal(peak_alive(folded), peak_alive(whole))
+    np.testing.assert_array_equal(peak_in_flight(folded), peak_in_flight(whole))
 
 
 def test_a_step_of_a_million_microbatches(costs_of):

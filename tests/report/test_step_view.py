@@ -9,7 +9,7 @@ from sim import schedule_names
 from sim.errors import SpecError
 from sim.report.gantt import step_view
 from sim.schedules.actions import U
-from sim.schedules.passes import peak_alive
+from sim.schedules.passes import peak_in_flight
 
 SETTINGS = {
     "plain": (),
@@ -70,7 +70,7 @@ def test_the_memory_curve_has_the_peak_of_the_estimate_and_ends_empty(view_of, s
         assert held.max() == pytest.approx(use.activations, rel=1e-9)
         assert (np.diff(times) > 0).all()
         assert held[-1] == pytest.approx(0.0, abs=1.0)
-    assert peak_alive(view.program.order, view.kept_bytes).max() == pytest.approx(
+    assert peak_in_flight(view.program.order, view.kept_bytes).max() == pytest.approx(
         max(held.max() for _, held in view.kept())
     )
 

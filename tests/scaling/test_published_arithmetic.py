@@ -12,7 +12,7 @@ from sim.scaling.published import KAPLAN, PETAFLOP_DAY, get_law
 from sim.scaling.repeated_data import PARAM_DECAY, TOKEN_DECAY
 from sim.schedules import build_order
 from sim.schedules.actions import B
-from sim.schedules.passes import peak_alive, visits_per_stage
+from sim.schedules.passes import peak_in_flight, visits_per_stage
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
@@ -84,7 +84,7 @@ def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_zero_g
     visits = {"interleaved": m / p, "breadth_first": 1}
     assert zero_visits(v, m, visits_per_stage(order)) == visits.get(schedule, m)
     if schedule in ("gpipe", "breadth_first"):  # peak in flight: all micro-batches
-        assert peak_alive(order, np.full(p * v, 1 / v)).max() == pytest.approx(m)
+        assert peak_in_flight(order, np.full(p * v, 1 / v)).max() == pytest.approx(m)
 
 
 def test_kaplans_joint_law_is_the_published_one():

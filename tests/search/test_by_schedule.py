@@ -21,7 +21,7 @@ from sim.schedules import get_schedule, listing, schedule_names
 from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
-from sim.schedules.passes import peak_alive
+from sim.schedules.passes import peak_in_flight
 from sim.search import (
     build_space,
     megatron_rules,
@@ -140,7 +140,7 @@ def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, co
     for number in range(len(chosen.candidates)):
         rows = chosen.candidates[number](ranks, chunks, count)
         base = make_order(name, rows, ranks * chunks, count)
-        kept = (peak_alive(order) <= peak_alive(base)).all()
+        kept = (peak_in_flight(order) <= peak_in_flight(base)).all()
         alike = all(
             np.array_equal(*(row[(row[:, 1] == F) | (row[:, 1] == I)] for row in (rows[rank], order.row(rank))))
             if (order.kind == I).any()

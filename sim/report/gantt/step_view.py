@@ -11,7 +11,7 @@ from sim.errors import SpecError
 from sim.estimate import Estimate, estimate, priced_order, program_of
 from sim.pricing.memory import activations_by_stage
 from sim.schedules.actions import B, F, I, U
-from sim.schedules.passes import alive, weight_versions
+from sim.schedules.passes import in_flight, weight_versions
 from sim.specs import Scenario
 
 Array = np.ndarray
@@ -164,7 +164,7 @@ class StepView:
         """Of every rank, (times, activation bytes from then on). [s], [bytes]"""
         order = self.program.order
         curves = []
-        for rank, held in enumerate(alive(order, self.kept_bytes)):
+        for rank, held in enumerate(in_flight(order, self.kept_bytes)):
             here = order.of_rank(rank)
             kind = order.kind[here]
             times = np.where(kind == F, self.start[here], self.end[here])

@@ -16,7 +16,7 @@ import numpy as np
 
 from sim.schedules import Order
 from sim.schedules.actions import F, I, W
-from sim.schedules.passes import peak_alive
+from sim.schedules.passes import peak_in_flight
 from sim.schedules.play import by_levels
 
 Array = np.ndarray
@@ -60,7 +60,7 @@ def fixed_of(order: Order) -> Fixed:
     before = np.cumsum(forward[place]) - forward[place]
     forwards = before - before[first[:-1]][rank]
     inputs = np.arange(len(place)) - first[:-1][rank] - forwards
-    due = np.clip(forwards + 1 - peak_alive(order).astype(np.int64)[rank], 0, inputs) * forward[place]
+    due = np.clip(forwards + 1 - peak_in_flight(order).astype(np.int64)[rank], 0, inputs) * forward[place]
     back = np.empty(len(place) + 1, dtype=np.int64)
     back[sequence], back[-1] = np.arange(len(place)), len(place)
     return Fixed(place[sequence], levels, back[previous[sequence]], back[needs[sequence]], inputs[sequence],

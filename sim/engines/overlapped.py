@@ -17,7 +17,7 @@ ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_
 """Of an Exchange, what belongs to each kind of action."""
 
 
-class Collective(NamedTuple):
+class RunningCollective(NamedTuple):
     """What one kind of group moves within an action. [s]"""
 
     stream: int
@@ -36,9 +36,9 @@ def slack(took: Number, alone: Number, budget: Number) -> Number:
     return np.maximum(np.minimum(took, budget) - alone, 0.0)
 
 
-def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool]) -> list[tuple[Collective, ...]]:
+def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool]) -> list[tuple[RunningCollective, ...]]:
     """Of every action, the collectives within it that could meet other traffic."""
-    found: dict[tuple[int, int], tuple[Collective, ...]] = {}
+    found: dict[tuple[int, int], tuple[RunningCollective, ...]] = {}
     for kind, which in ROWS.items():
         for stage, rank in enumerate(order.rank_of_stage.tolist()):
             each = []
@@ -48,6 +48,6 @@ def collectives(order: Order, traffic: Traffic, can_meet: Callable[[int], bool])
                 seconds, budget = float(alone.sum()), float(exchange.budget[which, stage].sum())
                 if seconds > 0 and can_meet(stream):
                     share = float(alone @ exchange.hidden_share[which, stage]) / seconds
-                    each.append(Collective(stream, exchange.beside, seconds, budget, share))
+                    each.append(RunningCollective(stream, exchange.beside, seconds, budget, share))
             found[kind, stage] = tuple(each)
     return [found.get(key, ()) for key in zip(order.kind.tolist(), order.stage.tolist(), strict=True)]
