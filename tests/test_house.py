@@ -119,3 +119,42 @@ def test_every_package_is_on_the_map() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     packages = {path.parent.name for path in (ROOT / "sim").glob("*/__init__.py")}
     assert not {name for name in packages if f"`sim/{name}`" not in text}
+
+
+RULES = {
+    "exposed_reduction": ("sim.engines.timeline", "sim.search.layered", "sim.search.prices.units",
+                          "sim.search.schedules.order_times"),
+    "step_end": ("sim.engines.shared", "sim.engines.timeline", "sim.search.prices.units",
+                 "sim.search.schedules.order_times"),
+    "reduction_times": ("sim.engines.timeline", "sim.search.schedules.order_times"),
+    "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
+    "once_a_step": ("sim.pricing.scenario", "sim.search.layered", "sim.search.prices.units",
+                    "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
+    "price_stages": ("sim.pricing.scenario", "sim.search.layered", "sim.search.prices.units",
+                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
+    "peak_memory": ("sim.estimate", "sim.search.layered", "sim.search.prices.units",
+                    "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
+}  # fmt: skip
+"""Rules of the cost model that stand once, and who calls them."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_the_cost_model_stands_once(rule: str) -> None:
+    sources = {path: path.read_text() for path in (ROOT / "sim").rglob("*.py")}
+    assert sum(len(re.findall(rf"^def {rule}\(", text, re.MULTILINE)) for text in sources.values()) == 1
+    callers = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path, text in sources.items()
+        if re.search(rf"(?<!def )\b{rule}\(", text)
+    }
+    assert callers == set(RULES[rule])
+
+
+def test_what_compute_hides_is_a_share_in_one_place() -> None:
+    """Of a whole step's reductions and gathers; collectives within actions have theirs in `sim.costs.collectives`."""
+    places = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "sim").rglob("*.py")
+        if re.search(r"hidden_share \* np\.(clip|minimum)", path.read_text())
+    }
+    assert places == {"sim/engines/step_end.py"}

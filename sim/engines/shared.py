@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engines.program import Program
+from sim.engines.step_end import step_end
 from sim.engines.timeline import Timeline, finish_step, step_begin
 from sim.errors import SpecError
 from sim.schedules.actions import U
@@ -113,8 +114,6 @@ def _finish(program: Program, start: Array, end: Array, pipeline_end: Array, red
     pipeline_end, reduced = pipeline_end - begin, reduced - begin
     alone = finish_step(program, "shared", None, None, pipeline_end)
     costs = program.costs
-    tied = max(reduced[0], reduced[-1]) + costs.tied_embedding_s if costs.tied_embedding_s else 0.0
-    ready = float(max(reduced.max(), tied))
     after = share_out(costs.optimizer_s + alone.exposed_gather_s, program.twins, program.cores)
     stretch = after / np.maximum(costs.optimizer_s + alone.exposed_gather_s, 1e-300)
     return Timeline(
@@ -125,7 +124,7 @@ def _finish(program: Program, start: Array, end: Array, pipeline_end: Array, red
         pipeline_end,
         reduced - pipeline_end,
         alone.exposed_gather_s * stretch,
-        ready + float(after.max()) + costs.step_setup_s,
+        float(step_end(reduced, costs.tied_embedding_s, after)) + costs.step_setup_s,
     )
 
 
