@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,14 @@ from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.contention import on_shared_links
 from sim.engines import Program, Timeline, build_program, run
 from sim.engines.order_facts import facts_of
-from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError
+from sim.errors import InfeasiblePlan, ScheduleError
 from sim.notebook import NotebookDisplay
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal, deal_of
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.replicas import Params
 from sim.pricing.scenario import StageCosts, price_plan
+from sim.remedies import memory_remedies
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
@@ -149,7 +149,7 @@ class Estimate(NotebookDisplay):
             f"the plan does not fit: pipeline rank {rank} needs {show(needed, 'B')} of the "
             f"{show(self.memory_available_bytes, 'B')} of one {self.scenario.cluster.gpu.name}; the largest part is "
             f"{part.replace('_', ' ')} ({show(use[part], 'B')}). "
-            f"What would help: {', or '.join(_remedies(self.scenario, part, needed))}"
+            f"What would help: {', or '.join(memory_remedies(self.scenario, part, needed, estimate))}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -312,36 +312,3 @@ def _memory(batch: Batch, order: Order, deal: Deal, held: Params) -> tuple[Memor
     facts = facts_of(order, deal.kind_of_stage)
     peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_parts)[:, 0]).max(axis=1)
     return by_rank(peak_memory(batch, held, peaks, facts.logits, facts.versions), order.num_ranks)
-
-
-def _remedies(scenario: Scenario, part: str, needed: float) -> list[str]:
-    """What to change when `part` of the memory is too large: plans that keep every rule and need less, least first."""
-    plan = scenario.plan
-    wishes: list[dict[str, Any]] = [{"schedule": "1f1b"}] if plan.schedule == "gpipe" else []
-    if part in ("activations", "logits", "working"):
-        lighter = "selective" if plan.recompute == "none" and scenario.stack.attention == "math" else "full"
-        wishes += [{"recompute": lighter}] if plan.recompute != "full" else []
-        wishes += [{"sequence_parallel": True}] if plan.tp > 1 and not plan.sequence_parallel else []
-        wishes += [{"microbatch_size": plan.microbatch_size // 2}] if plan.microbatch_size > 1 else []
-    if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
-        level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
-        wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
-    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp)
-    wishes += [{"ep": wider}] if wider > plan.ep else []
-    if plan.dp % 2 == 0:
-        wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})
-        if plan.tp < scenario.cluster.nvlink_domain_gpus:
-            wishes.append({"tp": plan.tp * 2, "dp": plan.dp // 2})
-    tried = []
-    for wish in wishes:
-        try:
-            answer = estimate(scenario.replace(plan=plan.replace(**wish)))
-        except FlopcastError:
-            continue
-        if answer.largest.total < 0.98 * needed:
-            tried.append((answer.largest.total, answer.fits, wish))
-    remedies = []
-    for total, fits, wish in sorted(tried, key=lambda item: item[0]):
-        change = " with ".join(f"plan.{name}={str(value).lower()}" for name, value in wish.items())
-        remedies.append(f"{change} ({show(total, 'B')}, {'fits' if fits else 'not yet enough'})")
-    return remedies or ["more GPUs (a larger plan.tp or plan.pp)"]
