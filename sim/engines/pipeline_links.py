@@ -1,15 +1,16 @@
-"""Which links between neighbouring ranks of many pipelines leave an NVLink domain, and what sends take on them."""
+"""Many pipelines without the seconds of their stages: which links leave an NVLink domain, and what sends take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Ints, PlanFloats, PlanInts
+from sim.arrays import Bools, Ints, PlanBools, PlanFloats, PlanInts
+from sim.engines.critical_paths import Counts, count
 from sim.network.placement import hops_cross
 
 ALIKE = 1e-12
@@ -160,3 +161,67 @@ def outermost_middle(sends: Sends, pp: PlanInts) -> tuple[MiddleRank, MiddleRank
     there, none = pp > 2, np.zeros(len(pp))
     first = MiddleRank(np.where(there, 1, 0), sends.first, sends.first, none)
     return first, MiddleRank(np.where(there, pp - 2, 0), sends.total - sends.last, none, sends.last)
+
+
+class Pipelines:
+    """Many pipelines and their sends, without the seconds of their stages: what plans that differ in these share.
+
+    pp, num_chunks, num_microbatches : as floats, which multiply seconds faster; arrays over plans.
+    blocking : sends occupy the rank that sends; elsewhere compute overlaps them.
+    longer : of pipelines of one chunk a rank, how many of the middle ranks hold a layer more: the first of them. The
+        last of these is the marked one of the links.
+    """
+
+    def __init__(
+        self,
+        pp: PlanInts,
+        num_chunks: PlanInts,
+        num_microbatches: PlanInts,
+        gpipe: PlanBools,
+        links: Links,
+        sends: Sends,
+        blocking: bool,
+        longer: PlanInts,
+    ) -> None:
+        self.longer, self.uneven = longer, bool(longer.any())
+        self.pp, self.num_chunks, self.num_microbatches = (
+            each.astype(float) for each in (pp, num_chunks, num_microbatches)
+        )
+        self.gpipe, self.links, self.sends, self.blocking = gpipe, links, sends, blocking
+        self.alone, self.have_middle, self.interleaved = pp == 1, pp > 2, num_chunks > 1
+        self._pp = pp
+
+    @cached_property
+    def sent(self) -> PlanFloats:
+        """All sends of one micro-batch in one direction. [s]"""
+        return np.asarray(self.num_chunks * self.sends.total + (self.num_chunks - 1) * self.sends.wrap)
+
+    @cached_property
+    def first(self) -> Counts:
+        """Counts of the first rank."""
+        return self._count(np.zeros_like(self.pp))
+
+    @cached_property
+    def first_chunks(self) -> PlanFloats:
+        """Of the first rank's warm forwards those on its first chunk, and of as many of its last backwards."""
+        warm, visits = self.first.warm, self.pp * self.num_chunks
+        return np.asarray(warm // visits * self.pp + np.minimum(warm % visits, self.pp))
+
+    @cached_property
+    def middles(self) -> list[tuple[MiddleRank, Counts]]:
+        """The middle ranks that may be the slowest: see `sim.engines.closed_form`."""
+        if self.blocking:
+            chosen = [busiest_middle(self.links, self.sends)]
+        else:
+            chosen = [*outermost_middle(self.sends, self._pp)]
+        if self.uneven:  # the last of the longer ones is the busiest, where sends are overlapped after the first
+            chosen[-1] = marked_middle(self.links, self.sends, self.longer, chosen[-1])
+        return [(each, self._count(each.rank.astype(float))) for each in chosen]
+
+    @cached_property
+    def last(self) -> Counts:
+        """Counts of the last rank."""
+        return self._count(self.pp - 1)
+
+    def _count(self, rank: PlanFloats) -> Counts:
+        return count(self.pp, self.num_chunks, self.num_microbatches, rank)

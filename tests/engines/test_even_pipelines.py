@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sim.engines import closed_form
-from sim.engines.even_pipelines import EvenPipelines, Pipelines
-from sim.engines.pipeline_links import find_links, sends_over
+from sim.engines.even_pipelines import EvenPipelines
+from sim.engines.pipeline_links import Pipelines, find_links, sends_over
 from sim.network.placement import hops_cross
 from sim.specs import load_scenario
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats
-from sim.engines.even_pipelines import EvenPipelines, Pipelines, RankEnds
+from sim.engines.even_pipelines import EvenPipelines, RankEnds
 from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
-from sim.engines.pipeline_links import Links, find_links, sends_over
+from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
 from sim.engines.step_end import exposed_gather, exposed_reduction, step_end
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import CellPrices, price_cells
