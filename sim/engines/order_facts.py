@@ -79,12 +79,20 @@ class OrderFacts:
         change = (FREED_EARLIEST if self.floating else IN_FLIGHT)[order.kind]
         counts = np.zeros((len(order), self.num_kinds), dtype=np.int64)
         counts[np.arange(len(order)), self.kind_of_stage[order.stage]] = change
+        begin = order.first[:-1]
+        whole = np.concatenate([np.zeros((1, self.num_kinds), dtype=np.int64), np.cumsum(counts, axis=0)])
+        after = whole[1:] - whole[begin][order.rank]
+        most = np.maximum(np.maximum.reduceat(after, begin), 0)
+        one_kind = np.count_nonzero(most, axis=1) <= 1
         kept = []
         for rank in range(order.num_ranks):
+            if one_kind[rank]:
+                kept.append(most[rank : rank + 1])
+                continue
             here = order.of_rank(rank)
             # Most is kept after a forward that no other follows.
             peaks = (order.kind[here] == F) & np.append(order.kind[here][1:] != F, True)
-            kept.append(_largest(np.cumsum(counts[here], axis=0)[peaks]))
+            kept.append(_largest(after[here][peaks]))
         found = np.zeros((len(kept), max(map(len, kept)), self.num_kinds), dtype=np.int64)
         for rank, each in enumerate(kept):
             found[rank, : len(each)] = each
@@ -169,8 +177,6 @@ def _facts_of(order: Order, kind_of_stage: bytes) -> OrderFacts:
 
 def _largest(points: Ints) -> Ints:
     """Rows that no other row reaches in every column."""
-    if np.count_nonzero(points.any(axis=0)) <= 1:
-        return np.asarray(points.max(axis=0, keepdims=True))
     points = np.unique(points, axis=0)
     kept: list[Ints] = []
     for point in points[np.argsort(-points.sum(axis=1), kind="stable")]:

@@ -53,8 +53,8 @@ class Fold:
 
     def block(self, back: int) -> Array:
         """Flat indices of the block `back` blocks before the last one seen, rank by rank."""
-        ends = self.cuts - back * self.lengths
-        return np.concatenate([np.arange(end - n, end) for end, n in zip(ends, self.lengths, strict=True)])
+        begins, before = self.cuts - (back + 1) * self.lengths, np.cumsum(self.lengths) - self.lengths
+        return np.asarray(np.arange(self.lengths.sum()) + np.repeat(begins - before, self.lengths))
 
 
 def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[Array, Array, int] | None:

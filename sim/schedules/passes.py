@@ -67,14 +67,20 @@ def last_first_visits(order: Order) -> Array:
 
 def in_flight(order: Order, per_stage: Array) -> list[Array]:
     """What each rank keeps after each of its actions, where every micro-batch on stage s keeps `per_stage[s]`."""
-    change = IN_FLIGHT[order.kind] * np.asarray(per_stage)[order.stage]
-    return [np.cumsum(change[order.of_rank(rank)]) for rank in range(order.num_ranks)]
+    return np.split(_kept(order, per_stage), order.first[1:-1])
 
 
 def peak_in_flight(order: Order, per_stage: Array | None = None) -> Array:
     """The most that each rank keeps at once; without `per_stage`, micro-batches on any of its stages."""
-    kept = in_flight(order, np.ones(order.num_stages) if per_stage is None else per_stage)
-    return np.array([each.max(initial=0.0) for each in kept])
+    kept = _kept(order, np.ones(order.num_stages) if per_stage is None else per_stage)
+    return np.asarray(np.maximum(np.maximum.reduceat(kept, order.first[:-1]), 0.0))
+
+
+def _kept(order: Order, per_stage: Array) -> Array:
+    """What its rank keeps after each action."""
+    change = IN_FLIGHT[order.kind] * np.asarray(per_stage)[order.stage]
+    whole = np.concatenate([[0], np.cumsum(change)])
+    return np.asarray(whole[1:] - whole[order.first[:-1]][order.rank])
 
 
 def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Array]:
@@ -97,9 +103,11 @@ def weight_versions(order: Order, delay: int | None = None) -> tuple[Array, Arra
     A version is alive from its update until the last backward that uses it. Orders without updates in them have one
     version and no staleness.
     """
-    if delay is None and (order.kind == U).any() and order.schedule in schedule_names():
-        delay = get_schedule(order.schedule).delay
     versions, staleness = np.ones(order.num_ranks, dtype=np.int64), np.zeros(order.num_ranks, dtype=np.int64)
+    if not (order.kind == U).any():
+        return versions, staleness
+    if delay is None and order.schedule in schedule_names():
+        delay = get_schedule(order.schedule).delay
     for rank in range(order.num_ranks):
         here = order.of_rank(rank)
         kind, number = order.kind[here], order.microbatch[here]
