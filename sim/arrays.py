@@ -19,6 +19,13 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
+Array: TypeAlias = np.ndarray
+"""Of numbers, integers or truths; where it is used the docstring names its axes."""
+IntArray: TypeAlias = np.ndarray
+"""The same of integers."""
+FloatArray: TypeAlias = np.ndarray
+"""The same of floats."""
+
 Number: TypeAlias = Any
 """A float, or an array over plans."""
 

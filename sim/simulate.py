@@ -26,8 +26,6 @@ from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 from sim.traffic.streams import build_traffic
 
-Array = np.ndarray
-
 
 @dataclass(frozen=True, slots=True)
 class Simulation:

@@ -8,11 +8,10 @@ from math import isfinite
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import SpecError
 from sim.network.ranks import gpu_of_rank
 from sim.specs import Scenario
-
-Array = np.ndarray
 
 
 def read_slow_link(text: str) -> tuple[float, str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.critical_paths import Along, Counts, PathEnds, Pipe, count, ends, gpipe_end
 from sim.engines.pipeline_links import ALIKE
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
 from sim.errors import SpecError
-
-Array = np.ndarray
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.link_use import message_counts
 from sim.engines.overlapped import slack
 from sim.engines.wire import shared_links
@@ -21,7 +22,6 @@ from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Exchange
 from sim.traffic.streams import Traffic
 from sim.work.operations import Cause
 
-Array = np.ndarray
 _PARTS = {
     "tp": Cause.TENSOR_PARALLEL,
     "cp": Cause.CONTEXT_PARALLEL,

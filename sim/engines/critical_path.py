@@ -7,14 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import ActionFloats, ActionPlanFloats, Ints, PlanFloats
+from sim.arrays import ActionFloats, ActionPlanFloats, Array, Ints, PlanFloats
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
 from sim.schedules import Order
 from sim.schedules.actions import W
 from sim.schedules.fold import ROUNDING
-
-Array = np.ndarray
 
 
 def run(program: Program) -> Timeline:

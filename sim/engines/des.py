@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import simpy
 
+from sim.arrays import Array
 from sim.engines.critical_path import play_folded
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
-
-Array = np.ndarray
 
 
 def run(program: Program) -> Timeline:

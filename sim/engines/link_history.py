@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.overlapped import collectives
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, alone_rates, runs, shared_links
 from sim.network.faults import link_name
 from sim.traffic.streams import Traffic
 
-Array = np.ndarray
 BINS = 400
 CAUSES = ("latency", "transfer", "own flows", "others", "queue", "behind")
 """Of a message's time: before the links, on them at full speed, slower for flows of its own and of others that meet,

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.overlapped import ROWS
 from sim.network.faults import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
 from sim.traffic.streams import Traffic
-
-Array = np.ndarray
 
 
 def link_bytes(order: Order, traffic: Traffic) -> Array:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from sim.arrays import Array
 from sim.engines.critical_path import play_folded
 from sim.engines.overlapped import collectives
 from sim.engines.program import Program
@@ -27,7 +28,6 @@ from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U
 from sim.traffic.streams import Traffic
 
-Array = np.ndarray
 Process = Generator[Any, Any, None]
 
 

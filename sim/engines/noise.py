@@ -12,6 +12,7 @@ from math import log, sqrt
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.critical_path import earliest_starts
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
@@ -22,7 +23,6 @@ from sim.schedules.actions import U
 from sim.schedules.registry import is_staggered
 from sim.work.operations import Cause
 
-Array = np.ndarray
 AT_ONCE = 2**23
 """Actions times columns that are played at once: about half a gigabyte of arrays."""
 _NOT_KERNELS = (Cause.TENSOR_PARALLEL, Cause.CONTEXT_PARALLEL, Cause.EXPERT_PARALLEL, Cause.DATA_PARALLEL, Cause.HOST)

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.arrays import ActionPlanFloats, Bools, StagePlanFloats
+from sim.arrays import ActionPlanFloats, Array, Bools, StagePlanFloats
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)

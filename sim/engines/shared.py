@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.program import Program
 from sim.engines.step_end import step_end
 from sim.engines.timeline import Timeline, finish_step, step_begin
 from sim.errors import SpecError
 from sim.schedules.actions import U
 
-Array = np.ndarray
 _ROUNDING = 1e-13
 """Work that may be left of an action when it ends, relative to the time since the step began."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines import critical_path
 from sim.engines.noise import AT_ONCE, Replica, factors_of, replica, with_sends
 from sim.engines.program import Program
@@ -15,7 +16,6 @@ from sim.engines.timeline import Timeline
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.order import make_order
 
-Array = np.ndarray
 WARM_UP = 4
 """Steps before those that count: the pipeline fills, and ranks fall into step."""
 ROW = 20

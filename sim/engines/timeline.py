@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines.program import Program
 from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
 from sim.errors import SpecError
@@ -15,8 +16,6 @@ from sim.schedules.actions import Kind, U
 from sim.schedules.passes import last_first_visits, last_gradients, updates_per_rank
 from sim.schedules.registry import is_staggered
 from sim.units import show_time
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from sim.network.flows import SLACK, FloatArray, Flows, IntArray, fill
+from sim.arrays import FloatArray, IntArray
+from sim.network.flows import SLACK, Flows, fill
 from sim.traffic.streams import Traffic
 from sim.traffic.wires import Stream
 

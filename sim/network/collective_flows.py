@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import FloatArray
 from sim.errors import SpecError
 from sim.network import patterns
 from sim.network.flow_run import finish_times
-from sim.network.flows import FloatArray, Flows, flows_on
+from sim.network.flows import Flows, flows_on
 from sim.network.in_network import network_tree, nvlink_tree
 from sim.network.patterns import Latencies, Pattern, PatternPhase, members_by_domain
 from sim.network.routing import Routing, route

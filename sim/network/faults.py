@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from sim.arrays import FloatArray, IntArray
 from sim.errors import SpecError
-from sim.network.flows import FloatArray, IntArray
 from sim.network.routing import Routing, route
 from sim.network.topology import Topology
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import FloatArray, IntArray
 from sim.errors import FlopcastError, SpecError
-from sim.network.flows import FloatArray, Flows, IntArray, max_min_rates
+from sim.network.flows import Flows, max_min_rates
 
 
 def finish_times(

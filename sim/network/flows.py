@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-IntArray = np.ndarray
-FloatArray = np.ndarray
+from sim.arrays import FloatArray, IntArray
 
 SLACK = 1e-9
 """Relative difference that rounding may make between a link's capacity and what is asked of it."""

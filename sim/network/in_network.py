@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.network.topology import IntArray, Topology, parent_of_group
+from sim.arrays import IntArray
+from sim.network.topology import Topology, parent_of_group
 
 
 def nvlink_tree(topology: Topology, gpus: IntArray) -> IntArray:

@@ -16,8 +16,8 @@ from math import ceil, log2
 
 import numpy as np
 
+from sim.arrays import FloatArray, IntArray
 from sim.errors import SpecError
-from sim.network.flows import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

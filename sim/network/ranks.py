@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import IntArray
 from sim.errors import SpecError
-from sim.network.flows import IntArray
 from sim.specs import ClusterSpec, ParallelPlan
 
 DIMENSIONS = ("tp", "cp", "dp", "pp")

@@ -19,8 +19,9 @@ from typing import Literal
 
 import numpy as np
 
+from sim.arrays import IntArray
 from sim.errors import SpecError
-from sim.network.topology import IntArray, Topology, parent_of_group
+from sim.network.topology import Topology, parent_of_group
 
 Routing = Literal["deterministic", "ecmp", "adaptive"]
 ROUTINGS = ("deterministic", "ecmp", "adaptive")

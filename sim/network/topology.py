@@ -15,12 +15,12 @@ from typing import Literal
 
 import numpy as np
 
+from sim.arrays import IntArray
 from sim.errors import SpecError
 from sim.network.fat_tree import Level, build_levels
 from sim.specs import ClusterSpec
 
 Direction = Literal["up", "down"]
-IntArray = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)

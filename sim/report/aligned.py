@@ -16,7 +16,6 @@ from sim.schedules.actions import I, U, W
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
-Array = np.ndarray
 MOST_UNITS = 50
 """The longest action, in units: a column each."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import SpecError, require_positive
 from sim.scaling.allocation import flop_for_params
 from sim.scaling.critical_batch import (
@@ -23,7 +24,6 @@ from sim.units import show_short
 from sim.work.operations import Number
 from sim.work.params import active_params, total_params
 
-Array = np.ndarray
 DEFAULT_BATCH_LAW = "kaplan-2020"
 
 

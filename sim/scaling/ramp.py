@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import SpecError, require_positive
 from sim.scaling.goal import Goal
 
-Array = np.ndarray
 BEST = "best"
 """A ramp that follows the goal's own critical batch (`best_ramp`)."""
 SAMPLES = 2000

@@ -8,13 +8,12 @@ from math import gcd
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
 from sim.search import SearchResult, search
 from sim.search.layered import LayeredTable, best_of, layered_table
 from sim.specs import ParallelPlan, Scenario
-
-Array = np.ndarray
 
 CONFIRMED = 40
 """Of one size, how many of the closed form's best plans the exact engine runs at most: until none after is faster."""

@@ -24,8 +24,6 @@ from sim.scaling.what_limits import limit_of, losses_of, use_of_more
 from sim.specs import Scenario
 from sim.units import show_time
 
-Array = np.ndarray
-
 Progress = Callable[[int, int], None]
 MOST_POINTS = 14
 """Sizes of a frontier that the exact engine runs."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.schedules.actions import Row
 
-Array = np.ndarray
 ROUNDING = 1e-11
 """Of the time since the step began: differences below this are rounding."""
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.schedules.actions import KINDS, B, F, I, Row, W
 from sim.schedules.order import Order, make_order
 from sim.schedules.passes import peak_in_flight
 
-Array = np.ndarray
 Times = tuple[float, float, float, float]
 """Forward, input gradient, weight gradient, and a send to another rank; in any unit."""
 EQUAL: Times = (1.0, 1.0, 1.0, 0.0)

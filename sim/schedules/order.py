@@ -13,13 +13,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from sim.arrays import IntArray
 from sim.errors import ScheduleError
 from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row
 from sim.schedules.fold import Fold
 from sim.schedules.grid import format_grid
 from sim.schedules.play import play
-
-IntArray = np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

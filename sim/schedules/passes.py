@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.schedules.actions import B, F, I, U, W
 from sim.schedules.order import Order
 from sim.schedules.registry import get_schedule, schedule_names
 
-Array = np.ndarray
 IN_FLIGHT = np.array([1, -1, 0, -1, 0])
 """A forward keeps a stage's activations; the backward, or the weight gradient of a split one, frees them."""
 

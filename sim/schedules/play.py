@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-IntArray = np.ndarray
+from sim.arrays import IntArray
+
 WIDE = 12
 """Ranks from which doing all that can run at the same moment at once beats a loop over single actions."""
 

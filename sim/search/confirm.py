@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.estimate import estimate
 from sim.search.candidate import ROUNDING, Candidate, gap_of
 from sim.search.result import SearchResult
-
-Array = np.ndarray
 
 MOST_RUNS = 200
 """Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""

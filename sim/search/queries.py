@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
 from sim.search.plans.space import Space
 from sim.search.table import CHOICES, FIELDS, NUMBERS, Priced, PriceTable, frame_of, join
 from sim.specs import Scenario
 
-Array = np.ndarray
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
 

@@ -24,7 +24,6 @@ from sim.search.plans.space import Space
 from sim.search.prices.units import price_unit
 from sim.search.table import NUMBERS, Priced, PriceTable, frame_of, of_unit
 
-Array = np.ndarray
 NOTE = "_search.json"
 """Readers of Parquet folders pass over names that begin so."""
 FORMAT = 2

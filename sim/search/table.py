@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES
 from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space
 from sim.search.prices.units import categories_of
-
-Array = np.ndarray
 
 NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")

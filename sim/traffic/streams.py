@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import FloatArray, IntArray
 from sim.errors import SpecError
-from sim.network.flows import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.batch import batch_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import FloatArray, IntArray
 from sim.costs.collectives import Fabric, send
 from sim.network.faults import route_around
-from sim.network.flows import FloatArray, IntArray
 from sim.network.patterns import members_by_domain, ring
 from sim.network.placement import hop_crosses_domains
 from sim.network.topology import Topology

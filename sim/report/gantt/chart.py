@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines import Timeline
 from sim.errors import SpecError
 from sim.report.gantt.step_view import Bars, StepView
 from sim.report.gantt.window import Window, choose_window, played_window
 from sim.schedules.actions import KINDS, F
 
-Array = np.ndarray
 FAR = 1.4
 """Times the median step: schedules that take longer are cut off in a comparison, and say so."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines import Timeline
 from sim.report.facts import microbatch_words, plan_degrees
 from sim.report.figures import check_width, new_figure, place_title
@@ -18,7 +19,6 @@ from sim.report.gantt.window import Window
 from sim.report.palette import LOOKS
 from sim.units import show, show_time
 
-Array = np.ndarray
 PLACES_PER_INCH = 24.0
 """Forwards side by side in an inch of axis that can still be told apart."""
 LANES = 0.84

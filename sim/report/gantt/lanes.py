@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.report.gantt.chart import Chart, step_chart
 from sim.report.gantt.step_view import Bars, StepView
 from sim.report.gantt.window import Window
@@ -14,7 +15,6 @@ from sim.report.palette import LOOKS, ink, shade
 from sim.schedules.actions import KINDS, U
 from sim.units import show_time
 
-Array = np.ndarray
 LANE = 0.84
 """Height of bars, of a rank's row."""
 THIN = 0.13

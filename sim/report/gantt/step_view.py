@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.engines import Program, Timeline, run
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate, priced_order, program_of
@@ -13,8 +14,6 @@ from sim.pricing.memory import activations_by_stage
 from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import in_flight, weight_versions
 from sim.specs import Scenario
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)

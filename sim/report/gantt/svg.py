@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.report.gantt.chart import Chart
 from sim.report.palette import LOOKS
 from sim.units import show_time
 
-Array = np.ndarray
 WIDTH = 1000.0
 """Width of the drawing, in its own units."""
 PLACES = 0.84 * 9.0 * 24.0

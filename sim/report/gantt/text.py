@@ -9,13 +9,13 @@ from textwrap import fill
 import numpy as np
 from rich.text import Text
 
+from sim.arrays import Array
 from sim.report.gantt.chart import step_chart, window_of
 from sim.report.gantt.step_view import Bars, StepView
 from sim.report.gantt.window import Window
 from sim.report.palette import LOOKS, ink, shade
 from sim.units import show, show_time
 
-Array = np.ndarray
 MOST_ROWS = 24
 """Ranks that are shown; of more, as many evenly apart."""
 LEAST = 0.5

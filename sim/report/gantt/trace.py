@@ -16,12 +16,12 @@ from typing import TextIO
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import SpecError
 from sim.report.gantt.step_view import Bars, StepView
 from sim.report.palette import LOOKS
 from sim.schedules.actions import KINDS, F
 
-Array = np.ndarray
 COMPUTE, SENDS, DATA, MORE = 1, 2, 3, 10
 """Threads of a rank; sends that go on at the same moment as others have further ones, from MORE on."""
 APART = 1000

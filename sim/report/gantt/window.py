@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import SpecError
 
-Array = np.ndarray
 GAP = 0.025
 """Width of a break, of the axis."""
 WORTH = 0.8

@@ -8,12 +8,11 @@ from itertools import product
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import InfeasiblePlan
 from sim.pricing.batch import LAYOUT as LAYOUT
 from sim.pricing.deal import dealt_layers
 from sim.specs import Scenario
-
-Array = np.ndarray
 
 USUAL_DEPTHS = range(2, 17)
 """Pipeline ranks of which one ought to divide the layers: if none does, layers are dealt unevenly to all of them."""

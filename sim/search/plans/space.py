@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.pricing.deal import dealt_layers
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
 from sim.search.plans.layouts import (
@@ -20,8 +21,6 @@ from sim.search.plans.layouts import (
     shapes,
 )
 from sim.specs import ParallelPlan, Scenario
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True)

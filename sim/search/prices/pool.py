@@ -11,13 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
 
-import numpy as np
-
+from sim.arrays import Array
 from sim.errors import FlopcastError
 from sim.search.plans.space import Space
 from sim.search.prices.units import price_unit
 
-Array = np.ndarray
 Answer = tuple[Array, Array]
 
 PLANS_PER_WORKER = 4_000_000

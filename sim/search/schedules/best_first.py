@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import ScheduleError
 from sim.estimate import estimate
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.schedules.refined import Refined
 from sim.specs import ParallelPlan
-
-Array = np.ndarray
 
 
 @dataclass

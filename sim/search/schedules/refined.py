@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.errors import ScheduleError
 from sim.pricing.deal import deal_of
 from sim.schedules import Order, build_order
@@ -23,7 +24,6 @@ from sim.search.schedules.order_times import SharedOrder
 from sim.search.schedules.variants import Variant
 from sim.specs import ParallelPlan
 
-Array = np.ndarray
 FIRST_LOOK, LATER_LOOK = 32, 512
 """Plans of an order that are priced at once: few at first, as the best of them rules most others out."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Ints
+from sim.arrays import Array, Bools, Ints
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, find_cells, place_layouts
 from sim.pricing.cells import price_cells
@@ -26,7 +26,6 @@ from sim.specs import Scenario
 from sim.specs.plan import LAYERED
 from sim.work.stages import ModelPart
 
-Array = np.ndarray
 SLICES = (2, 4, 8)
 """Parts of a sequence that are tried under a schedule that cuts sequences."""
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Array
 from sim.schedules import Order
 from sim.schedules.actions import F, I, W
 from sim.schedules.passes import peak_in_flight
 from sim.schedules.play import by_levels
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
