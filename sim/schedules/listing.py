@@ -117,29 +117,31 @@ def _play_at_once(
     waiting = dealt.copy()
     waiting = np.append(waiting, 0)
     never = np.iinfo(np.int64).max
-    rows: list[Array] = []
+    is_backward, limit = kind == 1, most[stage]
+    of_forward, of_backward = 2 * np.minimum(stage, stages - 1), np.minimum(2 * stage + 1, nowhere)
     every = np.arange(ranks)
     total = 2 * stages // copies * count
-    taken = 0
+    everything, taken = np.empty((4, total), dtype=np.int64), 0
     target = np.full(nowhere + 1, nowhere)
     target[source[:nowhere]] = np.arange(nowhere)
     target[nowhere] = nowhere
     while taken < total:
-        head = came[able, np.minimum(done[able], count)]
-        free = (done[able] < waiting[able]) & ((kind == 1) | (done[2 * np.minimum(stage, stages - 1)] -
-                                               done[np.minimum(2 * stage + 1, nowhere)] < most[stage]))  # fmt: skip
+        so_far = done[able]
+        head = came[able, np.minimum(so_far, count)]
+        free = (so_far < waiting[able]) & (is_backward | (done[of_forward] - done[of_backward] < limit))
         key = np.where(free, worth + head * (stages + 1), never)
         choice = key.argmin(axis=1)
         acting = np.flatnonzero(key[every, choice] != never)
         what, number = able[acting, choice[acting]], head[acting, choice[acting]]
-        rows.append(np.stack([acting, what // 2, what % 2, number]))
+        here = slice(taken, taken + len(what))
+        everything[0, here], everything[1, here], everything[3, here] = acting, what, number
         done[what] += 1
         there = target[what]
         came[there, np.minimum(waiting[there], count)] = number
         waiting[there] += 1
         waiting[nowhere] = 0
         taken += len(what)
-    everything = np.concatenate(rows, axis=1)
+    everything[1], everything[2] = everything[1] // 2, everything[1] % 2
     order = np.argsort(everything[0], kind="stable")
     lengths = np.bincount(everything[0], minlength=ranks)
     columns = everything[1:, order].T.copy()
