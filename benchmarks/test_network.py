@@ -9,10 +9,10 @@ from timing import seconds
 from sim import load_scenario, simulate
 from sim.contention import laid_out
 from sim.engines import network
-from sim.estimate import priced_order, program_of
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
+from sim.programs import priced_order, program_of
 from validation.network_gains import on_tree
 
 MAIN = Path(__file__).parent.parent / "scenarios" / "gpt-1t-3072-a100.yaml"

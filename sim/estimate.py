@@ -8,17 +8,17 @@ from typing import Any
 from sim.assumptions import stated_assumptions, unshared
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.contention import on_shared_links
-from sim.engines import Program, Timeline, build_program, run
+from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
-from sim.errors import InfeasiblePlan, ScheduleError
+from sim.errors import InfeasiblePlan
 from sim.notebook import NotebookDisplay
 from sim.pricing.batch import Batch, batch_of
-from sim.pricing.deal import Deal, deal_of
+from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.replicas import Params
-from sim.pricing.scenario import StageCosts, price_plan
+from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
-from sim.schedules import Order, build_order, get_schedule
+from sim.schedules import Order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.uncertainty import interval_factors
@@ -224,7 +224,7 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         Unknown engine, or contention on a cluster without switches.
     """
     batch = batch_of(scenario)
-    order, costs, deal, held = _price(scenario, batch)
+    order, costs, deal, held = price_order(scenario, batch)
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     if contention:
@@ -244,66 +244,6 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
             *stated_assumptions(scenario, costs.notes, visits_per_stage(order), contention=contention),
             *unshared(scenario, engine),
         ),
-    )
-
-
-def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageCosts]:
-    """What each rank does, and what it costs.
-
-    Parameters
-    ----------
-    fold : bool
-        Leave out what repeats; the engines time it nevertheless.
-    """
-    return _price(scenario, batch_of(scenario), fold=fold)[:2]
-
-
-def _price(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Params]:
-    """What each rank does, what it costs, how stages are dealt, and what one GPU of each rank holds."""
-    plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
-    if plan.sequence_slices > 1 and "slices" not in chosen.options:
-        raise ScheduleError(
-            f"schedule {plan.schedule!r} does not cut sequences; set plan.schedule to seq1f1b or plan.sequence_slices "
-            "to 1"
-        )
-    options: dict[str, Any] = {"group": plan.microbatch_group}
-    if "slices" in chosen.options:
-        options["slices"] = plan.sequence_slices
-
-    size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
-
-    def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Params]:
-        order = build_order(*size, fold=fold, **given)
-        deal = deal_of(batch.costs, plan, order.rank_of_stage, order.copies)
-        # ZeRO moves things as often as the order turns to a stage.
-        costs, held = price_plan(batch, scenario, deal, order.rank_of_stage, visits_per_stage(order))
-        return order, costs, deal, held
-
-    if "times" not in chosen.options:
-        return priced(options)
-    # It chooses its order by what things take, and any of its candidates tells that.
-    first = priced(options | ({"candidate": 0} if chosen.candidates else {}))
-    return priced(options | {"times": typical_times(first[1])})
-
-
-def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
-    """Forward, input gradient, weight gradient and send of the average stage, in forwards to three digits."""
-    weight = float(costs.weight_grad_s.mean())
-    seconds = (float(costs.forward_s.mean()), float(costs.backward_s.mean()) - weight, weight, costs.typical_send)
-    forward, inputs, weights, send = (round(value / seconds[0], 3) for value in seconds)
-    return forward, inputs, weights, send
-
-
-def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
-    """What the engines run of a scenario."""
-    plan, stack = scenario.plan, scenario.stack
-    return build_program(
-        order,
-        costs,
-        hide_grad_reduce=stack.overlap_grad_reduce,
-        hide_gather=stack.overlap_param_gather,
-        cores=scenario.cluster.node.cores,
-        twins=plan.num_gpus // plan.pp,
     )
 
 

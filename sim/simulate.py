@@ -16,10 +16,11 @@ from sim.engines.noise import Replica, noisy_program, noisy_steps, replica, step
 from sim.engines.program import Program
 from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
-from sim.estimate import estimate, priced_order, program_of
+from sim.estimate import estimate
 from sim.network.faults import link_health, node_of
 from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
+from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario

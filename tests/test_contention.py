@@ -11,8 +11,8 @@ from sim import estimate, load_scenario, simulate
 from sim.contention import laid_out
 from sim.engines.contended import stretches
 from sim.errors import FlopcastError
-from sim.estimate import priced_order
 from sim.pricing.cost_model import cost_model
+from sim.programs import priced_order
 from sim.specs.network import LevelSpec, NetworkSpec
 from sim.traffic.wires import best_of_network
 

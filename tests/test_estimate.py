@@ -9,9 +9,10 @@ import pytest
 
 from sim.engines import ENGINES
 from sim.errors import InfeasiblePlan
-from sim.estimate import estimate, priced_order
+from sim.estimate import estimate
 from sim.pricing.cells import layer_costs
 from sim.pricing.scenario import stage_costs
+from sim.programs import priced_order
 from sim.schedules import build_order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario, build_scenario, load_scenario

@@ -197,7 +197,6 @@ def shortest(
     layered = layered and not scenario.model.num_experts
     prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
-
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
     if ramp is not None:
         data = {batch: ramped_tokens(ramp, goal, float(batch * length)) for batch in wanted}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sim.estimate import priced_order
+from sim.programs import priced_order
 from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
 from sim.search.queries import Fields

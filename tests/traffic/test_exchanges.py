@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sim import load_scenario
-from sim.estimate import priced_order
 from sim.pricing.zero import zero_visits
+from sim.programs import priced_order
 from sim.schedules.passes import visits_per_stage
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges
 from sim.traffic.step_bytes import step_traffic

@@ -3,7 +3,7 @@
 import pytest
 
 from sim import load_scenario
-from sim.estimate import priced_order
+from sim.programs import priced_order
 from sim.traffic.step_bytes import ring_bytes, step_traffic
 from sim.work.params import total_params
 

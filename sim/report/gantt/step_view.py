@@ -9,8 +9,9 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
 from sim.errors import SpecError
-from sim.estimate import Estimate, estimate, priced_order, program_of
+from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
+from sim.programs import priced_order, program_of
 from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import in_flight, weight_versions
 from sim.specs import Scenario
