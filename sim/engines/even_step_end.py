@@ -44,7 +44,7 @@ def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep)
 def gather_windows(stages: EvenPipelines) -> KindPlanFloats:
     """Forward seconds of first, middle and last rank before the last gathered weights are needed.  [s]
 
-    `sim.engines.step_end.gather_window` for these schedules: pp micro-batches through every chunk but the last, one
+    `sim.engines.timeline.gather_window` for these schedules: pp micro-batches through every chunk but the last, one
     through that.
     """
     pipes = stages.pipelines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -125,11 +125,8 @@ class Batch:
         return (self.kind, self.recompute, self.cell)
 
 
-COLUMNS = (
-    "layout", "cell", "kind", "recompute", "zero_stage", "num_chunks", "num_microbatches", "overlap_p2p",
-    "overlap_grad_reduce", "overlap_param_gather",
-)  # fmt: skip
-"""Fields of a batch that are columns."""
+COLUMNS = tuple(column.name for column in fields(Batch) if column.type in ("Ints", "Bools"))
+"""Fields of a batch that are columns: a new one is among them by its type."""
 _FIRST = np.zeros(1, dtype=np.int64)
 
 

@@ -100,7 +100,7 @@ def dealt_stages(batch: Batch) -> tuple[ModelPart, ...]:
 def dealt_ranks(batch: Batch) -> tuple[RankKind, ...]:
     """The first, the second and the last rank of every layout; and a shorter middle one, where there are such.
 
-    Of layouts whose ranks do not divide the layers each rank has one stage.
+    Of layouts whose ranks do not divide the layers each rank has one stage (`sim.work.stages.deal_stages`).
     """
     pp, model = batch.layouts.pp, batch.costs.model
     alone, e, h, dense = pp == 1, int(batch.embedding_as_layer), int(batch.head_as_layer), model.num_dense_layers
