@@ -122,10 +122,11 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "exposed_reduction": ("sim.engines.timeline", "sim.search.layered", "sim.search.prices.units",
-                          "sim.search.schedules.order_times"),
-    "step_end": ("sim.engines.shared", "sim.engines.timeline", "sim.search.prices.units",
-                 "sim.search.schedules.order_times"),
+    "end_of_step": ("sim.engines.timeline", "sim.search.layered", "sim.search.prices.units",
+                    "sim.search.schedules.order_times"),
+    "exposed_reduction": ("sim.engines.step_end",),
+    "exposed_gather": ("sim.engines.step_end",),
+    "step_end": ("sim.engines.shared", "sim.engines.step_end"),
     "reduction_times": ("sim.engines.timeline", "sim.search.schedules.order_times"),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
     "once_a_step": ("sim.pricing.scenario", "sim.search.layered", "sim.search.prices.units",

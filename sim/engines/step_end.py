@@ -9,10 +9,60 @@ Ranks, or kinds of ranks, are on the first axis; plans on the others. All in sec
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from sim.arrays import Ints, Number, PlanFloats, RankPlanFloats, StagePlanFloats
 from sim.schedules import Order
+
+
+class StepEnd(NamedTuple):
+    """What follows a pipeline.
+
+    step : when every rank has updated its weights. [s]
+    reduce, gather : what of each rank's gradient reduction and weight gather lengthens the step. [s]
+    """
+
+    step: PlanFloats
+    reduce: RankPlanFloats
+    gather: RankPlanFloats
+
+
+def end_of_step(
+    pipeline_end: RankPlanFloats,
+    reduce: RankPlanFloats,
+    gather: RankPlanFloats,
+    update: RankPlanFloats,
+    *,
+    tied_embedding: Number,
+    hidden_share: Number,
+    overlap_reduce: Number,
+    overlap_gather: Number,
+    reduced_after: Callable[[], Number],
+    gather_window: Callable[[], Number],
+) -> StepEnd:
+    """A step's end, of one plan or many.
+
+    Parameters
+    ----------
+    pipeline_end : array
+        When each rank's last action is done. [s]
+    reduce, gather, update : arrays
+        Of each rank. [s]
+    tied_embedding : array over plans
+        Its reduction; 0: there is none. [s]
+    hidden_share, overlap_reduce, overlap_gather : arrays over plans
+        As of `exposed_reduction` and `exposed_gather`.
+    reduced_after, gather_window : callables
+        `after` and `window` of these, asked for where something overlaps. [s]
+    """
+    if np.any(overlap_reduce) and reduce.any():
+        reduce = exposed_reduction(reduce, reduced_after(), hidden_share, overlap_reduce)
+    if np.any(overlap_gather) and gather.any():
+        gather = exposed_gather(gather, gather_window(), hidden_share, overlap_gather)
+    return StepEnd(step_end(pipeline_end + reduce, tied_embedding, update + gather), reduce, gather)
 
 
 def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:

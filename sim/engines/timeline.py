@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.engines.program import Program
-from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
+from sim.engines.step_end import end_of_step, reduction_times, without_flush
 from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
 from sim.schedules.actions import Kind, U
@@ -106,13 +106,18 @@ def finish_step(
         np.maximum.at(absolute, program.order.rank, end)
         pipeline_end = absolute - step_begin(program, start)
         begun, done = start, end
-    exposed, gather = costs.reduce_s, costs.gather_s
-    if program.hide_grad_reduce:
-        reduced = reduction_end(program, begun, done) if reduced is None else reduced
-        exposed = exposed_reduction(exposed, reduced - absolute, costs.hidden_share, True)
-    if program.hide_gather:
-        gather = exposed_gather(gather, gather_window(program), costs.hidden_share, True)
-    updated = step_end(pipeline_end + exposed, costs.tied_embedding_s, costs.optimizer_s + gather)
+    updated, exposed, gather = end_of_step(
+        pipeline_end,
+        costs.reduce_s,
+        costs.gather_s,
+        costs.optimizer_s,
+        tied_embedding=costs.tied_embedding_s,
+        hidden_share=costs.hidden_share,
+        overlap_reduce=program.hide_grad_reduce,
+        overlap_gather=program.hide_gather,
+        reduced_after=lambda: (reduction_end(program, begun, done) if reduced is None else reduced) - absolute,
+        gather_window=lambda: gather_window(program),
+    )
     step_time = float(updated) + costs.step_setup_s
     return Timeline(program, engine, start, end, pipeline_end, exposed, gather, step_time)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Ints, PlanFloats
-from sim.engines.step_end import exposed_gather, exposed_reduction
+from sim.engines.step_end import end_of_step
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
@@ -258,14 +258,22 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     round_b = np.maximum(m * backward + sending, pp * (backward + send))
     there = np.maximum(m * first_f + sending, round_f) + (v - 2) * round_f + fill + m * last_f
     back = np.maximum(m * last_b + sending, round_b) + (v - 2) * round_b + drain + m * first_b
-    once = once_a_step(batch, _ranks(batch), once_visited)
-    reduce, tail, gather = once.reduce[0], once.tail[0], once.gather[0]
-    # Of the first rank's reduction all but the last bucket may be over when its backward is.
-    overlapped = np.minimum(reduce - tail, back)
-    reduce = exposed_reduction(reduce, reduce - overlapped, once.hidden_share, stack.overlap_grad_reduce)
+    once = once_a_step(batch, _ranks(batch), once_visited).take(slice(0, 1))
     window = (v - 1) * m * forward + m * (first_f - forward) + forward + (last_f - forward) * (pp == 1)
-    gather = exposed_gather(gather, window, once.hidden_share, stack.overlap_param_gather)
-    return np.asarray(there + back + reduce + tied_reduction(batch) + gather + once.update[0] + stack.step_setup_s)
+    end = end_of_step(
+        (there + back)[np.newaxis],
+        once.reduce,
+        once.gather,
+        once.update,
+        tied_embedding=tied_reduction(batch),
+        hidden_share=once.hidden_share,
+        overlap_reduce=stack.overlap_grad_reduce,
+        overlap_gather=stack.overlap_param_gather,
+        # Of the first rank's reduction all but the last bucket may be over when its backward is.
+        reduced_after=lambda: once.reduce - np.minimum(once.reduce - once.tail, back),
+        gather_window=lambda: window,
+    )
+    return np.asarray(end.step + stack.step_setup_s)
 
 
 def _memory_bytes(batch: Batch) -> PlanFloats:

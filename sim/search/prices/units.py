@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sim.engines.even_pipelines import EvenPipelines, RankEnds
 from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
-from sim.engines.step_end import exposed_gather, exposed_reduction, step_end
+from sim.engines.step_end import end_of_step
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.cost_model import CostModel
@@ -172,16 +173,21 @@ class _Rows:
             forward, backward = self._stages(visits, 2 * number)
             for overlap_p2p, of_sends in pipelines:
                 stages = EvenPipelines(of_sends, forward, backward).find_ends()
-                ended, exposed, gather = stages.ended[:, which], once.reduce, once.gather
-                if reduce_overlaps.any() and exposed.any():
-                    passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
-                    after = reductions_after_end(passes, RankEnds(ended, stages.turned_after[:, which]), once)
-                    exposed = exposed_reduction(exposed, after, once.hidden_share, reduce_overlaps)
-                if gather_overlaps.any() and gather.any():
-                    window = gather_windows(EvenPipelines(of_sends, forward, backward))[:, which]
-                    gather = exposed_gather(gather, window, once.hidden_share, gather_overlaps)
-                seconds = step_end(ended + exposed, tied, once.update + gather) + setup
-                yield (overlap_p2p, overlap_tp), seconds, ends
+                ends_at = RankEnds(stages.ended[:, which], stages.turned_after[:, which])
+                passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
+                seconds = end_of_step(
+                    ends_at.ended,
+                    once.reduce,
+                    once.gather,
+                    once.update,
+                    tied_embedding=tied,
+                    hidden_share=once.hidden_share,
+                    overlap_reduce=reduce_overlaps,
+                    overlap_gather=gather_overlaps,
+                    reduced_after=partial(reductions_after_end, passes, ends_at, once),
+                    gather_window=partial(gather_windows, passes),
+                ).step
+                yield (overlap_p2p, overlap_tp), seconds + setup, ends
 
     def _pipelines(self, blocking: bool) -> Pipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))

@@ -15,7 +15,7 @@ from sim.arrays import ActionPlanFloats, Bools, Floats, Ints, KindPlanFloats, Pl
 from sim.engines.critical_path import earliest_starts, steady_state
 from sim.engines.order_facts import OrderFacts
 from sim.engines.program import action_seconds
-from sim.engines.step_end import exposed_gather, exposed_reduction, reduction_times, step_end, without_flush
+from sim.engines.step_end import end_of_step, reduction_times, without_flush
 from sim.pricing.batch import Batch
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
@@ -226,14 +226,19 @@ class SharedOrder:
         facts, of_rank = self.facts, self.deal.kind_of_rank
         reduce, gather, update = (getattr(once, name)[of_rank] for name in ("reduce", "gather", "update"))
         done = moments.end - moments.begin if self.variant.schedule.staggered else moments.end
-        if batch.overlap_grad_reduce.any() and reduce.any():
-            after = self._reduced(batch, once, moments) - moments.end
-            reduce = exposed_reduction(reduce, after, once.hidden_share, batch.overlap_grad_reduce)
-        if batch.overlap_param_gather.any() and gather.any():
-            window = facts.before_last_gather @ plans.table()
-            gather = exposed_gather(gather, window, once.hidden_share, batch.overlap_param_gather)
-        tied = tied_reduction(batch) * self.deal.ends_apart
-        return step_end(done + reduce, tied, update + gather) + batch.costs.stack.step_setup_s
+        end = end_of_step(
+            done,
+            reduce,
+            gather,
+            update,
+            tied_embedding=tied_reduction(batch) * self.deal.ends_apart,
+            hidden_share=once.hidden_share,
+            overlap_reduce=batch.overlap_grad_reduce,
+            overlap_gather=batch.overlap_param_gather,
+            reduced_after=lambda: self._reduced(batch, once, moments) - moments.end,
+            gather_window=lambda: facts.before_last_gather @ plans.table(),
+        )
+        return end.step + batch.costs.stack.step_setup_s
 
     def _reduced(self, batch: Batch, once: OnceAStep, moments: Moments) -> RankPlanFloats:
         """When each rank's reductions that its backwards overlap are done.  [s]"""
