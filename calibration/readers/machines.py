@@ -8,12 +8,7 @@ from typing import Any
 
 from calibration.readers.csv_values import name_patterns
 from sim.errors import SpecError
-
-OMNI_PATH = 0.14
-"""Of four 100 Gbit/s cards a node, what all-reduces of 4 GB reach on 4 and 16 nodes of Jean Zay (10.6, 6.9 and 5.1 of
-50 GB/s; their geometric mean).
-
-bigscience-workshop/bigscience:experiments/bandwidth."""
+from sim.specs import load_preset
 
 MOST_PER_NODE = 1024
 """GPUs of a node beyond which the number is a slip of the pen."""
@@ -46,7 +41,7 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
             description["gpu"] = changes
     if per_node:
         description["gpus_per_node"] = per_node
-    width = per_node or {"gb200-tray": 4, "gb300-tray": 4, "dgx-2h": 16}.get(node, 8)
+    width = per_node or int(load_preset("nodes", node)["gpus_per_node"])
     if not per_node:
         inferred.append(f"gpus_per_node {width}: as in node preset {node}")
     if memory == 1e8 and sum(entry["name"] == found["name"] for entry in known) > 1:
@@ -70,15 +65,14 @@ def _add_network(
     several : whether the job takes more than one node.
     """
     gbits, why = _network_gbits(link, width)
-    if not gbits and several and "RoCE" in link and profile == "a100":
-        gbits = 100.0  # chosen over 200 by the zero-bubble runs across nodes, whose source names no rate
-        inferred.append("network of 100 Gbit/s a GPU: what RoCE clouds with A100 have, where the row gives no rate")
-    if "Omni-Path" in link:
-        cluster["network_efficiency"] = OMNI_PATH
-        inferred.append(f"the network reaches {OMNI_PATH:.0%} of its cards: all-reduces measured over Omni-Path")
     if gbits:
         cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"
-    elif several:
+    for entry in name_patterns("links") if several or gbits else ():
+        fits = entry["words"] in link and entry.get("profile", profile) == profile
+        if fits and not (entry.get("norate") and gbits):
+            cluster |= entry["set"]
+            inferred += [f"{name} {value}: {entry['because']}" for name, value in entry["set"].items()]
+    if several and "inter_node_bandwidth" not in cluster:
         inferred.append(f"network as in node preset {cluster['node']['preset']}: {why}")
 
 

@@ -5,35 +5,34 @@ A run that was measured fitted. Where a row's layout does not, the mildest chang
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from calibration.readers.csv_values import Row, is_moe
+from calibration.readers.csv_values import Row, is_moe, settings_of
+from calibration.readers.frameworks import FrameworkOfRow
+from sim.specs.frameworks import layouts_of
 
 MemorySaving = tuple[dict[str, Any], str]
 """Changes of a plan that save memory, and the rule that allows them."""
 
 
-def offloaded_layers(row: Row, layers: int, inferred: list[str]) -> int:
-    """Layers whose activations the row, or its framework's script, keeps in host memory."""
-    notes, framework = row.get("notes", ""), row.get("framework", "")
-    said = re.search(r"cpu_offloading_num_layers=(\d+)", notes)
-    if said:
-        return min(int(said[1]), layers)
-    if "Megatron TP" in framework and row.get("recompute") == "full":
-        # bigscience-workshop/bigscience:experiments/gpt2-meg-ds-zero (PA, PA_CPU), a script of DeepSpeedExamples.
-        inferred.append(f"offloaded_layers {layers}: the framework's script keeps checkpoints in host memory")
+def offloaded_layers(row: Row, framework: FrameworkOfRow, layers: int, inferred: list[str]) -> int:
+    """Layers whose activations the row's settings, or its authors' script, keep in host memory."""
+    said = settings_of(row).get("cpu_offloading_num_layers", "")
+    if said.isdigit():
+        return min(int(said), layers)
+    if framework.host_checkpoints:
+        inferred.append(f"offloaded_layers {layers}: the authors' script keeps checkpoints in host memory")
         return layers
     return 0
 
 
-def memory_savings(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[MemorySaving]:
+def memory_savings(row: Row, framework: str, plan: Mapping[str, Any], layers: int) -> Iterator[MemorySaving]:
     """Changes of the plan that a row leaves open, the mildest first, each with the rule that lists it."""
     unsaid = "the row gives none, and does not fit without"
     if not row.get("zero_stage") and plan["zero_stage"] == 0 and plan["dp"] > 1:
         yield {"zero_stage": 1}, f"zero_stage 1: {unsaid}"
-    for some, rule in _offloading(row, plan, layers):
+    for some, rule in _offloading(row, framework, plan, layers):
         yield {"offloaded_layers": some}, f"offloaded_layers {some}: {rule}; {unsaid}"
     if "the table itself states only node counts" in row.get("notes", "") and row.get("recompute") == "none":
         for mode in ("selective", "full"):
@@ -51,16 +50,12 @@ def memory_savings(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[M
             )
 
 
-def _offloading(row: Row, plan: Mapping[str, Any], layers: int) -> Iterator[tuple[int, str]]:
+def _offloading(row: Row, framework: str, plan: Mapping[str, Any], layers: int) -> Iterator[tuple[int, str]]:
     """Layers that keep their activations in host memory, the fewest first, and what allows it."""
     if plan.get("offloaded_layers"):
         return
-    if "DeepSpeed ZeRO-3" in row.get("framework", "") and row.get("recompute") == "full":
-        rule = "the framework can keep checkpoints in host memory (deepspeed.ai/docs/config-json, cpu_checkpointing)"
-        yield layers, rule  # all or none
-        return
-    # Hosts of Grace hand memory over at 450 GB/s: recipes of Megatron-FSDP offload 5 to 92 layers (cpu_offloading_
-    # num_layers in NVIDIA-NeMo/Megatron-Bridge:scripts/performance/configs/llama).
-    if re.match(r"GB\d", row.get("gpu", "")) and re.search(r"Megatron", row.get("framework", "")):
-        for share in (0.25, 0.5, 0.75, 1.0):
-            yield int(share * layers), "the framework's recipes"
+    habits, grace = layouts_of(framework), row.get("gpu", "").startswith("GB")
+    shares = habits.get("offload", ()) if row.get("recompute") == "full" else ()
+    # Hosts of Grace hand memory over at 450 GB/s.
+    for share in shares or (habits.get("offload_to_grace", ()) if grace else ()):
+        yield int(share * layers), f"the framework's recipes ({habits['source']})"

@@ -5,19 +5,18 @@ Every rule that filled something in is listed, so that a reader can disagree.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from calibration.readers.architectures import head_dim_of, with_experts
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
+from calibration.readers.frameworks import fields_by_words, framework_of, of_section
 from calibration.readers.machines import cluster_of
 from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
-from calibration.readers.scripts import said_by_scripts
-from calibration.readers.stacks import stack_of
 from calibration.readers.unstated_fields import MICROBATCHES, plans_with_unstated_fields
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario
+from sim.specs.frameworks import resolve_stack
 
 
 def scenarios_of(
@@ -31,18 +30,19 @@ def scenarios_of(
         The scenarios; what else the row leaves open and saves memory, for where none of them fits; the rules used.
     """
     _refuse(row)
-    row, said_of_stack, inferred = said_by_scripts(row)
+    framework = framework_of(row)
+    row, inferred = framework.row, framework.inferred
+    said = fields_by_words(row)
     model = _model(row, inferred)
     gpus = whole(row, "num_gpus")
     cluster, own_profile, found = cluster_of(row, gpus)
     inferred += found
-    plan = _plan(row, gpus, inferred)
-    plan["offloaded_layers"] = offloaded_layers(row, model["num_layers"], inferred)
     precision = _precision(row, inferred)
+    stack = {"framework": framework.name, "version": framework.version, **of_section(said, "stack")}
+    plan = {**_plan(row, gpus, inferred), **of_section(said, "plan")}
+    _as_the_framework_does(stack, model, plan, precision, inferred)
+    plan["offloaded_layers"] = offloaded_layers(row, framework, model["num_layers"], inferred)
     batches = _batches(row, plan, inferred)
-    stack, found = stack_of(row, plan)
-    stack |= said_of_stack
-    inferred += found
     rest = {
         "cluster": cluster,
         "stack": stack,
@@ -51,9 +51,9 @@ def scenarios_of(
         "model": model,
     }
     scenarios, first = [], None
-    for batch, said in batches:
+    for batch, of_batch in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
-        for choice in plans_with_unstated_fields(said, plan, model, training, inferred):
+        for choice in plans_with_unstated_fields(of_batch, framework.name, plan, model, training, inferred):
             try:
                 scenarios.append(_dealt({**rest, "training": training, "plan": choice}, inferred))
             except FlopcastError as error:
@@ -63,8 +63,28 @@ def scenarios_of(
             f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} "
             f"over dp = {plan['dp']} and pp = {plan['pp']}"
         )
-    savings = tuple(memory_savings(row, plan, model["num_layers"]))
+    savings = tuple(memory_savings(row, framework.name, plan, model["num_layers"]))
     return tuple(scenarios), savings, tuple(dict.fromkeys(inferred))
+
+
+def _as_the_framework_does(
+    stack: dict[str, Any], model: dict[str, Any], plan: dict[str, Any], precision: str, inferred: list[str]
+) -> None:
+    """Fill in what the framework does where the row is silent: dropout, ZeRO stage, sequence parallelism."""
+    of_row = {"model": model, "plan": plan, "training": {"precision": precision}}
+    for path, value, source in resolve_stack(stack, of_row).consequences:
+        section, _, name = path.partition(".")
+        if section in of_row:
+            of_row[section][name] = value
+            inferred.append(f"{name} {value}: what {stack['framework']} does ({source})")
+    if "zero_stage" not in plan:
+        plan["zero_stage"] = 0
+        inferred.append("zero_stage 0: the row gives none")
+    if plan["tp"] > 1 and "sequence_parallel" not in plan:
+        inferred.append("sequence_parallel n: the row does not say, nor does the framework")
+    if "ep" in plan and plan["tp"] > 1 and not plan.get("sequence_parallel"):
+        plan["sequence_parallel"] = True
+        inferred.append("sequence_parallel y: a mixture of experts needs it where tp is above 1")
 
 
 def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
@@ -104,6 +124,10 @@ def _refuse(row: Row) -> None:
             raise Unmodelled(reason)
 
 
+_BY_NAME = ("position", "norm", "bias", "tied_embeddings")
+"""Fields of a model that its name tells where the row does not."""
+
+
 def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
     name = row.get("model_name") or "model"
     hidden, heads, tp = whole(row, "hidden"), whole(row, "heads"), whole(row, "tp", 1)
@@ -119,8 +143,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         "max_sequence_length": max(2048, whole(row, "seq_len")),
         **by_name,
     }
-    facts = ("position", "norm", "bias", "tied_embeddings", "dropout")
-    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in facts)}: by the model's name".replace("_", " "))
+
+    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in _BY_NAME)}: by the model's name".replace("_", " "))
     if hidden % heads and not (is_moe(row) and head_dim_of(name)):
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
@@ -157,19 +181,7 @@ def _by_model_name(row: Row, known: str, inferred: list[str]) -> dict[str, Any]:
         "norm": "rmsnorm" if llama else "layernorm",
         "bias": gpt,
         "tied_embeddings": gpt or mpt,
-        # Megatron-LM's and NeMo's runs until 2023 trained with dropout; later recipes do not.
-        "dropout": 0.1 if gpt and (_old_megatron(row) or _old_nemo(row)) else 0.0,
     }
-
-
-def _old_megatron(row: Row) -> bool:
-    framework = row.get("framework", "")
-    return framework.startswith(("Megatron-LM", "Megatron-DeepSpeed", "DeepSpeed", "GPT-NeoX", "Alpa"))
-
-
-def _old_nemo(row: Row) -> bool:
-    """NeMo-Framework-Launcher of 2022 and 2023 (launcher_scripts/conf/training/gpt3: hidden_dropout 0.1)."""
-    return bool(re.search(r"Launcher 2[23]", row.get("source", "")))
 
 
 def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
@@ -183,35 +195,19 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
     dp = whole(row, "dp", gpus // model_parallel)
     if dp * model_parallel != gpus:
         raise Unmodelled(f"tp · cp · pp · dp = {dp * model_parallel} is not num_gpus = {gpus}")
+    plan: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
     zero = row.get("zero_stage", "")
-    if not zero and "Meta in-house" in row.get("framework", ""):
-        zero = "2"
-        inferred.append("zero_stage 2: FSDP that keeps the weights gathered (arXiv:2407.21783, section 3.3.2)")
-    elif not zero and re.search(r"NeMo|Megatron-Core|Megatron-Bridge|Aleph Alpha", row.get("framework", "")):
-        zero = "1"
-        inferred.append("zero_stage 1: the framework's distributed optimizer")
-    elif not zero:
-        inferred.append("zero_stage 0: the row gives none")
-    if zero not in ("", "0", "1", "2", "3"):
-        raise Unmodelled(f"zero_stage {zero!r} is not modelled")
-    parallel = row.get("sequence_parallel", "")
-    sequence_parallel = tp > 1 and (parallel == "y" or (not parallel and not _old_megatron(row)))
-    if not parallel and tp > 1:
-        inferred.append(f"sequence_parallel {'y' if sequence_parallel else 'n'}: by the framework")
-    plan: dict[str, Any] = {
-        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero_stage": int(zero or 0), "sequence_parallel": sequence_parallel,
-    }  # fmt: skip
+    if zero:
+        if zero not in ("0", "1", "2", "3"):
+            raise Unmodelled(f"zero_stage {zero!r} is not modelled")
+        plan["zero_stage"] = int(zero)
+    if row.get("sequence_parallel") or tp == 1:
+        plan["sequence_parallel"] = tp > 1 and row["sequence_parallel"] == "y"
     if is_moe(row):
         plan["ep"] = whole(row, "ep", 1)
         if not row.get("ep") and gpus % 8 == 0 and whole(row, "experts") % 8 == 0:
             plan["ep"] = 8
             inferred.append("ep 8: the row gives none; a node's GPUs share the experts")
-        if tp > 1 and not sequence_parallel:
-            plan["sequence_parallel"] = True
-            inferred.append("sequence_parallel y: a mixture of experts needs it where tp is above 1")
-    notes = row.get("notes", "")
-    if "first and last stage hold one layer fewer" in notes:
-        plan |= {"embedding_as_layer": True, "head_as_layer": True}
     return plan
 
 

@@ -21,21 +21,25 @@ class CostModel:
     """Model, machine, training, software and profile of a scenario: all of it but the plan.
 
     compute, fabric : the GPU's and the network's rates.
+    forward_setup_s : host time before each forward of a chunk while the GPU waits.
     known : what was priced, by what it depends on; plans that cut a layer alike share it.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self.model, self.cluster, self.training = scenario.model, scenario.cluster, scenario.training
         self.stack, self.profile = scenario.stack, scenario.profile
-        measured, stack = scenario.profile.host.kernel_launch_s, scenario.stack
+        stack = scenario.stack
+        graphs = stack.cuda_graphs == "full_iteration"
+        same = stack.graph_launch_s if graphs else scenario.profile.host.kernel_launch_s
+        self.forward_setup_s = 0.0 if graphs else stack.forward_setup_s
         self.compute = ComputeModel(
             scenario.cluster.gpu,
             _sustained(scenario.profile, scenario.cluster.gpu),
             scenario.training.precision,
             scenario.training.activation_bytes,
-            stack.kernel_launch_s if measured is None else measured,
-            stack.backward_launch_s if measured is None else measured,
-            stack.collective_launch_s if measured is None else measured,
+            stack.kernel_launch_s if same is None else same,
+            stack.backward_launch_s if same is None else same,
+            stack.collective_launch_s if same is None else same,
             stack.elementwise_rate,
             stack.flash_version,
         )

@@ -62,7 +62,7 @@ def price_stages(
             _plus(seconds, data, more) for seconds, more in zip((forward, backward), traffic, strict=True)
         )
     forward, backward = put_together(parts, forward), put_together(parts, backward)
-    forward[:, host] += batch.costs.stack.forward_setup_s
+    forward[:, host] += batch.costs.forward_setup_s
     weight_grad = prices.weight_grad_s[(slice(None), *place)] if split else np.empty((len(forward), 0))
     return StageSeconds(forward, backward, put_together(parts, weight_grad) if split else weight_grad)
 

@@ -75,8 +75,11 @@ def with_numbers(scenario: Scenario, numbers: Mapping[str, float]) -> Scenario:
     """
     data = plain_data(scenario)
     data.pop("assumed", None)
+    # What the framework's rules set is among the data; they are not asked again.
+    ruled_by = {name: data["stack"].pop(name) for name in ("framework", "version") if name in data["stack"]}
     overrides = [f"{path}={value!r}" for path, value in numbers.items()]
-    return build_scenario(data, overrides, scenario.name).replace(assumed=scenario.assumed)
+    found = build_scenario(data, overrides, scenario.name)
+    return found.replace(assumed=scenario.assumed, stack=found.stack.replace(**ruled_by))
 
 
 def plain_data(spec: Spec) -> dict[str, Any]:

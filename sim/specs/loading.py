@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.base import file_name
+from sim.specs.frameworks import DEFAULT, resolve_stack
 from sim.specs.hardware import ClusterSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
@@ -25,7 +26,6 @@ _PRESET_AT = {
     "cluster": "clusters",
     "cluster.node": "nodes",
     "cluster.node.gpu": "gpus",
-    "stack": "stacks",
     "profile": "profiles",
 }
 _SECTIONS: dict[str, Any] = {
@@ -36,7 +36,6 @@ _SECTIONS: dict[str, Any] = {
     "stack": StackSpec,
     "profile": Profile,
 }
-_DEFAULT_STACK = "megatron-core"
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,13 +75,16 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if keys[0] not in _SECTIONS and keys != ["name"]:
         raise SpecError(f"override {override!r}: no section {keys[0]!r}{nearest(keys[0], _SECTIONS)}")
     value = parse_yaml(text, f"override {override!r}") if text.strip() else None
+    if keys == ["stack", "version"] and isinstance(value, float):
+        value = text.strip()  # 25.10, which as a number would be 25.1
     target = data
     for depth, key in enumerate(keys[:-1], start=1):
         below = target.get(key, {})
         if not isinstance(below, dict):
             raise SpecError(f"override {override!r}: {'.'.join(keys[:depth])} is the value {below!r} and has no fields")
         target[key] = target = below
-    merged = {"preset": value} if keys[-1] == "preset" else _merge(target, {keys[-1]: value})
+    alone = keys[-1] == "preset" or keys == ["stack", "framework"]  # another one, not changes to what is there
+    merged = {keys[-1]: value} if alone else _merge(target, {keys[-1]: value})
     target.clear()
     target.update(merged)
 
@@ -116,22 +118,19 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     whole = [item for item in overrides if "." not in item.partition("=")[0]]
     for item in whole:
         raw.pop(item.partition("=")[0].strip(), None)
-    resolved: dict[str, Any] = resolve(raw, "")
+    resolved: dict[str, Any] = _with_open_stack(resolve(raw, ""))
     for item in overrides:  # in order: the last one wins
         if item in whole:
             resolved.pop(item.partition("=")[0].strip(), None)
         _apply(resolved, item)
-        resolved = resolve(resolved, "")
+        resolved = _with_open_stack(resolve(resolved, ""))
 
     missing = [name for name in ("model", "cluster", "plan", "training") if resolved.get(name) is None]
     if missing:
         raise SpecError(
             f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster, plan and training"
         )
-    assumed = []
-    if resolved.get("stack") is None:
-        resolved["stack"] = load_preset("stacks", _DEFAULT_STACK)
-        assumed.append(f"no stack was named; {_DEFAULT_STACK!r} is assumed")
+    assumed = _settle_stack(resolved)
     sections: dict[str, Any] = {name: resolved[name] for name in _SECTIONS if resolved.get(name) is not None}
     sections = {name: _SECTIONS[name].read(value, name) for name, value in sections.items()}
     if "profile" not in sections:
@@ -140,6 +139,34 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         assumed.append(f"no profile was named; {sections['profile'].name!r} is taken for {gpu}")
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+
+
+def _with_open_stack(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with a stack's name as a field of it, so that overrides find a section: it is resolved last of all, when
+    precision, model and machine are known."""
+    if isinstance(data.get("stack"), str):
+        data["stack"] = {"preset": data["stack"]}
+    return data
+
+
+def _settle_stack(resolved: dict[str, Any]) -> list[str]:
+    """Put the stack's fields in its place, and elsewhere what the framework does where nothing is said.
+
+    Returns what was assumed.
+    """
+    stated = resolved.get("stack")
+    if not (stated is None or isinstance(stated, (str, Mapping))):
+        raise SpecError(f"stack must be a preset's name or a mapping of fields, not {stated!r}")
+    found = resolve_stack(stated, resolved)
+    assumed = [f"no stack was named; {DEFAULT!r} is assumed"] if found.assumed else []
+    resolved["stack"] = found.fields
+    for path, value, source in found.consequences:
+        section, _, field = path.partition(".")
+        if section != "stack":
+            resolved[section] = {**resolved[section], field: value}
+            shown = str(value).lower() if isinstance(value, bool) else value
+            assumed.append(f"{path} {shown}: what {found.framework} does where nothing else is said ({source})")
+    return assumed
 
 
 def _profile_for(gpu: str) -> dict[str, Any]:

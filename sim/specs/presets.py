@@ -14,11 +14,11 @@ from sim.errors import SpecError, nearest
 from sim.specs.yaml12 import load_yaml
 
 _ROOT = Path(__file__).parent.parent / "presets"
-KINDS = ("gpus", "nodes", "clusters", "models", "stacks", "profiles")
+KINDS = ("gpus", "nodes", "clusters", "models", "frameworks", "stacks", "profiles")
 
 
 def preset_names(kind: str) -> list[str]:
-    """Names of the shipped presets of one kind: gpus, nodes, clusters, models, stacks, profiles."""
+    """Names of the shipped presets of one kind: one of KINDS."""
     if kind not in KINDS:
         raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, KINDS)}")
     return sorted(path.stem for path in (_ROOT / kind).glob("*.yaml"))

@@ -13,6 +13,13 @@ class StackSpec(Spec):
     """What a framework of a given year fuses, overlaps and stores."""
 
     name: str = "stack"
+    framework: str = ""
+    """The framework whose rules filled in what is not stated; `flopcast presets list frameworks` names them."""
+    version: str = ""
+    """Of the framework: a date (2024-07), a release by year and month (24.07), a tag of it (v2.4), or latest."""
+    compiled: bool = False
+    """Layers go through a compiler (torch.compile, XLA); without it a framework that counts on it runs kernels one by
+    one."""
     attention: Literal["math", "flash"] = "flash"
     """math keeps the sequence × sequence scores in memory; flash never writes them."""
     causal_attention: bool
@@ -102,6 +109,11 @@ class StackSpec(Spec):
     """The same in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
     collective_launch_s: NonNegativeFloat
     """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
+    cuda_graphs: Literal["none", "full_iteration"] = "none"
+    """full_iteration: forward and backward of a whole step are launched as CUDA graphs, whose kernels wait for the host
+    no more than graph_launch each, and no forward is set up on its own."""
+    graph_launch_s: NonNegativeFloat = 2e-6
+    """Time between kernels of a CUDA graph: assumed, the floor of kernel times. [s]"""
     step_setup_s: NonNegativeFloat = 0.0
     """Host time once a step while the GPU waits: the data loader, the optimizer's Python, logging. [s]"""
     forward_setup_s: NonNegativeFloat = 0.0

@@ -1,14 +1,17 @@
 """What names in tables of runs stand for: every pattern is met by a name of its kind, and every value is one of ours."""
 
 import re
+from typing import get_args
 
 import pytest
 
 from calibration.readers.csv_values import name_patterns
 from calibration.readers.families import family_of
+from calibration.readers.frameworks import fields_by_words, framework_of
 from calibration.readers.machines import cluster_of
-from calibration.readers.stacks import stack_of
-from sim.specs import GpuSpec, ModelSpec, load_preset, preset_names
+from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, StackSpec, load_preset, preset_names
+from sim.specs.base import file_name
+from sim.specs.frameworks import resolve_stack
 
 # Name as tables have it -> node preset, profile
 GPUS = {
@@ -18,27 +21,62 @@ GPUS = {
     "H100-94GB": ("dgx-h100", "h100"), "H100-96GB-HBM2e": ("dgx-h100", "h100"), "H100-SXM": ("dgx-h100", "h100"),
     "GB300": ("gb300-tray", "b300"), "GB200": ("gb200-tray", "b200"), "B300": ("dgx-b300", "b300"), "B200": ("dgx-b200", "b200"),
 }  # fmt: skip
-# Framework and source as tables have them -> stack preset
-STACKS = {
-    ("Megatron-LM", "Shoeybi et al. 2019"): "megatron-2019",
-    ("Megatron-LM", "Activation Recomputation"): "megatron-2022",
-    ("Megatron-LM", "Zero Bubble"): "megatron-2023",
-    ("Megatron-LM 23.04", "MegaScale"): "megatron-2023",
-    ("Megatron-LM", ""): "megatron-2021",
-    ("GPT-NeoX", ""): "megatron-2021",
-    ("Megatron-DeepSpeed", ""): "megatron-deepspeed",
-    ("DeepSpeed + Liger", ""): "deepspeed-liger",
-    ("ZeRO + Megatron TP", ""): "deepspeed-zero3",
-    ("DeepSpeed ZeRO-3", ""): "deepspeed-zero3",
-    ("Aleph Alpha Scaling", ""): "aleph-alpha",
-    ("Composer", ""): "llm-foundry",
-    ("Meta in-house", ""): "llama3",
-    ("torchtitan", ""): "torchtitan",
-    ("NeMo", "NeMo Launcher 23.05"): "nemo-2023",
-    ("InternEvo", ""): "internevo",
-    ("MaxText", ""): "xla",
-    ("NeMo", ""): "megatron-core",
-}
+# Framework, source and other cells as tables have them -> framework and version
+FRAMEWORKS = [
+    ({"framework": "Megatron-LM (modified)", "source": "Zero Bubble"}, ("zero-bubble", "latest")),
+    ({"framework": "Megatron-LM", "source": "Shoeybi et al. 2019"}, ("megatron-lm", "2019")),
+    ({"framework": "Megatron-LM", "source": "README (September 2020)"}, ("megatron-lm", "2020-09")),
+    ({"framework": "Megatron-LM", "source": "Activation Recomputation"}, ("megatron-lm", "2022-05")),
+    ({"framework": "Megatron-LM 23.04", "source": "MegaScale"}, ("megatron-lm", "2023")),
+    ({"framework": "Megatron-LM", "source": "Megatron-LM examples/moe_recipes"}, ("megatron-lm", "latest")),
+    ({"framework": "Megatron-LM", "gpu": "A100-SXM4-80GB"}, ("megatron-lm", "2021")),
+    ({"framework": "Megatron-Core r0.8.0", "source": "Megatron-LM README"}, ("megatron-lm", "latest")),
+    ({"framework": "GPT-NeoX (Megatron-DeepSpeed)"}, ("gpt-neox", "latest")),
+    ({"framework": "Megatron-DeepSpeed"}, ("megatron-deepspeed", "latest")),
+    ({"framework": "ZeRO-3 + Megatron TP", "recompute": "full"}, ("deepspeed", "2021")),
+    ({"framework": "metaseq FSDP + Megatron TP"}, ("metaseq", "latest")),
+    ({"framework": "ZeRO-3 + Megatron TP"}, ("deepspeed", "2021")),
+    ({"framework": "DeepSpeed ZeRO-3 + Liger"}, ("deepspeed", "latest")),
+    ({"framework": "DeepSpeed ZeRO-3"}, ("deepspeed", "2022")),
+    ({"framework": "Aleph Alpha Scaling"}, ("aleph-alpha", "latest")),
+    ({"framework": "Composer"}, ("llm-foundry", "latest")),
+    ({"framework": "Meta in-house"}, ("llama3", "latest")),
+    ({"framework": "NeMo AutoModel (PyTorch FSDP2)"}, ("nemo-automodel", "latest")),
+    ({"framework": "torchtitan"}, ("torchtitan", "latest")),
+    ({"framework": "PyTorch FSDP"}, ("pytorch-fsdp", "latest")),
+    ({"framework": "InternEvo"}, ("internevo", "latest")),
+    ({"framework": "MaxText"}, ("xla", "latest")),
+    (
+        {"framework": "Megatron-Bridge", "source": "Megatron-Bridge performance summary 26.02.01"},
+        ("megatron-bridge", "26.02"),
+    ),
+    ({"framework": "NeMo/Megatron-Bridge (MLPerf)"}, ("megatron-bridge", "latest")),
+    ({"framework": "NeMo/Megatron-Core (MLPerf)"}, ("mlperf-nvidia", "latest")),
+    ({"framework": "NeMo", "source": "NeMo-Framework-Launcher 23.08.03 README"}, ("nemo", "23.08")),
+    ({"framework": "NeMo"}, ("nemo", "latest")),
+    ({"framework": "Megatron-Core MoE"}, ("megatron-moe", "latest")),
+    ({"framework": "MegaScale"}, ("megascale", "latest")),
+    ({"framework": "HAI-LLM (DualPipe)"}, ("hai-llm", "latest")),
+    ({"framework": "Primus (Megatron-LM)"}, ("megatron-lm", "latest")),
+    ({"framework": "Alpa"}, ("alpa", "latest")),
+    ({"framework": "xFormers/in-house"}, ("xformers", "latest")),
+    ({"framework": "SageMaker SMP"}, ("sagemaker", "latest")),
+]
+# Words of cells -> a field that they stand for
+WORDS = [
+    ({"notes": "attention/norm kernel: torch"}, ("stack.fused_softmax", False)),
+    ({"notes": "attention/norm kernel: fused"}, ("stack.fused_softmax", True)),
+    ({"notes": "attention/norm kernel: flash_attention2"}, ("stack.flash_version", "2")),
+    ({"notes": "attention/norm kernel: flash_attentionv1.0.8"}, ("stack.flash_version", "1")),
+    ({"notes": "attention/norm kernel: flash_attention2 + RMS kernel"}, ("stack.fused_norm", True)),
+    ({"framework": "torchtitan", "notes": "eager; FSDP2"}, ("stack.compiled", False)),
+    ({"framework": "Composer", "notes": "mode PURE"}, ("stack.gradient_precision", "bf16")),
+    ({"notes": "all-to-all dispatcher"}, ("stack.deduplicated_dispatch", False)),
+    ({"notes": "cuda_graph=None"}, ("stack.overlap_experts", False)),
+    ({"notes": "cuda_graph=full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
+    ({"notes": "cuda_graph=None; moe_a2a_overlap=True"}, ("stack.overlap_experts", True)),
+    ({"notes": "first and last stage hold one layer fewer"}, ("plan.head_as_layer", True)),
+]
 # Model as tables call it -> a fact of its shape
 MODELS = {
     "DeepSeekV3": ("num_dense_layers", 3), "Kimi-K2": ("num_dense_layers", 1), "DeepSeek-V2-Lite": ("intermediate_size", 10944),
@@ -57,10 +95,30 @@ def test_gpus(name, meant):
     assert (cluster["node"]["preset"], profile) == meant
 
 
-@pytest.mark.parametrize(("names", "meant"), STACKS.items())
-def test_stacks(names, meant):
-    stack, _ = stack_of({"framework": names[0], "source": names[1]}, {})
-    assert stack["preset"] == meant
+@pytest.mark.parametrize(("row", "meant"), FRAMEWORKS)
+def test_frameworks(row, meant):
+    found = framework_of(row)
+    assert (found.name, found.version) == meant
+    assert resolve_stack({"framework": found.name, "version": found.version}, {}).release in preset_names("stacks")
+
+
+@pytest.mark.parametrize(("row", "meant"), WORDS)
+def test_words(row, meant):
+    path, value = meant
+    assert fields_by_words(row)[path] == value
+
+
+def test_words_choose_and_switch_but_set_no_number():
+    for entry in name_patterns("words"):
+        for path, value in entry["set"].items():
+            section, _, field = path.partition(".")
+            info = {"stack": StackSpec, "plan": ParallelPlan}[section].model_fields[field]
+            assert isinstance(value, bool) or value in get_args(info.annotation), path
+
+
+def fits(entry, row):
+    patterns = entry.get("cells_say") or {cell: pattern for cell, pattern in entry.items() if cell != "set"}
+    return all(re.search(pattern, row.get(cell, "")) for cell, pattern in patterns.items())
 
 
 def test_every_pattern_is_met():
@@ -69,9 +127,9 @@ def test_every_pattern_is_met():
             first("gpus", lambda e, node=node, name=name: re.search(e["name"], name) and e["node"] == node)
             for name, (node, _) in GPUS.items()
         },
-        "stacks": {
-            first("stacks", lambda e, f=f, s=s: re.search(e["framework"], f) and re.search(e.get("source", ""), s))
-            for f, s in STACKS
+        "frameworks": {first("frameworks", lambda e, row=row: fits(e, row)) for row, _ in FRAMEWORKS},
+        "words": {
+            number for number, entry in enumerate(name_patterns("words")) if any(fits(entry, row) for row, _ in WORDS)
         },
         "models": {first("models", lambda e, name=name: re.search(e["name"], name.lower())) for name in MODELS},
     }
@@ -95,9 +153,13 @@ def test_every_value_is_one_of_ours():
             GpuSpec.read(
                 {**load_preset("gpus", changes["preset"]), **{k: v for k, v in changes.items() if k != "preset"}}, ""
             )
-    for entry in name_patterns("stacks"):
-        assert entry.keys() <= {"framework", "source", "stack"}
-        assert entry["stack"] in preset_names("stacks")
+    for entry in name_patterns("frameworks"):
+        assert entry.keys() <= {"cells_say", "is", "version", "cells", "host_checkpoints", "because"}
+        assert entry["is"] in preset_names("frameworks")
+        assert "because" in entry or not entry.keys() & {"cells", "host_checkpoints"}
+    for entry in name_patterns("links"):
+        assert entry.keys() <= {"words", "profile", "norate", "set", "because"}
+        assert {file_name(name) for name in ClusterSpec.model_fields} >= entry["set"].keys()
 
 
 @pytest.mark.parametrize("entry", name_patterns("lineages"), ids=lambda entry: entry["word"])

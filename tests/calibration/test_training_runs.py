@@ -134,9 +134,9 @@ def test_unknown_gpus_are_named_with_the_known_ones(gpu, run_row):
 # What the row does not say
 
 
-def test_a_full_row_leaves_only_the_model_s_kind_and_the_stack_to_infer(run_row):
+def test_a_full_row_leaves_only_the_model_s_kind_and_the_framework_to_infer(run_row):
     heads = [line.partition(":")[0].split()[0] for line in read_run(run_row(), "row 1").inferred]
-    assert heads == ["position", "stack"]
+    assert heads == ["framework", "position", "dropout"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_omni_path_reaches_what_was_measured_on_it(run_row):
     reached = cluster.network_efficiency * cluster.inter_node_bandwidth_bytes_per_s * 8
     assert 5e9 < reached < 10.6e9
     assert fast.scenario.cluster.network_efficiency is None
-    assert any(line.startswith("the network reaches 14%") for line in slow.inferred)
+    assert any(line.startswith("network_efficiency 0.14") for line in slow.inferred)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Which framework of which version ran a row of a table, and what its words say of a scenario's fields.
+
+Nothing here knows what a framework does: its name and version go to `sim.specs.frameworks`, as a user's scenario's do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from calibration.readers.csv_values import Row, name_patterns
+from sim.errors import SpecError
+from sim.specs.frameworks import framework_named
+
+UNKNOWN = "pytorch"
+FIRST_FLASH_YEAR = 2023
+"""From when on an unknown framework is taken to use flash attention, as in presets/frameworks/pytorch.yaml."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkOfRow:
+    """A row's framework.
+
+    name, version : as scenarios write them.
+    row : with the cells that its authors' public code fills.
+    host_checkpoints : the authors' script keeps checkpoints in host memory.
+    inferred : the rules used.
+    """
+
+    name: str
+    version: str
+    row: Row
+    host_checkpoints: bool = False
+    inferred: list[str] = field(default_factory=list)
+
+
+def framework_of(row: Row) -> FrameworkOfRow:
+    """The framework by the first pattern of facts/published-runs.yaml that fits, by its own name, or unknown."""
+    said = row.get("framework", "")
+    for entry in name_patterns("frameworks"):
+        found = [re.search(pattern, row.get(cell, "")) for cell, pattern in entry["cells_say"].items()]
+        if not all(found):
+            continue
+        versions = [match["version"] for match in found if match and "version" in match.re.groupindex]
+        version = versions[0] if versions else entry.get("version", "latest")
+        inferred = [f"framework {entry['is']} {version}: {said}"]
+        for cell, value in entry.get("cells", {}).items():
+            if not row.get(cell):
+                row = {**row, cell: value}
+                inferred.append(f"{cell} {value}: {entry['because']}")
+        return FrameworkOfRow(entry["is"], version, row, entry.get("host_checkpoints", False), inferred)
+    try:
+        name = framework_named(said)
+    except SpecError:
+        return _unknown(row)
+    return FrameworkOfRow(name, "latest", row, inferred=[f"framework {name} latest: {said}"])
+
+
+def _unknown(row: Row) -> FrameworkOfRow:
+    """An unknown framework: what the open ones of its time had in common, with flash attention or before it."""
+    years = [int(year) for year in re.findall(r"\b(20[12]\d)\b", row.get("source", ""))]
+    years += [2000 + int(year) for year in re.findall(r"arXiv:([12]\d)[01]\d\.", row.get("source", ""))]
+    signs = {
+        "V100": "V100" in row.get("gpu", ""),
+        "fp16": row.get("precision") == "fp16",
+        f"a source of {min(years, default=0)}": bool(years) and min(years) < FIRST_FLASH_YEAR,
+    }
+    old = [sign for sign, applies in signs.items() if applies]
+    if old:
+        rule = f"an unknown framework before flash attention, by {', '.join(old)}"
+        return FrameworkOfRow(UNKNOWN, "2022", row, inferred=[f"framework {UNKNOWN} 2022: {rule}"])
+    rule = "an unknown framework, taken for eager PyTorch with flash attention"
+    return FrameworkOfRow(UNKNOWN, "latest", row, inferred=[f"framework {UNKNOWN} latest: {rule}"])
+
+
+def fields_by_words(row: Row) -> dict[str, Any]:
+    """Fields of the scenario, by path, that words of the row's cells stand for."""
+    found: dict[str, Any] = {}
+    for entry in name_patterns("words"):
+        patterns = {cell: pattern for cell, pattern in entry.items() if cell != "set"}
+        if all(re.search(pattern, row.get(cell, "")) for cell, pattern in patterns.items()):
+            found |= entry["set"]
+    return found
+
+
+def of_section(fields: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Fields of one section, by their names in it."""
+    return {path.partition(".")[2]: value for path, value in fields.items() if path.startswith(f"{section}.")}

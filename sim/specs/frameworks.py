@@ -1,0 +1,275 @@
+"""What a framework of a version does, resolved in one place: from its name to the fields of a scenario.
+
+A framework's file (presets/frameworks) names the stack it had from a date on, and rules: fields that follow from its
+version, the precision, the kind of model or the GPU, each with its source. What a description states itself wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sim.errors import SpecError, nearest
+from sim.specs.base import file_name
+from sim.specs.presets import load_preset, preset_names, raw_preset
+from sim.specs.stack import StackSpec
+
+DEFAULT = "megatron-core"
+"""The stack of a scenario that names none."""
+LATEST = "latest"
+_NEVER = (9999, 0)
+_NEEDED = "kernel_launch"
+"""A field that no default fills in: a stack with it is written out."""
+_ABOUT_THE_CHOICE = ("preset", "framework", "version")
+Date = tuple[int, int]
+
+
+class Consequence(NamedTuple):
+    """A field that follows from a rule, or from the stack that a framework starts from.
+
+    path : as files write it: stack.gradient_precision, plan.zero_stage.
+    source : of the rule.
+    """
+
+    path: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedStack:
+    """What a scenario's section `stack` comes to.
+
+    fields : of StackSpec, ready for validation.
+    framework, version : by their names here; empty for a stack that belongs to none.
+    release : the stack preset that the rest is laid on; empty for a stack that is written out.
+    consequences : what rules set, in their order; in other sections than the stack only what is not stated there.
+    assumed : neither a stack nor a framework was named.
+    """
+
+    fields: dict[str, Any]
+    framework: str = ""
+    version: str = ""
+    release: str = ""
+    consequences: tuple[Consequence, ...] = ()
+    assumed: bool = False
+
+    def of_section(self, section: str) -> dict[str, Any]:
+        """What rules set in another section of the scenario."""
+        found = (item for item in self.consequences if item.path.startswith(f"{section}."))
+        return {item.path.partition(".")[2]: item.value for item in found}
+
+
+def framework_named(name: str) -> str:
+    """The framework of this name, alias, or stack preset.
+
+    Raises
+    ------
+    SpecError
+        There is none; the message has the nearest.
+    """
+    known, wanted = preset_names("frameworks"), name.strip().lower()
+    if wanted in known:
+        return wanted
+    aliases = {alias: each for each in known for alias in raw_preset("frameworks", each).get("aliases", ())}
+    if wanted in aliases:
+        return aliases[wanted]
+    if wanted in preset_names("stacks"):
+        return str(load_preset("stacks", wanted).get("framework") or wanted)
+    hint = nearest(wanted, [*known, *aliases])
+    raise SpecError(
+        f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}; for another one "
+        "take framework: pytorch, with the year as its version, and set what differs (flopcast fields stack)"
+    )
+
+
+def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
+    """Fields of the stack, and what the framework does in other sections where they are silent.
+
+    Parameters
+    ----------
+    stated : None, str or mapping
+        The scenario's section: a preset's or framework's name; or fields, with `preset`, or `framework` and `version`.
+    sections : mapping
+        The scenario's other sections, presets resolved, as far as they are given.
+
+    Raises
+    ------
+    SpecError
+        An unknown framework or preset, or a version that cannot be read.
+    """
+    choice = {} if stated is None else {"preset": stated} if isinstance(stated, str) else dict(stated)
+    own = {key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE}
+    preset, framework = choice.get("preset"), choice.get("framework") or None
+    assumed = preset is None and framework is None and not any(file_name(str(key)) == _NEEDED for key in own)
+    if assumed:
+        preset = DEFAULT
+    if preset is None and framework is None:
+        return ResolvedStack(own)
+    if isinstance(preset, str) and preset not in preset_names("stacks"):
+        framework, preset = framework_named(preset), None
+    version = _version(choice.get("version"))
+    if preset is not None:
+        values = load_preset("stacks", str(preset))
+        framework = framework or values.get("framework")
+        if framework is None:
+            return ResolvedStack(_laid(values, own), release=str(preset))
+    name = framework_named(str(framework))
+    if name not in preset_names("frameworks"):  # a stack without versions and rules
+        return ResolvedStack(_laid(load_preset("stacks", name), own), release=name)
+    release = _release(name, version, preset)
+    version = version or (LATEST if release is _releases(name)[-1] else str(release["since"]))
+    stack = load_preset("stacks", str(preset or release["stack"])) | {"framework": name, "version": version}
+    consequences = _consequences(name, version, stack, own, sections)
+    ruled = {item.path.partition(".")[2]: item.value for item in consequences if item.path.startswith("stack.")}
+    fields = _laid(_laid(stack, ruled), own)
+    return ResolvedStack(fields, name, version, str(preset or release["stack"]), tuple(consequences), assumed)
+
+
+def layouts_of(framework: str) -> dict[str, Any]:
+    """How a framework's recipes fill in a layout that a description leaves open and its authors tuned."""
+    found: dict[str, Any] = raw_preset("frameworks", framework).get("layouts", {})
+    return found
+
+
+def _version(value: Any) -> str:
+    """A version as text.
+
+    Raises
+    ------
+    SpecError
+        A number with a point, which may have lost its last digit.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        raise SpecError(
+            f"stack.version = {value}: write it in quotes, such as version: '{value:.2f}'; as numbers 25.1 and 25.10 "
+            "are the same"
+        )
+    return str(value).strip()
+
+
+def date_of(version: str, framework: str) -> Date:
+    """Year and month of a version: a date, a release named by year and month, or a tag that the framework's file knows.
+
+    Raises
+    ------
+    SpecError
+        It is none of them.
+    """
+    if version in ("", LATEST):
+        return _NEVER
+    date = re.match(r"(20\d\d)(?:-(\d\d?))?(?!\d)", version) or re.match(r"v?([123]\d)\.(\d\d?)(?!\d)", version)
+    if date:
+        year = int(date[1])
+        return (year if year >= 2000 else 2000 + year), int(date[2] or 1)
+    releases = _releases(framework)
+    for release in releases:
+        if any(version.startswith(tag) for tag in release.get("tags", ())):
+            return date_of(str(release["since"]), framework)
+    tags = [tag for release in releases for tag in release.get("tags", ())]
+    known = f", a tag that begins with {', '.join(tags)}" if tags else ""
+    raise SpecError(
+        f"stack.version = {version!r} is no version of {framework}: write a date (2024-07), a release by year and "
+        f"month (24.07){known}, or latest"
+    )
+
+
+def _releases(framework: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = raw_preset("frameworks", framework)["releases"]
+    return found
+
+
+def _release(framework: str, version: str, preset: Any) -> dict[str, Any]:
+    """The release that a version belongs to, or that a stack preset is of; without either the latest."""
+    releases = _releases(framework)
+    of_preset = [release for release in releases if release["stack"] == preset]
+    if version:
+        date = date_of(version, framework)
+        before = [release for release in releases if date_of(str(release["since"]), framework) <= date]
+        return before[-1] if before else releases[0]
+    return of_preset[-1] if of_preset else releases[-1]
+
+
+def _rules(framework: str) -> Iterator[dict[str, Any]]:
+    """A framework's rules, and after them those of the one that it is like."""
+    data = raw_preset("frameworks", framework)
+    yield from data.get("rules", ())
+    if "like" in data:
+        yield from _rules(data["like"])
+
+
+def _consequences(
+    framework: str, version: str, stack: Mapping[str, Any], own: Mapping[str, Any], sections: Mapping[str, Any]
+) -> list[Consequence]:
+    """What rules set beyond what is stated; a rule sees what those before it set."""
+    facts = _facts(sections)
+    stated = {file_name(str(key)) for key in own}
+    found: list[Consequence] = []
+    known = {file_name(key): value for key, value in {**stack, **own}.items()}
+    for rule in _rules(framework):
+        if not _applies(rule.get("when", {}), version, framework, facts, known):
+            continue
+        for key, value in rule["set"].items():
+            section, _, field = key.rpartition(".")
+            there = _mapping(sections, section) if section else {}
+            if (not section and key in stated) or (section and field in there):
+                continue
+            if any(item.path == f"{section or 'stack'}.{field}" for item in found):
+                continue  # a framework's own rule comes before that of the one it is like
+            found.append(Consequence(f"{section or 'stack'}.{field}", value, rule["source"]))
+            if not section:
+                known[key] = value
+    return found
+
+
+def _applies(
+    when: Mapping[str, Any], version: str, framework: str, facts: Mapping[str, Any], known: Mapping[str, Any]
+) -> bool:
+    """Whether all conditions of a rule hold: dates of the version, facts of the scenario, fields of the stack."""
+    for key, wanted in when.items():
+        options = wanted if isinstance(wanted, list) else [wanted]
+        if key in ("since", "until"):
+            late = date_of(version, framework) >= date_of(str(wanted), framework)
+            if late != (key == "since"):
+                return False
+        elif key == "gpu":
+            if not any(name in facts["gpu"] for name in options):
+                return False
+        elif (facts[key] if key in facts else known.get(key, _default(key))) not in options:
+            return False
+    return True
+
+
+def _default(field: str) -> Any:
+    """What a field of the stack is where nothing sets it."""
+    return next((info.default for name, info in StackSpec.model_fields.items() if file_name(name) == field), None)
+
+
+def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What rules ask of a scenario beside its stack."""
+    model, plan, training = (_mapping(sections, name) for name in ("model", "plan", "training"))
+    gpu = _mapping(_mapping(_mapping(sections, "cluster"), "node"), "gpu")
+    tp, experts = plan.get("tp", 1), model.get("num_experts", 0)
+    return {
+        "precision": training.get("precision", "bf16"),
+        "experts": isinstance(experts, int) and experts > 0,
+        "norm": model.get("norm", "layernorm"),
+        "tensor_parallel": isinstance(tp, int) and tp > 1,
+        "schedule": plan.get("schedule", "1f1b"),
+        "gpu": str(gpu.get("name", "")),
+    }
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = data.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields laid over others; `kernel_launch` and `kernel_launch_s` are the same one."""
+    short = {file_name(str(key)) for key in over}
+    return {**{key: value for key, value in base.items() if file_name(str(key)) not in short}, **over}

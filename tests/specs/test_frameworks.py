@@ -1,0 +1,197 @@
+"""Frameworks: what a name and a version come to, every rule with its source, and that no rule is dead."""
+
+import pytest
+
+from sim.errors import SpecError
+from sim.specs import build_scenario, load_preset, preset_names
+from sim.specs.base import file_name
+from sim.specs.frameworks import (
+    Consequence,
+    _facts,
+    date_of,
+    framework_named,
+    layouts_of,
+    resolve_stack,
+)
+from sim.specs.loading import _SECTIONS
+from sim.specs.presets import raw_preset
+from sim.specs.stack import StackSpec
+
+FRAMEWORKS = preset_names("frameworks")
+RULES = [(name, number, rule) for name in FRAMEWORKS for number, rule in enumerate(raw_preset("frameworks", name).get("rules", ()))]  # fmt: skip
+LAYOUTS = {"recompute", "recompute_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "source"}  # fmt: skip
+STACK_FIELDS = {file_name(name) for name in StackSpec.model_fields}
+
+
+def scenario(**changes):
+    base = {
+        "model": "llama3-8b",
+        "cluster": {"preset": "superpod-h100", "num_nodes": 8},
+        "plan": {"tp": 2, "pp": 2, "dp": 16},
+        "training": {"global_batch_size": 64, "sequence_length": 8192, "precision": "bf16"},
+        "profile": "h100",
+    }
+    return build_scenario({**base, **changes})
+
+
+def sections(when, version_of):
+    """A scenario's sections in which a rule's conditions hold."""
+
+    def first(key, default):
+        value = when.get(key, default)
+        return value[0] if isinstance(value, list) else value
+
+    return {
+        "model": {"num_experts": 8 if when.get("experts") else 0, "norm": first("norm", "layernorm")},
+        "plan": {"tp": 2 if when.get("tensor_parallel") else 1, "schedule": first("schedule", "1f1b")},
+        "training": {"precision": first("precision", "bf16")},
+        "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},
+    }
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_s_file_says_nothing_that_is_not_read(name):
+    data = raw_preset("frameworks", name)
+    assert data.keys() <= {"title", "source", "aliases", "like", "releases", "rules", "layouts"}
+    assert data["title"]
+    assert data["source"].strip()
+    dates = [date_of(release["since"], name) for release in data["releases"]]
+    assert dates == sorted(dates)
+    for release in data["releases"]:
+        assert release.keys() <= {"stack", "since", "tags"}
+        assert release["stack"] in preset_names("stacks")
+        for tag in release.get("tags", ()):
+            assert date_of(f"{tag}.5", name) == date_of(release["since"], name)
+    assert data.get("like", name) in FRAMEWORKS
+    assert layouts_of(name).keys() <= LAYOUTS
+    assert not layouts_of(name) or layouts_of(name)["source"].strip()
+
+
+@pytest.mark.parametrize(("name", "number", "rule"), RULES, ids=[f"{name} {number}" for name, number, _ in RULES])
+def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number, rule):
+    assert rule.keys() <= {"when", "set", "source"}
+    assert len(rule["source"].strip()) > 9 or rule["source"].startswith("as ")
+    when = rule.get("when", {})
+    assert when.keys() <= {"since", "until", *_facts({}), *STACK_FIELDS}
+    since = when.get("since", raw_preset("frameworks", name)["releases"][0]["since"])
+    stated = {
+        key: (value[0] if isinstance(value, list) else value) for key, value in when.items() if key in STACK_FIELDS
+    }
+    found = resolve_stack({"framework": name, "version": str(since), **stated}, sections(when, since)).consequences
+    for key, value in rule["set"].items():
+        section, _, field = key.rpartition(".")
+        record = _SECTIONS[section or "stack"]
+        assert field in {file_name(each) for each in record.model_fields}
+        assert Consequence(f"{section or 'stack'}.{field}", value, rule["source"]) in found
+
+
+def test_aliases_are_in_lower_case_and_each_framework_s_own():
+    aliases = [alias for name in FRAMEWORKS for alias in raw_preset("frameworks", name).get("aliases", ())]
+    assert len(aliases) == len({*aliases})
+    assert not {*aliases} & {*FRAMEWORKS}
+    for alias in aliases:
+        assert alias == alias.lower()
+
+
+@pytest.mark.parametrize("name", preset_names("stacks"))
+def test_every_stack_belongs_to_a_framework_or_to_none(name):
+    framework = load_preset("stacks", name).get("framework")
+    if framework is None:
+        assert name in ("lamy-poirier",)
+    else:
+        assert name in [release["stack"] for release in raw_preset("frameworks", framework)["releases"]]
+        assert resolve_stack(name, {}).release == name
+
+
+@pytest.mark.parametrize(
+    ("version", "stack"),
+    [
+        ("2019", "megatron-2019"), ("v1.1", "megatron-2021"), ("v2.4", "megatron-2021"), ("2021-06", "megatron-2021"),
+        ("v3.0", "megatron-2022"), ("2022-12", "megatron-2022"), ("23.06", "megatron-2023"), ("core_r0.8.0", "megatron-core"),
+        ("latest", "megatron-core"), (None, "megatron-core"), (2022, "megatron-2021"),
+    ],
+)  # fmt: skip
+def test_a_version_finds_its_release(version, stack):
+    assert resolve_stack({"framework": "megatron-lm", "version": version}, {}).release == stack
+
+
+def test_what_is_stated_wins_and_is_not_asked_twice():
+    plain = scenario(stack={"framework": "nemo", "version": "24.07"})
+    assert (plain.stack.gradient_precision, plain.stack.packed_masters, plain.plan.zero_stage) == ("bf16", True, 1)
+    own = scenario(
+        stack={"framework": "nemo", "version": "24.07", "gradient_precision": "fp32"},
+        plan={"tp": 2, "pp": 2, "dp": 16, "zero_stage": 0, "sequence_parallel": False},
+    )
+    assert (own.stack.gradient_precision, own.plan.zero_stage, own.plan.sequence_parallel) == ("fp32", 0, False)
+    assert any(line.startswith("plan.zero_stage 1: what nemo does") for line in plain.assumed)
+    assert not any("zero_stage" in line for line in own.assumed)
+
+
+def test_a_preset_s_name_goes_the_same_way():
+    for name, framework in (
+        ("megatron-deepspeed", "megatron-deepspeed"),
+        ("NeMo", "nemo"),
+        ("composer", "llm-foundry"),
+    ):
+        by_name, by_field = scenario(stack=name), scenario(stack={"framework": framework})
+        assert by_name.stack == by_field.stack
+        assert by_name.stack.framework == framework
+    assert scenario(stack="megatron-deepspeed").stack.gradient_precision == "fp32"
+
+
+def test_overrides_reach_the_framework():
+    data = {
+        "model": "llama3-8b",
+        "cluster": {"preset": "superpod-h100", "num_nodes": 8},
+        "plan": {"dp": 64},
+        "training": {"global_batch_size": 64, "sequence_length": 8192},
+        "stack": "megatron-2021",
+    }
+    for override, wanted in (
+        ("stack.version=2020-06", ("megatron-lm", "2020-06", True)),
+        ("stack.framework=nemo", ("nemo", "latest", True)),
+        ("stack=deepspeed", ("deepspeed", "latest", True)),
+        ("stack.overlap_grad_reduce=false", ("megatron-lm", "2021-01", False)),
+    ):
+        stack = build_scenario(data, [override]).stack
+        assert (stack.framework, stack.version, stack.overlap_grad_reduce) == wanted
+    both = build_scenario(data, ["stack=torchtitan", "stack.attention=math", "training.precision=bf16"]).stack
+    assert (both.framework, both.attention) == ("torchtitan", "math")
+
+
+def test_rules_see_the_precision_of_an_override():
+    data = {
+        "model": "qwen3-30b-a3b",
+        "cluster": {"preset": "superpod-b200", "num_nodes": 8},
+        "plan": {"dp": 64, "ep": 8},
+        "training": {"global_batch_size": 64, "sequence_length": 4096},
+        "stack": {"framework": "megatron-bridge", "version": "26.08"},
+    }
+    assert build_scenario(data).stack.cuda_graphs == "none"
+    eight = build_scenario(data, ["training.precision=fp8"]).stack
+    assert (eight.cuda_graphs, eight.overlap_experts) == ("full_iteration", True)
+    older = build_scenario(data, ["training.precision=fp8", "stack.version=26.10", "stack.version=26.04"]).stack
+    assert (older.cuda_graphs, older.overlap_experts) == ("none", False)
+    pieces = build_scenario(data, ["stack.overlap_experts=true"]).stack
+    assert (pieces.kernel_launch_s, pieces.backward_launch_s) == pytest.approx((50e-6, 60e-6))
+
+
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        ({"framework": "nemmo"}, "unknown framework 'nemmo'; did you mean 'nemo'"),
+        ("megatrn-core", "did you mean"),
+        ({"framework": "nemo", "version": 25.1}, "write it in quotes"),
+        ({"framework": "nemo", "version": "newest"}, "no version of nemo: write a date"),
+        ({"framework": "megatron-lm", "version": "w2"}, "a tag that begins with v0, v1"),
+        (7, "stack must be a preset's name or a mapping"),
+    ],
+)
+def test_mistakes(stack, message):
+    with pytest.raises(SpecError, match=message.replace("(", r"\(")):
+        scenario(stack=stack)
+
+
+def test_names_are_found_whatever_their_case():
+    assert framework_named(" Megatron-LM ") == "megatron-lm"
+    assert framework_named("lamy-poirier") == "lamy-poirier"
