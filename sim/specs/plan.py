@@ -33,7 +33,7 @@ class ParallelPlan(Spec):
     num_chunks: PositiveInt = 1
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
     microbatch_group: PositiveInt | None = None
-    """Micro-batches that visit a chunk one after the other in schedule interleaved, from pp (if not given) to all."""
+    """Micro-batches that visit a chunk one after the other in schedule interleaved, from pp to all. Default: pp."""
     sequence_slices: PositiveInt = 1
     """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"

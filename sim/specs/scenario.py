@@ -18,13 +18,21 @@ class Scenario(Spec):
     """Which model, on which cluster, cut how, trained with what."""
 
     name: str = "scenario"
+    """What answers call it. Default: the file's name."""
     description: str = ""
+    """What is asked and where its values are from, in words."""
     model: ModelSpec
+    """What is trained."""
     cluster: ClusterSpec
+    """The machine it is trained on; a plan may use a part of it."""
     plan: ParallelPlan
+    """How model and batch are cut over the GPUs."""
     training: TrainingSpec
+    """Batch, sequence, precision and optimizer."""
     stack: StackSpec
+    """What the framework fuses, overlaps and stores. Default: megatron-core."""
     profile: Profile
+    """What the GPU and its links really reach. Default: the shipped profile of the cluster's GPU."""
     assumed: tuple[str, ...] = ()
     """What the description left open and how it was filled in; shown with every answer."""
 

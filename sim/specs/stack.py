@@ -13,6 +13,7 @@ class StackSpec(Spec):
     """What a framework of a given year fuses, overlaps and stores."""
 
     name: str = "stack"
+    """What answers call it."""
     attention: Literal["math", "flash"] = "flash"
     """math keeps the sequence × sequence scores in memory; flash never writes them."""
     causal_attention: bool
