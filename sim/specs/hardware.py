@@ -56,13 +56,13 @@ class NodeSpec(Spec):
     gpus_per_node: PositiveInt
     """GPUs of one server; NVLink joins them."""
     nvlink_bandwidth_bytes_per_s: PositiveFloat
-    """Of NVLink, per GPU and direction. [bytes/s]"""
+    """Bandwidth of NVLink, per GPU and direction. [bytes/s]"""
     nvlink_topology: Literal["switch", "hybrid_cube_mesh"] = "switch"
     """How NVLink joins the GPUs: through switches, or directly as in DGX-1 with V100, where groups use a part of it."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat
-    """Of one network card, per direction. [bytes/s]"""
+    """Bandwidth of one network card, per direction. [bytes/s]"""
     cores: PositiveFloat | None = None
     """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
     hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""

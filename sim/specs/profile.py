@@ -69,14 +69,14 @@ class MemoryParams(Spec):
 
 
 class OperationParams(Spec):
-    """What differs for one collective from the link's all-reduce; as in LinkParams."""
+    """What differs for one collective from the link's all-reduce."""
 
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth of this collective as a share of the link's."""
     base_latency_s: NonNegativeFloat
-    """Per collective. [s]"""
+    """Latency of a collective, however small. [s]"""
     hop_latency_s: NonNegativeFloat
-    """Per step of a ring or level of a tree. [s]"""
+    """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat
     """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
     exponent: float = Field(default=1.0, gt=0, le=1)
@@ -92,9 +92,9 @@ class LinkParams(Spec):
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth as a share of the link's."""
     base_latency_s: NonNegativeFloat
-    """Per collective. [s]"""
+    """Latency of a collective, however small. [s]"""
     hop_latency_s: NonNegativeFloat
-    """Per step of a ring or level of a tree. [s]"""
+    """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat
     """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
     exponent: float = Field(default=1.0, gt=0, le=1)
