@@ -20,7 +20,7 @@ def fields(
     which: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SECTION|FIELD]",
+            metavar="SECTION|FIELD",
             help="A section, a field, or a part of a name; all of them if not given.",
             autocompletion=complete.field_paths,
         ),

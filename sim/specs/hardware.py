@@ -20,7 +20,7 @@ class GpuSpec(Spec):
     """One accelerator."""
 
     name: str
-    """As NVIDIA calls it, such as H100-SXM; a profile must be made for a part of it."""
+    """As its maker calls it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
     peak_flop_per_s: dict[Precision, PositiveFloat] = Field(min_length=1)
     """Dense matrix-multiply peak by precision. [FLOP/s]"""
     memory_bytes: PositiveFloat
