@@ -8,7 +8,7 @@ QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tes
 	tests/traffic tests/specs tests/engines tests/properties tests/search/test_prices.py tests/search/test_search.py \
 	tests/report/test_trace.py tests/report/test_search_table.py
 
-.PHONY: help install test quick lint format docs bench goldens validate clean
+.PHONY: help install test quick lint format docs fields bench goldens validate clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ format:  ## put the code into the house's form
 
 docs:  ## the API reference, into build/api
 	$(PYTHON) docs/api.py
+
+fields:  ## docs/fields.md, made of the records of sim/specs
+	$(PYTHON) -m sim fields --markdown > docs/fields.md.new && mv docs/fields.md.new docs/fields.md
 
 bench:  ## flopcast's own speed, as ratios within one run
 	$(PYTHON) -m pytest benchmarks --benchmark-only

@@ -126,6 +126,11 @@ VERBS = {
             "shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",
         ),
     ),
+    "fields": Verb(
+        "sim.commands.fields:fields",
+        ("fields plan", "fields plan.zero_stage", "fields recompute"),
+    ),
+    "schema": Verb("sim.commands.fields:schema", ("schema -o scenario.schema.json",)),
     "presets": Verb("sim.commands.presets:app"),
     "scaling": Verb("sim.commands.scaling:app"),
 }

@@ -100,6 +100,15 @@ def parse(text: str, dimension: str) -> float:
     raise SpecError(f"{text!r} has the unknown unit {unit!r}; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}")
 
 
+def pattern(dimension: str) -> str:
+    """A regular expression, as JavaScript and Python read it, of the texts that `parse` takes for this dimension."""
+    number = r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?"
+    if dimension == "s":
+        return rf"^\s*{number}\s*({'|'.join(_TIMES)})\s*$"
+    units = "|".join(words for words, _ in _UNITS[dimension])
+    return rf"^\s*{number}\s*(Ki|Mi|Gi|Ti|[kKMGTPE])?({units})\s*$"
+
+
 def show(value: float, unit: str, digits: int = 3) -> str:
     """A value with an SI prefix and `digits` significant digits: show(5.02e17, "FLOP/s") == "502 PFLOP/s"."""
     magnitude = abs(value)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.specs.reference import FieldReference, SectionReference
 
 
 def _matching(words: Iterable[str], incomplete: str) -> list[str]:
@@ -68,15 +72,23 @@ def schedules(incomplete: str) -> list[str]:
 
 
 def fields(incomplete: str) -> list[str]:
-    """`section.field=` of everything a scenario's own records hold; whole sections by preset."""
-    from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec
-    from sim.specs.base import Spec, file_name
+    """`section.field=` of every field of a scenario file; whole sections by preset."""
+    from sim.specs.reference import scenario_sections
 
-    sections: dict[str, type[Spec]] = {
-        "model": ModelSpec,
-        "plan": ParallelPlan,
-        "training": TrainingSpec,
-        "stack": StackSpec,
-    }
-    dotted = [f"{name}.{file_name(field)}=" for name, record in sections.items() for field in record.model_fields]
-    return _matching([*dotted, "model=", "cluster=", "stack=", "profile="], incomplete)
+    sections = scenario_sections()
+    whole = [f"{section.path}=" for section in sections if section.preset]
+    return _matching([*(f"{field.path}=" for field in _values(sections)), *whole], incomplete)
+
+
+def field_paths(incomplete: str) -> list[str]:
+    """Sections and fields of a scenario file."""
+    from sim.specs.reference import scenario_sections
+
+    sections = scenario_sections()
+    paths = [section.path for section in sections if section.path]
+    return _matching([*paths, *(field.path for field in _values(sections))], incomplete)
+
+
+def _values(sections: Iterable[SectionReference]) -> Iterable[FieldReference]:
+    """Fields that hold a value rather than fields of their own."""
+    return (field for section in sections for field in section.fields if not field.section)

@@ -3,14 +3,14 @@
 import numpy as np
 
 from sim.schedules.actions import B, F, Row, U, in_turns, run
-from sim.schedules.registry import schedule
+from sim.schedules.registry import microbatch_remedy, schedule
 
 
 def _enough(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
     if num_microbatches < num_ranks:
         return (
             f"a batch needs at least as many micro-batches as ranks, or two versions are too few: {num_microbatches} "
-            f"on {num_ranks}; raise training.global_batch_size, or lower plan.pp, plan.dp or plan.microbatch_size"
+            f"on {num_ranks}; lower plan.pp, or {microbatch_remedy(num_ranks)}"
         )
     return None
 

@@ -10,7 +10,15 @@ import numpy as np
 from sim.errors import ScheduleError
 from sim.schedules.fold import Fold, align, find_fold
 from sim.schedules.order import Order, folded, make_order
-from sim.schedules.registry import OPTIONS, Schedule, get_schedule, is_file, on_register, schedules
+from sim.schedules.registry import (
+    OPTIONS,
+    Schedule,
+    get_schedule,
+    is_file,
+    microbatch_remedy,
+    on_register,
+    schedules,
+)
 
 MOST_ACTIONS = 4_000_000
 """A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
@@ -132,29 +140,31 @@ def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: 
             f"not {num_ranks}, {num_chunks}, {num_microbatches}"
         )
     if num_chunks > 1 and chosen.chunks == "one":
-        able = ", ".join(item.name for item in schedules() if item.chunks == "many")
+        able = ", ".join(item.name for item in schedules() if item.chunks in ("many", num_chunks))
+        copies = f" of each of its {chosen.copies} copies of the model" if chosen.copies > 1 else ""
         raise ScheduleError(
-            f"schedule {name!r} holds one chunk a rank, not num_chunks = {num_chunks}; "
-            f"set plan.num_chunks to 1, or plan.schedule to one that holds more ({able})"
+            f"schedule {name!r} holds one chunk a rank{copies}, not num_chunks = {num_chunks}; "
+            f"set plan.num_chunks to 1, or plan.schedule to one that holds {num_chunks} ({able})"
         )
     if isinstance(chosen.chunks, int) and num_chunks != chosen.chunks:
         raise ScheduleError(
             f"schedule {name!r} holds {chosen.chunks} chunks a rank, not {num_chunks}; "
-            f"set plan.num_chunks to {chosen.chunks}"
-        )
-    if chosen.copies > 1 and num_microbatches % chosen.copies:
-        raise ScheduleError(
-            f"schedule {name!r} deals micro-batches to {chosen.copies} pipelines, so {num_microbatches} must be a "
-            f"multiple of {chosen.copies}; nearest: {num_microbatches + num_microbatches % chosen.copies} (change "
-            "training.global_batch_size, plan.dp or plan.microbatch_size)"
+            f"set plan.num_chunks to {chosen.chunks}{' and plan.pp to 2 or more' if num_ranks == 1 else ''}"
         )
     for option in given:
         if option not in chosen.options:
             able = ", ".join(item.name for item in schedules() if option in item.options)
-            raise ScheduleError(f"schedule {name!r} takes no {OPTIONS.get(option, option)}; {able or 'none'} would")
+            field = OPTIONS.get(option, option)
+            raise ScheduleError(f"schedule {name!r} takes no {field}; {able or 'none'} would; leave {field} out")
     problem = chosen.requirement(num_ranks, num_chunks, num_microbatches)
     if problem:
         raise ScheduleError(f"schedule {name!r}: {problem}")
+    if num_microbatches % chosen.copies:
+        wanted = -(-num_microbatches // chosen.copies) * chosen.copies
+        raise ScheduleError(
+            f"schedule {name!r} deals micro-batches to {chosen.copies} pipelines, so {num_microbatches} must be a "
+            f"multiple of {chosen.copies}; nearest: {wanted}; {microbatch_remedy(wanted)}"
+        )
 
 
 on_register(_build.cache_clear)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.schedules.actions import PAIRED, B, F, I, Row, W, numbered
-from sim.schedules.registry import schedule
+from sim.schedules.registry import even_near, microbatch_remedy, schedule
 
 Step = tuple[int, int]
 """(phase, kind): phase 0 is the half of the pipeline that begins here or nearby, 1 the one that comes back."""
@@ -39,15 +39,19 @@ def _steps(depth: int, at: int, microbatches: int) -> list[Step]:
 def _enough(depth: int, num_microbatches: int, least: int) -> str | None:
     if num_microbatches < least:
         return (
-            f"it needs at least {least} micro-batches on {depth} ranks, not {num_microbatches}; raise "
-            "training.global_batch_size, or lower plan.pp, plan.dp or plan.microbatch_size"
+            f"it needs at least {least} micro-batches on {depth} ranks, not {num_microbatches}; lower plan.pp, or "
+            f"{microbatch_remedy(least)}"
         )
     return None
 
 
 def _requirement(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
     if num_ranks % 2:
-        return f"two pipelines meet in the middle, so plan.pp = {num_ranks} must be even; nearest: {num_ranks + 1}"
+        odd = "; dualpipe_v, one copy in plan.num_chunks 2, takes odd ones" if num_ranks > 1 else ""
+        return (
+            "it holds two copies of the model's stages, pipelines that meet in the middle, so plan.pp = "
+            f"{num_ranks} must be even; nearest: {even_near(num_ranks)}{odd}"
+        )
     return _enough(num_ranks, num_microbatches, 2 * num_ranks)
 
 

@@ -4,19 +4,19 @@ import numpy as np
 
 from sim.errors import ScheduleError
 from sim.schedules.actions import B, F, I, Row, W, in_turns, run
-from sim.schedules.registry import schedule
+from sim.schedules.registry import microbatch_remedy, schedule
 
 
 def _requirement(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
-    if num_chunks == 1:
-        return "it needs num_chunks of 2 or more; set plan.num_chunks, or plan.schedule to 1f1b"
     if num_ranks == 1:
-        return "it needs a pipeline; set plan.pp above 1"
+        return "it needs a pipeline; set plan.pp and plan.num_chunks to 2 or more, or plan.schedule to 1f1b"
+    if num_chunks == 1:
+        return "it needs num_chunks of 2 or more; set plan.num_chunks to 2, or plan.schedule to 1f1b"
     if num_microbatches % num_ranks:
         nearest_count = max(1, round(num_microbatches / num_ranks)) * num_ranks
         return (
-            f"{num_microbatches} micro-batches must be a multiple of plan.pp = {num_ranks}; nearest: {nearest_count} "
-            "(change training.global_batch_size, plan.dp or plan.microbatch_size)"
+            f"{num_microbatches} micro-batches must be a multiple of plan.pp = {num_ranks}; nearest: {nearest_count}; "
+            f"{microbatch_remedy(nearest_count)}"
         )
     return None
 
@@ -47,7 +47,7 @@ def interleaved(rank: int, num_ranks: int, num_chunks: int, num_microbatches: in
     if group < num_ranks:
         raise ScheduleError(
             f"plan.microbatch_group = {group} must be at least plan.pp = {num_ranks}: fewer micro-batches come round "
-            "before they have filled the pipeline"
+            "before they have filled the pipeline; raise it, or leave it out for plan.pp"
         )
     chunks, numbers = _visits(num_chunks, num_microbatches, group)
     forwards = run(F, chunks * num_ranks + rank, numbers)

@@ -132,6 +132,16 @@ def schedule(
     return register
 
 
+def microbatch_remedy(wanted: int) -> str:
+    """How a plan gets so many micro-batches, to end a message of what is wrong with them."""
+    return f"let training.global_batch_size / (plan.dp · plan.microbatch_size) be {wanted}"
+
+
+def even_near(number: int) -> str:
+    """The even numbers beside an odd one, for messages."""
+    return f"{number + 1} or {number - 1}" if number > 1 else str(number + 1)
+
+
 def on_register(forget: Callable[[], None]) -> None:
     """Call this whenever a schedule is registered."""
     _ON_REGISTER.append(forget)

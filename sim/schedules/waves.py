@@ -5,12 +5,15 @@ from functools import lru_cache
 from sim.schedules.actions import Row
 from sim.schedules.listing import Times, at_work, play
 from sim.schedules.order import Order, make_order
-from sim.schedules.registry import schedule
+from sim.schedules.registry import even_near, schedule
 
 
 def _even_ranks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
     if num_ranks % 2:
-        return f"two pipelines meet in the middle, so plan.pp = {num_ranks} must be even; nearest: {num_ranks + 1}"
+        return (
+            "it holds two copies of the model's stages, pipelines that meet in the middle, so plan.pp = "
+            f"{num_ranks} must be even; nearest: {even_near(num_ranks)}"
+        )
     return None
 
 
@@ -28,7 +31,10 @@ def chimera(num_ranks: int, num_chunks: int, num_microbatches: int) -> list[Row]
 
 def _even_chunks(num_ranks: int, num_chunks: int, num_microbatches: int) -> str | None:
     if num_chunks % 2:
-        return f"a wave goes down the ranks and comes back, so plan.num_chunks = {num_chunks} must be even"
+        return (
+            f"a wave goes down the ranks and comes back, so plan.num_chunks = {num_chunks} must be even; "
+            f"nearest: {even_near(num_chunks)}"
+        )
     return None
 
 

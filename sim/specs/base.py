@@ -40,6 +40,8 @@ def file_name(field_name: str) -> str:
 def _quantity(value: Any, unit: str, key: str, bare_allowed: bool) -> Any:
     if isinstance(value, Mapping):
         return {inner: _quantity(item, unit, f"{key}.{inner}", bare_allowed) for inner, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_quantity(item, unit, f"{key}.{place}", bare_allowed) for place, item in enumerate(value)]
     if isinstance(value, str):
         try:
             return _in_range(parse(value, unit), unit, key, value)
@@ -180,6 +182,8 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if kind == "value_error":
         return f"{place}: {message}"
+    if kind == "literal_error" and repr(str(value)) in message:
+        message = f"{message}; write it in quotes, {str(value)!r}"
     return f"{place} = {_shown(value)}: {message}"
 
 

@@ -62,6 +62,12 @@ class ResolvedStack:
         return {item.path.partition(".")[2]: item.value for item in found}
 
 
+def framework_names() -> list[str]:
+    """Names and aliases of all frameworks, in lower case."""
+    known = preset_names("frameworks")
+    return sorted({*known, *(alias for name in known for alias in raw_preset("frameworks", name).get("aliases", ()))})
+
+
 def framework_named(name: str) -> str:
     """The framework of this name, alias, or stack preset.
 

@@ -20,6 +20,7 @@ class GpuSpec(Spec):
     """One accelerator."""
 
     name: str
+    """As its maker calls it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
     peak_flop_per_s: dict[Precision, PositiveFloat] = Field(min_length=1)
     """Dense matrix-multiply peak by precision. [FLOP/s]"""
     memory_bytes: PositiveFloat
@@ -29,6 +30,7 @@ class GpuSpec(Spec):
     num_sms: PositiveInt
     """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
     max_power_w: PositiveFloat | None = None
+    """Power limit of the board, from which the energy of a run follows. Default: unknown, which `train` refuses. [W]"""
     sustained_clock: float = Field(default=1.0, gt=0, le=1)
     """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
     limit. Profiles fitted to training runs hold it already; those of single kernels do not."""
@@ -48,16 +50,19 @@ class NodeSpec(Spec):
     """One server: its GPUs, the NVLink between them, the network cards out of it."""
 
     name: str
+    """What answers call it."""
     gpu: GpuSpec
+    """The accelerator, all alike."""
     gpus_per_node: PositiveInt
+    """GPUs of one server; NVLink joins them."""
     nvlink_bandwidth_bytes_per_s: PositiveFloat
-    """NVLink, per GPU and direction. [bytes/s]"""
+    """Bandwidth of NVLink, per GPU and direction. [bytes/s]"""
     nvlink_topology: Literal["switch", "hybrid_cube_mesh"] = "switch"
     """How NVLink joins the GPUs: through switches, or directly as in DGX-1 with V100, where groups use a part of it."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat
-    """One card, per direction. [bytes/s]"""
+    """Bandwidth of one network card, per direction. [bytes/s]"""
     cores: PositiveFloat | None = None
     """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
     hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""
@@ -67,16 +72,18 @@ class ClusterSpec(Spec):
     """Nodes and the network between them."""
 
     name: str
+    """What answers call it."""
     node: NodeSpec
+    """The servers, all alike."""
     num_nodes: PositiveInt
-    """How many there are; a plan may use fewer GPUs."""
+    """Nodes of the cluster; a plan may use fewer GPUs."""
     nvlink_domain_gpus: PositiveInt
     """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""
     network_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """Share of that bandwidth which collectives and sends reach on this fabric, where it was measured. Default: the
-    profile's values, which are those of InfiniBand."""
+    """Share of inter_node_bandwidth which collectives and sends reach on this fabric, where it was measured. Default:
+    the profile's values, which are those of InfiniBand."""
     network: NetworkSpec | None = None
     """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
 

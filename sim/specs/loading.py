@@ -21,14 +21,15 @@ from sim.specs.training import TrainingSpec
 from sim.specs.yaml12 import load_yaml, parse_yaml
 
 # Which kind of preset a name at this place refers to.
-_PRESET_AT = {
+PRESET_AT = {
     "model": "models",
     "cluster": "clusters",
     "cluster.node": "nodes",
     "cluster.node.gpu": "gpus",
+    "stack": "stacks",
     "profile": "profiles",
 }
-_SECTIONS: dict[str, Any] = {
+SECTIONS: dict[str, Any] = {
     "model": ModelSpec,
     "cluster": ClusterSpec,
     "plan": ParallelPlan,
@@ -52,7 +53,8 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve(data: Any, place: str) -> Any:
     """Replace preset names at and below `place` by what they stand for."""
-    kind = _PRESET_AT.get(place)
+    # A stack is settled last, when precision, model and machine are known.
+    kind = None if place == "stack" else PRESET_AT.get(place)
     if kind and isinstance(data, str):
         data = load_preset(kind, data)
     elif kind and isinstance(data, Mapping) and "preset" in data:
@@ -72,8 +74,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise SpecError(f"override {override!r} must look like plan.tp=4 (field=value)")
-    if keys[0] not in _SECTIONS and keys != ["name"]:
-        raise SpecError(f"override {override!r}: no section {keys[0]!r}{nearest(keys[0], _SECTIONS)}")
+    if keys[0] not in SECTIONS and keys != ["name"]:
+        raise SpecError(f"override {override!r}: no section {keys[0]!r}{nearest(keys[0], SECTIONS)}")
     value = parse_yaml(text, f"override {override!r}") if text.strip() else None
     if keys == ["stack", "version"] and isinstance(value, float):
         value = text.strip()  # 25.10, which as a number would be 25.1
@@ -109,7 +111,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"{where} must be a mapping with model, cluster, plan and training, not {type(data).__name__}")
-    known = {*_SECTIONS, "name", "description"}
+    known = {*SECTIONS, "name", "description"}
     unknown = [f"{where}: unknown section {key!r}{nearest(str(key), known)}" for key in data if key not in known]
     if unknown:
         raise SpecError("\n".join(unknown))
@@ -131,8 +133,8 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
             f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster, plan and training"
         )
     assumed = _settle_stack(resolved)
-    sections: dict[str, Any] = {name: resolved[name] for name in _SECTIONS if resolved.get(name) is not None}
-    sections = {name: _SECTIONS[name].read(value, name) for name, value in sections.items()}
+    sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
+    sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
     if "profile" not in sections:
         gpu = sections["cluster"].gpu.name
         sections["profile"] = Profile.read(_profile_for(gpu), "profile")
@@ -142,8 +144,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
 
 
 def _with_open_stack(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with a stack's name as a field of it, so that overrides find a section: it is resolved last of all, when
-    precision, model and machine are known."""
+    """The data with a stack's name as a field of it, so that overrides find a section."""
     if isinstance(data.get("stack"), str):
         data["stack"] = {"preset": data["stack"]}
     return data

@@ -19,16 +19,20 @@ class ModelSpec(Spec):
     """
 
     name: str = "model"
+    """What answers call it."""
     num_layers: PositiveInt
+    """Transformer layers, each attention and an MLP or experts; embedding and head are not among them."""
     hidden_size: PositiveInt
+    """Width of the residual stream: numbers that stand for a token between layers."""
     num_heads: PositiveInt
+    """Attention heads of a layer: those of the queries."""
     vocab_size: PositiveInt
     """Rows of the embedding, padding included (Megatron pads GPT-2's 50,257 to 51,200)."""
 
     num_kv_heads: PositiveInt
     """Key/value heads: fewer than num_heads is grouped-query attention. Default: num_heads."""
     head_dim: PositiveInt
-    """Default: hidden_size / num_heads."""
+    """Columns of a head's queries and keys. Default: hidden_size / num_heads."""
     intermediate_size: PositiveInt
     """Width of the MLP. Default: 4 hidden_size."""
     gated_mlp: bool = False
@@ -40,27 +44,29 @@ class ModelSpec(Spec):
     """Latent attention (DeepSeek): keys and values come from a vector of so many numbers a token. 0: from the hidden
     state itself."""
     query_rank: NonNegativeInt = 0
-    """The same for queries, with latent attention."""
+    """With latent attention, queries come from a vector of so many numbers a token. 0: from the hidden state itself."""
     rotary_head_dim: NonNegativeInt = 0
     """Under latent attention, of head_dim the part that turns with the position; its key is shared by all heads."""
 
     num_experts: NonNegativeInt = 0
     """MLPs of a layer, of which a router picks some for every token. 0: one MLP for all tokens."""
     experts_per_token: NonNegativeInt = 0
-    """How many of them a token goes through."""
+    """Experts that a token goes through, shared ones apart."""
     expert_intermediate_size: PositiveInt
     """Width of one expert. Default: intermediate_size."""
     shared_expert_intermediate_size: NonNegativeInt = 0
     """Width, all together, of experts that every token goes through besides."""
     shared_expert_gate: bool = False
-    """What they give is weighted by a gate, one column of weights (Qwen2-MoE)."""
+    """What shared experts give is weighted by a gate, one column of weights (Qwen2-MoE)."""
     num_dense_layers: NonNegativeInt = 0
     """First layers that have an MLP of intermediate_size instead of experts (DeepSeek)."""
 
     position: Literal["learned", "rotary", "none"] = "learned"
+    """How positions come in: a table of learned rows (GPT), queries and keys that are turned (Llama), or neither."""
     max_sequence_length: PositiveInt = 2048
     """Rows of the learned position embedding; with rotary positions a limit only."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Norms take away the mean and divide by the deviation (GPT), or divide by the root mean square only (Llama)."""
     norm_bias: bool
     """Norms have a bias beside their weight. Default: true for layernorm, false for rmsnorm."""
     norms_per_layer: Literal[1, 2, 4] = 2

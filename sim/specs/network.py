@@ -28,7 +28,7 @@ class NetworkSpec(Spec):
     """How the network cards of all nodes reach each other."""
 
     levels: dict[str, LevelSpec] = Field(min_length=1)
-    """Leaf first. A machine that is small enough leaves the upper ones out."""
+    """Levels of switches, leaf first. A machine that is small enough leaves the upper ones out."""
     rail_optimised: bool
     """The cards of one index in their nodes share a leaf (a rail); rails meet at the top level only."""
     routing: Literal["deterministic", "ecmp", "adaptive"] = "adaptive"
@@ -38,7 +38,7 @@ class NetworkSpec(Spec):
     in_network_reduction: bool = False
     """The switches can add what all-reduces carry (SHARP)."""
     pcie_bandwidth_bytes_per_s: PositiveFloat | None = None
-    """Between a GPU and its network card, per direction, where that is less than the card's. [bytes/s]"""
+    """Bandwidth between a GPU and its network card, per direction, where that is less than the card's. [bytes/s]"""
 
     @model_validator(mode="after")
     def _check(self) -> NetworkSpec:

@@ -33,7 +33,7 @@ class ParallelPlan(Spec):
     num_chunks: PositiveInt = 1
     """Model chunks a rank holds (virtual stages); more than 1 needs an interleaved schedule."""
     microbatch_group: PositiveInt | None = None
-    """Micro-batches that visit a chunk one after the other in schedule interleaved, from pp (if not given) to all."""
+    """Micro-batches that visit a chunk one after the other in schedule interleaved, from pp to all. Default: pp."""
     sequence_slices: PositiveInt = 1
     """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"
@@ -57,7 +57,10 @@ class ParallelPlan(Spec):
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
         if self.num_chunks > 1 and self.pp == 1 and self.schedule not in LAYERED:
-            raise ValueError(f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
+            raise ValueError(
+                f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1, or num_chunks to 1 with schedule "
+                f"1f1b: on one rank only {' and '.join(LAYERED)} hold several"
+            )
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
         width = self.tp * self.cp * self.dp

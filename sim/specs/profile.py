@@ -40,7 +40,9 @@ class AttentionParams(Spec):
     """Fused attention (flash): share of peak on the FLOPs it executes."""
 
     forward_efficiency: float = Field(gt=0, le=1)
+    """Share of peak that the forward reaches on long sequences."""
     backward_efficiency: float = Field(gt=0, le=1)
+    """Share of peak that the backward reaches on long sequences."""
     half_length: NonNegativeFloat = 0.0
     """Sequence length at which half of that efficiency is reached."""
     measured_length: tuple[PositiveFloat, PositiveFloat] | None = None
@@ -57,6 +59,7 @@ class MemoryParams(Spec):
     """Memory-bound kernels: bytes over a share of the peak bandwidth, plus the kernel floor."""
 
     efficiency: float = Field(gt=0, le=1)
+    """Share of the peak bandwidth that large kernels reach."""
     operations: dict[MemoryKernel, PositiveFloat] = Field(default_factory=dict)
     """The share of kernels that were measured one by one; above 1 where their data stay in a cache."""
 
@@ -66,13 +69,18 @@ class MemoryParams(Spec):
 
 
 class OperationParams(Spec):
-    """What differs for one collective from the link's all-reduce; as in LinkParams."""
+    """What differs for one collective from the link's all-reduce."""
 
     efficiency: float = Field(gt=0, le=1)
+    """Largest bus bandwidth of this collective as a share of the link's."""
     base_latency_s: NonNegativeFloat
+    """Latency of a collective, however small. [s]"""
     hop_latency_s: NonNegativeFloat
+    """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat
+    """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
     exponent: float = Field(default=1.0, gt=0, le=1)
+    """How sharply bandwidth saturates."""
 
 
 class LinkParams(Spec):
@@ -84,18 +92,19 @@ class LinkParams(Spec):
     efficiency: float = Field(gt=0, le=1)
     """Largest bus bandwidth as a share of the link's."""
     base_latency_s: NonNegativeFloat
-    """Per collective. [s]"""
+    """Latency of a collective, however small. [s]"""
     hop_latency_s: NonNegativeFloat
-    """Per step of a ring or level of a tree. [s]"""
+    """Latency of each step of a ring or level of a tree. [s]"""
     half_volume_bytes: NonNegativeFloat
     """Bytes moved per rank at which half of the bandwidth is reached. [bytes]"""
     exponent: float = Field(default=1.0, gt=0, le=1)
     """How sharply bandwidth saturates; above 1 a smaller message would take longer than a larger one."""
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """The same when many groups use the network at once, each with its own rings: their flows meet on links that a
+    """Efficiency when many groups use the network at once, each with its own rings: their flows meet on links that a
     single job-wide ring would share out evenly. Default: efficiency."""
     in_switch_efficiency: float | None = Field(default=None, gt=0, le=1)
-    """Share of the link's bandwidth at which its switches add what all-reduces send (NVLS). Default: they do not."""
+    """Share of the link's bandwidth at which its switches add what all-reduces send (NVLS). Default: they add
+    nothing."""
     p2p_efficiency: float = Field(gt=0, le=1)
     """Point-to-point bandwidth as a share of the link's."""
     hidden_share: float = Field(gt=0, le=1)
@@ -103,9 +112,10 @@ class LinkParams(Spec):
     take SMs and memory bandwidth from concurrent kernels, the more the faster the link."""
     hidden_at_bytes_per_s: PositiveFloat | None = None
     """Bandwidth, per GPU and direction, of the link that `hidden_share` was found on; slower traffic takes less of the
-    memory's bandwidth each second. Default: the same share of the time at any. [bytes/s]"""
+    memory's bandwidth each second. Default: that share holds at any. [bytes/s]"""
     held_part: float = Field(default=0.0, ge=0, le=1)
-    """Of what is not hidden there, the part that does not depend on the rate: SMs are held until the last byte."""
+    """Of what is not hidden of a collective, the part that does not depend on the rate: SMs are held until the last
+    byte."""
     operations: dict[Literal["all_gather", "reduce_scatter", "all_to_all"], OperationParams] = Field(
         default_factory=dict
     )
@@ -129,7 +139,7 @@ class HostParams(Spec):
     to_host_bytes_per_s: PositiveFloat | None = None
     """Copies from the device to pinned host memory. [bytes/s]"""
     copy_latency_s: NonNegativeFloat | None = None
-    """Of a copy, however small. [s]"""
+    """Shortest time of a copy between host and device. [s]"""
 
 
 class Provenance(Spec):
@@ -142,6 +152,7 @@ class Provenance(Spec):
     not_measured: tuple[str, ...] = ()
     """Values that are taken from documents, other hardware or judgement rather than from measurements of this one."""
     date: str = ""
+    """When they were measured or fitted: year and month."""
     fitted_families: tuple[str, ...] = ()
     """Families of training runs (lineage, or lineage / model) that set a value; validation marks their runs."""
     raw_data: str = ""
@@ -152,19 +163,28 @@ class Profile(Spec, NotebookDisplay):
     """Everything calibrated about one GPU and its links."""
 
     name: str
+    """What answers call it."""
     gpu: str
     """The GPU family it was made for; using it on another is refused."""
     gemm: GemmParams
+    """Matrix multiplies."""
     attention: AttentionParams
+    """Fused attention."""
     memory: MemoryParams
+    """Kernels that are bound by memory: norms, softmax, activations, the optimizer."""
     nvlink: LinkParams
+    """Collectives and sends over NVLink."""
     network: LinkParams
+    """Collectives and sends that leave the NVLink domain."""
     host: HostParams = HostParams()
+    """The host's own times. Default: what the stack says."""
     residuals: dict[str, float] = Field(default_factory=dict)
     """Median absolute relative error of each fit on its own data."""
     unseen: dict[str, float] = Field(default_factory=dict)
-    """The same on data the fit has not seen: each half of the measurements predicted by a fit to the other half."""
+    """Median absolute relative error on data the fit has not seen: each half of the measurements predicted by a fit to
+    the other half."""
     provenance: Provenance
+    """Where the values come from."""
 
     @property
     def poor_fits(self) -> dict[str, float]:

@@ -18,13 +18,21 @@ class Scenario(Spec):
     """Which model, on which cluster, cut how, trained with what."""
 
     name: str = "scenario"
+    """What answers call it. Default: the file's name."""
     description: str = ""
+    """What is asked and where its values are from, in words."""
     model: ModelSpec
+    """What is trained."""
     cluster: ClusterSpec
+    """The machine it is trained on; a plan may use a part of it."""
     plan: ParallelPlan
+    """How model and batch are cut over the GPUs."""
     training: TrainingSpec
+    """Batch, sequence, precision and optimizer."""
     stack: StackSpec
+    """What the framework fuses, overlaps and stores. Default: megatron-core."""
     profile: Profile
+    """What the GPU and its links really reach. Default: the shipped profile of the cluster's GPU."""
     assumed: tuple[str, ...] = ()
     """What the description left open and how it was filled in; shown with every answer."""
 
@@ -87,28 +95,48 @@ class Scenario(Spec):
                 f"{plan.dp} · {plan.microbatch_size} = {replica}; nearest: {nearest_batch}"
             )
         if plan.schedule == "modular" and plan.num_stages != model.num_layers:
-            chunks = model.num_layers // plan.pp
+            chunks, divided = model.num_layers // plan.pp, divisor_near(model.num_layers, plan.pp)
             remedy = (
                 f"set plan.num_chunks to {chunks}"
                 if chunks * plan.pp == model.num_layers
                 else (
-                    f"choose a plan.pp that divides model.num_layers, such as {divisor_near(model.num_layers, plan.pp)}"
+                    f"choose a plan.pp that divides model.num_layers, such as {divided}, "
+                    f"with plan.num_chunks {model.num_layers // divided}"
                 )
             )
             problems.append(
                 f"schedule 'modular' holds one layer a stage, but plan.pp · plan.num_chunks = {plan.num_stages} is not "
                 f"model.num_layers = {model.num_layers}; {remedy}"
             )
-        dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
-        if plan.uneven_layers and dealt < plan.num_stages:
-            problems.append(f"{dealt} layers cannot fill plan.pp · plan.num_chunks = {plan.num_stages} stages")
-        if dealt % plan.num_stages and not plan.uneven_layers:
-            extra = "" if dealt == model.num_layers else " (embedding and head counted as layers)"
-            problems.append(
-                f"plan.pp · plan.num_chunks = {plan.pp} · {plan.num_chunks} = {plan.num_stages} must divide the "
-                f"{dealt} layers{extra}; nearest that does: {divisor_near(dealt, plan.num_stages)} stages"
-            )
-        return problems
+            return problems
+        return [*problems, *self._stages()]
+
+    def _stages(self) -> list[str]:
+        """Layers that cannot be dealt to the stages, with all that would help in this scenario."""
+        model, plan = self.model, self.plan
+        dealt, stages = model.num_layers + plan.embedding_as_layer + plan.head_as_layer, plan.num_stages
+        product = f"plan.pp · plan.num_chunks = {plan.pp} · {plan.num_chunks} = {stages}"
+        if plan.uneven_layers and dealt < stages:
+            return [f"{dealt} layers cannot fill {product} stages; lower plan.num_chunks or plan.pp to {dealt} stages"]
+        if dealt % stages == 0 or plan.uneven_layers:
+            return []
+        extra = "" if dealt == model.num_layers else " (embedding or head counted as layers)"
+        nearest = divisor_near(dealt, stages)
+        remedies = [f"nearest that does: {nearest} stage{'s' if nearest > 1 else ''}", *self._counted_otherwise()]
+        if dealt > stages and plan.schedule != "modular":
+            remedies.append("plan.uneven_layers: true (some stages then hold a layer more)")
+        return [f"{product} must divide the {dealt} layers{extra}; {'; or '.join(remedies)}"]
+
+    def _counted_otherwise(self) -> list[str]:
+        """Whether counting embedding and head as layers or not makes the stages divide them, by the fewest changes."""
+        plan, names = self.plan, ("head_as_layer", "embedding_as_layer")
+        for changed in (names[:1], names[1:], names):
+            settings = {name: not getattr(plan, name) for name in changed}
+            dealt = self.model.num_layers + sum({**{name: getattr(plan, name) for name in names}, **settings}.values())
+            if dealt % plan.num_stages == 0:
+                words = " and ".join(f"plan.{name}: {str(value).lower()}" for name, value in settings.items())
+                return [f"{words} ({dealt} layers)"]
+        return []
 
     def _limits(self) -> list[str]:
         model, plan, training = self.model, self.plan, self.training
@@ -121,7 +149,10 @@ class Scenario(Spec):
                 "share of the tokens (Megatron-LM's rule); set it to true, or plan.tp to 1"
             )
         if plan.offloaded_layers > model.num_layers:
-            problems.append(f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers")
+            problems.append(
+                f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers; "
+                "lower it to that"
+            )
         if plan.num_gpus > self.cluster.num_gpus:
             replicas = self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
             nodes = -(-plan.num_gpus // self.cluster.node.gpus_per_node)

@@ -13,6 +13,7 @@ class StackSpec(Spec):
     """What a framework of a given year fuses, overlaps and stores."""
 
     name: str = "stack"
+    """What answers call it."""
     framework: str = ""
     """The framework whose rules filled in what is not stated; `flopcast presets list frameworks` names them."""
     version: str = ""
@@ -96,7 +97,8 @@ class StackSpec(Spec):
     """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
     that launches one multiply after the other."""
     fp8_launches_per_expert: NonNegativeFloat = 1.5
-    """The same where each expert's tokens are cast to 8 bits and their scales laid out in kernels of their own."""
+    """Of a Python call's host time, what a grouped multiply takes for each expert whose tokens are cast to 8 bits, and
+    their scales laid out, in kernels of their own."""
     deduplicated_dispatch: bool = False
     """A token crosses to an NVLink domain once and is handed on inside, instead of once for every expert there that it
     goes to (DeepSeek's DeepEP)."""
@@ -104,9 +106,10 @@ class StackSpec(Spec):
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
     kernel_launch_s: NonNegativeFloat
-    """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. [s]"""
+    """Host time a kernel: Python, autograd and driver. Hidden unless the GPU's kernels are shorter. Default:
+    that of the named stack or framework, or of megatron-core. [s]"""
     backward_launch_s: NonNegativeFloat
-    """The same in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
+    """Host time a kernel in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
     collective_launch_s: NonNegativeFloat
     """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
     cuda_graphs: Literal["none", "full_iteration"] = "none"

@@ -17,8 +17,9 @@ class TrainingSpec(Spec):
     sequence_length: PositiveInt
     """Tokens per sequence."""
     precision: Literal["fp32", "fp16", "bf16", "fp8"] = "bf16"
-    """Of the matrix multiplies; weights and activations are kept in 16 bits for fp8."""
+    """Precision of the matrix multiplies; weights and activations are kept in 16 bits for fp8."""
     optimizer: Literal["adam", "sgd"] = "adam"
+    """Its states decide memory and what an update moves: adam keeps two moments of every weight, sgd one."""
     tokens: PositiveFloat | None = None
     """Token budget of the whole run, for the days it takes."""
 

@@ -401,6 +401,13 @@ def test_the_mark_stands_before_the_offending_action():
     ("name", "p", "v", "m", "remedy"),
     [
         ("1f1b", 4, 2, 8, "interleaved, modular"),
+        ("1f1b", 4, 2, 8, r"one that holds 2 \(.*, zb_v\)"),
+        ("dualpipe", 4, 2, 8, r"of each of its 2 copies of the model.* plan.num_chunks to 1, .*dualpipe_v"),
+        ("dualpipe", 5, 1, 10, r"two copies of the model's stages.*nearest: 6 or 4; dualpipe_v.* takes odd ones"),
+        ("dualpipe", 16, 1, 9, r"plan\.microbatch_size\) be 32"),
+        ("interleaved", 1, 1, 8, "plan.pp and plan.num_chunks to 2 or more, or plan.schedule to 1f1b"),
+        ("zb_v", 1, 1, 8, "set plan.num_chunks to 2 and plan.pp to 2 or more"),
+        ("chimera", 3, 1, 4, "nearest: 4 or 2"),
         ("interleaved", 4, 2, 6, "nearest: 8"),
         ("interleaved", 4, 1, 8, "num_chunks"),
         ("interleaved", 1, 2, 8, "plan.pp"),
@@ -412,7 +419,7 @@ def test_the_mark_stands_before_the_offending_action():
         ("dualpipe_v", 4, 2, 6, "at least 8 micro-batches"),
         ("chimera", 4, 1, 5, "multiple of 2; nearest: 6"),
         ("pipedream_2bw", 4, 1, 3, "at least as many micro-batches as ranks"),
-        ("hanayo", 4, 3, 4, "must be even"),
+        ("hanayo", 4, 3, 4, "must be even; nearest: 4 or 2"),
     ],
 )
 def test_sizes_a_schedule_cannot_take_come_with_a_remedy(name, p, v, m, remedy):

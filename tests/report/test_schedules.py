@@ -28,7 +28,8 @@ def test_every_schedule_has_its_row_or_its_reason(comparison, small):
     assert named == set(schedule_names())
     reasons = dict(odd.left_out)
     assert "multiple of" in reasons["interleaved"]
-    assert "multiple of 2" in reasons["dualpipe"]
+    assert "multiple of 2" in reasons["chimera"]
+    assert "at least 8" in reasons["dualpipe"]
     assert all(name in text_of(comparison_view(odd)) for name in named)
 
 

@@ -1,5 +1,6 @@
 """Bad input: every mistake gets one message that names the value, the rule and the nearest remedy."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("plan.tp=7", r"plan.tp = 7 must divide model.num_heads = 160; nearest that does: 8"),
         ("plan.pp=63", r"must divide the 128 layers; nearest that does: 64 stages"),
         ("plan.num_chunks=3", r"= 64 · 3 = 192 must divide the 128 layers; nearest that does: 128"),
+        ("plan.uneven_layers=true plan.num_chunks=3", r"128 layers cannot fill .* = 192 stages; lower plan.num_chunks"),
+        ("plan.schedule=modular plan.pp=60", r"'modular' holds one layer a stage.* such as 64, with plan.num_chunks 2"),
+        ("plan.offloaded_layers=200", r"exceeds the 128 layers; lower it to that"),
+        ("plan.pp=1 plan.num_chunks=2", r"num_chunks to 1 with schedule 1f1b: on one rank only breadth_first and"),
+        ("stack.flash_version=3", r"should be '1', '2' or '3'; write it in quotes, '3'"),
+        ("profile.gemm.measured=[1, 2]", r"measured.0: 1 has no unit; write an amount of compute"),
         ("training.global_batch_size=1000", r"must be a multiple of .* = 6; nearest: 1002"),
         (
             "plan.dp=16",
@@ -53,7 +60,39 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
 )
 def test_override(override, says):
     with pytest.raises(SpecError, match=says):
-        load_scenario(MAIN, [override])
+        load_scenario(MAIN, re.split(r" (?=plan\.)", override))
+
+
+@pytest.mark.parametrize(
+    ("layers", "overrides", "remedies"),
+    [
+        (61, [], ["plan.pp=1", "plan.uneven_layers=true"]),
+        (126, [], ["plan.pp=14", "plan.head_as_layer=true plan.embedding_as_layer=true", "plan.uneven_layers=true"]),
+        (126, ["plan.head_as_layer=true"], ["plan.pp=1", "plan.embedding_as_layer=true", "plan.uneven_layers=true"]),
+        (127, [], ["plan.pp=1", "plan.head_as_layer=true", "plan.uneven_layers=true"]),
+        (
+            96,
+            ["plan.embedding_as_layer=true"],
+            ["plan.pp=1", "plan.embedding_as_layer=false", "plan.uneven_layers=true"],
+        ),
+        (8, [], ["plan.pp=8"]),
+    ],
+)
+def test_layers_that_stages_do_not_divide_come_with_all_that_would_help(layers, overrides, remedies):
+    file, given = MAIN.with_name("gpt3-175b-1024-a100.yaml"), [f"model.num_layers={layers}", *overrides]
+    with pytest.raises(SpecError) as error:
+        load_scenario(file, given)
+    told = str(error.value).partition("; nearest that does: ")[2].split("; or ")
+    expected = [each.replace("plan.pp=", "").replace("=", ": ").replace(" plan", " and plan") for each in remedies]
+    assert [re.sub(r" (stages?|\(.*\))$", "", words) for words in told] == expected
+    for remedy in remedies:
+        load_scenario(file, [*given, *remedy.split()])
+
+
+def test_what_would_not_help_is_not_told():
+    with pytest.raises(SpecError) as error:
+        load_scenario(MAIN, ["plan.schedule=modular", "plan.num_chunks=2", "plan.head_as_layer=true"])
+    assert "uneven" not in str(error.value)
 
 
 def test_a_profile_of_another_gpu_is_refused():

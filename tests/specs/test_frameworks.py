@@ -13,7 +13,7 @@ from sim.specs.frameworks import (
     layouts_of,
     resolve_stack,
 )
-from sim.specs.loading import _SECTIONS
+from sim.specs.loading import SECTIONS
 from sim.specs.presets import raw_preset
 from sim.specs.stack import StackSpec
 
@@ -80,7 +80,7 @@ def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number,
     found = resolve_stack({"framework": name, "version": str(since), **stated}, sections(when, since)).consequences
     for key, value in rule["set"].items():
         section, _, field = key.rpartition(".")
-        record = _SECTIONS[section or "stack"]
+        record = SECTIONS[section or "stack"]
         assert field in {file_name(each) for each in record.model_fields}
         assert Consequence(f"{section or 'stack'}.{field}", value, rule["source"]) in found
 

@@ -1,0 +1,80 @@
+"""`flopcast fields` and `flopcast schema`: what a scenario file may hold, for people and for editors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.commands import completion as complete
+from sim.commands.options import Json
+from sim.commands.output import print_json, print_view, write_text
+from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from sim.specs.reference import FieldReference
+
+
+def fields(
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SECTION|FIELD",
+            help="A section, a field, or a part of a name; all of them if not given.",
+            autocompletion=complete.field_paths,
+        ),
+    ] = None,
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The whole as a page: docs/fields.md.")] = False,
+) -> None:
+    """What a scenario file may hold: each field's type, default and meaning."""
+    from sim.specs.reference import find_fields, scenario_sections
+
+    if markdown and (as_json or which is not None):
+        raise SpecError("--markdown is one page of all fields; leave out --json and the field")
+    sections = scenario_sections() if which is None else find_fields(which)
+    if as_json:
+        print_json([_facts(field) for section in sections for field in section.fields])
+    elif markdown:
+        from sim.report.fields import fields_page
+
+        typer.echo(fields_page(sections), nl=False)
+    else:
+        from sim.report.fields import fields_view
+        from sim.report.terminal import console
+
+        print_view(*fields_view(sections, console().width))
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there.", show_default=False)
+    ] = None,
+) -> None:
+    """The JSON Schema of a scenario file, by which editors check and complete it."""
+    import json
+
+    from sim.schedules import schedule_names
+    from sim.specs.schema import scenario_schema
+
+    text = json.dumps(scenario_schema(schedule_names()), indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        typer.echo(f"{output}: begin a scenario with '# yaml-language-server: $schema={output}'")
+
+
+def _facts(field: FieldReference) -> dict[str, Any]:
+    return {
+        "path": field.path,
+        "long_path": field.long_path,
+        "type": field.type,
+        "choices": list(field.choices),
+        "unit": field.unit,
+        "required": field.required,
+        "default": field.default,
+        "derived_default": field.derived,
+        "meaning": field.meaning,
+    }

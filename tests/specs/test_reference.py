@@ -1,0 +1,250 @@
+"""Every field of a scenario file is explained, as what reading a file really takes; docs/fields.md says the same."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from sim import build_scenario, load_scenario
+from sim.cli import app
+from sim.commands.completion import field_paths, fields
+from sim.errors import SpecError
+from sim.report.fields import fields_page, fields_view
+from sim.schedules import schedule_names
+from sim.specs import frameworks, loading
+from sim.specs.reference import find_fields, scenario_sections
+from sim.specs.schema import scenario_schema
+from sim.specs.yaml12 import load_yaml, parse_yaml
+from sim.units import EXAMPLES, NOUNS, parse, pattern
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
+SECTIONS = scenario_sections()
+FIELDS = {field.path: field for section in SECTIONS for field in section.fields}
+SCHEMA = scenario_schema(schedule_names())
+
+
+@pytest.fixture(scope="module")
+def validator():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    return jsonschema.Draft202012Validator(SCHEMA)
+
+
+def whole(name="gpt3-175b-1024-a100"):
+    """A scenario with nothing left to presets, as a file would hold it."""
+    data = load_scenario(ROOT / "scenarios" / f"{name}.yaml").model_dump(mode="json", exclude={"assumed"})
+    return json.loads(json.dumps(data))
+
+
+def place(data, path):
+    """The mapping that holds a field, by its long path; a level's name for NAME."""
+    for part in path.split(".")[:-1]:
+        data = data.get(part) if part != "NAME" else next(iter(data.values()), None)
+        if data is None:
+            return None
+    return data
+
+
+def test_every_field_says_what_it_means():
+    assert not [path for path, field in FIELDS.items() if len(field.meaning) < 10]
+    assert not [section.path for section in SECTIONS if not section.meaning]
+    assert not [path for path, field in FIELDS.items() if "typing" in field.type or "class" in field.type]
+
+
+def test_the_sections_are_those_that_are_read():
+    top = {section.path for section in SECTIONS if section.path and "." not in section.path}
+    assert top == set(loading.SECTIONS)
+    assert {section.path for section in SECTIONS if section.preset} == set(loading.PRESET_AT)
+    assert FIELDS["stack"].default_words == frameworks.DEFAULT
+
+
+@pytest.mark.parametrize("path", [path for path, field in FIELDS.items() if "NAME" not in path])
+def test_required_is_what_cannot_be_left_out(path):
+    field, data = FIELDS[path], whole()
+    holder = place(data, field.long_path)
+    if holder is None:
+        pytest.skip("the scenario has no such part")
+    holder.pop(field.long_name, None)
+    if path == "model.head_dim":
+        data["model"].pop("value_head_dim")
+    if field.required:
+        with pytest.raises(SpecError, match=r"missing"):
+            build_scenario(data)
+    else:
+        build_scenario(data)
+
+
+def test_literal_defaults_are_those_of_the_records():
+    assert FIELDS["plan.schedule"].default_words == "1f1b"
+    assert FIELDS["stack.framework_memory"].default_words == "3 GB"
+    assert FIELDS["stack.flash_version"].type == "'1', '2' or '3'"
+    assert FIELDS["model.head_dim"].default_words == "hidden_size / num_heads"
+    assert FIELDS["cluster.node.gpu.memory"].default_words == "required"
+    assert FIELDS["cluster.network_efficiency"].type == "number above 0, at most 1"
+    assert FIELDS["plan.tp"].type == "whole number from 1"
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("plan.zero_stage", {"plan.zero_stage"}),
+        ("cluster.node.gpu.memory_bytes", {"cluster.node.gpu.memory"}),
+        ("cluster.network.levels.leaf.ports", {"cluster.network.levels.NAME.ports"}),
+        ("recompute", {"plan.recompute"}),
+        ("_as_layer", {"plan.embedding_as_layer", "plan.head_as_layer"}),
+        ("deepep", {"stack.deduplicated_dispatch"}),
+        ("scenario", {"name", "description", "model", "cluster", "plan", "training", "stack", "profile"}),
+        ("training", {path for path in FIELDS if path.startswith("training.")}),
+        ("cluster", {path for path in FIELDS if path.startswith("cluster.")}),
+        ("Stack", {path for path in FIELDS if path.startswith("stack.")}),
+    ],
+)
+def test_fields_are_found_by_path_section_part_and_meaning(word, found):
+    assert {field.path for section in find_fields(word) for field in section.fields} == found
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("zero_stag3", r"no field or section 'zero_stag3'; did you mean 'zero_stage'\?"),
+        ("cluster.gpu.memory", r"did you mean 'cluster.node.gpu.memory'\?"),
+        ("qqqq", r"`flopcast fields` lists them all"),
+        ("", r"`flopcast fields` lists them all"),
+    ],
+)
+def test_what_is_not_a_field_is_told_with_the_nearest(word, says):
+    with pytest.raises(SpecError, match=says):
+        find_fields(word)
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_the_list_keeps_to_the_width(width):
+    lines = [line for part in fields_view(SECTIONS, width) for line in part.plain.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert lines == [line.rstrip() for line in lines]
+    text = " ".join(" ".join(lines).split())
+    assert all(field.meaning in text for field in FIELDS.values())
+
+
+def test_the_verbs_answer():
+    run = CliRunner()
+    assert (
+        "plan.recompute  none, selective, per_op or full; default: none"
+        in run.invoke(app, ["fields", "recompute"]).output
+    )
+    answer = json.loads(run.invoke(app, ["fields", "plan.tp", "--json"]).output)
+    assert [each["path"] for each in answer] == ["plan.tp"]
+    assert (answer[0]["default"], answer[0]["required"]) == (1, False)
+    assert len(json.loads(run.invoke(app, ["fields", "--json"]).output)) == len(FIELDS)
+    assert "one page of all" in str(run.invoke(app, ["fields", "plan", "--markdown"]).exception)
+    assert json.loads(run.invoke(app, ["schema"]).output) == SCHEMA
+
+
+def test_the_shell_completes_fields_and_sections():
+    assert field_paths("cluster.node.gpu.me") == ["cluster.node.gpu.memory", "cluster.node.gpu.memory_bandwidth"]
+    assert "plan" in field_paths("pl")
+    assert fields("cluster.node.gpu.mem") == ["cluster.node.gpu.memory=", "cluster.node.gpu.memory_bandwidth="]
+    assert fields("stac")[-1] == "stack="
+
+
+def test_the_page_is_what_the_records_say():
+    page = (ROOT / "docs" / "fields.md").read_text(encoding="utf-8")
+    assert page == fields_page(SECTIONS), "docs/fields.md is out of date; run: make fields"
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenarios_keep_to_the_schema(path, validator):
+    validator.validate(load_yaml(path))
+
+
+def test_scenarios_written_out_keep_to_the_schema(validator):
+    validator.validate(whole())
+    validator.validate(whole("qwen3-235b-a22b-256-h100"))
+
+
+GOOD = """
+model: gpt3-175b
+cluster: {preset: selene, inter_node_bandwidth: 100 Gbit/s}
+plan: {tp: 8, pp: 16, dp: 8, recompute: full}
+training: {global_batch_size: 1536, sequence_length: 2048, precision: fp16, tokens: 300e9}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("plan.tpp", 4),
+        ("plan.tp", "eight"),
+        ("plan.tp", 0),
+        ("plan.tp", True),
+        ("plan.recompute", "ful"),
+        ("plan.zero_stage", 4),
+        ("plan.sequence_parallel", "yes"),
+        ("modell", "gpt3-175b"),
+        ("model", "gpt3-17b"),
+        ("model", {"hidden_size": 1024}),
+        ("model.preset", "gpt3"),
+        ("cluster.inter_node_bandwidth", 100),
+        ("cluster.inter_node_bandwidth", "80 GB"),
+        ("cluster.node", {"preset": "dgx-a100-80gb", "gpu": {"preset": "a100-sxm-80gb", "memory": 80}}),
+        ("cluster", {"name": "mine", "node": "dgx-a100-80gb"}),
+        ("training", {"sequence_length": 2048}),
+        ("training.precision", "fp12"),
+        ("stack", "megatrn"),
+        ("stack.flash_version", 3),
+        ("assumed", []),
+    ],
+)
+def test_mistakes_break_the_schema_as_they_break_the_reading(path, value, validator):
+    data = parse_yaml(GOOD, "")
+    validator.validate(data)
+    build_scenario(copy.deepcopy(data))
+    *above, name = path.split(".")
+    holder = data
+    for part in above:
+        below = holder.get(part, {"preset": "megatron-core"} if part == "stack" else {})
+        holder[part] = holder = below if isinstance(below, dict) else {"preset": below}
+    holder[name] = value
+    assert not validator.is_valid(data)
+    with pytest.raises(SpecError):
+        build_scenario(data)
+
+
+def test_the_schema_knows_schedules_and_grids(validator):
+    data = parse_yaml(GOOD, "")
+    for name, valid in (("1f1b", True), ("grids/mine.txt", True), ("1f1", False)):
+        data["plan"]["schedule"] = name
+        assert validator.is_valid(data) is valid
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"preset": "gpt3-175b", "dropout": 0.1}},
+        {"cluster": {"preset": "selene", "network": {"routing": "ecmp"}}},
+        {"cluster": {"preset": "selene", "inter_node_bandwidth_bytes_per_s": 25e9}},
+        {"cluster": {"preset": "selene", "node": {"preset": "dgx-a100-80gb", "gpu": "a100-sxm-40gb"}}},
+        {"profile": {"preset": "a100", "gemm": {"measured": ["1 GFLOP", "2 TFLOP"]}}},
+        {"profile": {"preset": "a100", "network": {"hop_latency": "0 s"}}},
+        {"stack": {"preset": "megatron-core", "flash_version": "3"}},
+    ],
+)
+def test_what_is_read_keeps_to_the_schema(change, validator):
+    data = parse_yaml(GOOD, "") | change
+    build_scenario(copy.deepcopy(data))
+    validator.validate(data)
+
+
+@pytest.mark.parametrize("dimension", NOUNS)
+def test_the_patterns_take_what_is_read(dimension):
+    for text in (*(each.strip("'") for each in EXAMPLES[dimension].split(" or ")), "1 GB", "2.5us", "1e3 W", "80", "x"):
+        try:
+            parse(text, dimension)
+        except SpecError:
+            assert not re.search(pattern(dimension), text), text
+        else:
+            assert re.search(pattern(dimension), text), text
