@@ -9,6 +9,44 @@ import re
 from typing import Any
 
 from calibration.readers.csv_values import Row, Unmodelled, name_patterns, whole
+from sim.errors import SpecError
+from sim.specs import load_preset
+from sim.specs.presets import model_preset
+
+_CELLS = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_heads": "heads",
+    "num_kv_heads": "kv_heads",
+    "vocab_size": "vocab",
+    "num_experts": "experts",
+    "experts_per_token": "topk",
+}
+"""Fields of a model's preset that a row has cells for."""
+
+
+def with_known_model(row: Row) -> tuple[Row, dict[str, Any]]:
+    """The row with its model's sizes where it leaves them out and its name is a preset's or Hugging Face's.
+
+    Returns
+    -------
+    tuple
+        The row, and those of the preset's fields that no cell has.
+    """
+    name = row.get("model_name", "")
+    if row.get("layers") or not name:
+        return row, {}
+    try:
+        known = load_preset("models", model_preset(name))
+    except SpecError:
+        raise Unmodelled(f"layers is empty, and {name} is no model that ships (flopcast presets list models)") from None
+    sizes = {cell: str(known[field]) for field, cell in _CELLS.items() if known.get(field) and not row.get(cell)}
+    width = known.get("expert_intermediate_size") or known.get("intermediate_size")
+    if width and not row.get("ffn_hidden"):
+        sizes["ffn_hidden"] = str(width)
+    if not row.get("gated_mlp"):
+        sizes["gated_mlp"] = "y" if known.get("gated_mlp") else "n"
+    return {**row, **sizes}, {field: value for field, value in known.items() if field not in _CELLS}
 
 
 def with_experts(row: Row, model: dict[str, Any], inferred: list[str]) -> dict[str, Any]:

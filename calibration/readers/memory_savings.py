@@ -16,15 +16,15 @@ MemorySaving = tuple[dict[str, Any], str]
 """Changes of a plan that save memory, and the rule that allows them."""
 
 
-def offloaded_layers(row: Row, framework: FrameworkOfRow, layers: int, inferred: list[str]) -> int:
-    """Layers whose activations the row's settings, or its authors' script, keep in host memory."""
+def offloaded_layers(row: Row, framework: FrameworkOfRow, layers: int, inferred: list[str]) -> dict[str, int]:
+    """The plan's field for layers whose activations the row's settings, or its authors' script, keep in host memory."""
     said = settings_of(row).get("cpu_offloading_num_layers", "")
     if said.isdigit():
-        return min(int(said), layers)
+        return {"offloaded_layers": min(int(said), layers)}
     if framework.host_checkpoints:
         inferred.append(f"offloaded_layers {layers}: the authors' script keeps checkpoints in host memory")
-        return layers
-    return 0
+        return {"offloaded_layers": layers}
+    return {}
 
 
 def memory_savings(row: Row, framework: str, plan: Mapping[str, Any], layers: int) -> Iterator[MemorySaving]:

@@ -6,10 +6,12 @@ Every rule that filled something in is listed, so that a reader can disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from calibration.readers.architectures import head_dim_of, with_experts
+from calibration.readers.architectures import head_dim_of, with_experts, with_known_model
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
+from calibration.readers.field_columns import laid_over, with_field_columns
 from calibration.readers.frameworks import fields_by_words, framework_of, of_section
 from calibration.readers.machines import cluster_of
 from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
@@ -19,29 +21,46 @@ from sim.specs import Scenario, build_scenario
 from sim.specs.frameworks import resolve_stack
 
 
-def scenarios_of(
-    row: Row, profile: Mapping[str, Any] | None
-) -> tuple[tuple[Scenario, ...], tuple[MemorySaving, ...], tuple[str, ...]]:
-    """The row's scenario, or one for each way to fill in what its authors tuned and it does not say.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a row comes to.
 
-    Returns
-    -------
-    tuple
-        The scenarios; what else the row leaves open and saves memory, for where none of them fits; the rules used.
+    choices : its scenario, or one for each way to fill in what its authors tuned and it does not say.
+    files : each choice as a scenario file holds it.
+    memory_savings : what else the row leaves open and saves memory, for where none of them fits.
+    inferred : the rules used.
+    """
+
+    choices: tuple[Scenario, ...]
+    files: tuple[dict[str, Any], ...]
+    memory_savings: tuple[MemorySaving, ...]
+    inferred: tuple[str, ...]
+
+
+def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading:
+    """The row as scenarios.
+
+    Raises
+    ------
+    Unmodelled, FlopcastError
+        It cannot be modelled, or a value breaks a rule.
     """
     _refuse(row)
+    row, fields = with_field_columns(row)
+    row, known = with_known_model(row)
     framework = framework_of(row)
     row, inferred = framework.row, framework.inferred
     said = fields_by_words(row)
-    model = _model(row, inferred)
+    model = _model(row, known, inferred)
     gpus = whole(row, "num_gpus")
     cluster, own_profile, found = cluster_of(row, gpus)
     inferred += found
     precision = _precision(row, inferred)
     stack = {"framework": framework.name, "version": framework.version, **of_section(said, "stack")}
+    stack |= fields.pop("stack", {})
     plan = {**_plan(row, gpus, inferred), **of_section(said, "plan")}
     _as_the_framework_does(stack, model, plan, precision, inferred)
-    plan["offloaded_layers"] = offloaded_layers(row, framework, model["num_layers"], inferred)
+    plan |= offloaded_layers(row, framework, model["num_layers"], inferred)
     batches = _batches(row, plan, inferred)
     rest = {
         "cluster": cluster,
@@ -50,21 +69,28 @@ def scenarios_of(
         "name": model["name"],
         "model": model,
     }
-    scenarios, first = [], None
+    choices: list[Scenario] = []
+    files: list[dict[str, Any]] = []
+    first = None
     for batch, of_batch in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
         for choice in plans_with_unstated_fields(of_batch, framework.name, plan, model, training, inferred):
+            data = laid_over({**rest, "training": training, "plan": choice}, fields)
             try:
-                scenarios.append(_dealt({**rest, "training": training, "plan": choice}, inferred))
+                scenario, file = _dealt(data, inferred)
             except FlopcastError as error:
                 first = first or error
-    if not scenarios:
+                continue
+            if file not in files:
+                choices.append(scenario)
+                files.append(file)
+    if not choices:
         raise first or Unmodelled(
             f"no micro-batch and number of chunks share out global_batch_seqs = {batches[-1][0]} "
             f"over dp = {plan['dp']} and pp = {plan['pp']}"
         )
     savings = tuple(memory_savings(row, framework.name, plan, model["num_layers"]))
-    return tuple(scenarios), savings, tuple(dict.fromkeys(inferred))
+    return Reading(tuple(choices), tuple(files), savings, tuple(dict.fromkeys(inferred)))
 
 
 def _as_the_framework_does(
@@ -87,10 +113,10 @@ def _as_the_framework_does(
         inferred.append("sequence_parallel y: a mixture of experts needs it where tp is above 1")
 
 
-def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
-    """The scenario; where layers do not divide over the stages, embedding and head take a layer's place."""
+def _dealt(data: dict[str, Any], inferred: list[str]) -> tuple[Scenario, dict[str, Any]]:
+    """Scenario and file; where layers do not divide over the stages, embedding and head take a layer's place."""
     uneven = f"{data['model']['num_layers']} layers do not divide over the stages"
-    stages = data["plan"].get("pp", 1) * data["plan"].get("num_chunks", 1)
+    stages = int(data["plan"].get("pp", 1)) * int(data["plan"].get("num_chunks", 1))
     layers = data["model"]["num_layers"]
     for both, extra in (
         ({}, 0),
@@ -98,13 +124,15 @@ def _dealt(data: dict[str, Any], inferred: list[str]) -> Scenario:
         ({"embedding_as_layer": True, "head_as_layer": True}, 2),
     ):
         if (layers + extra) % stages == 0:
-            scenario = build_scenario({**data, "plan": {**data["plan"], **both}}, where="layout")
+            file = {**data, "plan": {**data["plan"], **both}}
+            scenario = build_scenario(file, where="layout")
             if extra:
                 inferred.append(f"{' and '.join(both)}: {uneven}".replace("_as_layer", " as a layer"))
-            return scenario
-    scenario = build_scenario({**data, "plan": {**data["plan"], "uneven_layers": True}}, where="layout")
+            return scenario, file
+    file = {**data, "plan": {**data["plan"], "uneven_layers": True}}
+    scenario = build_scenario(file, where="layout")
     inferred.append(f"some stages hold a layer more: {uneven}")
-    return scenario
+    return scenario, file
 
 
 def _refuse(row: Row) -> None:
@@ -128,7 +156,8 @@ _BY_NAME = ("position", "norm", "bias", "tied_embeddings")
 """Fields of a model that its name tells where the row does not."""
 
 
-def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
+def _model(row: Row, known: Mapping[str, Any], inferred: list[str]) -> dict[str, Any]:
+    """The model's fields; `known` are those of its preset, where its name is one's."""
     name = row.get("model_name") or "model"
     hidden, heads, tp = whole(row, "hidden"), whole(row, "heads"), whole(row, "tp", 1)
     by_name = _by_model_name(row, name.lower(), inferred)
@@ -144,7 +173,8 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         **by_name,
     }
 
-    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in _BY_NAME)}: by the model's name".replace("_", " "))
+    told = {**model, **known}
+    inferred.append(f"{', '.join(f'{fact} {told[fact]}' for fact in _BY_NAME)}: by the model's name".replace("_", " "))
     if hidden % heads and not (is_moe(row) and head_dim_of(name)):
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
@@ -155,6 +185,7 @@ def _model(row: Row, inferred: list[str]) -> dict[str, Any]:
         inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
     if is_moe(row):
         model = with_experts(row, model, inferred)
+    model |= {name: value for name, value in known.items() if name != "name"}
     vocabulary = model["vocab_size"]
     if vocabulary % tp:
         model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp

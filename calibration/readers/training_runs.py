@@ -15,34 +15,42 @@ from typing import Any
 
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, number
 from calibration.readers.families import family_of, sweep_of
+from calibration.readers.field_columns import CELLS
 from calibration.readers.memory_savings import MemorySaving
-from calibration.readers.rules import scenarios_of
+from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.presets import load_file_as_preset
 from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
 from sim.work.params import total_params
 
-REQUIRED = ("gpu", "num_gpus", "layers", "hidden", "heads", "seq_len", "measured_value", "measured_unit")
-"""Columns a file must have."""
+SIZES = ("layers", "hidden", "heads")
+REQUIRED = ("gpu", "num_gpus", *SIZES, "seq_len", "measured_value", "measured_unit")
+"""Columns a file must have; the model's name can stand for its sizes."""
 
 UNITS = (
     "iteration_s",
     "tokens_per_s_per_gpu",
+    "tokens_per_s_per_node",
     "tokens_per_s",
     "samples_per_s",
     "samples_per_s_per_gpu",
     "tflops_per_gpu",
+    "mfu_pct",
+    "hfu_pct",
 )
 
 STEP_TIMES = (1e-6, 1e7)
 """A measurement that makes a step shorter or longer than this is in another unit than it says. [s]"""
 
 _ABOUT_THE_MEASUREMENT = {
-    "id", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention",
+    "id", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention", "peak_tflops",
 }  # fmt: skip
 """Columns that do not change what is simulated: rows that differ in these alone share their scenarios."""
 
+
+_CONVENTIONS = {"mfu_pct": "model", "hfu_pct": "executed"}
+"""Of shares of peak, what their names say that they count."""
 
 NO_CONVENTION = "flops_convention: not stated, taken as the model's FLOPs, without recomputed ones"
 
@@ -55,7 +63,9 @@ class Run:
     choices : scenarios that differ in what the row leaves open and its authors tuned; the fastest that fits counts.
     memory_savings : changes of the plan, with the rule that allows them, the first of which counts that makes a choice
         fit where none does as it stands.
+    files : each choice as a scenario file holds it.
     measured : in `unit`.
+    peak_flop_per_s : what shares of peak are of, where the row says so; else the GPU's peak at the run's precision.
     skipped : why there is no scenario.
     inferred : what the row does not say, and the rule that filled it in.
     family : source lineage and model, what cross-validation leaves out together.
@@ -69,6 +79,7 @@ class Run:
     measured: float
     unit: str
     choices: tuple[Scenario, ...] = ()
+    files: tuple[dict[str, Any], ...] = ()
     memory_savings: tuple[MemorySaving, ...] = ()
     skipped: str | None = None
     inferred: tuple[str, ...] = ()
@@ -76,6 +87,7 @@ class Run:
     sweep: str = ""
     precision: str = ""
     convention: str = ""
+    peak_flop_per_s: float | None = None
     dense: bool = True
 
     @property
@@ -86,14 +98,21 @@ class Run:
     def in_unit(self, step_time_s: float, scenario: Scenario) -> float:
         """A step time in the unit of the measurement, by the FLOP convention of its source."""
         training, gpus = scenario.training, scenario.plan.num_gpus
+        nodes = max(1.0, gpus / scenario.cluster.node.gpus_per_node)
         return {
             "iteration_s": lambda: step_time_s,
             "tokens_per_s_per_gpu": lambda: training.tokens_per_step / step_time_s / gpus,
+            "tokens_per_s_per_node": lambda: training.tokens_per_step / step_time_s / nodes,
             "tokens_per_s": lambda: training.tokens_per_step / step_time_s,
             "samples_per_s": lambda: training.global_batch_size / step_time_s,
             "samples_per_s_per_gpu": lambda: training.global_batch_size / step_time_s / gpus,
             "tflops_per_gpu": lambda: step_flop(self.convention, scenario) / step_time_s / gpus / 1e12,
+            "mfu_pct": lambda: 100 * step_flop(self.convention, scenario) / step_time_s / gpus / self._peak(scenario),
+            "hfu_pct": lambda: 100 * step_flop(self.convention, scenario) / step_time_s / gpus / self._peak(scenario),
         }[self.unit]()
+
+    def _peak(self, scenario: Scenario) -> float:
+        return self.peak_flop_per_s or scenario.cluster.gpu.peak(scenario.training.precision)
 
     def step_time_s(self, scenario: Scenario) -> float:
         """The measurement as a step time. [s]"""
@@ -104,6 +123,7 @@ class Run:
 def step_flop(convention: str, scenario: Scenario) -> float:
     """FLOPs of a step as the source of a FLOP rate counts them. [FLOP]
 
+    executed : the model's and those that this plan recomputes.
     hardware, megatron2021 : 4/3 of the model's under full recomputation, the whole attention (Narayanan et al. 2021).
     8*N, 6*N : a multiple of parameters and tokens, no attention (BigScience).
     causal attention halved : model FLOPs with half of the attention.
@@ -114,6 +134,8 @@ def step_flop(convention: str, scenario: Scenario) -> float:
     if "8*n" in said or "6*n" in said:
         factor = 8.0 if plan.recompute == "full" or "6*n" not in said else 6.0
         return factor * total_params(model) * training.tokens_per_step
+    if said.startswith("executed"):
+        return hardware_flop(model, training, plan)
     if "megatron2021" in said or said.startswith(("hardware", "paper formula")):
         return hardware_flop(model, training, plan.replace(recompute="full"))
     if "causal attention halved" in said:
@@ -162,7 +184,10 @@ def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
         raise SpecError(f"cannot read {path}: it is not UTF-8 ({error}); save it as CSV UTF-8") from None
     except (OSError, csv.Error) as error:
         raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    missing = [name for name in required if name not in columns]
+    there = {*columns, *(CELLS[name] for name in columns if name in CELLS)}
+    missing = [name for name in required if name not in there]
+    if "model_name" in there:
+        missing = [name for name in missing if name not in SIZES]
     if missing:
         raise SpecError(
             f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; "
@@ -208,21 +233,31 @@ def read_run(
         family=family_of(row),
         sweep=sweep_of(row),
         precision=row.get("precision", "") or "bf16",
-        convention=row.get("flops_convention", ""),
+        convention=row.get("flops_convention", "") or _CONVENTIONS.get(row.get("measured_unit", ""), ""),
         dense=not is_moe(row),
     )
     try:
         run = replace(run, measured=number(row, "measured_value"))
         if run.unit not in UNITS:
             raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(UNITS)}")
-        choices, savings, inferred = _known_scenarios(row, profile, {} if known is None else known)
+        found = _known_scenarios(row, profile, {} if known is None else known)
+        choices, inferred = found.choices, found.inferred
+        if row.get("peak_tflops"):
+            run = replace(run, peak_flop_per_s=number(row, "peak_tflops") * 1e12)
         if run.unit == "tflops_per_gpu" and not run.convention:
             inferred = (*inferred, NO_CONVENTION)
         precision = run.precision if row.get("precision") else choices[0].training.precision
-        run = replace(run, choices=choices, memory_savings=savings, inferred=inferred, precision=precision)
+        run = replace(
+            run,
+            choices=choices,
+            files=found.files,
+            memory_savings=found.memory_savings,
+            inferred=inferred,
+            precision=precision,
+        )
         _check_measurement(run, choices[0])
     except (Unmodelled, FlopcastError) as error:
-        return replace(run, choices=(), inferred=(), skipped=reason(error))
+        return replace(run, choices=(), files=(), inferred=(), skipped=reason(error))
     return run
 
 
@@ -240,15 +275,14 @@ def _check_measurement(run: Run, scenario: Scenario) -> None:
         )
 
 
-def _known_scenarios(
-    row: Row, profile: Mapping[str, Any] | None, known: dict[Any, Any]
-) -> tuple[tuple[Scenario, ...], tuple[MemorySaving, ...], tuple[str, ...]]:
+def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: dict[Any, Any]) -> Reading:
     key = tuple(item for item in row.items() if item[0] not in _ABOUT_THE_MEASUREMENT)
     if key not in known:
         try:
-            known[key] = scenarios_of(row, profile)
+            known[key] = read_scenarios(row, profile)
         except (Unmodelled, FlopcastError) as error:
             known[key] = Unmodelled(reason(error))
     if isinstance(known[key], Unmodelled):
         raise known[key]
-    return known[key]
+    found: Reading = known[key]
+    return found

@@ -25,9 +25,32 @@ def preset_names(kind: str) -> list[str]:
 
 
 @cache
+def model_preset(name: str) -> str:
+    """The model preset of this name, however it is written: "Llama 3 70B", "meta-llama/Llama-3.1-70B-Instruct".
+
+    Raises
+    ------
+    SpecError
+        No such model; the message has the nearest.
+    """
+    known = preset_names("models")
+    plain = "-".join(name.strip().lower().replace("_", " ").split())
+    if plain in known:
+        return plain
+    repository = plain.rpartition("/")[2].removesuffix("-hf").removesuffix("-instruct").removesuffix("-base")
+    presets: dict[str, str] = load_yaml(_ROOT / "importers" / "huggingface.yaml")["repositories"]
+    found = presets.get(repository) or (repository if repository in known else None)
+    if found is None:
+        raise SpecError(f"unknown model preset {name!r}{nearest(repository, [*known, *presets])}")
+    return found
+
+
+@cache
 def raw_preset(kind: str, name: str) -> dict[str, Any]:
     """A preset's file as written, sources and all."""
     path = _ROOT / kind / f"{name}.yaml"
+    if kind == "models" and not path.is_file() and "/" in name:
+        return raw_preset(kind, model_preset(name))
     if Path(name).name != name or not path.is_file():
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, preset_names(kind))}")
     data = load_yaml(path)
