@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -35,6 +35,12 @@ def validate(
     sweeps: Annotated[
         bool, typer.Option("--sweeps", help="List every sweep of layouts: what we pick, what was the fastest.")
     ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="Lay a field over every row: stack.attention=math.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write every modelled row as a scenario file into this folder.")
+    ] = None,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
     ] = False,
@@ -47,7 +53,8 @@ def validate(
     _drawable(figure)
     found: dict[str, Any] = {}
     if runs is not None:
-        found |= _runs(runs, profile, figure, every, sweeps, update_intervals)
+        listing = _Listing(every, sweeps, update_intervals)
+        found |= _runs(runs, profile, settings or [], figure, export, listing)
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
     if runs is None and memory is None:
@@ -140,27 +147,44 @@ def _console() -> Any:
     return Console(highlight=False, markup=False)  # a cell of a table may hold [brackets]
 
 
+class _Listing(NamedTuple):
+    """What of a table of runs is listed beside its groups, and whether intervals are rewritten."""
+
+    every: bool
+    sweeps: bool
+    update_intervals: bool
+
+
 def _runs(
-    path: Path, profile: str | None, figure: Path | None, every: bool, sweeps: bool, update: bool
+    path: Path,
+    profile: str | None,
+    settings: list[str],
+    figure: Path | None,
+    export: Path | None,
+    listing: _Listing,
 ) -> dict[str, Any]:
+    from calibration.readers.training_runs import unread_columns
     from validation.runs.report import draw, group_table, to_json, worst
     from validation.runs.score import groups_of, score_runs
 
     out = _console()
     with progress_bar("runs predicted") as progress:
-        scored = score_runs(path, profile, progress or (lambda done, total: None))
-    if update:
+        scored = score_runs(path, profile, progress or (lambda done, total: None), settings)
+    unread = unread_columns(path)
+    if unread:
+        out.print(f"columns that nothing reads: {', '.join(unread)}\n", soft_wrap=True)
+    if listing.update_intervals:
         from validation.runs.intervals import left_out_coverage, write_intervals
 
         write_intervals(scored)
         out.print(f"intervals written; the other families' intervals cover {left_out_coverage(scored):.1%} of runs")
     groups = groups_of(scored)
     listed: dict[str, Any] = {}
-    if sweeps:
+    if listing.sweeps:
         from validation.runs.sweep_report import print_sweeps
 
         listed = print_sweeps(out, scored)
-    if every:
+    if listing.every:
         for item in scored:
             what = item.skipped or f"{item.run.measured:.5g} {item.run.unit}, predicted {item.predicted:.5g}"
             error = "" if item.error is None else f"{item.error:+.1%}"
@@ -183,6 +207,10 @@ def _runs(
     elif figure is not None:
         draw(scored, figure)
         out.print(f"drawn: {figure}")
+    if export is not None:
+        from validation.runs.export import export_runs
+
+        out.print(f"written: {len(export_runs(scored, export))} scenario files in {export}", soft_wrap=True)
     return to_json(scored, groups) | listed
 
 

@@ -58,7 +58,8 @@ def check_columns(columns: Iterable[str]) -> list[str]:
         section, dot, field = column.partition(".")
         if not dot:
             if column not in ABOUT_THE_RUN:
-                unread.append(f"{column}{nearest(column, ABOUT_THE_RUN)}")
+                meant = nearest(column, ABOUT_THE_RUN)
+                unread.append(f"{column}{meant if 'did you mean' in meant else ''}")
             continue
         if section not in SECTIONS:
             raise SpecError(f"column {column!r}: no section {section!r} of a scenario{nearest(section, SECTIONS)}")
@@ -92,6 +93,25 @@ def with_field_columns(row: Row) -> tuple[Row, Fields]:
             section = section.setdefault(part, {})
         section[name] = text if column == "stack.version" else parse_yaml(text, f"column {column}")
     return row, fields
+
+
+def override_cells(overrides: Iterable[str]) -> dict[str, str]:
+    """Cells that stand for overrides such as "plan.tp=4", to be laid over every row.
+
+    Raises
+    ------
+    SpecError
+        One is not field=value, or of no field.
+    """
+    cells: dict[str, str] = {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or "." not in path or not text.strip():
+            raise SpecError(f"override {override!r} must look like stack.attention=math (field=value)")
+        cells[path.strip()] = text.strip()
+    check_columns(cells)
+    short = {CELLS[path]: "" for path in cells if path in CELLS}  # the row's own cell gives way
+    return {**short, **cells}
 
 
 def laid_over(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,8 +173,6 @@ def _model(row: Row, known: Mapping[str, Any], inferred: list[str]) -> dict[str,
         **by_name,
     }
 
-    told = {**model, **known}
-    inferred.append(f"{', '.join(f'{fact} {told[fact]}' for fact in _BY_NAME)}: by the model's name".replace("_", " "))
     if hidden % heads and not (is_moe(row) and head_dim_of(name)):
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
@@ -186,6 +184,7 @@ def _model(row: Row, known: Mapping[str, Any], inferred: list[str]) -> dict[str,
     if is_moe(row):
         model = with_experts(row, model, inferred)
     model |= {name: value for name, value in known.items() if name != "name"}
+    inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in _BY_NAME)}: by the model's name".replace("_", " "))
     vocabulary = model["vocab_size"]
     if vocabulary % tp:
         model["vocab_size"] = -(-vocabulary // (128 * tp)) * 128 * tp

@@ -15,7 +15,7 @@ from typing import Any
 
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, number
 from calibration.readers.families import family_of, sweep_of
-from calibration.readers.field_columns import CELLS
+from calibration.readers.field_columns import CELLS, check_columns, override_cells
 from calibration.readers.memory_savings import MemorySaving
 from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
@@ -146,7 +146,7 @@ def step_flop(convention: str, scenario: Scenario) -> float:
     return model_flop(model, training)
 
 
-def read_training_runs(path: Path, profile: str | None = None) -> list[Run]:
+def read_training_runs(path: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
     """Every row of a CSV of measured runs, in order.
 
     Parameters
@@ -154,6 +154,8 @@ def read_training_runs(path: Path, profile: str | None = None) -> list[Run]:
     path : Path
     profile : str, optional
         Profile for all runs, a preset's name or a YAML file; default: the one of each run's GPU.
+    overrides : sequence of str
+        Fields of a scenario laid over every row: "stack.attention=math".
 
     Raises
     ------
@@ -162,8 +164,20 @@ def read_training_runs(path: Path, profile: str | None = None) -> list[Run]:
     """
     chosen = None if profile is None else _profile(profile)
     known: dict[Any, Any] = {}
+    cells = override_cells(overrides)
     rows = enumerate(read_rows(path, REQUIRED), start=1)
-    return [read_run(row, f"row {number}", chosen, known) for number, row in rows]
+    return [read_run({**row, **cells}, f"row {number}", chosen, known) for number, row in rows]
+
+
+def unread_columns(path: Path) -> list[str]:
+    """Columns of a table that nothing reads, each with the name that it may have meant.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or a column is a path but not of a scenario's field.
+    """
+    return check_columns(read_rows(path, ())[0])
 
 
 def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:

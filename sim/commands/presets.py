@@ -51,6 +51,7 @@ def list_presets(
     epilog=examples(
         "presets show selene",
         "presets show gpus/a100-sxm-80gb",
+        "presets show megatron-bridge --version 26.08 --precision fp8 --model qwen3-30b-a3b --gpu b200-sxm-180gb",
     ),
 )
 def show_preset(
@@ -60,26 +61,41 @@ def show_preset(
             help="A preset's name, or kind/name where two kinds share it.", autocompletion=complete.any_preset
         ),
     ],
+    version: Annotated[
+        str | None, typer.Option(help="Of a framework: a date, a release by year and month, a tag, or latest.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="What a framework's rules see as precision.")] = "bf16",
+    model: Annotated[
+        str, typer.Option(help="What they see as model: a preset.", autocompletion=complete.preset("models"))
+    ] = "llama3-8b",
+    gpu: Annotated[
+        str, typer.Option(help="What they see as GPU: a preset.", autocompletion=complete.preset("gpus"))
+    ] = "h100-sxm-80gb",
+    plan: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")
+    ] = None,
 ) -> None:
-    """A preset's values, and the source of each."""
+    """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU."""
+    from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
-    from sim.specs.presets import KINDS, preset_names, preset_source
-    from sim.table import Table
+    from sim.specs.frameworks import find_framework
+    from sim.specs.loading import described
+    from sim.specs.presets import KINDS, preset_names
 
     wanted_kind, _, wanted = name.rpartition("/")
     if wanted_kind and wanted_kind not in KINDS:
         raise SpecError(f"unknown kind of preset {wanted_kind!r}{nearest(wanted_kind, KINDS)}")
     kinds = (wanted_kind,) if wanted_kind else KINDS
     found = [kind for kind in kinds if wanted in preset_names(kind)]
-    if not found:
+    framework = find_framework(wanted) if wanted_kind in ("", "frameworks") else None
+    if not found and framework is None:
         known = {preset for kind in kinds for preset in preset_names(kind)}
         raise SpecError(f"no preset {wanted!r}{nearest(wanted, known)}" if wanted else "give the name of a preset")
     out = console()
     for kind in found:
-        table = Table(title=f"{kind}/{wanted}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("field", overflow="fold")
-        table.add_column("value", overflow="fold")
-        table.add_column("source", style="dim", overflow="fold")
-        for field, value, source in preset_source(kind, wanted):
-            table.add_row(field, str(value), source)
-        out.print(table)
+        if kind != "frameworks":
+            out.print(preset_view(kind, wanted))
+    if framework is not None and (not found or "frameworks" in found):
+        question = {"model": model, "training": {"precision": precision}, "plan": {}, "cluster": {"node": {"gpu": gpu}}}
+        data = described({**question, "stack": {"framework": framework, "version": version}}, plan or ())
+        out.print(framework_view(framework, data), soft_wrap=False)

@@ -68,6 +68,14 @@ def framework_names() -> list[str]:
     return sorted({*known, *(alias for name in known for alias in raw_preset("frameworks", name).get("aliases", ()))})
 
 
+def find_framework(name: str) -> str | None:
+    """The framework of this name or alias, or None."""
+    known, wanted = preset_names("frameworks"), name.strip().lower()
+    if wanted in known:
+        return wanted
+    return next((each for each in known if wanted in raw_preset("frameworks", each).get("aliases", ())), None)
+
+
 def framework_named(name: str) -> str:
     """The framework of this name, alias, or stack preset.
 
@@ -76,15 +84,13 @@ def framework_named(name: str) -> str:
     SpecError
         There is none; the message has the nearest.
     """
-    known, wanted = preset_names("frameworks"), name.strip().lower()
-    if wanted in known:
-        return wanted
-    aliases = {alias: each for each in known for alias in raw_preset("frameworks", each).get("aliases", ())}
-    if wanted in aliases:
-        return aliases[wanted]
+    found, wanted = find_framework(name), name.strip().lower()
+    if found is not None:
+        return found
     if wanted in preset_names("stacks"):
         return str(load_preset("stacks", wanted).get("framework") or wanted)
-    hint = nearest(wanted, [*known, *aliases])
+    known = preset_names("frameworks")
+    hint = nearest(wanted, framework_names())
     raise SpecError(
         f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}; for another one "
         "take framework: pytorch, with the year as its version, and set what differs (flopcast fields stack)"
@@ -132,6 +138,11 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     ruled = {item.path.partition(".")[2]: item.value for item in consequences if item.path.startswith("stack.")}
     fields = _laid(_laid(stack, ruled), own)
     return ResolvedStack(fields, name, version, str(preset or release["stack"]), tuple(consequences), assumed)
+
+
+def rules_of(framework: str) -> list[dict[str, Any]]:
+    """A framework's rules, and those of the one that it is like, in the order in which they are asked."""
+    return list(_rules(framework)) if framework in preset_names("frameworks") else []
 
 
 def layouts_of(framework: str) -> dict[str, Any]:

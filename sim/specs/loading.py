@@ -59,7 +59,11 @@ def resolve(data: Any, place: str) -> Any:
         data = load_preset(kind, data)
     elif kind and isinstance(data, Mapping) and "preset" in data:
         rest = {key: value for key, value in data.items() if key != "preset"}
-        data = _merge(load_preset(kind, str(data["preset"])), rest)
+        base = load_preset(kind, str(data["preset"]))
+        for key, value in rest.items():  # fields of a section that the preset itself has by a preset's name
+            if isinstance(value, Mapping) and isinstance(base.get(key), str) and f"{place}.{key}" in PRESET_AT:
+                base[key] = {"preset": base[key]}
+        data = _merge(base, rest)
     if not isinstance(data, Mapping):
         return data
     return {
@@ -115,18 +119,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     unknown = [f"{where}: unknown section {key!r}{nearest(str(key), known)}" for key in data if key not in known]
     if unknown:
         raise SpecError("\n".join(unknown))
-    # A whole section chosen on the command line wins over the file before anything in it is looked up.
-    raw = copy.deepcopy(dict(data))
-    whole = [item for item in overrides if "." not in item.partition("=")[0]]
-    for item in whole:
-        raw.pop(item.partition("=")[0].strip(), None)
-    resolved: dict[str, Any] = _with_open_stack(resolve(raw, ""))
-    for item in overrides:  # in order: the last one wins
-        if item in whole:
-            resolved.pop(item.partition("=")[0].strip(), None)
-        _apply(resolved, item)
-        resolved = _with_open_stack(resolve(resolved, ""))
-
+    resolved = described(data, overrides)
     missing = [name for name in ("model", "cluster", "plan", "training") if resolved.get(name) is None]
     if missing:
         raise SpecError(
@@ -141,6 +134,28 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         assumed.append(f"no profile was named; {sections['profile'].name!r} is taken for {gpu}")
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
+
+
+def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What sections say once presets stand in their places and overrides are laid over them; the stack stays open.
+
+    Raises
+    ------
+    SpecError
+        An unknown preset, or an override that fits nowhere.
+    """
+    # A whole section chosen on the command line wins over the file before anything in it is looked up.
+    raw = copy.deepcopy(dict(data))
+    whole = [item for item in overrides if "." not in item.partition("=")[0]]
+    for item in whole:
+        raw.pop(item.partition("=")[0].strip(), None)
+    resolved: dict[str, Any] = _with_open_stack(resolve(raw, ""))
+    for item in overrides:  # in order: the last one wins
+        if item in whole:
+            resolved.pop(item.partition("=")[0].strip(), None)
+        _apply(resolved, item)
+        resolved = _with_open_stack(resolve(resolved, ""))
+    return resolved
 
 
 def _with_open_stack(data: dict[str, Any]) -> dict[str, Any]:

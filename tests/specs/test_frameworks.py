@@ -1,7 +1,9 @@
 """Frameworks: what a name and a version come to, every rule with its source, and that no rule is dead."""
 
 import pytest
+from typer.testing import CliRunner
 
+from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
 from sim.specs.base import file_name
@@ -195,3 +197,21 @@ def test_mistakes(stack, message):
 def test_names_are_found_whatever_their_case():
     assert framework_named(" Megatron-LM ") == "megatron-lm"
     assert framework_named("lamy-poirier") == "lamy-poirier"
+
+
+def test_show_prints_what_a_framework_comes_to():
+    run = CliRunner()
+    shown = run.invoke(app, ["presets", "show", "megatron-bridge", "--version", "26.08", "--precision", "fp8", "--model", "qwen3-30b-a3b", "--gpu", "b200-sxm-180gb", "-s", "plan.tp=2", "-s", "stack.attention=math"])  # fmt: skip
+    words = " ".join(shown.output.split())
+    for says in (
+        "Megatron-Bridge 26.08", "stacks: megatron-core since 2025-07", "attention math stated", "fused_norm true default",
+        "gradient_precision bf16 NVIDIA-NeMo/Megatron-Bridge", "cuda_graphs full_iteration", "plan.sequence_parallel true",
+        "backward_launch 30.0 us default", "rules that do not apply here", "recompute none",
+    ):  # fmt: skip
+        assert says in words, says
+    assert {file_name(name) for name in StackSpec.model_fields} - {"framework", "version"} <= {*words.split()}
+    for alias in ("composer", "frameworks/llm-foundry"):
+        assert "llm-foundry latest" in run.invoke(app, ["presets", "show", alias]).output
+    assert (
+        "Megatron-LM" not in run.invoke(app, ["presets", "show", "stacks/megatron-2021"]).output.partition("field")[0]
+    )

@@ -13,7 +13,6 @@ from calibration.from_runs import predict
 from calibration.readers.training_runs import Run, read_training_runs, reason
 from sim.errors import FlopcastError
 from sim.specs import Scenario
-from sim.uncertainty import interval_factors
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.params import total_params
 from validation.runs.scored import Scored
@@ -47,7 +46,10 @@ class ErrorSummary:
 
 
 def score_runs(
-    path: Path, profile: str | None = None, report: Callable[[int, int], None] = lambda done, total: None
+    path: Path,
+    profile: str | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+    overrides: Sequence[str] = (),
 ) -> list[Scored]:
     """Predict every row of a CSV of measured runs.
 
@@ -58,8 +60,10 @@ def score_runs(
         A profile's name instead of the one of each run's GPU.
     report : function
         Called with (rows done, rows in all).
+    overrides : sequence of str
+        Fields laid over every row: "stack.attention=math".
     """
-    return score_all(read_training_runs(path, profile), report)
+    return score_all(read_training_runs(path, profile, overrides), report)
 
 
 def score_all(runs: Sequence[Run], report: Callable[[int, int], None] = lambda done, total: None) -> list[Scored]:
@@ -81,6 +85,7 @@ class Prediction:
 
     scenario: Scenario
     step_time_s: float
+    interval_s: tuple[float, float]
     fits: bool
 
 
@@ -90,15 +95,14 @@ def _predict(run: Run) -> Prediction | str:
         answer = predict(run)
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return reason(error)
-    return Prediction(answer.scenario, answer.step_time_s, answer.fits)
+    return Prediction(answer.scenario, answer.step_time_s, answer.step_time_interval_s, answer.fits)
 
 
 def _score(run: Run, answer: Prediction | str) -> Scored:
     if isinstance(answer, str):
         return Scored(run, skipped=answer)
     scenario = answer.scenario
-    low, high = interval_factors(scenario)
-    ends = sorted(run.in_unit(answer.step_time_s * factor, scenario) for factor in (low, high))
+    ends = sorted(run.in_unit(seconds, scenario) for seconds in answer.interval_s)
     plan = scenario.plan
     chosen = ""
     if len(run.choices) > 1:
@@ -109,6 +113,7 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
     known = (*scenario.profile.provenance.fitted_families, *scenario.stack.fitted_families)
     return Scored(
         run,
+        scenario,
         predicted=run.in_unit(answer.step_time_s, scenario),
         step_time_s=answer.step_time_s,
         error=answer.step_time_s / run.step_time_s(scenario) - 1.0,

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from calibration.readers.training_runs import Run
+from sim.specs import Scenario
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
     """One run and what was predicted of it; values in the run's unit.
 
+    scenario : what was predicted; None where nothing was.
     error : predicted over measured step time − 1; positive is predicted too slow.
     interval : 90 % interval of the prediction, in the run's unit.
     fitted : its family was among those that set a value of the profile or stack.
@@ -21,6 +23,7 @@ class Scored:
     """
 
     run: Run
+    scenario: Scenario | None = None
     predicted: float | None = None
     step_time_s: float | None = None
     error: float | None = None

@@ -129,11 +129,11 @@ def _precision(training: Section, keys: Keys) -> None:
     optimizer.leave()
 
 
-def _stack(zero: Keys) -> Any:
-    why = "DeepSpeed of 2025 with fused kernels; another by --set stack=NAME"
-    stack = Section("stack", zero.ledger, preset=zero.ledger.assume("stack", "deepspeed-liger", why))
+def _stack(zero: Keys) -> Section:
+    stack = Section("stack", zero.ledger)
+    stack.took("framework", "deepspeed", "the file's kind")
+    stack.assume("version", "latest", "DeepSpeed of 2025 with fused kernels; another by --set stack.version=DATE")
     overlap = zero.flag("overlap_comm")
-    if overlap is None:
-        return stack["preset"]
-    stack.took("overlap_grad_reduce", overlap, "overlap_comm")
+    if overlap is not None:
+        stack.took("overlap_grad_reduce", overlap, "overlap_comm")
     return stack

@@ -187,29 +187,30 @@ def _budget(training: Section, arguments: Arguments) -> None:
         training.took("tokens", whole, "--train-iters × batch × --seq-length")
 
 
-def _stack(arguments: Arguments, old: bool) -> Any:
+def _stack(arguments: Arguments, old: bool) -> Section:
     """Which generation of the framework the arguments belong to, and what they switch in it."""
     ledger = arguments.ledger
     flash = arguments.has("use-flash-attn")
-    name, why = "megatron-core", "arguments of Megatron-Core"
-    if old:
-        name, why = "megatron-core" if flash else "megatron-2021", "arguments of 2021"
+    name, version, why = "megatron-lm", "latest", "arguments of Megatron-Core"
+    if old and not flash:
+        version, why = "2021", "arguments of 2021"
     if "deepspeed" in arguments:
-        name, why = "megatron-deepspeed", "--deepspeed"
-    ledger.assume("stack", name, f"{why}; another is chosen by --set stack=NAME")
-    stack = Section("stack", ledger, preset=name)
+        name, version, why = "megatron-deepspeed", "latest", "--deepspeed"
+    stack = Section("stack", ledger)
+    stack.assume("framework", name, f"{why}; another by --set stack.framework=NAME")
+    stack.assume("version", version, f"{why}; another by --set stack.version=DATE")
     # Megatron-Core overlaps only where it is asked to; the preset describes a run that asks.
     for field in ("overlap_grad_reduce", "overlap_param_gather"):
         switch = field.replace("_", "-")
         asked = arguments.has(switch)
-        if name == "megatron-core":
+        if (name, version) == ("megatron-lm", "latest"):
             stack.settle(field, asked or None, f"--{switch}", False, f"no --{switch}")
     if arguments.has("grad-reduce-in-bf16"):
         stack.took("gradient_precision", "bf16", "--grad-reduce-in-bf16")
-    if flash and name != "megatron-core":
+    if flash:
         stack.took("attention", "flash", "--use-flash-attn")
     _dispatch(arguments, stack)
-    return stack if len(stack) > 1 else name
+    return stack
 
 
 def _dispatch(arguments: Arguments, stack: Section) -> None:

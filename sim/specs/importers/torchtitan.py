@@ -50,11 +50,22 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     _training(training, plan, local, training_keys)
     _recompute(plan, recompute)
     _precision(training, model_keys, training_keys, keys.section("float8"))
+    stack = _stack(keys.section("compile"), training_keys)
     for part in (model_keys, training_keys, cut, recompute, experimental, keys):
         part.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
-    stack = ledger.took("stack", "torchtitan", "the file's kind")
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _stack(compiler: Keys, training: Keys) -> Section:
+    """The framework, and whether layers are compiled: [compile] enable, or training.compile of older files."""
+    stack = Section("stack", compiler.ledger)
+    stack.took("framework", "torchtitan", "the file's kind")
+    enabled = compiler.flag("enable")
+    enabled = training.flag("compile") if enabled is None else enabled
+    stack.settle("compiled", enabled, "compile.enable", True, "the file does not say; its own default is false")
+    compiler.leave()
+    return stack
 
 
 def _model(keys: Keys) -> str:

@@ -1,0 +1,113 @@
+"""A preset's values with their sources, and what a framework comes to: a table each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sim.report.terminal import indented, title
+from sim.specs.base import file_name, unit_of
+from sim.specs.frameworks import layouts_of, resolve_stack, rules_of
+from sim.specs.presets import preset_source, raw_preset
+from sim.specs.stack import StackSpec
+from sim.table import Table
+from sim.units import show
+
+Row = tuple[str, Any, str]
+"""Field, value, source."""
+
+
+def preset_view(kind: str, name: str) -> Table:
+    """A preset's values as written, and the source of each."""
+    return _table(preset_source(kind, name), f"{kind}/{name}")
+
+
+def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
+    """What a framework does for one description: its stack with defaults, what else follows, and what would otherwise.
+
+    described : sections of a scenario, presets resolved; `stack` as it is stated.
+    """
+    data = raw_preset("frameworks", framework)
+    found = resolve_stack(described["stack"], described)
+    said: dict[str, Row] = {}
+    general = raw_preset("stacks", found.release).get("source")
+    for path, value, source in preset_source("stacks", found.release):
+        own = "" if source == general else f": {source}"
+        said[file_name(path)] = (path, value, f"stack {found.release}{own}")
+    elsewhere: list[Row] = []
+    for path, value, source in found.consequences:
+        section, _, field = path.partition(".")
+        if section == "stack":
+            said[field] = (field, value, source)
+        else:
+            elsewhere.append((path, value, source))
+    record = StackSpec.read(found.fields, "stack")
+    for key, value in described["stack"].items():
+        if key not in ("framework", "preset", "version"):
+            said[file_name(str(key))] = (str(key), value, "stated")
+    rows = []
+    for name in StackSpec.model_fields:
+        short = file_name(name)
+        if short not in ("framework", "version"):
+            rows.append(said.get(short, (short, _quantity(name, getattr(record, name)), "default")))
+    blocks: list[RenderableType] = [
+        title(f"{data['title']} {found.version}", f"  {data['source']}"),
+        indented(Text(_about(data, found.release), style="dim")),
+        "",
+        _table(rows, "stack"),
+    ]
+    if elsewhere:
+        blocks += ["", _table(elsewhere, "where a scenario says nothing else")]
+    habits = layouts_of(framework)
+    if habits:
+        source = habits["source"]
+        blocks += [
+            "",
+            _table(
+                [(name, value, source) for name, value in habits.items() if name != "source"],
+                "layouts that a table of runs leaves open",
+            ),
+        ]
+    applied = {source for _, _, source in found.consequences}
+    others = [rule for rule in rules_of(framework) if rule["source"] not in applied]
+    if others:
+        unmet = [(_words(rule.get("when", {})), _words(rule["set"]), rule["source"]) for rule in others]
+        blocks += ["", _table(unmet, "rules that do not apply here", ("when", "then", "source"))]
+    return Group(*blocks)
+
+
+def _about(data: Mapping[str, Any], release: str) -> str:
+    """Other names, and releases."""
+    aliases = ", ".join(data.get("aliases", ())) or "none"
+    releases = ", ".join(f"{release['stack']} since {release['since']}" for release in data["releases"])
+    source = raw_preset("stacks", release).get("source", "")
+    return f"other names: {aliases}\nstacks: {releases}\nstack {release}: {source}"
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in fields.items())
+
+
+def _quantity(name: str, value: Any) -> Any:
+    unit = unit_of(name)
+    return show(value, {"bytes": "B"}.get(unit, unit)) if unit else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return " or ".join(_shown(each) for each in value)
+    return str(value)
+
+
+def _table(rows: Iterable[Row], name: str, heads: tuple[str, str, str] = ("field", "value", "source")) -> Table:
+    table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in heads:
+        table.add_column(head, style="dim" if head == "source" else None, overflow="fold")
+    for field, value, source in rows:
+        table.add_row(field, _shown(value), source)
+    return table

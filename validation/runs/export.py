@@ -1,0 +1,89 @@
+"""Rows of a table of runs as scenario files, so that anyone can ask for each of them what validation asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from calibration.readers.training_runs import Run
+from sim.errors import SpecError
+from sim.specs import Scenario
+from validation.runs.scored import Scored
+
+WIDTH = 116
+
+
+def export_runs(scored: Sequence[Scored], folder: Path) -> list[Path]:
+    """Write every run that was predicted as a scenario file, with what was inferred, and why, as comments.
+
+    `flopcast estimate` of a file says the step time and interval that validation found for the row.
+
+    Raises
+    ------
+    SpecError
+        The folder cannot be written to.
+    """
+    used: dict[str, int] = {}
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in scored:
+            if item.scenario is None:
+                continue
+            path = folder / f"{_file_name(item.run.id, used)}.yaml"
+            path.write_text(scenario_file(item), encoding="utf-8")
+            written.append(path)
+    except OSError as error:
+        raise SpecError(f"cannot write to {folder}: {error.strerror}") from None
+    return written
+
+
+def scenario_file(item: Scored) -> str:
+    """A predicted run as the text of a scenario file.
+
+    Raises
+    ------
+    ValueError
+        The run was not predicted.
+    """
+    import yaml
+
+    run, scenario = item.run, item.scenario
+    if scenario is None:
+        raise ValueError(f"{run.id} was not predicted")
+    lines = [f"{run.id}: {run.source or 'source not stated'}; {run.framework or 'framework not stated'}; {run.gpu}"]
+    measured = f"measured: {run.measured:g} {run.unit}"
+    if run.unit != "iteration_s":
+        measured += f", a step of {run.step_time_s(scenario):.6g} s"
+    lines += [measured, "inferred, where the row says nothing:", *(f"- {rule}" for rule in run.inferred)]
+    comments = [part for line in lines for part in wrap(line, WIDTH - 2, subsequent_indent="  ") or [""]]
+    data = {"name": run.id, **file_of(run, scenario)}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+    return "".join(f"# {line}\n" for line in comments) + text
+
+
+def file_of(run: Run, scenario: Scenario) -> dict[str, Any]:
+    """What a file holds of the chosen scenario: that of the choice it came from, with the memory savings it needed.
+
+    Raises
+    ------
+    ValueError
+        The scenario is not of this run.
+    """
+    savings = [{}, *(changes for changes, _ in run.memory_savings)]
+    for changes in savings:
+        for choice, file in zip(run.choices, run.files, strict=True):
+            if choice.training == scenario.training and choice.plan.replace(**changes) == scenario.plan:
+                whole = {**file, "plan": {**file["plan"], **changes}}
+                return {name: whole[name] for name in ("model", "cluster", "plan", "training", "stack", "profile")}
+    raise ValueError(f"{run.id}: the scenario is none of its choices")
+
+
+def _file_name(name: str, used: dict[str, int]) -> str:
+    """A run's name as that of a file, which no other run has."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "run"
+    used[plain.lower()] = count = used.get(plain.lower(), 0) + 1
+    return plain if count == 1 else f"{plain}-{count}"
