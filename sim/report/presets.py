@@ -14,7 +14,7 @@ from sim.specs.frameworks import layouts_of, resolve_stack, rules_of
 from sim.specs.presets import preset_source, raw_preset
 from sim.specs.stack import StackSpec
 from sim.table import Table
-from sim.units import show
+from sim.units import show, show_time
 
 Row = tuple[str, Any, str]
 """Field, value, source."""
@@ -93,7 +93,9 @@ def _words(fields: Mapping[str, Any]) -> str:
 
 def _quantity(name: str, value: Any) -> Any:
     unit = unit_of(name)
-    return show(value, {"bytes": "B"}.get(unit, unit)) if unit else value
+    if unit == "s":
+        return show_time(value)
+    return show(value, "B") if unit == "bytes" else value
 
 
 def _shown(value: Any) -> str:

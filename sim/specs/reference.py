@@ -20,7 +20,7 @@ from sim.errors import SpecError, nearest
 from sim.specs.base import Spec, file_name, unit_of
 from sim.specs.loading import PRESET_AT
 from sim.specs.scenario import Scenario
-from sim.units import EXAMPLES, NOUNS, show
+from sim.units import EXAMPLES, NOUNS, show, show_time
 
 ANY_NAME = "NAME"
 """In paths, what stands for a name of the reader's own, such as that of a level of switches."""
@@ -296,6 +296,8 @@ def _value_words(value: Any, unit: str | None) -> str:
     if isinstance(value, (str, tuple, Mapping)) and not value:
         return "empty"
     if isinstance(value, (int, float)):
+        if unit == "s" and value:
+            return _ZEROS.sub("", show_time(value))
         return _ZEROS.sub("", show(value, _UNIT_NAMES[unit])) if unit else f"{value:g}"
     return _listed([value])
 

@@ -206,7 +206,7 @@ def test_show_prints_what_a_framework_comes_to():
     for says in (
         "Megatron-Bridge 26.08", "stacks: megatron-core since 2025-07", "attention math stated", "fused_norm true default",
         "gradient_precision bf16 NVIDIA-NeMo/Megatron-Bridge", "cuda_graphs full_iteration", "plan.sequence_parallel true",
-        "backward_launch 30.0 us default", "rules that do not apply here", "recompute none",
+        "backward_launch 30.0 µs default", "rules that do not apply here", "recompute none",
     ):  # fmt: skip
         assert says in words, says
     assert {file_name(name) for name in StackSpec.model_fields} - {"framework", "version"} <= {*words.split()}
