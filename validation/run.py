@@ -20,6 +20,7 @@ class ScoredRow:
     """One measured run. Values are in the table's unit; errors are relative.
 
     baseline : what a constant FLOP rate predicts.
+    inside : the measurement lies in the 90 % interval.
     """
 
     scenario: str
@@ -27,6 +28,7 @@ class ScoredRow:
     predicted: float
     baseline: float
     fits: bool
+    inside: bool
 
     @property
     def error(self) -> float:
@@ -93,7 +95,10 @@ def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scena
         baseline = predicted * answer.hardware_flop_per_s_per_gpu / (constant * 1e12)
     else:
         predicted, baseline = answer.hardware_flop_per_s_per_gpu / 1e12, constant
-    return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits)
+    # Of a rate and of a time alike: the measurement over the prediction bounds the time from one side or the other.
+    low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
+    ratio = item["measured"] / predicted if facts["unit"] == "seconds per step" else predicted / item["measured"]
+    return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits, low <= ratio <= high)
 
 
 def published_runs() -> list[Run]:
@@ -114,11 +119,12 @@ def report() -> Iterator[str]:
     for name in tables():
         table = score(name)
         yield f"{table.title} ({table.unit})  {table.source}"
-        yield f"{'':36} {'measured':>9} {'predicted':>9} {'error':>7} {'constant':>9}  memory"
+        yield f"{'':36} {'measured':>9} {'predicted':>9} {'error':>7} {'constant':>9}  90 %     memory"
         for row in table.rows:
+            place, memory = "inside " if row.inside else "OUTSIDE", "fits" if row.fits else "DOES NOT FIT"
             yield (
                 f"  {row.scenario:34} {row.measured:9.2f} {row.predicted:9.2f} {row.error:+7.1%} "
-                f"{row.baseline_error:+9.1%}  {'fits' if row.fits else 'DOES NOT FIT'}"
+                f"{row.baseline_error:+9.1%}  {place}  {memory}"
             )
         yield f"  {'mean absolute error':34} {'':9} {'':9} {table.mean_error:7.1%} {table.mean_baseline_error:9.1%}"
         yield f"  constant: {table.baseline}; {table.note}\n"

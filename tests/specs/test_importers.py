@@ -386,3 +386,19 @@ def test_a_value_cannot_leave_its_comment():
     ).to_yaml()
     assert all(line.startswith("#") for line in text.splitlines()[: text.splitlines().index("name: 'a b: c'")])
     assert parse_yaml(text, "")["model"]["name"] == "a b: c"
+
+
+def test_bloom_s_script_says_everything_but_the_machine():
+    """What the script and the framework's name settle: stages, bf16's optimizer, 48 nodes within a text for srun."""
+    imported = import_file(FOREIGN / "bloom_176b.slurm", Given(cluster="selene"))
+    scenario = imported.scenario()
+    plan, stack, model = scenario.plan, scenario.stack, scenario.model
+    assert (plan.tp, plan.pp, plan.dp, plan.zero_stage) == (4, 12, 8, 1)
+    assert (plan.embedding_as_layer, plan.head_as_layer) == (True, True)
+    assert (stack.framework, stack.gradient_precision, stack.fused_gradient_cast) == (
+        "megatron-deepspeed",
+        "fp32",
+        False,
+    )
+    assert (model.vocab_size, model.embedding_norm, model.dropout) == (250_880, True, 0.1)
+    assert scenario.training.tokens == 220_000_000 * 2048

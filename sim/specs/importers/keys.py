@@ -196,7 +196,8 @@ class Arguments(Keys):
         self._data.clear()
 
     def _whole(self, value: str) -> Any:
-        return int(value) if re.fullmatch(r"\+?\d{1,16}", value) else value
+        # argparse's int reads 220_000_000 too.
+        return int(value) if len(value) < 24 and re.fullmatch(r"\+?\d{1,16}(_\d{1,16})*", value) else value
 
     def _number(self, value: str) -> Any:
         try:

@@ -71,8 +71,18 @@ def _plan(arguments: Arguments) -> Section:
     zero = 3 if arguments.has("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp") else zero
     stage = arguments.whole("zero-stage", least=0)
     zero = zero if stage is None else min(stage, 3)
-    plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
+    if "deepspeed" in arguments and "bf16" in arguments and zero == 0:
+        # microsoft/DeepSpeed:deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
+        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
+    else:
+        plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
     _recompute(plan, arguments)
+    partition = arguments.text("pp-partition-method")
+    if partition is not None and "embed" in partition:
+        plan.took("embedding_as_layer", True, "--pp-partition-method")
+        plan.took("head_as_layer", True, "--pp-partition-method")
+    elif partition is not None:
+        ledger.ignore("--pp-partition-method", partition, "layers are dealt evenly")
     for switch, field in (
         ("account-for-embedding-in-pipeline-split", "embedding_as_layer"),
         ("account-for-loss-in-pipeline-split", "head_as_layer"),

@@ -17,7 +17,7 @@ def training_command(script: Script, ledger: Ledger) -> tuple[list[str], list[st
     for command in script.commands:
         words: list[str] = []
         for word in command:  # a command in a text, as in sh -c "…"
-            text = word.replace(UNKNOWN, " ")
+            text = word
             words += (
                 words_of(text, ledger.where) if " --" in text or (text.startswith("--") and " " in text) else [word]
             )

@@ -80,10 +80,11 @@ def _shape(arguments: Arguments, model: Section) -> None:
 
 def _vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
     """Rows of the embedding: the tokenizer's words, padded as Megatron-LM does."""
-    padded = arguments.whole("padded-vocab-size")
-    if padded is not None:
-        model.took("vocab_size", padded, "--padded-vocab-size")
-        return
+    for name in ("padded-vocab-size", "pad-vocab-size-to"):
+        padded = arguments.whole(name)
+        if padded is not None:
+            model.took("vocab_size", padded, f"--{name}")
+            return
     kind, words = arguments.text("tokenizer-type"), arguments.whole("vocab-size")
     if words is not None and kind == "NullTokenizer":
         words += 1  # its end-of-text token
