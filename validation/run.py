@@ -116,7 +116,7 @@ class RunsTable:
 
 def runs_tables() -> list[RunsTable]:
     """Every table of measured runs that ships with flopcast, by name."""
-    return [_runs_table(path) for path in sorted((_FACTS / "runs").glob("*.yaml"))]
+    return sorted((_runs_table(path) for path in (_FACTS / "runs").glob("*.yaml")), key=lambda table: table.name)
 
 
 def _runs_table(path: Path) -> RunsTable:
