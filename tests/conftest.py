@@ -49,6 +49,15 @@ def measurements():
 
 
 @pytest.fixture(scope="session")
+def scored_published():
+    """Every run that ships, predicted: about ten seconds."""
+    from validation.run import published_runs
+    from validation.runs.score import score_all
+
+    return score_all(published_runs())
+
+
+@pytest.fixture(scope="session")
 def until_at_work():
     """A function that waits until a process has computed for so long, however busy the machine is: then it is past
     loading Python and its packages. [s]"""

@@ -101,17 +101,50 @@ def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scena
     return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits, low <= ratio <= high)
 
 
+@dataclass(frozen=True, slots=True)
+class RunsTable:
+    """A table of measured runs that ships with flopcast.
+
+    source : where the figures are printed: a paper, or a file of a repository at a commit.
+    licence : of that repository, as SPDX names it, or that the figures are a paper's.
+    lineage : what its rows have as `source`, which tells the framework's version and which runs share a recipe.
+    rows : cells by column, in order.
+    """
+
+    name: str
+    title: str
+    source: str
+    licence: str
+    lineage: str
+    rows: tuple[dict[str, str], ...]
+
+
+def runs_tables() -> list[RunsTable]:
+    """Every table of measured runs that ships with flopcast, by name."""
+    return sorted((_runs_table(path) for path in (_FACTS / "runs").glob("*.yaml")), key=lambda table: table.name)
+
+
+def _runs_table(path: Path) -> RunsTable:
+    facts: dict[str, Any] = load_yaml(path)
+    rows = []
+    for number, values in enumerate(facts["rows"], start=1):
+        cells = facts["common"] | dict(zip(facts["columns"], values, strict=True))
+        text = {name: _cell(value) for name, value in cells.items()}
+        rows.append(text | {"id": f"{path.stem}-{number}", "source": facts["lineage"]})
+    return RunsTable(path.stem, facts["title"], facts["source"], facts["licence"], facts["lineage"], tuple(rows))
+
+
+def _cell(value: object) -> str:
+    """A cell as a table of runs has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
 def published_runs() -> list[Run]:
-    """Runs of the papers' tables shipped with flopcast, what the papers leave out inferred as for any table of runs."""
-    runs = []
-    for path in sorted((_FACTS / "runs").glob("*.yaml")):
-        facts: dict[str, Any] = load_yaml(path)
-        for number, values in enumerate(facts["rows"], start=1):
-            row = facts["common"] | dict(zip(facts["columns"], values, strict=True))
-            text = {name: "" if value is None else str(value) for name, value in row.items()}
-            text |= {"id": f"{path.stem}-{number}", "source": facts["lineage"]}
-            runs.append(read_run(text, path.stem))
-    return runs
+    """Runs of all those tables, what their sources leave out inferred as for any table of runs."""
+    known: dict[Any, Any] = {}
+    return [read_run(row, row["id"], known=known) for table in runs_tables() for row in table.rows]
 
 
 def report() -> Iterator[str]:

@@ -37,9 +37,13 @@ CELLS = {
 ABOUT_THE_RUN = {
     "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
     "model_name", "ffn_hidden", "gated_mlp", "recompute", "schedule", "framework", "measured_value", "measured_unit",
-    "flops_convention", "peak_tflops", "notes", "outcome", "kernel", *CELLS.values(),
+    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "outcome", "kernel", *CELLS.values(),
 }  # fmt: skip
-"""Columns that are read beside fields of a scenario."""
+"""Columns that are read beside fields of a scenario.
+
+unmodelled : why flopcast cannot predict the run.
+doubtful : recompute or micro_batch_seqs, where the run may have had another than the row states: one that fits counts.
+"""
 
 Fields = dict[str, dict[str, Any]]
 """By section, fields of a scenario as a file has them."""

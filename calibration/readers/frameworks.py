@@ -85,6 +85,16 @@ def fields_by_words(row: Row) -> dict[str, Any]:
     return found
 
 
+def with_remarks(row: Row) -> Row:
+    """The row with empty cells filled by what words of its notes stand for."""
+    for entry in name_patterns("remarks"):
+        found = re.search(entry["notes"], row.get("notes", ""))
+        for cell, text in entry["cells"].items() if found else ():
+            if not row.get(cell):
+                row = {**row, cell: found.expand(text)}
+    return row
+
+
 def of_section(fields: Mapping[str, Any], section: str) -> dict[str, Any]:
     """Fields of one section, by their names in it."""
     return {path.partition(".")[2]: value for path, value in fields.items() if path.startswith(f"{section}.")}

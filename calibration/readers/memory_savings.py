@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from calibration.readers.csv_values import Row, is_moe, settings_of
+from calibration.readers.csv_values import Row, is_moe
 from calibration.readers.frameworks import FrameworkOfRow
 from sim.specs.frameworks import layouts_of
 
@@ -17,10 +17,10 @@ MemorySaving = tuple[dict[str, Any], str]
 
 
 def offloaded_layers(row: Row, framework: FrameworkOfRow, layers: int, inferred: list[str]) -> dict[str, int]:
-    """The plan's field for layers whose activations the row's settings, or its authors' script, keep in host memory."""
-    said = settings_of(row).get("cpu_offloading_num_layers", "")
+    """The plan's field for layers whose activations the row, or its authors' script, keeps in host memory."""
+    said = row.get("plan.offloaded_layers", "")
     if said.isdigit():
-        return {"offloaded_layers": min(int(said), layers)}
+        return {"offloaded_layers": int(said)}
     if framework.host_checkpoints:
         inferred.append(f"offloaded_layers {layers}: the authors' script keeps checkpoints in host memory")
         return {"offloaded_layers": layers}
@@ -34,13 +34,14 @@ def memory_savings(row: Row, framework: str, plan: Mapping[str, Any], layers: in
         yield {"zero_stage": 1}, f"zero_stage 1: {unsaid}"
     for some, rule in _offloading(row, framework, plan, layers):
         yield {"offloaded_layers": some}, f"offloaded_layers {some}: {rule}; {unsaid}"
-    if "the table itself states only node counts" in row.get("notes", "") and row.get("recompute") == "none":
+    doubtful = row.get("doubtful", "")
+    if doubtful == "recompute" and row.get("recompute") == "none":
         for mode in ("selective", "full"):
             yield {"recompute": mode}, f"recompute {mode}: recompute none is a configuration's, and does not fit"
     if is_moe(row) and not row.get("recompute"):
         for mode in ("selective", "full"):
             yield {"recompute": mode}, f"recompute {mode}: {unsaid}"
-    if "Mic-BS = GBS/DP" in row.get("notes", ""):
+    if doubtful == "micro_batch_seqs":
         size = plan_size = int(float(row["micro_batch_seqs"]))
         while size % 2 == 0:
             size //= 2

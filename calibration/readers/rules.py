@@ -12,7 +12,7 @@ from typing import Any
 from calibration.readers.architectures import head_dim_of, with_experts, with_known_model
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
 from calibration.readers.field_columns import laid_over, with_field_columns
-from calibration.readers.frameworks import fields_by_words, framework_of, of_section
+from calibration.readers.frameworks import fields_by_words, framework_of, of_section, with_remarks
 from calibration.readers.machines import cluster_of
 from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
 from calibration.readers.unstated_fields import MICROBATCHES, plans_with_unstated_fields
@@ -45,6 +45,7 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     Unmodelled, FlopcastError
         It cannot be modelled, or a value breaks a rule.
     """
+    row = with_remarks(row)
     _refuse(row)
     row, fields = with_field_columns(row)
     row, known = with_known_model(row)
@@ -137,14 +138,11 @@ def _dealt(data: dict[str, Any], inferred: list[str]) -> tuple[Scenario, dict[st
 
 def _refuse(row: Row) -> None:
     """What flopcast does not model yet."""
-    notes, name = row.get("notes", ""), row.get("model_name", "").lower()
+    name = row.get("model_name", "").lower()
     reasons: tuple[tuple[bool, str], ...] = (
-        ("lora" in notes.lower() and "LoRA" in notes, "LoRA trains adapters only, which is not modelled"),
-        ("ONE layer" in notes, "a single layer, not a training step"),
+        (bool(row.get("unmodelled")), row.get("unmodelled", "")),
         ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
         (row.get("zero_stage") == "hybrid3", "sharding inside groups (HSDP) is not modelled yet"),
-        ("CPU offload of checkpoints" in notes, "offloading activations to the host is not modelled"),
-        ("activation CPU offload=True" in notes, "offloading activations to the host is not modelled"),
         (row.get("precision") in ("nvfp4", "int8"), f"precision {row.get('precision')} is not modelled"),
     )
     for applies, reason in reasons:

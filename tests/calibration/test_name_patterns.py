@@ -7,7 +7,8 @@ import pytest
 
 from calibration.readers.csv_values import name_patterns
 from calibration.readers.families import family_of
-from calibration.readers.frameworks import fields_by_words, framework_of
+from calibration.readers.field_columns import check_columns
+from calibration.readers.frameworks import fields_by_words, framework_of, with_remarks
 from calibration.readers.machines import cluster_of
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, StackSpec, load_preset, preset_names
 from sim.specs.base import file_name
@@ -108,6 +109,26 @@ def test_words(row, meant):
     assert fields_by_words(row)[path] == value
 
 
+# Notes, and the cell that says the same.
+REMARKS = [
+    ("pretrain; LoRA", ("unmodelled", "LoRA trains adapters only, which is not modelled")),
+    ("ONE layer forward+backward", ("unmodelled", "a single layer, not a training step")),
+    ("CPU offload of checkpoints", ("unmodelled", "offloading activations to the host is not modelled")),
+    ("activation CPU offload=True; mode PURE", ("unmodelled", "offloading activations to the host is not modelled")),
+    ("(the table itself states only node counts)", ("doubtful", "recompute")),
+    ("table column Mic-BS = GBS/DP", ("doubtful", "micro_batch_seqs")),
+    ("preset: cpu_offloading_num_layers=40, cuda_graph=None", ("plan.offloaded_layers", "40")),
+]
+
+
+@pytest.mark.parametrize(("notes", "meant"), REMARKS)
+def test_remarks(notes, meant):
+    cell, text = meant
+    assert with_remarks({"notes": notes})[cell] == text
+    assert with_remarks({"notes": notes, cell: "said"})[cell] == "said"
+    assert check_columns([cell]) == []
+
+
 def test_words_choose_and_switch_but_set_no_number():
     for entry in name_patterns("words"):
         for path, value in entry["set"].items():
@@ -131,6 +152,7 @@ def test_every_pattern_is_met():
         "words": {
             number for number, entry in enumerate(name_patterns("words")) if any(fits(entry, row) for row, _ in WORDS)
         },
+        "remarks": {first("remarks", lambda e, notes=notes: re.search(e["notes"], notes)) for notes, _ in REMARKS},
         "models": {first("models", lambda e, name=name: re.search(e["name"], name.lower())) for name in MODELS},
     }
     for section, found in used.items():
