@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +12,9 @@ from sim.commands.examples import examples
 from sim.commands.progress import progress_bar, spinner
 from validation.job.cli import register as register_job
 from validation.strategies.cli import register as register_strategies
+
+if TYPE_CHECKING:
+    from validation.runs.scored import Scored
 
 app = typer.Typer(help="Compare predictions with what was measured.", invoke_without_command=True)
 
@@ -35,6 +37,7 @@ def validate(
     sweeps: Annotated[
         bool, typer.Option("--sweeps", help="List every sweep of layouts: what we pick, what was the fastest.")
     ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the record as a table of Markdown only.")] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="Lay a field over every row: stack.attention=math.")
     ] = None,
@@ -52,25 +55,14 @@ def validate(
         _writable(target)
     _drawable(figure)
     found: dict[str, Any] = {}
-    if runs is not None:
-        listing = _Listing(every, sweeps, update_intervals)
-        found |= _runs(runs, profile, settings or [], figure, export, listing)
+    if runs is not None or memory is None:
+        from validation.runs.listing import Listing, print_runs
+
+        scored = _scored(runs, profile, settings or [], quiet=markdown)
+        listing = Listing(every, sweeps, markdown, figure, export, update_intervals)
+        found |= print_runs(_console(), scored, listing, shipped=runs is None)
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
-    if runs is None and memory is None:
-        from validation.run import report
-
-        _print_when_done(report)
-        from validation.run import published_runs
-        from validation.runs.report import group_table
-        from validation.runs.score import groups_of, score_all
-
-        with progress_bar("runs predicted") as progress:
-            scored = score_all(published_runs(), progress or (lambda done, total: None))
-        out = _console()
-        out.print("More published runs; what they leave out is inferred as for any table (--runs)")
-        out.print(group_table(groups_of(scored), ("all", "source"), out.width))
-        return
     if json_file is not None:
         import json
 
@@ -147,84 +139,31 @@ def _console() -> Any:
     return Console(highlight=False, markup=False)  # a cell of a table may hold [brackets]
 
 
-class _Listing(NamedTuple):
-    """What of a table of runs is listed beside its groups, and whether intervals are rewritten."""
+def _scored(path: Path | None, profile: str | None, settings: list[str], *, quiet: bool) -> list[Scored]:
+    """Runs of a table, or the published ones that ship, predicted.
 
-    every: bool
-    sweeps: bool
-    update_intervals: bool
+    quiet : print nothing.
+    """
+    from validation.run import published_runs, report
+    from validation.runs.score import score_all, score_runs
 
+    if path is None:
+        published = published_runs(profile, settings)  # what is wrong with the options says so before any work
+        if not quiet:
+            _print_when_done(report)
+    elif not quiet:
+        from calibration.readers.training_runs import unread_columns
 
-def _runs(
-    path: Path,
-    profile: str | None,
-    settings: list[str],
-    figure: Path | None,
-    export: Path | None,
-    listing: _Listing,
-) -> dict[str, Any]:
-    from calibration.readers.training_runs import unread_columns
-    from validation.runs.report import draw, group_table, to_json, worst
-    from validation.runs.score import groups_of, score_runs
-
-    out = _console()
+        unread = unread_columns(path)
+        if unread:
+            typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
     with progress_bar("runs predicted") as progress:
-        scored = score_runs(path, profile, progress or (lambda done, total: None), settings)
-    unread = unread_columns(path)
-    if unread:
-        out.print(f"columns that nothing reads: {', '.join(unread)}\n", soft_wrap=True)
-    if listing.update_intervals:
-        from validation.runs.intervals import left_out_coverage, write_intervals
-
-        write_intervals(scored)
-        out.print(f"intervals written; the other families' intervals cover {left_out_coverage(scored):.1%} of runs")
-    groups = groups_of(scored)
-    listed: dict[str, Any] = {}
-    if listing.sweeps:
-        from validation.runs.sweep_report import print_sweeps
-
-        listed = print_sweeps(out, scored)
-    if listing.every:
-        for item in scored:
-            what = item.skipped or f"{item.run.measured:.5g} {item.run.unit}, predicted {item.predicted:.5g}"
-            error = "" if item.error is None else f"{item.error:+.1%}"
-            out.print(f"{item.run.id:24} {error:>8}  {what}", soft_wrap=True)
-        out.print()
-    out.print(group_table(groups, ("all", "fitted", "kind", "gpu", "framework", "source"), out.width))
-    out.print(
-        "Errors are predicted over measured step time − 1. left: rows not modelled. 90 %: share of measurements inside "
-        "the 90 % interval. regret: how much slower the layout we would pick is than the fastest of a sweep. constant, "
-        "6ND: mean error of a constant share of peak with the bubble, and of six FLOPs a parameter and token.\n"
-    )
-    _print_reasons(out, [item.skipped for item in scored])
-    ranked = worst(scored)
-    if ranked:
-        out.print("\nworst ten:" if len(ranked) == 10 else "\nworst first:")
-    for item, why in ranked:
-        out.print(f"  {item.error:+7.1%}  {item.run.id:22} {item.run.gpu} {item.run.framework}: {why}", soft_wrap=True)
-    if figure is not None and not ranked:
-        out.print(f"not drawn: {figure}; no run could be modelled")
-    elif figure is not None:
-        draw(scored, figure)
-        out.print(f"drawn: {figure}")
-    if export is not None:
-        from validation.runs.export import export_runs
-
-        out.print(f"written: {len(export_runs(scored, export))} scenario files in {export}", soft_wrap=True)
-    return to_json(scored, groups) | listed
-
-
-def _print_reasons(out: Any, skipped: list[str | None], most: int = 15) -> None:
-    """Why rows are not modelled, the commonest reasons first."""
-    ranked = Counter(reason for reason in skipped if reason).most_common()
-    for reason, count in ranked[:most]:
-        out.print(f"not modelled: {count:5}  {reason}", soft_wrap=True)
-    if len(ranked) > most:
-        rest = sum(count for _, count in ranked[most:])
-        out.print(f"not modelled: {rest:5}  {len(ranked) - most} more reasons (see --json)")
+        told = progress or (lambda done, total: None)
+        return score_all(published, told) if path is None else score_runs(path, profile, told, settings)
 
 
 def _memory(path: Path) -> dict[str, Any]:
+    from validation.runs.listing import print_reasons
     from validation.runs.memory import score_memory, summary
 
     outcomes = score_memory(path)
@@ -237,7 +176,7 @@ def _memory(path: Path) -> dict[str, Any]:
         )
     else:
         out.print(f"memory: none of {found['skipped']} rows could be modelled")
-    _print_reasons(out, [item.skipped for item in outcomes])
+    print_reasons(out, [item.skipped for item in outcomes])
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration.readers.training_runs import Run, read_run
+from calibration.readers.training_runs import Run, read_runs
 from sim import estimate, load_scenario
 from sim.specs.yaml12 import load_yaml
 
@@ -141,10 +141,17 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def published_runs() -> list[Run]:
-    """Runs of all those tables, what their sources leave out inferred as for any table of runs."""
-    known: dict[Any, Any] = {}
-    return [read_run(row, row["id"], known=known) for table in runs_tables() for row in table.rows]
+def published_runs(profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
+    """Runs of all those tables, what their sources leave out inferred as for any table of runs.
+
+    Parameters
+    ----------
+    profile : str, optional
+        Profile for all runs, a preset's name or a YAML file; default: the one of each run's GPU.
+    overrides : sequence of str
+        Fields of a scenario laid over every row: "stack.attention=math".
+    """
+    return read_runs((row for table in runs_tables() for row in table.rows), profile, overrides)
 
 
 def report() -> Iterator[str]:

@@ -8,7 +8,7 @@ cannot be modelled keeps its place with the reason.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, number
 from calibration.readers.families import family_of, sweep_of
 from calibration.readers.field_columns import CELLS, check_columns, override_cells
+from calibration.readers.frameworks import framework_of
 from calibration.readers.memory_savings import MemorySaving
 from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
@@ -64,6 +65,7 @@ class Run:
     memory_savings : changes of the plan, with the rule that allows them, the first of which counts that makes a choice
         fit where none does as it stands.
     files : each choice as a scenario file holds it.
+    framework : as the row calls it; framework_name: as presets do.
     measured : in `unit`.
     peak_flop_per_s : what shares of peak are of, where the row says so; else the GPU's peak at the run's precision.
     skipped : why there is no scenario.
@@ -87,6 +89,7 @@ class Run:
     sweep: str = ""
     precision: str = ""
     convention: str = ""
+    framework_name: str = ""
     peak_flop_per_s: float | None = None
     dense: bool = True
 
@@ -162,11 +165,22 @@ def read_training_runs(path: Path, profile: str | None = None, overrides: Sequen
     SpecError
         The file cannot be read, lacks a column that every row needs, or has no rows; there is no such profile.
     """
+    return read_runs(read_rows(path, REQUIRED), profile, overrides)
+
+
+def read_runs(rows: Iterable[Row], profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
+    """Every row of a table, in order; parameters as for a file.
+
+    Raises
+    ------
+    SpecError
+        There is no such profile, or an override is of no field.
+    """
     chosen = None if profile is None else _profile(profile)
     known: dict[Any, Any] = {}
     cells = override_cells(overrides)
-    rows = enumerate(read_rows(path, REQUIRED), start=1)
-    return [read_run({**row, **cells}, f"row {number}", chosen, known) for number, row in rows]
+    numbered = enumerate(rows, start=1)
+    return [read_run({**row, **cells}, f"row {number}", chosen, known) for number, row in numbered]
 
 
 def unread_columns(path: Path) -> list[str]:
@@ -244,6 +258,7 @@ def read_run(
         framework=row.get("framework", ""),
         measured=float("nan"),
         unit=row.get("measured_unit", ""),
+        framework_name=framework_of(row).name,
         family=family_of(row),
         sweep=sweep_of(row),
         precision=row.get("precision", "") or "bf16",

@@ -74,6 +74,7 @@ WORDS = [
     ({"framework": "Composer", "notes": "mode PURE"}, ("stack.gradient_precision", "bf16")),
     ({"notes": "all-to-all dispatcher"}, ("stack.deduplicated_dispatch", False)),
     ({"notes": "cuda_graph=None"}, ("stack.overlap_experts", False)),
+    ({"notes": "TE CUDA graphs moe_router"}, ("stack.cuda_graphs", "none")),
     ({"notes": "cuda_graph=full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"notes": "cuda_graph=None; moe_a2a_overlap=True"}, ("stack.overlap_experts", True)),
     ({"notes": "first and last stage hold one layer fewer"}, ("plan.head_as_layer", True)),

@@ -3,14 +3,21 @@
 import re
 from collections import Counter, defaultdict
 from fnmatch import fnmatch
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from calibration.readers.field_columns import check_columns
 from calibration.readers.training_runs import read_run, read_training_runs
-from validation.run import published_runs, runs_tables
+from sim import estimate, load_scenario
+from validation.run import published_runs, runs_tables, score
+from validation.runs.intervals import left_out_coverage
+from validation.runs.listing import Listing, print_runs
+from validation.runs.report import markdown_table
+from validation.runs.score import groups_of
 
 ROOT = Path(__file__).parents[2]
 LICENCES = {"Apache-2.0", "BSD-3-Clause", "MIT", "figures of a published paper"}
@@ -116,3 +123,37 @@ def _same(run, other):
         and (run.choices, run.memory_savings) == (other.choices, other.memory_savings)
         and all(run.step_time_s(each) == pytest.approx(other.step_time_s(each), rel=1e-9) for each in run.choices[:1])
     )
+
+
+@pytest.mark.slow
+def test_the_readme_has_the_table_that_validate_prints(scored_published):
+    groups = groups_of(scored_published)
+    table, text = markdown_table(groups), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert table in text, f"flopcast validate --markdown prints another table than the README has:\n{table}"
+    runs, modelled = len(scored_published), sum(item.error is not None for item in scored_published)
+    assert f"predicts the {runs} published runs that ship" in text
+    assert f"of which {modelled} are modelled" in text
+    assert f"errors alone\ngive cover {left_out_coverage(scored_published):.0%}".replace("%", " %") in text
+    # The terminal has the same cells, and more of them.
+    out = Console(file=StringIO(), width=140)
+    print_runs(out, scored_published, Listing(), shipped=True)
+    printed = [line.split() for line in out.file.getvalue().splitlines()]
+    for line in table.splitlines()[2:]:
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        words = [*name.split(), *(cell for cell in cells if cell)]
+        assert any(iter_in(words, row) for row in printed), line
+
+
+def iter_in(words, row):
+    """Whether the words are in the row, in their order."""
+    rest = iter(row)
+    return all(word in rest for word in words)
+
+
+def test_what_the_page_says_of_runs_written_from_their_papers():
+    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    for row in score("papers").rows:
+        answer = estimate(load_scenario(ROOT / "scenarios" / f"{row.scenario}.yaml"))
+        low, high = answer.step_time_interval_s
+        says = f"| {row.measured:g} s | {row.predicted:.1f} s | {low:.1f} to {high:.1f} s{'' if row.inside else ': outside'} |"
+        assert says in text, says

@@ -6,6 +6,7 @@ from math import log
 
 import numpy as np
 import pytest
+from exported import differences
 
 from validation.runs.biases import biases
 from validation.runs.score import groups_of, score_runs
@@ -129,10 +130,11 @@ MOST = {
 
 
 @pytest.mark.slow
-def test_published_runs_and_sweeps(measurements):
+def test_published_runs_and_sweeps(measurements, tmp_path):
     # One test, so that the runs are scored once, however many processes share the tests.
     scored = score_runs(measurements / "training_runs.csv")
     runs_are_modelled(scored)
+    assert differences(scored, tmp_path) == []  # each as a scenario file says the same
     swept = [item for item in scored if item.run.source.startswith(tuple(HELD))]
     picks_are_near_the_fastest(swept)
     single = one_node(swept)

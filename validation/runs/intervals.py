@@ -72,10 +72,13 @@ def quantile(families: Sequence[Sequence[float]]) -> float:
 
 
 def left_out_coverage(scored: Sequence[Scored]) -> float:
-    """Share of runs inside the interval that the other families alone would have given."""
+    """Share of runs inside the interval that the other families alone would have given; NaN of fewer than two."""
     errors = errors_by_kind(scored)
     hits = []
-    for family in sorted({item.run.family for item in scored if item.error is not None}):
+    families = sorted({item.run.family for item in scored if item.error is not None})
+    if len(families) < 2:
+        return float("nan")
+    for family in families:
         others = {kind: {name: v for name, v in found.items() if name != family} for kind, found in errors.items()}
         widths = half_widths({kind: found for kind, found in others.items() if found})
         for item in scored:

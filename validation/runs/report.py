@@ -25,6 +25,7 @@ _COLUMNS: dict[str, tuple[Callable[[ErrorSummary], str], bool]] = {
     "bias": (lambda group: _share(group.bias, "+"), True),
     "p90": (lambda group: _share(group.p90_error), True),
     "90 %": (lambda group: _share(group.coverage, digits=0), True),
+    "sweeps": (lambda group: f"{group.sweeps}" if group.sweeps else "", False),
     "tau": (lambda group: "" if group.tau is None else f"{group.tau:.2f}", False),
     "regret": (lambda group: "" if group.regret is None else _share(group.regret), False),
     "constant": (lambda group: _share(group.constant_error), True),
@@ -47,6 +48,26 @@ def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -
             table.add_row(group.name, *(show(group) for show in columns.values()))
         table.add_row()
     return table
+
+
+_IN_PAGES = {
+    "runs": "runs", "mean error": "mean", "inside": "90 %", "tau": "tau", "regret": "regret", "constant": "constant",
+}  # fmt: skip
+"""Heading in a page of Markdown -> column."""
+FEWEST_IN_PAGES = 5
+"""Runs of a framework that has a row of its own in a page."""
+
+
+def markdown_table(groups: Sequence[ErrorSummary]) -> str:
+    """The record in Markdown, as the README has it: all, by who set values, by kind of model, by framework."""
+    lines = [f"| published runs | {' | '.join(_IN_PAGES)} |", f"|---|{'---|' * len(_IN_PAGES)}"]
+    for group in groups:
+        if group.by in ("all", "fitted", "kind", "framework") and group.count:
+            if group.by == "framework" and group.count < FEWEST_IN_PAGES:
+                continue
+            cells = [_COLUMNS[column][0](group) for column in _IN_PAGES.values()]
+            lines.append(f"| {group.name} | {' | '.join(cells)} |".replace("|  |", "| |").replace("  ", " "))
+    return "\n".join(lines)
 
 
 def _share(value: float, sign: str = "", digits: int = 1) -> str:

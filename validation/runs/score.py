@@ -183,20 +183,27 @@ def _kind(run: Run) -> str:
 
 
 def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
-    """Overall, and by source, GPU, framework, and fitted or left out."""
+    """Overall, by kind, GPU, framework and source, and by whether runs of the same family set a value."""
     groupings: dict[str, Callable[[Scored], str]] = {
         "all": lambda item: "all",
-        "fitted": lambda item: "fitted" if item.fitted else "left out",
-        "kind": lambda item: ("dense" if item.run.dense else "mixture of experts") + f" {item.run.precision}",
+        "fitted": lambda item: "of families that set a value" if item.fitted else "of families that set none",
+        "kind": _kind_of_model,
         "gpu": lambda item: item.run.gpu,
-        "framework": lambda item: item.run.framework or "not stated",
+        "framework": lambda item: item.run.framework_name,
         "source": lambda item: item.run.source or "not stated",
     }
     found = []
     for by, name_of in groupings.items():
-        names = sorted({name_of(item) for item in scored})
-        found += [_group(by, name, [item for item in scored if name_of(item) == name]) for name in names]
+        of_kind = [item for item in scored if by != "fitted" or item.error is not None]
+        names = sorted({name_of(item) for item in of_kind})
+        found += [_group(by, name, [item for item in of_kind if name_of(item) == name]) for name in names]
     return found
+
+
+def _kind_of_model(item: Scored) -> str:
+    precision = item.run.precision
+    bits = "8 bits" if precision.endswith("fp8") else "4 bits" if precision.endswith("fp4") else "16 bits"
+    return f"{'dense' if item.run.dense else 'experts'}, {bits}"
 
 
 def _group(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:

@@ -1,0 +1,107 @@
+"""What `flopcast validate` prints of scored runs: groups, sweeps, reasons, the worst, and the files it writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validation.runs.intervals import left_out_coverage, write_intervals
+from validation.runs.report import draw, group_table, markdown_table, to_json, worst
+from validation.runs.score import groups_of
+from validation.runs.scored import Scored
+
+SHIPPED = ("all", "fitted", "kind", "framework")
+OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
+"""Groups that are printed of the published runs that ship, and of a table of one's own."""
+
+
+class Listing(NamedTuple):
+    """What is asked for beside the groups.
+
+    every, sweeps : list every run, every sweep of layouts.
+    markdown : print the record as the README's table, and nothing else.
+    figure, export : where to draw, and where to write scenario files.
+    update_intervals : rewrite the table of 90 % intervals.
+    """
+
+    every: bool = False
+    sweeps: bool = False
+    markdown: bool = False
+    figure: Path | None = None
+    export: Path | None = None
+    update_intervals: bool = False
+
+
+def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool) -> dict[str, Any]:
+    """Print the scores; plain data of all of it."""
+    if listing.update_intervals:
+        write_intervals(scored)
+        out.print("intervals written")
+    groups = groups_of(scored)
+    listed: dict[str, Any] = {}
+    if listing.markdown:
+        out.print(markdown_table(groups), soft_wrap=True)
+        _write_files(out, scored, listing)
+        return to_json(scored, groups)
+    if listing.sweeps:
+        from validation.runs.sweep_report import print_sweeps
+
+        listed = print_sweeps(out, scored)
+    if listing.every:
+        _print_every(out, scored)
+    if shipped:
+        out.print("Published runs that ship; what they leave out is inferred as for any table (--runs)")
+    out.print(group_table(groups, SHIPPED if shipped else OWN, out.width))
+    out.print(
+        "Errors are predicted over measured step time − 1. left: rows not modelled. 90 %: share of measurements inside "
+        "the 90 % interval. regret: how much slower the layout we would pick is than the fastest of a sweep. constant, "
+        "6ND: mean error of a constant share of peak with the bubble, and of six FLOPs a parameter and token."
+    )
+    share = left_out_coverage(scored)
+    if share == share:
+        out.print(f"Intervals that the other families' errors alone would give cover {share:.0%} of these runs.\n")
+    print_reasons(out, [item.skipped for item in scored])
+    _print_worst(out, scored)
+    _write_files(out, scored, listing)
+    return to_json(scored, groups) | listed
+
+
+def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:
+    """Why rows are not modelled, the commonest reasons first."""
+    ranked = Counter(reason for reason in skipped if reason).most_common()
+    for reason, count in ranked[:most]:
+        out.print(f"not modelled: {count:5}  {reason}", soft_wrap=True)
+    if len(ranked) > most:
+        rest = sum(count for _, count in ranked[most:])
+        out.print(f"not modelled: {rest:5}  {len(ranked) - most} more reasons (see --json)")
+
+
+def _print_every(out: Any, scored: Sequence[Scored]) -> None:
+    for item in scored:
+        what = item.skipped or f"{item.run.measured:.5g} {item.run.unit}, predicted {item.predicted:.5g}"
+        error = "" if item.error is None else f"{item.error:+.1%}"
+        out.print(f"{item.run.id:24} {error:>8}  {what}", soft_wrap=True)
+    out.print()
+
+
+def _print_worst(out: Any, scored: Sequence[Scored]) -> None:
+    ranked = worst(scored)
+    if ranked:
+        out.print("\nworst ten:" if len(ranked) == 10 else "\nworst first:")
+    for item, why in ranked:
+        out.print(f"  {item.error:+7.1%}  {item.run.id:22} {item.run.gpu} {item.run.framework}: {why}", soft_wrap=True)
+
+
+def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
+    if listing.figure is not None and all(item.error is None for item in scored):
+        out.print(f"not drawn: {listing.figure}; no run could be modelled")
+    elif listing.figure is not None:
+        draw(scored, listing.figure)
+        out.print(f"drawn: {listing.figure}")
+    if listing.export is not None:
+        from validation.runs.export import export_runs
+
+        written = len(export_runs(scored, listing.export))
+        out.print(f"written: {written} scenario files in {listing.export}", soft_wrap=True)
