@@ -183,6 +183,8 @@ class Estimate(NotebookDisplay):
             "breakdown": dict(self.breakdown.seconds),
             "profile": scenario.profile.name,
             "stack": scenario.stack.name,
+            "framework": scenario.stack.framework or None,
+            "framework_version": scenario.stack.version or None,
             "plan": scenario.plan.model_dump(mode="json"),
             "assumptions": list(self.assumptions),
         }

@@ -67,6 +67,12 @@ def is_moe(row: Row) -> bool:
     return (row.get("experts") or "0").strip() not in ("", "0", "1", "1.0", "0.0")
 
 
+def settings_of(row: Row) -> dict[str, str]:
+    """Settings that a row's notes give as name=value."""
+    pairs = (word.partition("=") for word in row.get("notes", "").replace(";", " ").replace(",", " ").split())
+    return {name: value for name, equals, value in pairs if equals}
+
+
 def name_patterns(section: str) -> list[dict[str, Any]]:
     """What the names of GPUs, frameworks, models and sources stand for: a list of facts/published-runs.yaml."""
     patterns: list[dict[str, Any]] = _name_patterns()[section]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibration.readers.csv_values import Row, name_patterns
+from calibration.readers.csv_values import Row, name_patterns, settings_of
 from sim.errors import SpecError
 from sim.specs.frameworks import framework_named
 
@@ -86,13 +86,15 @@ def fields_by_words(row: Row) -> dict[str, Any]:
 
 
 def with_remarks(row: Row) -> Row:
-    """The row with empty cells filled by what words of its notes stand for."""
+    """The row with empty cells filled by what words and settings of its notes stand for."""
+    said: dict[str, str] = {}
     for entry in name_patterns("remarks"):
-        found = re.search(entry["notes"], row.get("notes", ""))
-        for cell, text in entry["cells"].items() if found else ():
-            if not row.get(cell):
-                row = {**row, cell: found.expand(text)}
-    return row
+        if re.search(entry["notes"], row.get("notes", "")):
+            said |= entry["cells"]
+    given = settings_of(row)
+    settings = ((entry["field"], given.get(entry["name"], "None")) for entry in name_patterns("settings"))
+    said |= {cell: value for cell, value in settings if value != "None"}  # as Python prints what is not set
+    return {**row, **{cell: text for cell, text in said.items() if not row.get(cell)}} if said else row
 
 
 def of_section(fields: Mapping[str, Any], section: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.report.facts import MEMORY, SMALLEST, headline, memory_rows, plan_words, question_words
 from sim.report.terminal import indented, title
+from sim.specs.frameworks import stack_words
 from sim.table import Table, facts_table
 from sim.units import show, show_time, significant
 
@@ -88,7 +89,9 @@ def _memory(answer: Estimate, width: int) -> Table:
 
 def estimate_view(answer: Estimate, width: int) -> Group:
     """The answer: headline, where the time goes, memory by pipeline rank, assumptions."""
-    origin = f"(profile {answer.scenario.profile.name}, stack {answer.scenario.stack.name}, engine {answer.engine})"
+    origin = (
+        f"(profile {answer.scenario.profile.name}, stack {stack_words(answer.scenario.stack)}, engine {answer.engine})"
+    )
     return Group(
         heading(answer),
         "",

@@ -140,6 +140,17 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     return ResolvedStack(fields, name, version, str(preset or release["stack"]), tuple(consequences), assumed)
 
 
+def stack_words(stack: StackSpec) -> str:
+    """A stack by its name, with framework and version where they say more: "megatron-core (nemo 24.07)"."""
+    if not stack.framework:
+        return stack.name
+    if stack.name in preset_names("stacks"):
+        plain = resolve_stack(stack.name, {})
+        if (plain.framework, plain.version) == (stack.framework, stack.version):
+            return stack.name
+    return f"{stack.name} ({stack.framework} {stack.version})"
+
+
 def rules_of(framework: str) -> list[dict[str, Any]]:
     """A framework's rules, and those of the one that it is like, in the order in which they are asked."""
     return list(_rules(framework)) if framework in preset_names("frameworks") else []

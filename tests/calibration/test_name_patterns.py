@@ -153,7 +153,11 @@ def test_every_pattern_is_met():
         "words": {
             number for number, entry in enumerate(name_patterns("words")) if any(fits(entry, row) for row, _ in WORDS)
         },
-        "remarks": {first("remarks", lambda e, notes=notes: re.search(e["notes"], notes)) for notes, _ in REMARKS},
+        "remarks": {
+            number
+            for number, entry in enumerate(name_patterns("remarks"))
+            if any(re.search(entry["notes"], notes) for notes, _ in REMARKS)
+        },
         "models": {first("models", lambda e, name=name: re.search(e["name"], name.lower())) for name in MODELS},
     }
     for section, found in used.items():

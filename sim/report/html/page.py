@@ -13,6 +13,7 @@ from sim.report.gantt.svg import PLACES, Drawing, draw_chart
 from sim.report.html.render import render
 from sim.report.plans import plan_table
 from sim.search import SearchResult
+from sim.specs.frameworks import stack_words
 from sim.specs.writing import scenario_yaml
 from sim.uncertainty import record_of
 from sim.units import show, show_time
@@ -70,7 +71,7 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
         engine_name=answer.engine,
         profile=scenario.profile.name,
-        stack=scenario.stack.name,
+        stack=stack_words(scenario.stack),
         yaml=text,
         yaml_lines=text.count("\n"),
     )
