@@ -132,7 +132,7 @@ def from_runs(
 ) -> None:
     """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
     from calibration.from_runs import PRIOR, fit_runs
-    from calibration.readers.training_runs import read_training_runs
+    from calibration.readers.training_runs import read_training_runs, unread_columns
     from calibration.write import write_runs_profile
     from sim.table import Table
 
@@ -141,6 +141,9 @@ def from_runs(
     unknown = [name for name in names if name not in PRIOR]
     if unknown:
         raise SpecError(f"unknown parameter {unknown[0]!r}{nearest(unknown[0], PRIOR)}")
+    unread = unread_columns(runs)
+    if unread:
+        typer.echo(f"columns that nothing reads: {', '.join(unread)}")
     read = read_training_runs(runs, base)
     chosen = [
         run
