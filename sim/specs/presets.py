@@ -21,7 +21,12 @@ def preset_names(kind: str) -> list[str]:
     """Names of the shipped presets of one kind: one of KINDS."""
     if kind not in KINDS:
         raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, KINDS)}")
-    return sorted(path.stem for path in (_ROOT / kind).glob("*.yaml"))
+    return list(_names(kind))
+
+
+@cache
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (_ROOT / kind).glob("*.yaml")))
 
 
 @cache
