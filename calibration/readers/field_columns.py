@@ -37,7 +37,8 @@ CELLS = {
 ABOUT_THE_RUN = {
     "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
     "model_name", "ffn_hidden", "gated_mlp", "recompute", "schedule", "framework", "measured_value", "measured_unit",
-    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "outcome", "kernel", *CELLS.values(),
+    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "outcome", "kernel", "peak_gb",
+    *CELLS.values(),
 }  # fmt: skip
 """Columns that are read beside fields of a scenario.
 

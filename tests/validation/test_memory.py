@@ -83,7 +83,28 @@ def test_command_line(runs_file, run_row, tmp_path):
     assert "outcome '?' is neither ok nor out of memory" in result.stdout
     data = json.loads(out.read_text())
     assert set(data) == {"rows", "summary"}
-    assert set(data["rows"][0]) == {"row", "outcome", "predicted", "needed_bytes", "available_bytes", "skipped"}
+    assert set(data["rows"][0]) == {
+        "row",
+        "outcome",
+        "predicted",
+        "needed_bytes",
+        "available_bytes",
+        "skipped",
+        "peak_bytes",
+    }
+
+
+def test_measured_peaks_are_compared(runs_file, run_row):
+    plain, _, _ = outcomes = score_memory(
+        runs_file(
+            [run_row(outcome="ok", peak_gb=10), run_row(outcome="ok", peak_gb=""), run_row(outcome="ok", peak_gb="x")]
+        )
+    )
+    assert [item.peak_bytes for item in outcomes] == [10e9, None, None]
+    found = summary(outcomes)
+    assert (found["count"], found["peaks"]) == (3, 1)
+    assert found["peak_bias"] == pytest.approx(plain.needed_bytes / 10e9 - 1)
+    assert found["peak_error"] == abs(found["peak_bias"])
 
 
 def test_published_outcomes(measurements):

@@ -18,7 +18,7 @@ _FULL = re.compile(r"oom|out[ -]of[ -]memory|^no$|does(n't| not) fit", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One layout: what happened, what was predicted. [bytes]"""
+    """One layout: what happened, what was predicted; the peak where one was measured. [bytes]"""
 
     row: int
     outcome: str
@@ -26,6 +26,7 @@ class Outcome:
     needed_bytes: float | None
     available_bytes: float | None
     skipped: str | None = None
+    peak_bytes: float | None = None
 
     @property
     def ran(self) -> bool:
@@ -46,7 +47,7 @@ def score_memory(path: Path) -> list[Outcome]:
     """Predict whether every row of a CSV of layouts fits.
 
     Columns are those of a table of runs, with `outcome` ("ok" or "OOM", in these or other words) instead of the
-    measurement, and optionally `kernel` (attention and norm).
+    measurement, and optionally `kernel` (attention and norm) and `peak_gb`, the measured peak of the fullest GPU. [GB]
     """
     known: dict[Any, Any] = {}
     return [_outcome(number, row, known) for number, row in enumerate(read_rows(path, _REQUIRED), start=1)]
@@ -72,19 +73,33 @@ def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome
         answer = predict(run)
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return Outcome(number, said, None, None, None, reason(error))
-    return Outcome(number, said, "fits" if answer.fits else "oom", answer.largest.total, answer.memory_available_bytes)
+    predicted, available = "fits" if answer.fits else "oom", answer.memory_available_bytes
+    return Outcome(number, said, predicted, answer.largest.total, available, peak_bytes=_peak(row))
+
+
+def _peak(row: dict[str, str]) -> float | None:
+    """The measured peak; None where the cell is empty or no number. [bytes]"""
+    try:
+        return float(row["peak_gb"]) * 1e9 if row.get("peak_gb") else None
+    except ValueError:
+        return None
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, float | int | None]:
     """Accuracy, and the shares of false alarms (ran, but called out of memory) and misses (the reverse).
 
-    Without a modelled row there is no accuracy: None.
+    Without a modelled row there is no accuracy: None. peak_error, peak_bias: mean of predicted over measured peaks − 1,
+    as a size and as it is; the prediction includes the allowance for CUDA and libraries, which allocators do not report.
     """
     used = [item for item in outcomes if item.predicted is not None]
     alarms = sum(item.ran and item.predicted == "oom" for item in used)
     misses = sum(not item.ran and item.predicted == "fits" for item in used)
     count = max(len(used), 1)
+    peaks = [item.needed_bytes / item.peak_bytes - 1 for item in used if item.peak_bytes and item.needed_bytes]
     return {
+        "peaks": len(peaks),
+        "peak_error": sum(map(abs, peaks)) / len(peaks) if peaks else None,
+        "peak_bias": sum(peaks) / len(peaks) if peaks else None,
         "count": len(used),
         "skipped": len(outcomes) - len(used),
         "accuracy": 1.0 - (alarms + misses) / count if used else None,
