@@ -89,7 +89,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, float | int | None]:
     """Accuracy, and the shares of false alarms (ran, but called out of memory) and misses (the reverse).
 
     Without a modelled row there is no accuracy: None. peak_error, peak_bias: mean of predicted over measured peaks − 1,
-    as a size and as it is; the prediction includes the allowance for CUDA and libraries, which allocators do not report.
+    as a size and as it is; the prediction includes the allowance for CUDA and libraries, which allocators leave out.
     """
     used = [item for item in outcomes if item.predicted is not None]
     alarms = sum(item.ran and item.predicted == "oom" for item in used)
