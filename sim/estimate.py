@@ -21,7 +21,7 @@ from sim.remedies import memory_remedies
 from sim.schedules import Order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
-from sim.uncertainty import interval_factors
+from sim.uncertainty import basis_of, interval_factors
 from sim.units import show, show_time
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, by_rank
@@ -73,9 +73,18 @@ class Estimate(NotebookDisplay):
         return self.scenario.training.tokens_per_step / self.step_time_s
 
     @property
+    def interval_basis(self) -> str:
+        """What the interval rests on, and what would narrow it."""
+        return basis_of(self.scenario, self._extrapolated)
+
+    @property
+    def _extrapolated(self) -> bool:
+        return any("extrapolated" in note for note in self.assumptions)
+
+    @property
     def step_time_interval_s(self) -> tuple[float, float]:
         """90 % interval of the step time, from the errors on published runs of the same kind. [s]"""
-        low, high = interval_factors(self.scenario, any("extrapolated" in note for note in self.assumptions))
+        low, high = interval_factors(self.scenario, self._extrapolated)
         return self.step_time_s * low, self.step_time_s * high
 
     @property
@@ -186,6 +195,7 @@ class Estimate(NotebookDisplay):
             "framework": scenario.stack.framework or None,
             "framework_version": scenario.stack.version or None,
             "plan": scenario.plan.model_dump(mode="json"),
+            "interval_basis": self.interval_basis,
             "assumptions": list(self.assumptions),
         }
 

@@ -44,6 +44,9 @@ def validate(
     export: Annotated[
         Path | None, typer.Option(help="Write every modelled row as a scenario file into this folder.")
     ] = None,
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="Errors of each framework when it is taken for an unknown one.")
+    ] = False,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
     ] = False,
@@ -59,7 +62,7 @@ def validate(
         from validation.runs.listing import Listing, print_runs
 
         scored = _scored(runs, profile, settings or [], quiet=markdown)
-        listing = Listing(every, sweeps, markdown, figure, export, update_intervals)
+        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
         found |= print_runs(_console(), scored, listing, shipped=runs is None)
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}

@@ -17,6 +17,11 @@ def family_of(row: Mapping[str, str]) -> str:
     return f"{lineage} / {name}"
 
 
+def lineage_of(family: str) -> str:
+    """A family's lineage: framework and organisation, what a run of someone else's differs by."""
+    return family.partition(" / ")[0]
+
+
 def sweep_of(row: Mapping[str, str]) -> str:
     """What a sweep of layouts keeps fixed."""
     fixed = ("source", "gpu", "num_gpus", "model_name", "seq_len", "global_batch_seqs", "precision", "framework")

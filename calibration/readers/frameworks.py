@@ -15,6 +15,7 @@ from sim.errors import SpecError
 from sim.specs.frameworks import framework_named
 
 UNKNOWN = "pytorch"
+BEFORE_FLASH = "2022"
 FIRST_FLASH_YEAR = 2023
 """From when on an unknown framework is taken to use flash attention, as in presets/frameworks/pytorch.yaml."""
 
@@ -58,19 +59,29 @@ def framework_of(row: Row) -> FrameworkOfRow:
     return FrameworkOfRow(name, "latest", row, inferred=[f"framework {name} latest: {said}"])
 
 
-def _unknown(row: Row) -> FrameworkOfRow:
-    """An unknown framework: what the open ones of its time had in common, with flash attention or before it."""
-    years = [int(year) for year in re.findall(r"\b(20[12]\d)\b", row.get("source", ""))]
-    years += [2000 + int(year) for year in re.findall(r"arXiv:([12]\d)[01]\d\.", row.get("source", ""))]
+def version_of_unknown(source: str, gpu: str, precision: str) -> str:
+    """Of when an unknown framework is taken to be: before flash attention, or the latest."""
+    return BEFORE_FLASH if _signs_of_age(source, gpu, precision) else "latest"
+
+
+def _signs_of_age(source: str, gpu: str, precision: str) -> list[str]:
+    """What says that a run is older than flash attention in training frameworks."""
+    years = [int(year) for year in re.findall(r"\b(20[12]\d)\b", source)]
+    years += [2000 + int(year) for year in re.findall(r"arXiv:([12]\d)[01]\d\.", source)]
     signs = {
-        "V100": "V100" in row.get("gpu", ""),
-        "fp16": row.get("precision") == "fp16",
+        "V100": "V100" in gpu,
+        "fp16": precision == "fp16",
         f"a source of {min(years, default=0)}": bool(years) and min(years) < FIRST_FLASH_YEAR,
     }
-    old = [sign for sign, applies in signs.items() if applies]
+    return [sign for sign, applies in signs.items() if applies]
+
+
+def _unknown(row: Row) -> FrameworkOfRow:
+    """An unknown framework: what the open ones of its time had in common, with flash attention or before it."""
+    old = _signs_of_age(row.get("source", ""), row.get("gpu", ""), row.get("precision", ""))
     if old:
         rule = f"an unknown framework before flash attention, by {', '.join(old)}"
-        return FrameworkOfRow(UNKNOWN, "2022", row, inferred=[f"framework {UNKNOWN} 2022: {rule}"])
+        return FrameworkOfRow(UNKNOWN, BEFORE_FLASH, row, inferred=[f"framework {UNKNOWN} {BEFORE_FLASH}: {rule}"])
     rule = "an unknown framework, taken for eager PyTorch with flash attention"
     return FrameworkOfRow(UNKNOWN, "latest", row, inferred=[f"framework {UNKNOWN} latest: {rule}"])
 

@@ -104,7 +104,7 @@ def estimate_view(answer: Estimate, width: int) -> Group:
         indented(_memory(answer, width)),
         "",
         title("Assumptions", f"  {origin}", "not bold dim"),
-        indented(Text("\n".join(f"• {line}" for line in answer.assumptions), style="dim")),
+        indented(Text("\n".join(f"• {line}" for line in (answer.interval_basis, *answer.assumptions)), style="dim")),
     )
 
 

@@ -18,6 +18,7 @@ from validation.runs.intervals import left_out_coverage
 from validation.runs.listing import Listing, print_runs
 from validation.runs.report import markdown_table
 from validation.runs.score import groups_of
+from validation.runs.transfer import as_unknown, transfer_table
 
 ROOT = Path(__file__).parents[2]
 LICENCES = {"Apache-2.0", "BSD-3-Clause", "MIT", "figures of a published paper"}
@@ -157,3 +158,21 @@ def test_what_the_page_says_of_runs_written_from_their_papers():
         low, high = answer.step_time_interval_s
         says = f"| {row.measured:g} s | {row.predicted:.1f} s | {low:.1f} to {high:.1f} s{'' if row.inside else ': outside'} |"
         assert says in text, says
+
+
+@pytest.mark.slow
+def test_frameworks_taken_for_unknown_ones(scored_published):
+    """What an unknown framework is in for, as the page says it, and an interval that holds."""
+    unknown = as_unknown(scored_published)
+    assert len(unknown) == sum(item.error is not None for item in scored_published)
+    assert {item.scenario.stack.framework for item in unknown} <= {"pytorch", "alpa", "metaseq", "sagemaker"}
+    assert 0.85 <= left_out_coverage(unknown) <= 0.95
+    out = Console(file=StringIO(), width=140)
+    out.print(transfer_table(scored_published, unknown))
+    printed = [line.split() for line in out.file.getvalue().splitlines()]
+    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    table = text[text.index("| runs that ship | runs |") :].partition("\n\n")[0].splitlines()[2:]
+    assert len(table) == 7
+    for line in table:
+        words = [word for cell in line.strip("|").split("|") for word in cell.split()]
+        assert any(iter_in(words, row) for row in printed), line

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sim.commands.progress import progress_bar
 from validation.runs.intervals import left_out_coverage, write_intervals
 from validation.runs.report import draw, group_table, markdown_table, to_json, worst
 from validation.runs.score import groups_of
@@ -23,6 +24,7 @@ class Listing(NamedTuple):
     every, sweeps : list every run, every sweep of layouts.
     markdown : print the record as the README's table, and nothing else.
     figure, export : where to draw, and where to write scenario files.
+    transfer : errors of each framework taken for an unknown one.
     update_intervals : rewrite the table of 90 % intervals.
     """
 
@@ -31,14 +33,24 @@ class Listing(NamedTuple):
     markdown: bool = False
     figure: Path | None = None
     export: Path | None = None
+    transfer: bool = False
     update_intervals: bool = False
 
 
 def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
-    if listing.update_intervals:
-        write_intervals(scored)
-        out.print("intervals written")
+    if listing.transfer or listing.update_intervals:
+        from validation.runs.transfer import as_unknown, transfer_table
+
+        with progress_bar("runs taken for those of unknown frameworks") as progress:
+            unknown = as_unknown(scored, progress or (lambda done, total: None))
+        if listing.update_intervals:
+            write_intervals(scored, unknown)
+            out.print("intervals written")
+        out.print(transfer_table(scored, unknown))
+        share = left_out_coverage(unknown)
+        if share == share:
+            out.print(f"Intervals that the other frameworks' errors alone would give cover {share:.0%} of them.\n")
     groups = groups_of(scored)
     listed: dict[str, Any] = {}
     if listing.markdown:
@@ -61,7 +73,7 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
     )
     share = left_out_coverage(scored)
     if share == share:
-        out.print(f"Intervals that the other families' errors alone would give cover {share:.0%} of these runs.\n")
+        out.print(f"Intervals that the other lineages' errors alone would give cover {share:.0%} of these runs.\n")
     print_reasons(out, [item.skipped for item in scored])
     _print_worst(out, scored)
     _write_files(out, scored, listing)

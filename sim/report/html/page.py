@@ -15,7 +15,6 @@ from sim.report.plans import plan_table
 from sim.search import SearchResult
 from sim.specs.frameworks import stack_words
 from sim.specs.writing import scenario_yaml
-from sim.uncertainty import record_of
 from sim.units import show, show_time
 
 MOST_ACTIONS = 2_000_000
@@ -112,22 +111,8 @@ def _search_note(answer: Estimate, search: SearchResult) -> str:
 
 def _trust(answer: Estimate) -> str:
     """The validation record behind the interval, in a sentence."""
-    record = record_of(answer.scenario)
     low, high = answer.step_time_interval_s
-    interval = f"The 90 % interval of the step time, {show_time(low)} to {show_time(high)},"
-    if not record.runs:
-        return f"{interval} is a guess: no published run of this kind was predicted."
-    runs = "run" if record.runs == 1 else "runs"
-    families = "family" if record.families == 1 else "families"
-    wider = " It is half as wide again because something was extrapolated." if _extrapolated(answer) else ""
-    return (
-        f"{interval} comes from how far predictions missed {record.runs:,} published {runs} of {record.families} "
-        f"{families} of the kind “{record.kind}”, each predicted without its own family in the fits.{wider}"
-    )
-
-
-def _extrapolated(answer: Estimate) -> bool:
-    return any("extrapolated" in note for note in answer.assumptions)
+    return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {answer.interval_basis}"
 
 
 def _residuals(answer: Estimate) -> list[tuple[str, str, str]]:
