@@ -31,7 +31,9 @@ def validate(
     runs: Annotated[Path | None, typer.Option(help="CSV of measured training runs.")] = None,
     memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
     profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write rows and groups here.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write rows and groups here; - to print them.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
     every: Annotated[bool, typer.Option("--every", help="List every run, not only groups.")] = False,
     sweeps: Annotated[
@@ -61,9 +63,10 @@ def validate(
     if runs is not None or memory is None:
         from validation.runs.listing import Listing, print_runs
 
-        scored = _scored(runs, profile, settings or [], quiet=markdown)
+        machine = str(json_file) == "-"
+        scored = _scored(runs, profile, settings or [], quiet=markdown or machine)
         listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
-        found |= print_runs(_console(), scored, listing, shipped=runs is None)
+        found |= print_runs(_console(quiet=machine), scored, listing, shipped=runs is None)
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
     if json_file is not None:
@@ -71,6 +74,9 @@ def validate(
 
         from sim.errors import SpecError
 
+        if str(json_file) == "-":
+            typer.echo(json.dumps(found, indent=1, allow_nan=False))
+            return
         try:
             json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
@@ -126,7 +132,7 @@ def _writable(path: Path | None) -> None:
 
     from sim.errors import SpecError
 
-    if path is None:
+    if path is None or str(path) == "-":
         return
     if path.is_dir():
         raise SpecError(f"{path} is a folder; name a file in it")
@@ -136,10 +142,10 @@ def _writable(path: Path | None) -> None:
         raise SpecError(f"{path} cannot be written to; choose another place")
 
 
-def _console() -> Any:
+def _console(quiet: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(highlight=False, markup=False)  # a cell of a table may hold [brackets]
+    return Console(highlight=False, markup=False, quiet=quiet)  # a cell of a table may hold [brackets]
 
 
 def _scored(path: Path | None, profile: str | None, settings: list[str], *, quiet: bool) -> list[Scored]:

@@ -17,7 +17,7 @@ _SCENARIOS = Path(__file__).parent.parent / "scenarios"
 
 @dataclass(frozen=True, slots=True)
 class ScoredRow:
-    """One measured run. Values are in the table's unit; errors are relative.
+    """One measured run. Values are in the table's unit; errors are of the step time: positive is predicted too slow.
 
     baseline : what a constant FLOP rate predicts.
     inside : the measurement lies in the 90 % interval.
@@ -29,16 +29,20 @@ class ScoredRow:
     baseline: float
     fits: bool
     inside: bool
+    is_rate: bool = False
 
     @property
     def error(self) -> float:
-        """(predicted − measured) / measured."""
-        return self.predicted / self.measured - 1.0
+        """Predicted over measured step time − 1."""
+        return self._off(self.predicted)
 
     @property
     def baseline_error(self) -> float:
         """The constant's."""
-        return self.baseline / self.measured - 1.0
+        return self._off(self.baseline)
+
+    def _off(self, guess: float) -> float:
+        return (self.measured / guess if self.is_rate else guess / self.measured) - 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,9 @@ def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scena
         predicted, baseline = answer.hardware_flop_per_s_per_gpu / 1e12, constant
     # Of a rate and of a time alike: the measurement over the prediction bounds the time from one side or the other.
     low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
-    ratio = item["measured"] / predicted if facts["unit"] == "seconds per step" else predicted / item["measured"]
-    return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits, low <= ratio <= high)
+    rate = facts["unit"] != "seconds per step"
+    ratio = predicted / item["measured"] if rate else item["measured"] / predicted
+    return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits, low <= ratio <= high, rate)
 
 
 @dataclass(frozen=True, slots=True)

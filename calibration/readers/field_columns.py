@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from calibration.readers.csv_values import Row
+from calibration.readers.csv_values import Row, Unmodelled
 from sim.errors import SpecError, nearest
 from sim.specs.base import file_name
 from sim.specs.loading import SECTIONS
@@ -81,17 +81,21 @@ def with_field_columns(row: Row) -> tuple[Row, Fields]:
     ------
     SpecError
         A cell is not YAML.
+    Unmodelled
+        A field and its short column say different things.
     """
     fields: Fields = {}
     for column, text in row.items():
         if "." not in column or not text:
             continue
         if column in CELLS:
-            said = {"true": "y", "false": "n"}.get(text.lower(), text)
-            row = {**row, CELLS[column]: row.get(CELLS[column]) or said}
+            said, short = {"true": "y", "false": "n"}.get(text.lower(), text), CELLS[column]
+            if row.get(short, said) not in ("", said):
+                raise Unmodelled(f"{column} = {text} and {short} = {row[short]} contradict each other; leave one empty")
+            row = {**row, short: said}
             continue
-        if column == "plan.schedule":
-            row = {**row, "schedule": text}
+        if column in ("plan.schedule", "plan.recompute"):  # in the words of scenarios, which are laid over the table's
+            row = {**row, column.partition(".")[2]: text}
         *path, name = column.split(".")
         section: dict[str, Any] = fields
         for part in path:

@@ -50,7 +50,7 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     row, fields = with_field_columns(row)
     row, known = with_known_model(row)
     framework = framework_of(row)
-    row, inferred = framework.row, framework.inferred
+    row, inferred = framework.row, _unless_stated(framework.inferred, fields.get("stack", {}))
     said = fields_by_words(row)
     model = _model(row, known, inferred)
     gpus = whole(row, "num_gpus")
@@ -92,6 +92,12 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
         )
     savings = tuple(memory_savings(row, framework.name, plan, model["num_layers"]))
     return Reading(tuple(choices), tuple(files), savings, tuple(dict.fromkeys(inferred)))
+
+
+def _unless_stated(inferred: list[str], stack: Mapping[str, Any]) -> list[str]:
+    """What was inferred of a framework, but for what a column of its own says."""
+    named = {"framework", "version"} & stack.keys()
+    return [line for line in inferred if not (named and line.startswith("framework "))]
 
 
 def _as_the_framework_does(

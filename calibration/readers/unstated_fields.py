@@ -103,8 +103,8 @@ def _recompute_modes(row: Row, habits: Habits, inferred: list[str]) -> list[str]
     """What may be recomputed, the mildest first."""
     recompute = row.get("recompute", "")
     if recompute:
-        if recompute not in ("none", "selective", "full"):
-            raise Unmodelled(f"recompute {recompute!r} is not one of none, selective, full")
+        if recompute not in ("none", "selective", "per_op", "full"):
+            raise Unmodelled(f"recompute {recompute!r} is not one of none, selective, per_op, full")
         if recompute == "selective" and "selective_is" in habits:
             recompute = habits["selective_is"]
             inferred.append(f"recompute {recompute}: what the framework calls selective ({habits['source']})")

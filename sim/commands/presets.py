@@ -10,6 +10,8 @@ from sim.commands import completion as complete
 from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
 
+DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
+"""Precision, model and GPU that a framework's rules see where nothing else is said."""
 app = typer.Typer(
     help="Shipped GPUs, nodes, clusters, models, stacks and profiles, with their sources.",
     no_args_is_help=True,
@@ -64,13 +66,13 @@ def show_preset(
     version: Annotated[
         str | None, typer.Option(help="Of a framework: a date, a release by year and month, a tag, or latest.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="What a framework's rules see as precision.")] = "bf16",
+    precision: Annotated[str, typer.Option(help="What a framework's rules see as precision.")] = DEFAULTS[0],
     model: Annotated[
         str, typer.Option(help="What they see as model: a preset.", autocompletion=complete.preset("models"))
-    ] = "llama3-8b",
+    ] = DEFAULTS[1],
     gpu: Annotated[
         str, typer.Option(help="What they see as GPU: a preset.", autocompletion=complete.preset("gpus"))
-    ] = "h100-sxm-80gb",
+    ] = DEFAULTS[2],
     plan: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")
     ] = None,
@@ -78,6 +80,7 @@ def show_preset(
     """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU."""
     from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
+    from sim.specs import ParallelPlan, TrainingSpec
     from sim.specs.frameworks import find_framework
     from sim.specs.loading import described
     from sim.specs.presets import KINDS, preset_names
@@ -91,11 +94,16 @@ def show_preset(
     if not found and framework is None:
         known = {preset for kind in kinds for preset in preset_names(kind)}
         raise SpecError(f"no preset {wanted!r}{nearest(wanted, known)}" if wanted else "give the name of a preset")
+    shows_framework = framework is not None and (not found or "frameworks" in found)
+    if not shows_framework and (version or plan or (precision, model, gpu) != DEFAULTS):
+        raise SpecError(f"--version, --precision, --model, --gpu and --set are of frameworks; {wanted} is none")
     out = console()
     for kind in found:
-        if kind != "frameworks":
+        if kind != "frameworks" and not (shows_framework and kind == "stacks"):  # stacks/NAME shows the plain stack
             out.print(preset_view(kind, wanted))
-    if framework is not None and (not found or "frameworks" in found):
+    if framework is not None and shows_framework:
         question = {"model": model, "training": {"precision": precision}, "plan": {}, "cluster": {"node": {"gpu": gpu}}}
         data = described({**question, "stack": {"framework": framework, "version": version}}, plan or ())
+        TrainingSpec.read({"global_batch_size": 1, "sequence_length": 1, **data["training"]}, "training")
+        ParallelPlan.read(data["plan"], "plan")
         out.print(framework_view(framework, data), soft_wrap=False)

@@ -22,6 +22,9 @@ LATEST = "latest"
 _NEVER = (9999, 0)
 _NEEDED = "kernel_launch"
 """A field that no default fills in: a stack with it is written out."""
+_DATE = re.compile(r"(20\d\d)(?:-(\d\d?)(?:-\d\d?)?)?$")
+_MONTH = re.compile(r"v?([123]\d)\.(\d\d?)(?!\d)")
+"""A date, and a release named by its year and month."""
 _ABOUT_THE_CHOICE = ("preset", "framework", "version")
 Date = tuple[int, int]
 
@@ -62,10 +65,15 @@ class ResolvedStack:
         return {item.path.partition(".")[2]: item.value for item in found}
 
 
-def framework_names() -> list[str]:
-    """Names and aliases of all frameworks, in lower case."""
+def framework_names(titles: bool = False) -> list[str]:
+    """Names and aliases of all frameworks, in lower case.
+
+    titles : and as frameworks write themselves, where that is a name or an alias but for its case.
+    """
     known = preset_names("frameworks")
-    return sorted({*known, *(alias for name in known for alias in raw_preset("frameworks", name).get("aliases", ()))})
+    names = {*known, *(alias for name in known for alias in raw_preset("frameworks", name).get("aliases", ()))}
+    written = (str(raw_preset("frameworks", name)["title"]) for name in known if titles)
+    return sorted({*names, *(title for title in written if title.lower() in names)})
 
 
 def find_framework(name: str) -> str | None:
@@ -132,6 +140,11 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     if name not in preset_names("frameworks"):  # a stack without versions and rules
         return ResolvedStack(_laid(load_preset("stacks", name), own), release=name)
     release = _release(name, version, preset)
+    if preset is not None and release["stack"] != preset:
+        raise SpecError(
+            f"stack.preset {preset} is not what {name} {version or 'latest'} has here, which is {release['stack']}; "
+            f"name one of the two: stack: {preset}, or stack: {{framework: {name}, version: ...}}"
+        )
     version = version or (LATEST if release is _releases(name)[-1] else str(release["since"]))
     stack = load_preset("stacks", str(preset or release["stack"])) | {"framework": name, "version": version}
     consequences = _consequences(name, version, stack, own, sections)
@@ -174,10 +187,9 @@ def _version(value: Any) -> str:
         return ""
     if isinstance(value, float):
         raise SpecError(
-            f"stack.version = {value}: write it in quotes, such as version: '{value:.2f}'; as numbers 25.1 and 25.10 "
-            "are the same"
+            f"stack.version = {value}: write it in quotes, as in version: '24.07'; as numbers 25.1 and 25.10 are one"
         )
-    return str(value).strip()
+    return str(value).strip().lower()
 
 
 def date_of(version: str, framework: str) -> Date:
@@ -190,20 +202,27 @@ def date_of(version: str, framework: str) -> Date:
     """
     if version in ("", LATEST):
         return _NEVER
-    date = re.match(r"(20\d\d)(?:-(\d\d?))?(?!\d)", version) or re.match(r"v?([123]\d)\.(\d\d?)(?!\d)", version)
-    if date:
+    date = _DATE.match(version) or _MONTH.match(version)
+    if date and 1 <= int(date[2] or 1) <= 12:
         year = int(date[1])
         return (year if year >= 2000 else 2000 + year), int(date[2] or 1)
-    releases = _releases(framework)
-    for release in releases:
-        if any(version.startswith(tag) for tag in release.get("tags", ())):
-            return date_of(str(release["since"]), framework)
-    tags = [tag for release in releases for tag in release.get("tags", ())]
+    tags: dict[str, str] = raw_preset("frameworks", framework).get("tags", {})
+    for tag, since in tags.items():
+        if version.removeprefix("v").startswith(tag.removeprefix("v")):
+            return date_of(since, framework)
+    if not date and not _ages(framework):
+        return _NEVER  # whichever it is, it is the same here
     known = f", a tag that begins with {', '.join(tags)}" if tags else ""
     raise SpecError(
         f"stack.version = {version!r} is no version of {framework}: write a date (2024-07), a release by year and "
         f"month (24.07){known}, or latest"
     )
+
+
+def _ages(framework: str) -> bool:
+    """Whether anything of a framework depends on its version."""
+    conditions = {key for rule in _rules(framework) for key in rule.get("when", {})}
+    return len(_releases(framework)) > 1 or bool(conditions & {"since", "until"})
 
 
 def _releases(framework: str) -> list[dict[str, Any]]:
@@ -281,12 +300,13 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
     """What rules ask of a scenario beside its stack."""
     model, plan, training = (_mapping(sections, name) for name in ("model", "plan", "training"))
     gpu = _mapping(_mapping(_mapping(sections, "cluster"), "node"), "gpu")
-    tp, experts = plan.get("tp", 1), model.get("num_experts", 0)
+    tp, pp, experts = plan.get("tp", 1), plan.get("pp", 1), model.get("num_experts", 0)
     return {
         "precision": training.get("precision", "bf16"),
         "experts": isinstance(experts, int) and experts > 0,
         "norm": model.get("norm", "layernorm"),
         "tensor_parallel": isinstance(tp, int) and tp > 1,
+        "pipeline_parallel": isinstance(pp, int) and pp > 1,
         "schedule": plan.get("schedule", "1f1b"),
         "gpu": str(gpu.get("name", "")),
     }

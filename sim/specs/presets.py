@@ -46,7 +46,9 @@ def model_preset(name: str) -> str:
     presets: dict[str, str] = load_yaml(_ROOT / "importers" / "huggingface.yaml")["repositories"]
     found = presets.get(repository) or (repository if repository in known else None)
     if found is None:
-        raise SpecError(f"unknown model preset {name!r}{nearest(repository, [*known, *presets])}")
+        hint = nearest(repository, {*known, *presets})
+        other = "; a model of another shape comes from its config.json (flopcast import)" if "/" in name else ""
+        raise SpecError(f"unknown model preset {name!r}{hint if 'did you mean' in hint or not other else ''}{other}")
     return found
 
 
@@ -54,7 +56,7 @@ def model_preset(name: str) -> str:
 def raw_preset(kind: str, name: str) -> dict[str, Any]:
     """A preset's file as written, sources and all."""
     path = _ROOT / kind / f"{name}.yaml"
-    if kind == "models" and not path.is_file() and "/" in name:
+    if kind == "models" and not path.is_file() and name.strip():
         return raw_preset(kind, model_preset(name))
     if Path(name).name != name or not path.is_file():
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, preset_names(kind))}")

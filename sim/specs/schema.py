@@ -64,7 +64,7 @@ def _shape(section: SectionReference, sections: Mapping[str, SectionReference], 
         value = _clean(values[_title(section)][field.long_name])
         about = {"description": _description(field)}
         if field.path == "stack.framework":
-            value = {"enum": framework_names()}
+            value = {"enum": framework_names(titles=True)}
         if field.section:
             value = _with_preset(value, sections.get(field.path))
         if field.unit:
@@ -80,7 +80,9 @@ def _description(field: FieldReference) -> str:
 
 def _preset(kind: str) -> Schema:
     names = preset_names(kind)
-    return {"enum": sorted({*names, *framework_names()}) if kind == "stacks" else names}
+    if kind == "models":  # or as Hugging Face has it
+        return {"anyOf": [{"enum": names}, {"type": "string", "pattern": "/"}]}
+    return {"enum": sorted({*names, *framework_names(titles=True)}) if kind == "stacks" else names}
 
 
 def _with_preset(value: Schema, section: SectionReference | None) -> Schema:

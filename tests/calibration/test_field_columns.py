@@ -95,3 +95,15 @@ def test_a_known_model_needs_no_sizes(name, run_row):
 
 def test_an_unknown_model_without_sizes_says_so(run_row):
     assert "is no model that ships" in read_run(run_row(model_name="Llama 9", layers=""), "").skipped
+
+
+def test_columns_that_contradict_each_other_say_so(run_row):
+    said = read_run(run_row(precision="bf16", **{"training.precision": "fp8"}), "row 1").skipped
+    assert said == "training.precision = fp8 and precision = bf16 contradict each other; leave one empty"
+
+
+def test_what_a_column_says_is_not_inferred(run_row):
+    row = run_row(framework="torchtitan", recompute="", **{"plan.recompute": "per_op", "stack.version": "2025-06"})
+    run = read_run(row, "row 1")
+    assert run.scenario.plan.recompute == "per_op"
+    assert not any(line.startswith(("recompute", "framework")) for line in run.inferred)

@@ -45,7 +45,11 @@ def sections(when, version_of):
 
     return {
         "model": {"num_experts": 8 if when.get("experts") else 0, "norm": first("norm", "layernorm")},
-        "plan": {"tp": 2 if when.get("tensor_parallel") else 1, "schedule": first("schedule", "1f1b")},
+        "plan": {
+            "tp": 2 if when.get("tensor_parallel") else 1,
+            "pp": 2 if when.get("pipeline_parallel") else 1,
+            "schedule": first("schedule", "1f1b"),
+        },
         "training": {"precision": first("precision", "bf16")},
         "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},
     }
@@ -54,16 +58,16 @@ def sections(when, version_of):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     data = raw_preset("frameworks", name)
-    assert data.keys() <= {"title", "source", "aliases", "like", "releases", "rules", "layouts"}
+    assert data.keys() <= {"title", "source", "aliases", "like", "tags", "releases", "rules", "layouts"}
     assert data["title"]
     assert data["source"].strip()
     dates = [date_of(release["since"], name) for release in data["releases"]]
     assert dates == sorted(dates)
     for release in data["releases"]:
-        assert release.keys() <= {"stack", "since", "tags"}
+        assert release.keys() <= {"stack", "since"}
         assert release["stack"] in preset_names("stacks")
-        for tag in release.get("tags", ()):
-            assert date_of(f"{tag}.5", name) == date_of(release["since"], name)
+    for tag, since in data.get("tags", {}).items():
+        assert date_of(f"{tag}5", name) == date_of(since, name) > (2018, 0)
     assert data.get("like", name) in FRAMEWORKS
     assert layouts_of(name).keys() <= LAYOUTS
     assert not layouts_of(name) or layouts_of(name)["source"].strip()
@@ -110,7 +114,7 @@ def test_every_stack_belongs_to_a_framework_or_to_none(name):
     [
         ("2019", "megatron-2019"), ("v1.1", "megatron-2021"), ("v2.4", "megatron-2021"), ("2021-06", "megatron-2021"),
         ("v3.0", "megatron-2022"), ("2022-12", "megatron-2022"), ("23.06", "megatron-2023"), ("core_r0.8.0", "megatron-core"),
-        ("latest", "megatron-core"), (None, "megatron-core"), (2022, "megatron-2021"),
+        ("latest", "megatron-core"), (None, "megatron-core"), (2022, "megatron-2021"), ("2.4", "megatron-2021"), ("Latest", "megatron-core"),
     ],
 )  # fmt: skip
 def test_a_version_finds_its_release(version, stack):
@@ -185,8 +189,15 @@ def test_rules_see_the_precision_of_an_override():
         ("megatrn-core", "did you mean"),
         ({"framework": "nemo", "version": 25.1}, "write it in quotes"),
         ({"framework": "nemo", "version": "newest"}, "no version of nemo: write a date"),
-        ({"framework": "megatron-lm", "version": "w2"}, "a tag that begins with v0, v1"),
+        ({"framework": "megatron-lm", "version": "w2"}, "a tag that begins with v0.1, v1."),
         (7, "stack must be a preset's name or a mapping"),
+        ({"framework": "nemo", "version": "24.13"}, "no version of nemo"),
+        ({"framework": "megatron-lm", "version": "2021-13-45"}, "no version of megatron-lm"),
+        (
+            {"preset": "megatron-2021", "framework": "nemo"},
+            "is not what nemo latest has here, which is megatron-core; name one",
+        ),
+        ({"preset": "megatron-2021", "version": "2023"}, "which is megatron-2023"),
     ],
 )
 def test_mistakes(stack, message):
@@ -215,3 +226,49 @@ def test_show_prints_what_a_framework_comes_to():
     assert (
         "Megatron-LM" not in run.invoke(app, ["presets", "show", "stacks/megatron-2021"]).output.partition("field")[0]
     )
+
+
+@pytest.mark.parametrize("version", ["2.0.0", "r2.1", "25.04"])
+def test_nemo_2_is_no_nemo_1(version):
+    stack = resolve_stack({"framework": "nemo", "version": version}, {}).fields
+    assert "packed_masters" not in stack
+    assert resolve_stack({"framework": "nemo", "version": "1.23"}, {}).release == "nemo-2023"
+
+
+def test_a_framework_of_which_nothing_depends_on_versions_takes_any():
+    assert resolve_stack({"framework": "torchtitan", "version": "v0.2.0"}, {}).release == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "stage"),
+    [
+        ("torchtitan", {"dp": 64}, 3), ("torchtitan", {"dp": 32, "pp": 2}, 2), ("fsdp", {"dp": 64}, 3), ("composer", {"dp": 64}, 3),
+        ("deepspeed", {"dp": 64}, 3), ("nemo", {"dp": 64}, 1), ("megatron-lm", {"dp": 64}, 0), ("torchtitan", {"dp": 64, "zero_stage": 0}, 0),
+    ],
+)  # fmt: skip
+def test_frameworks_that_shard_do(framework, plan, stage):
+    found = scenario(stack={"framework": framework}, plan=plan)
+    assert found.plan.zero_stage == stage
+    assert any(line.startswith(f"plan.zero_stage {stage}") for line in found.assumed) == (
+        stage > 0 and "zero_stage" not in plan
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("selene --precision fp8", "are of frameworks; selene is none"),
+        ("stacks/megatron-2021 --version 2024", "are of frameworks"),
+        ("nemo --precision int4", "precision = 'int4'"),
+        ("nemo --set plan.tpp=4", "unknown field 'tpp'"),
+    ],
+)
+def test_options_of_show_are_refused_where_they_mean_nothing(words, says):
+    result = CliRunner().invoke(app, ["presets", "show", *words.split()])
+    assert says in str(result.exception)
+
+
+def test_show_takes_the_framework_where_a_stack_has_its_name():
+    run = CliRunner()
+    assert run.invoke(app, ["presets", "show", "torchtitan"]).output.startswith("torchtitan latest")
+    assert run.invoke(app, ["presets", "show", "stacks/torchtitan"]).output.startswith("stacks/torchtitan")

@@ -176,3 +176,10 @@ def test_frameworks_taken_for_unknown_ones(scored_published):
     for line in table:
         words = [word for cell in line.strip("|").split("|") for word in cell.split()]
         assert any(iter_in(words, row) for row in printed), line
+
+
+def test_errors_of_rates_and_times_have_one_sign():
+    for name in ("single-runs", "papers"):
+        for row in score(name).rows:
+            slower = row.predicted < row.measured if row.is_rate else row.predicted > row.measured
+            assert (row.error > 0) == slower

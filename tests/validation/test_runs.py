@@ -172,3 +172,15 @@ def test_a_closed_pipe_and_an_interrupt_are_no_traceback(runs_file, run_row, unt
 
 
 # The numbers
+
+
+def test_json_may_go_to_standard_output(runs_file, run_row):
+    result = flopcast("validate", "--runs", runs_file([run_row(framework="HF Trainer")]), "--json", "-")
+    assert len(json.loads(result.stdout)["rows"]) == 1
+
+
+def test_frameworks_that_are_not_known_are_named(runs_file, run_row):
+    rows = [run_row(framework="HF Trainer"), run_row(id="two", framework="HF Trainer"), run_row(id="three")]
+    text = flopcast("validate", "--runs", runs_file(rows)).stdout
+    assert "frameworks not known, taken for PyTorch's of their time: HF Trainer (2)" in text
+    assert "--markdown: always" in text

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from calibration.readers.frameworks import UNKNOWN
 from sim.commands.progress import progress_bar
 from validation.runs.intervals import left_out_coverage, write_intervals
-from validation.runs.report import draw, group_table, markdown_table, to_json, worst
+from validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
 from validation.runs.score import groups_of
 from validation.runs.scored import Scored
 
@@ -63,6 +64,8 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
         listed = print_sweeps(out, scored)
     if listing.every:
         _print_every(out, scored)
+    if out.width < WIDE:
+        out.print(f"In {WIDE} columns and more the table has medians, sweeps, tau and regret too (--markdown: always).")
     if shipped:
         out.print("Published runs that ship; what they leave out is inferred as for any table (--runs)")
     out.print(group_table(groups, SHIPPED if shipped else OWN, out.width))
@@ -75,6 +78,7 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
     if share == share:
         out.print(f"Intervals that the other lineages' errors alone would give cover {share:.0%} of these runs.\n")
     print_reasons(out, [item.skipped for item in scored])
+    _print_unknown(out, scored)
     _print_worst(out, scored)
     _write_files(out, scored, listing)
     return to_json(scored, groups) | listed
@@ -88,6 +92,14 @@ def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> No
     if len(ranked) > most:
         rest = sum(count for _, count in ranked[most:])
         out.print(f"not modelled: {rest:5}  {len(ranked) - most} more reasons (see --json)")
+
+
+def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
+    """Frameworks that are not known, and what they were taken for."""
+    names = Counter(item.run.framework or "not stated" for item in scored if item.run.framework_name == UNKNOWN)
+    if names:
+        listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
+        out.print(f"frameworks not known, taken for PyTorch's of their time: {listed}", soft_wrap=True)
 
 
 def _print_every(out: Any, scored: Sequence[Scored]) -> None:

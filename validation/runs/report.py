@@ -32,13 +32,15 @@ _COLUMNS: dict[str, tuple[Callable[[ErrorSummary], str], bool]] = {
     "6ND": (lambda group: _share(group.six_nd_error), False),
 }
 _NAME_WIDTH = 34
+WIDE = 110
+"""Columns of a terminal from which on the whole table is shown."""
 
 
 def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -> Any:
-    """A rich table of the groups of some kinds; below 110 columns without what matters least."""
+    """A rich table of the groups of some kinds; below `WIDE` columns without what matters least."""
     from sim.table import Table
 
-    columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= 110}
+    columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= WIDE}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
     for head in columns:
