@@ -10,11 +10,13 @@ from sim.schedules import build_order, get_schedule, schedule_names
 def sizes(draw, name, most_ranks=7):
     """(p, v, m) that the schedule takes."""
     chosen = get_schedule(name)
-    p = draw(st.integers(1, most_ranks))
+    rounds = name in ("interleaved", "zb_interleaved")  # chunks on several ranks, micro-batches in rounds of them
+    p = draw(st.integers(1 + rounds, most_ranks))
     p += p % 2 * (name in ("chimera", "dualpipe"))
-    v = draw(st.integers(1, 4)) if chosen.chunks == "many" else 1 if chosen.chunks == "one" else chosen.chunks
+    v = draw(st.integers(1 + rounds, 4)) if chosen.chunks == "many" else 1 if chosen.chunks == "one" else chosen.chunks
     v += v % 2 * (name == "hanayo")
-    m = draw(st.integers(1, 20) | st.integers(1, 4).map(lambda rounds: rounds * p) | st.integers(2 * p, 2 * p + 6))
+    multiples = st.integers(1, 4).map(lambda times: times * p)
+    m = draw(multiples if rounds else st.integers(1, 20) | multiples | st.integers(2 * p, 2 * p + 6))
     m += m % chosen.copies
     assume(chosen.requirement(p, v, m) is None)
     return p, v, m
