@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -178,9 +179,9 @@ def from_runs(
         *((("left out", found.left_out_errors),) if found.left_out_errors is not None else ()),
     ):
         print_(f"{what:9} mean absolute error {abs(errors).mean():6.1%}   bias {errors.mean():+6.1%}")
-    overrides = " ".join(f"'{text}'" for text in write_runs_profile(found, out, runs.name))
+    write_runs_profile(found, out, runs.name)
     print_(f"profile: {out}")
-    print_(f"use it:  flopcast estimate SCENARIO --profile {out} {overrides}".rstrip(), soft_wrap=True)
+    print_(f"use it:  flopcast estimate SCENARIO --profile {shlex.quote(str(out))}", soft_wrap=True)
 
 
 def _why_none(read: list[Any], stack: str | None, gpu: str, precision: str) -> str:
@@ -321,11 +322,11 @@ def _profile_data(name: str) -> tuple[dict[str, Any], Path | None]:
 
 def _profile(name: str) -> Any:
     from sim.specs import Profile, load_preset
-    from sim.specs.presets import load_file_as_preset
+    from sim.specs.presets import load_file_as_preset, split_profile
 
     looks_like_file = name.endswith((".yaml", ".yml"))
     data = load_file_as_preset(Path(name)) if looks_like_file else load_preset("profiles", name)
-    return Profile.read(data, f"profile {name}")
+    return Profile.read(split_profile(data)[0], f"profile {name}")
 
 
 def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: int) -> None:

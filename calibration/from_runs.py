@@ -46,6 +46,9 @@ NOISE = 0.04
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
 
+MOVED = 0.01
+"""A parameter that stays within this share of its prior width was not moved: the runs do not depend on it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -64,6 +67,11 @@ class Parameter:
     def identified(self) -> bool:
         """Whether the runs narrowed it down."""
         return self.width < IDENTIFIED * self.prior_width
+
+    @property
+    def moved(self) -> bool:
+        """Whether the runs moved it at all."""
+        return abs(self.value - self.prior) > MOVED * self.prior_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     return calibration.profile
 
 
-def write_runs_profile(fit: RunsFit, path: Path, source: str) -> list[str]:
-    """Write the profile that came of a fit to training runs; returns the stack's values as overrides of a scenario.
+def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
+    """Write the profile that came of a fit to training runs, with the stack's values in a section of their own.
 
     Values that the runs did not identify keep a note that says so.
     """
@@ -92,7 +92,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> list[str]:
     profile = scenario.profile
     data = _section(profile)
     families = sorted({run.family for run in fit.runs})
-    overrides = []
+    stack: dict[str, Any] = {}
     for item in fit.parameters:
         section, field = item.name.split(".")
         known = "" if item.identified else "; hardly identified, near the value it started from"
@@ -101,10 +101,12 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> list[str]:
             "interval": [_written(field, max(0.0, item.value + sign * 1.645 * item.width)) for sign in (-1, 1)],
             "source": f"fitted to {len(fit.runs)} training runs of {len(families)} families ({source}){known}",
         }
-        if section == "stack":
-            overrides.append(f"stack.{file_name(field)}={entry['value']}")
-        else:
+        if section == "stack" and item.moved:
+            stack[file_name(field)] = entry
+        elif section != "stack":
             data[section][file_name(field)] = entry
+    if stack:
+        data["stack"] = stack
     data["name"] = path.stem
     what, errors = (
         ("training runs", fit.errors)
@@ -122,4 +124,3 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> list[str]:
         {"source": f"as in profile {profile.name!r}", **data}, sort_keys=False, allow_unicode=True, width=120
     )
     path.write_text(text, encoding="utf-8")
-    return overrides

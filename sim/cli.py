@@ -175,7 +175,8 @@ class Verbs(TyperGroup):
         if isinstance(code, typer.Typer):
             alone.add_typer(code, name=name)
         else:
-            alone.command(name, epilog=examples(*VERBS[name].examples))(code)
+            shown = VERBS[name].examples if name in VERBS else code.examples
+            alone.command(name, epilog=examples(*shown))(code)
         return typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
 
 

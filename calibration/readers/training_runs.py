@@ -21,7 +21,7 @@ from calibration.readers.memory_savings import MemorySaving
 from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.specs import Profile, Scenario, load_preset
-from sim.specs.presets import load_file_as_preset
+from sim.specs.presets import load_file_as_preset, split_profile
 from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
 from sim.work.params import total_params
 
@@ -230,7 +230,7 @@ def _profile(name: str) -> dict[str, Any]:
     """A profile's data by name or YAML file, once it is known to be sound."""
     file = name.endswith((".yaml", ".yml"))
     data = load_file_as_preset(Path(name)) if file else load_preset("profiles", name)
-    Profile.read(data, f"profile {name}")
+    Profile.read(split_profile(data)[0], f"profile {name}")
     return data
 
 

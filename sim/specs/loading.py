@@ -13,7 +13,7 @@ from sim.specs.frameworks import DEFAULT, resolve_stack
 from sim.specs.hardware import ClusterSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
-from sim.specs.presets import load_file_as_preset, load_preset, preset_names
+from sim.specs.presets import load_file_as_preset, load_preset, preset_names, split_profile
 from sim.specs.profile import Profile
 from sim.specs.scenario import Scenario
 from sim.specs.stack import StackSpec
@@ -55,6 +55,8 @@ def resolve(data: Any, place: str) -> Any:
     """Replace preset names at and below `place` by what they stand for."""
     # A stack is settled last, when precision, model and machine are known.
     kind = None if place == "stack" else PRESET_AT.get(place)
+    if kind == "profiles" and isinstance(data, str) and data.endswith((".yaml", ".yml")):
+        data = load_file_as_preset(Path(data))
     if kind and isinstance(data, str):
         data = load_preset(kind, data)
     elif kind and isinstance(data, Mapping) and "preset" in data:
@@ -125,7 +127,7 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         raise SpecError(
             f"{where}: missing section {', '.join(missing)}; a scenario needs model, cluster, plan and training"
         )
-    assumed = _settle_stack(resolved)
+    assumed = [*_take_stack_of_profile(resolved), *_settle_stack(resolved)]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
     if "profile" not in sections:
@@ -163,6 +165,25 @@ def _with_open_stack(data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(data.get("stack"), str):
         data["stack"] = {"preset": data["stack"]}
     return data
+
+
+def _take_stack_of_profile(resolved: dict[str, Any]) -> list[str]:
+    """Values of the stack that a profile fitted to runs carries, laid under what is stated; what was assumed."""
+    profile = resolved.get("profile")
+    if not isinstance(profile, Mapping) or not isinstance(profile.get("stack"), Mapping):
+        return []
+    resolved["profile"], fitted = split_profile(profile)
+    stated = resolved.get("stack") or {"preset": DEFAULT}
+    if not isinstance(stated, Mapping):
+        return []
+    said = {file_name(str(key)) for key in stated}
+    added = {key: value for key, value in fitted.items() if file_name(str(key)) not in said}
+    assumed = [] if resolved.get("stack") else [f"no stack was named; {DEFAULT!r} is assumed"]
+    resolved["stack"] = {**stated, **added}
+    return [
+        *assumed,
+        *(f"stack.{key} {value}: fitted, in profile {profile.get('name')!r}" for key, value in added.items()),
+    ]
 
 
 def _settle_stack(resolved: dict[str, Any]) -> list[str]:

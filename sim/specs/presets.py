@@ -6,6 +6,7 @@ Fitted numbers may carry the `interval` of their uncertainty too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,11 @@ def load_file_as_preset(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = _values(data)
     values.setdefault("name", path.stem)
     return values
+
+
+def split_profile(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A profile's own fields, and values of a stack that were fitted with them to training runs."""
+    return {key: value for key, value in data.items() if key != "stack"}, dict(data.get("stack") or {})
 
 
 def preset_source(kind: str, name: str) -> list[tuple[str, Any, str]]:

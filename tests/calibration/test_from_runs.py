@@ -15,7 +15,7 @@ from calibration.write import write_runs_profile
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError
 from sim.specs import Profile
-from sim.specs.presets import load_file_as_preset
+from sim.specs.presets import load_file_as_preset, split_profile
 
 ROOT = Path(__file__).parents[2]
 TRUE = {"stack.kernel_launch_s": 2e-5, "gemm.max_efficiency": 0.7}
@@ -113,15 +113,15 @@ def test_derived_launches_keep_their_ratio(runs):
 
 
 def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
-    overrides = write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
-    data = load_file_as_preset(tmp_path / "mine.yaml")
+    write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
+    data, stack = split_profile(load_file_as_preset(tmp_path / "mine.yaml"))
     profile = Profile.read(data, "profile")
     assert profile.name == "mine"
     assert set(profile.provenance.fitted_families) == {run.family for run in fit.runs}
     scenario = fit.runs[8].choices[0]
     written = scenario.replace(profile=profile, stack=scenario.stack.replace(kernel_launch_s=fit.values["stack.kernel_launch_s"]))  # fmt: skip
     assert estimate(written).step_time_s == pytest.approx(predict(fit.runs[8], fit.values).step_time_s, rel=1e-3)
-    assert overrides == [f"stack.kernel_launch={fit.values['stack.kernel_launch_s']:.5g} s"]
+    assert stack == {"kernel_launch": f"{fit.values['stack.kernel_launch_s']:.5g} s"}
     text = (tmp_path / "mine.yaml").read_text()
     assert text.count("hardly identified") == 1
 

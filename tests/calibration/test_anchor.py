@@ -1,0 +1,106 @@
+"""One measured step of one's own: the file that it makes, and every verb that takes it as it is printed."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibration.anchor import run_of
+from calibration.from_runs import fit_runs
+from sim import build_scenario, estimate, load_scenario
+from sim.cli import app
+from sim.errors import SpecError
+from sim.specs.presets import load_file_as_preset, split_profile
+from sim.specs.yaml12 import load_yaml
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
+
+
+@pytest.fixture(scope="module")
+def anchored(tmp_path_factory):
+    """A file drawn to a step a sixth longer than predicted, the printed line that uses it, and that step time. [s]"""
+    out = tmp_path_factory.mktemp("my runs") / "mine.yaml"
+    measured = 1.17 * estimate(load_scenario(SMALL)).step_time_s
+    result = CliRunner().invoke(app, ["anchor", str(SMALL), "--measured", f"{measured} s", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    line = next(line for line in result.output.splitlines() if line.startswith("use it:"))
+    return out, line.removeprefix("use it:").strip(), measured
+
+
+def test_the_estimate_moves_to_what_was_measured_and_others_with_it(anchored):
+    out, _, measured = anchored
+    before, after = (estimate(load_scenario(SMALL, (), profile)).step_time_s for profile in (None, str(out)))
+    assert before < 0.95 * after
+    assert after == pytest.approx(measured, rel=0.05)
+    kin = ROOT / "scenarios" / "megatron-2021" / "3.6b.yaml"
+    assert estimate(load_scenario(kin, (), str(out))).step_time_s > 1.03 * estimate(load_scenario(kin)).step_time_s
+
+
+def test_only_what_the_step_depends_on_moved(anchored):
+    profile, stack = split_profile(load_file_as_preset(anchored[0]))
+    assert profile["attention"]["backward_efficiency"] == 0.5  # the scenario's attention is not fused
+    assert set(stack) <= {"elementwise_rate", "kernel_launch", "backward_launch", "collective_launch", "step_setup", "forward_setup"}  # fmt: skip
+    assert stack["elementwise_rate"] < 1
+
+
+@pytest.mark.parametrize("verb", ["estimate", "search", "train", "report"])
+def test_the_printed_line_runs_as_it_is_printed(verb, anchored, tmp_path):
+    _, line, _ = anchored
+    words = shlex.split(line.replace("SCENARIO", shlex.quote(str(SMALL))).replace("estimate", verb, 1))
+    assert words[0] == "flopcast"
+    more = {"report": ["-o", str(tmp_path / "page.html")], "train": ["--tokens", "1e9"]}.get(verb, [])
+    command = [sys.executable, "-m", "sim", *words[1:], *more]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_file_stands_inside_a_scenario_and_what_is_stated_wins(anchored):
+    out, _, _ = anchored
+    data = load_yaml(SMALL)
+    inside = build_scenario({**data, "profile": str(out)})
+    assert inside.profile.name == "mine"
+    assert any(line.startswith("stack.elementwise_rate") for line in inside.assumed)
+    assert estimate(inside).step_time_s == estimate(load_scenario(SMALL, (), str(out))).step_time_s
+    own = build_scenario({**data, "profile": str(out)}, ["stack.elementwise_rate=0.9"])
+    assert own.stack.elementwise_rate == 0.9
+    none = build_scenario({**{key: value for key, value in data.items() if key != "stack"}, "profile": str(out)})
+    assert none.stack.name == "megatron-core"
+    assert "no stack was named; 'megatron-core' is assumed" in none.assumed
+
+
+def test_validate_takes_it(anchored, runs_file, run_row):
+    path = runs_file([run_row()])
+    plain, drawn = (
+        CliRunner().invoke(app, ["validate", "--runs", str(path), "--every", *more]).output
+        for more in ([], ["--profile", str(anchored[0])])
+    )
+    assert plain.splitlines()[0] != drawn.splitlines()[0]
+
+
+def test_a_measurement_that_agrees_moves_next_to_nothing(scenarios):
+    scenario = load_scenario(scenarios / "megatron-2021" / "1.7b.yaml")
+    found = fit_runs(
+        [run_of(scenario, estimate(scenario, "closed_form").step_time_s)], ["gemm.max_efficiency"], folds=0
+    )
+    assert abs(found.errors[0]) < 1e-3
+    assert not found.parameters[0].moved
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--measured", "12"], "has no unit"),
+        (["--measured", "0 s"], "is no step time"),
+        (["--measured", "12 GB"], "12 GB"),
+        (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "does not exist; make it first"),
+        (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),
+    ],
+)
+def test_mistakes(arguments, says):
+    result = CliRunner().invoke(app, ["anchor", str(SMALL), *arguments])
+    assert isinstance(result.exception, SpecError)
+    assert says in str(result.exception)
