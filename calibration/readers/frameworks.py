@@ -12,7 +12,7 @@ from typing import Any
 
 from calibration.readers.csv_values import Row, name_patterns, settings_of
 from sim.errors import SpecError
-from sim.specs.frameworks import framework_named
+from sim.specs.framework_files import framework_named
 
 UNKNOWN = "pytorch"
 BEFORE_FLASH = "2022"

@@ -10,7 +10,7 @@ from typing import Any
 
 from calibration.readers.csv_values import Row, is_moe
 from calibration.readers.frameworks import FrameworkOfRow
-from sim.specs.frameworks import layouts_of
+from sim.specs.framework_files import layouts_of
 
 MemorySaving = tuple[dict[str, Any], str]
 """Changes of a plan that save memory, and the rule that allows them."""

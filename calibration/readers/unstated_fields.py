@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
-from sim.specs.frameworks import layouts_of
+from sim.specs.framework_files import layouts_of
 
 SCHEDULES: dict[str, str] = {
     "": "1f1b",

@@ -13,7 +13,7 @@ from sim.errors import SpecError, nearest
 DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
 """Precision, model and GPU that a framework's rules see where nothing else is said."""
 app = typer.Typer(
-    help="Shipped GPUs, nodes, clusters, models, stacks and profiles, with their sources.",
+    help="Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources.",
     no_args_is_help=True,
 )
 
@@ -29,7 +29,8 @@ def list_presets(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="gpus, nodes, clusters, models, stacks, profiles or schedules.", autocompletion=complete.kinds
+            help="gpus, nodes, clusters, models, frameworks, stacks, profiles or schedules.",
+            autocompletion=complete.kinds,
         ),
     ] = None,
 ) -> None:
@@ -81,7 +82,7 @@ def show_preset(
     from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
     from sim.specs import ParallelPlan, TrainingSpec
-    from sim.specs.frameworks import find_framework
+    from sim.specs.framework_files import find_framework
     from sim.specs.loading import described
     from sim.specs.presets import KINDS, preset_names
 

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from sim.report.terminal import indented, title
 from sim.specs.base import file_name, unit_of
-from sim.specs.frameworks import layouts_of, resolve_stack, rules_of
+from sim.specs.framework_files import layouts_of, rules_of
+from sim.specs.frameworks import resolve_stack
 from sim.specs.presets import preset_source, raw_preset
 from sim.specs.stack import StackSpec
 from sim.table import Table

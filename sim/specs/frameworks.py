@@ -6,27 +6,21 @@ version, the precision, the kind of model or the GPU, each with its source. What
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sim.errors import SpecError, nearest
+from sim.errors import SpecError
 from sim.specs.base import file_name
-from sim.specs.presets import load_preset, preset_names, raw_preset
+from sim.specs.framework_files import LATEST, date_of, framework_named, release_of, releases_of, rules_of
+from sim.specs.presets import load_preset, preset_names
 from sim.specs.stack import StackSpec
 
 DEFAULT = "megatron-core"
 """The stack of a scenario that names none."""
-LATEST = "latest"
-_NEVER = (9999, 0)
 _NEEDED = "kernel_launch"
 """A field that no default fills in: a stack with it is written out."""
-_DATE = re.compile(r"(20\d\d)(?:-(\d\d?)(?:-\d\d?)?)?$")
-_MONTH = re.compile(r"v?([123]\d)\.(\d\d?)(?!\d)")
-"""A date, and a release named by its year and month."""
 _ABOUT_THE_CHOICE = ("preset", "framework", "version")
-Date = tuple[int, int]
 
 
 class Consequence(NamedTuple):
@@ -58,51 +52,6 @@ class ResolvedStack:
     release: str = ""
     consequences: tuple[Consequence, ...] = ()
     assumed: bool = False
-
-    def of_section(self, section: str) -> dict[str, Any]:
-        """What rules set in another section of the scenario."""
-        found = (item for item in self.consequences if item.path.startswith(f"{section}."))
-        return {item.path.partition(".")[2]: item.value for item in found}
-
-
-def framework_names(titles: bool = False) -> list[str]:
-    """Names and aliases of all frameworks, in lower case.
-
-    titles : and as frameworks write themselves, where that is a name or an alias but for its case.
-    """
-    known = preset_names("frameworks")
-    names = {*known, *(alias for name in known for alias in raw_preset("frameworks", name).get("aliases", ()))}
-    written = (str(raw_preset("frameworks", name)["title"]) for name in known if titles)
-    return sorted({*names, *(title for title in written if title.lower() in names)})
-
-
-def find_framework(name: str) -> str | None:
-    """The framework of this name or alias, or None."""
-    known, wanted = preset_names("frameworks"), name.strip().lower()
-    if wanted in known:
-        return wanted
-    return next((each for each in known if wanted in raw_preset("frameworks", each).get("aliases", ())), None)
-
-
-def framework_named(name: str) -> str:
-    """The framework of this name, alias, or stack preset.
-
-    Raises
-    ------
-    SpecError
-        There is none; the message has the nearest.
-    """
-    found, wanted = find_framework(name), name.strip().lower()
-    if found is not None:
-        return found
-    if wanted in preset_names("stacks"):
-        return str(load_preset("stacks", wanted).get("framework") or wanted)
-    known = preset_names("frameworks")
-    hint = nearest(wanted, framework_names())
-    raise SpecError(
-        f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}; for another one "
-        "take framework: pytorch, with the year as its version, and set what differs (flopcast fields stack)"
-    )
 
 
 def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
@@ -139,13 +88,13 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     name = framework_named(str(framework))
     if name not in preset_names("frameworks"):  # a stack without versions and rules
         return ResolvedStack(_laid(load_preset("stacks", name), own), release=name)
-    release = _release(name, version, preset)
+    release = release_of(name, version, preset)
     if preset is not None and release["stack"] != preset:
         raise SpecError(
             f"stack.preset {preset} is not what {name} {version or 'latest'} has here, which is {release['stack']}; "
             f"name one of the two: stack: {preset}, or stack: {{framework: {name}, version: ...}}"
         )
-    version = version or (LATEST if release is _releases(name)[-1] else str(release["since"]))
+    version = version or (LATEST if release is releases_of(name)[-1] else str(release["since"]))
     stack = load_preset("stacks", str(preset or release["stack"])) | {"framework": name, "version": version}
     consequences = _consequences(name, version, stack, own, sections)
     ruled = {item.path.partition(".")[2]: item.value for item in consequences if item.path.startswith("stack.")}
@@ -162,17 +111,6 @@ def stack_words(stack: StackSpec) -> str:
         if (plain.framework, plain.version) == (stack.framework, stack.version):
             return stack.name
     return f"{stack.name} ({stack.framework} {stack.version})"
-
-
-def rules_of(framework: str) -> list[dict[str, Any]]:
-    """A framework's rules, and those of the one that it is like, in the order in which they are asked."""
-    return list(_rules(framework)) if framework in preset_names("frameworks") else []
-
-
-def layouts_of(framework: str) -> dict[str, Any]:
-    """How a framework's recipes fill in a layout that a description leaves open and its authors tuned."""
-    found: dict[str, Any] = raw_preset("frameworks", framework).get("layouts", {})
-    return found
 
 
 def _version(value: Any) -> str:
@@ -192,63 +130,6 @@ def _version(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def date_of(version: str, framework: str) -> Date:
-    """Year and month of a version: a date, a release named by year and month, or a tag that the framework's file knows.
-
-    Raises
-    ------
-    SpecError
-        It is none of them.
-    """
-    if version in ("", LATEST):
-        return _NEVER
-    date = _DATE.match(version) or _MONTH.match(version)
-    if date and 1 <= int(date[2] or 1) <= 12:
-        year = int(date[1])
-        return (year if year >= 2000 else 2000 + year), int(date[2] or 1)
-    tags: dict[str, str] = raw_preset("frameworks", framework).get("tags", {})
-    for tag, since in tags.items():
-        if version.removeprefix("v").startswith(tag.removeprefix("v")):
-            return date_of(since, framework)
-    if not date and not _ages(framework):
-        return _NEVER  # whichever it is, it is the same here
-    known = f", a tag that begins with {', '.join(tags)}" if tags else ""
-    raise SpecError(
-        f"stack.version = {version!r} is no version of {framework}: write a date (2024-07), a release by year and "
-        f"month (24.07){known}, or latest"
-    )
-
-
-def _ages(framework: str) -> bool:
-    """Whether anything of a framework depends on its version."""
-    conditions = {key for rule in _rules(framework) for key in rule.get("when", {})}
-    return len(_releases(framework)) > 1 or bool(conditions & {"since", "until"})
-
-
-def _releases(framework: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = raw_preset("frameworks", framework)["releases"]
-    return found
-
-
-def _release(framework: str, version: str, preset: Any) -> dict[str, Any]:
-    """The release that a version belongs to, or that a stack preset is of; without either the latest."""
-    releases = _releases(framework)
-    of_preset = [release for release in releases if release["stack"] == preset]
-    if version:
-        date = date_of(version, framework)
-        before = [release for release in releases if date_of(str(release["since"]), framework) <= date]
-        return before[-1] if before else releases[0]
-    return of_preset[-1] if of_preset else releases[-1]
-
-
-def _rules(framework: str) -> Iterator[dict[str, Any]]:
-    """A framework's rules, and after them those of the one that it is like."""
-    data = raw_preset("frameworks", framework)
-    yield from data.get("rules", ())
-    if "like" in data:
-        yield from _rules(data["like"])
-
-
 def _consequences(
     framework: str, version: str, stack: Mapping[str, Any], own: Mapping[str, Any], sections: Mapping[str, Any]
 ) -> list[Consequence]:
@@ -257,7 +138,7 @@ def _consequences(
     stated = {file_name(str(key)) for key in own}
     found: list[Consequence] = []
     known = {file_name(key): value for key, value in {**stack, **own}.items()}
-    for rule in _rules(framework):
+    for rule in rules_of(framework):
         if not _applies(rule.get("when", {}), version, framework, facts, known):
             continue
         for key, value in rule["set"].items():

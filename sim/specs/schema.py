@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sim.specs.frameworks import framework_names
+from sim.specs.framework_files import framework_names
 from sim.specs.presets import preset_names
 from sim.specs.reference import ANY_NAME, FieldReference, SectionReference, scenario_sections
 from sim.specs.scenario import Scenario

@@ -7,14 +7,8 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
 from sim.specs.base import file_name
-from sim.specs.frameworks import (
-    Consequence,
-    _facts,
-    date_of,
-    framework_named,
-    layouts_of,
-    resolve_stack,
-)
+from sim.specs.framework_files import date_of, framework_named, layouts_of
+from sim.specs.frameworks import Consequence, _facts, resolve_stack
 from sim.specs.loading import SECTIONS
 from sim.specs.presets import raw_preset
 from sim.specs.stack import StackSpec
