@@ -119,7 +119,7 @@ def fit(
 )
 def from_runs(
     runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of docs/validation.md.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the stack's values go beside it.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write, with the stack's values in it.")] = Path(
         "profile.yaml"
     ),
     stack: Annotated[

@@ -123,13 +123,13 @@ def override_cells(overrides: Iterable[str]) -> dict[str, str]:
     return {**short, **cells}
 
 
-def laid_over(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def with_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """A scenario's data with fields laid over it; a preset's name becomes a section that differs from the preset."""
     merged = dict(data)
     for name, value in fields.items():
         below = merged.get(name)
         if isinstance(value, Mapping):
             below = {"preset": below} if isinstance(below, str) else below if isinstance(below, Mapping) else {}
-            value = laid_over(below, value)
+            value = with_fields(below, value)
         merged[name] = value
     return merged

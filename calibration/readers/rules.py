@@ -11,7 +11,7 @@ from typing import Any
 
 from calibration.readers.architectures import head_dim_of, with_experts, with_known_model
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
-from calibration.readers.field_columns import laid_over, with_field_columns
+from calibration.readers.field_columns import with_field_columns, with_fields
 from calibration.readers.frameworks import fields_by_words, framework_of, of_section, with_remarks
 from calibration.readers.machines import cluster_of
 from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
@@ -76,7 +76,7 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     for batch, of_batch in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
         for choice in plans_with_unstated_fields(of_batch, framework.name, plan, model, training, inferred):
-            data = laid_over({**rest, "training": training, "plan": choice}, fields)
+            data = with_fields({**rest, "training": training, "plan": choice}, fields)
             try:
                 scenario, file = _dealt(data, inferred)
             except FlopcastError as error:

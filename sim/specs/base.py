@@ -37,6 +37,18 @@ def file_name(field_name: str) -> str:
     return field_name.removesuffix(f"_{unit}") if unit else field_name
 
 
+def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Data with other data laid over it, mapping by mapping; `memory` and `memory_bytes` are the same key."""
+    merged = dict(base)
+    for key, value in over.items():
+        twin = next((k for k in merged if isinstance(k, str) and file_name(k) == file_name(str(key))), key)
+        below = merged.pop(twin, None)
+        if isinstance(value, Mapping) and "preset" in value:
+            below = None  # another preset, not changes to what is there
+        merged[key] = laid_over(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
 def _quantity(value: Any, unit: str, key: str, bare_allowed: bool) -> Any:
     if isinstance(value, Mapping):
         return {inner: _quantity(item, unit, f"{key}.{inner}", bare_allowed) for inner, item in value.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError
-from sim.specs.base import file_name
+from sim.specs.base import file_name, laid_over
 from sim.specs.framework_files import LATEST, date_of, framework_named, release_of, releases_of, rules_of
 from sim.specs.presets import load_preset, preset_names
 from sim.specs.stack import StackSpec
@@ -84,10 +84,10 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
         values = load_preset("stacks", str(preset))
         framework = framework or values.get("framework")
         if framework is None:
-            return ResolvedStack(_laid(values, own), release=str(preset))
+            return ResolvedStack(laid_over(values, own), release=str(preset))
     name = framework_named(str(framework))
     if name not in preset_names("frameworks"):  # a stack without versions and rules
-        return ResolvedStack(_laid(load_preset("stacks", name), own), release=name)
+        return ResolvedStack(laid_over(load_preset("stacks", name), own), release=name)
     release = release_of(name, version, preset)
     if preset is not None and release["stack"] != preset:
         raise SpecError(
@@ -98,7 +98,7 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
     stack = load_preset("stacks", str(preset or release["stack"])) | {"framework": name, "version": version}
     consequences = _consequences(name, version, stack, own, sections)
     ruled = {item.path.partition(".")[2]: item.value for item in consequences if item.path.startswith("stack.")}
-    fields = _laid(_laid(stack, ruled), own)
+    fields = laid_over(laid_over(stack, ruled), own)
     return ResolvedStack(fields, name, version, str(preset or release["stack"]), tuple(consequences), assumed)
 
 
@@ -196,9 +196,3 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = data.get(key)
     return found if isinstance(found, Mapping) else {}
-
-
-def _laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields laid over others; `kernel_launch` and `kernel_launch_s` are the same one."""
-    short = {file_name(str(key)) for key in over}
-    return {**{key: value for key, value in base.items() if file_name(str(key)) not in short}, **over}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.specs.base import file_name
+from sim.specs.base import file_name, laid_over
 from sim.specs.frameworks import DEFAULT, resolve_stack
 from sim.specs.hardware import ClusterSpec
 from sim.specs.model import ModelSpec
@@ -39,18 +39,6 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, mapping by mapping; `memory` and `memory_bytes` are the same key."""
-    merged = dict(base)
-    for key, value in over.items():
-        twin = next((k for k in merged if isinstance(k, str) and file_name(k) == file_name(str(key))), key)
-        below = merged.pop(twin, None)
-        if isinstance(value, Mapping) and "preset" in value:
-            below = None  # another preset, not changes to what is there
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
-    return merged
-
-
 def resolve(data: Any, place: str) -> Any:
     """Replace preset names at and below `place` by what they stand for."""
     # A stack is settled last, when precision, model and machine are known.
@@ -65,7 +53,7 @@ def resolve(data: Any, place: str) -> Any:
         for key, value in rest.items():  # fields of a section that the preset itself has by a preset's name
             if isinstance(value, Mapping) and isinstance(base.get(key), str) and f"{place}.{key}" in PRESET_AT:
                 base[key] = {"preset": base[key]}
-        data = _merge(base, rest)
+        data = laid_over(base, rest)
     if not isinstance(data, Mapping):
         return data
     return {
@@ -92,7 +80,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
             raise SpecError(f"override {override!r}: {'.'.join(keys[:depth])} is the value {below!r} and has no fields")
         target[key] = target = below
     alone = keys[-1] == "preset" or keys == ["stack", "framework"]  # another one, not changes to what is there
-    merged = {keys[-1]: value} if alone else _merge(target, {keys[-1]: value})
+    merged = {keys[-1]: value} if alone else laid_over(target, {keys[-1]: value})
     target.clear()
     target.update(merged)
 

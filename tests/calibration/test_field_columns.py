@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibration.readers.field_columns import ABOUT_THE_RUN, CELLS, check_columns, laid_over, override_cells
+from calibration.readers.field_columns import ABOUT_THE_RUN, CELLS, check_columns, override_cells, with_fields
 from calibration.readers.training_runs import read_run, read_training_runs, unread_columns
 from sim.errors import SpecError
 from sim.specs.loading import SECTIONS
@@ -50,8 +50,8 @@ def test_overrides_win_over_cells(runs_file, run_row):
             override_cells([wrong])
 
 
-def test_laid_over_a_preset_s_name_is_a_section_that_differs():
-    assert laid_over({"profile": "a100", "a": {"b": 1}}, {"profile": {"gpu": "x"}, "a": {"c": 2}}) == {
+def test_fields_laid_over_a_preset_s_name_is_a_section_that_differs():
+    assert with_fields({"profile": "a100", "a": {"b": 1}}, {"profile": {"gpu": "x"}, "a": {"c": 2}}) == {
         "profile": {"preset": "a100", "gpu": "x"},
         "a": {"b": 1, "c": 2},
     }
