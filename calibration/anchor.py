@@ -1,71 +1,80 @@
-"""`flopcast anchor`: one measured step of one's own, and every estimate that resembles it is drawn to it."""
+"""`flopcast anchor`: a few measured steps of one's own, and every estimate that resembles them is drawn to them."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.commands import completion as complete
 
+if TYPE_CHECKING:
+    from calibration.from_runs import RunsFit
+    from calibration.readers.training_runs import Run
+    from sim.specs import Scenario
+
+SURPRISING = 3.0
+"""Errors, in noises of a run, beyond which a measurement that values cannot be drawn to is pointed out."""
+
 
 def anchor(
-    scenario: Annotated[Path, typer.Argument(help="The run's scenario file.", autocompletion=complete.scenario_files)],
-    measured: Annotated[list[str], typer.Option(help='Its measured step time: "12.3 s"; repeats count as one.')],
+    scenarios: Annotated[
+        list[Path],
+        typer.Argument(metavar="SCENARIO...", help="The runs' scenario files.", autocompletion=complete.scenario_files),
+    ],
+    measured: Annotated[
+        list[str],
+        typer.Option(help='Measured step time of each scenario, in order: "12.3 s"; of one scenario, repeats.'),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Write the profile here.")] = Path("anchored.yaml"),
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="Override a field: plan.tp=4.", autocompletion=complete.fields),
+        typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=complete.fields),
     ] = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
 ) -> None:
-    """Draw the profile and stack of a scenario to a step time that was measured, and write both to one file.
+    """Draw the profile and stack of a scenario to step times that were measured, and write both to one file.
 
-    Each value moves as far as it is uncertain and the step depends on it; `--profile` of every verb takes the file.
+    Each value moves as far as it is uncertain and the steps depend on it; `--profile` of every verb takes the file.
     """
     from rich.console import Console
 
-    from calibration.from_runs import PRIOR, fit_runs
+    from calibration.from_runs import fit_runs
+    from calibration.priors import parameters_named
     from calibration.write import write_runs_profile
-    from sim.errors import SpecError, nearest
+    from sim.errors import SpecError
     from sim.specs import load_scenario
-    from sim.table import Table
-    from sim.units import show_time
 
     if not out.absolute().parent.is_dir():
         raise SpecError(f"the folder {out.parent} does not exist; make it first (mkdir -p {out.parent})")
-    names = parameter or list(PRIOR)
-    unknown = [name for name in names if name not in PRIOR]
-    if unknown:
-        raise SpecError(f"unknown parameter {unknown[0]!r}{nearest(unknown[0], PRIOR)}")
-    run = run_of(load_scenario(scenario, settings or ()), _median([_seconds(text) for text in measured]))
-    found = fit_runs([run], names, folds=0)
+    names = parameters_named(parameter)
+    times = _times(scenarios, measured)
+    runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
+    _check_alike(scenarios, runs)
+    found = fit_runs(runs, names, folds=0)
     print_ = Console(highlight=False, markup=False).print
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("parameter", "before", "after", ""):
-        table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)
-    for item in sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width):
-        verdict = "" if item.moved else "not moved: no say in this step"
-        table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", verdict)
-    print_(table)
-    step_s = run.measured
-    print_(
-        f"step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + found.before[0]))} before, "
-        f"{show_time(step_s * (1 + found.errors[0]))} after"
-    )
-    write_runs_profile(found, out, scenario.name)
+    print_(_moved(found))
+    still = [item.name for item in found.parameters if not item.moved]
+    if still:
+        print_(f"not moved, without a say in what was measured: {', '.join(still)}")
+    _print_steps(print_, found)
+    write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
     print_(f"profile: {out}", soft_wrap=True)
     print_(f"use it:  flopcast estimate SCENARIO --profile {shlex.quote(str(out))}", soft_wrap=True)
+    _print_next(print_, scenarios, found, names)
 
 
 anchor.examples = (  # type: ignore[attr-defined]
     'anchor scenarios/megatron-2021/39.1b.yaml --measured "16.9 s" -o mine.yaml',
+    'anchor scenarios/megatron-2021/18.4b.yaml scenarios/megatron-2021/39.1b.yaml --measured "10.3 s" '
+    '--measured "16.9 s" -o mine.yaml',
 )
 
 
-def run_of(scenario: Any, step_time_s: float) -> Any:
+def run_of(scenario: Scenario, step_time_s: float) -> Run:
     """A scenario with its measured step time, as a row of a table of runs."""
     from calibration.readers.training_runs import Run
 
@@ -83,6 +92,22 @@ def run_of(scenario: Any, step_time_s: float) -> Any:
     )
 
 
+def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:
+    """Step time of every scenario: one each, or the median of a single one's repeats. [s]"""
+    from statistics import median
+
+    from sim.errors import SpecError
+
+    times = [_seconds(text) for text in measured]
+    if len(scenarios) == 1:
+        return [median(times)]
+    if len(times) != len(scenarios):
+        raise SpecError(
+            f"{len(scenarios)} scenarios and {len(times)} step times; give --measured once for each, in order"
+        )
+    return times
+
+
 def _seconds(text: str) -> float:
     from sim.errors import SpecError
     from sim.units import parse
@@ -93,7 +118,67 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _median(values: list[float]) -> float:
-    from statistics import median
+def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
+    """Refuse runs that one file of values cannot be of."""
+    from sim.errors import SpecError
 
-    return median(values)
+    first = runs[0].choices[0]
+    for path, run in zip(scenarios[1:], runs[1:], strict=True):
+        scenario = run.choices[0]
+        for what, one, other in (
+            ("profile", first.profile.name, scenario.profile.name),
+            ("stack", first.stack.name, scenario.stack.name),
+        ):
+            if one != other:
+                raise SpecError(
+                    f"{scenarios[0]} has {what} {one!r} and {path} {other!r}: values cannot be drawn to both; "
+                    f"make a file of each"
+                )
+
+
+def _moved(found: RunsFit) -> Any:
+    """A rich table of the values that moved, most first."""
+    from sim.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("parameter", "before", "after", "±"):
+        table.add_column(name, justify="left" if name == "parameter" else "right", no_wrap=True)
+    for item in sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width):
+        if item.moved:
+            table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}")
+    return table
+
+
+def _print_steps(print_: Any, found: RunsFit) -> None:
+    """What was measured and predicted of every run, and what values alone cannot explain."""
+    from calibration.priors import priors
+    from sim.units import show_time
+
+    for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
+        name = f"{run.id}: " if len(found.runs) > 1 else ""
+        step_s = run.measured
+        print_(
+            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before, "
+            f"{show_time(step_s * (1 + after))} after"
+        )
+        if abs(after) > SURPRISING * priors().noise:
+            print_(
+                f"  The rest is more than runs of one framework differ by ({priors().noise:.0%}): something that the "
+                "scenario does not say may be behind it (precision, kernels, recomputation, a slow node)."
+            )
+
+
+def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
+    """The run that would tell most, as the fields to set, and the line that takes it."""
+    from calibration.sensitivity import next_run
+
+    measured = [run.choices[0] for run in found.runs]
+    best = next_run(measured, measured[-1], names)
+    if best is None or best.after > 0.98 * best.before:
+        return
+    changes = " ".join(f"-s {path}={value}" for path, value in best.changes.items())
+    print_(
+        f"next:    {shlex.quote(str(scenarios[-1]))} with {changes}, once measured, would narrow what is uncertain of "
+        f"its neighbours from {best.before:.0%} to {best.after:.0%}",
+        soft_wrap=True,
+    )

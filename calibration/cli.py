@@ -132,16 +132,14 @@ def from_runs(
     folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
 ) -> None:
     """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
-    from calibration.from_runs import PRIOR, fit_runs
+    from calibration.from_runs import fit_runs
+    from calibration.priors import parameters_named
     from calibration.readers.training_runs import read_training_runs, unread_columns
     from calibration.write import write_runs_profile
     from sim.table import Table
 
     _check_out(out)
-    names = parameter or list(PRIOR)
-    unknown = [name for name in names if name not in PRIOR]
-    if unknown:
-        raise SpecError(f"unknown parameter {unknown[0]!r}{nearest(unknown[0], PRIOR)}")
+    names = parameters_named(parameter)
     unread = unread_columns(runs)
     if unread:
         typer.echo(f"columns that nothing reads: {', '.join(unread)}")

@@ -13,36 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
+from calibration.priors import priors, start_of, with_values
 from calibration.readers.training_runs import Run
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
-from sim.specs import Profile, Scenario, StackSpec
+from sim.specs import Scenario
 
-#: parameter -> (relative prior width, lower bound, upper bound); "stack." of a StackSpec, the rest of a Profile.
 EXACT = "dag"
 """The engine that answers an estimate if none is named."""
-PRIOR: dict[str, tuple[float, float, float]] = {
-    "gemm.max_efficiency": (0.10, 0.30, 1.0),
-    "gemm.k_overhead": (0.60, 0.0, 1500.0),
-    "memory.efficiency": (0.10, 0.30, 0.97),
-    "attention.forward_efficiency": (0.25, 0.05, 0.95),
-    "attention.backward_efficiency": (0.25, 0.05, 0.95),
-    "attention.half_length": (0.8, 0.0, 8000.0),
-    "nvlink.efficiency": (0.10, 0.30, 0.97),
-    "nvlink.hidden_share": (0.40, 0.02, 1.0),
-    "network.shared_efficiency": (0.40, 0.05, 0.97),
-    "network.p2p_efficiency": (0.40, 0.05, 0.97),
-    "stack.kernel_launch_s": (0.50, 1e-6, 3e-4),
-    "stack.backward_launch_s": (0.50, 1e-6, 3e-4),
-    "stack.collective_launch_s": (1.0, 1e-6, 1e-3),
-    "stack.forward_setup_s": (1.0, 0.0, 5e-3),
-    "stack.step_setup_s": (1.0, 0.0, 0.5),
-    "stack.elementwise_rate": (0.25, 0.15, 1.0),
-}
-#: Prior width where the bottom-up value is zero. [s]
-_ZERO_WIDTH = {"stack.forward_setup_s": 5e-4, "stack.step_setup_s": 2e-2}
-NOISE = 0.04
-"""Relative noise of a measured step, and of what no parameter here can describe."""
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
 
@@ -94,23 +72,6 @@ class RunsFit:
         return {parameter.name: parameter.value for parameter in self.parameters}
 
 
-def with_values(scenario: Scenario, values: dict[str, float]) -> Scenario:
-    """The scenario with fitted values laid over its profile and stack; not validated anew."""
-    changes: dict[str, dict[str, float]] = {}
-    for name, value in values.items():
-        section, field = name.split(".")
-        changes.setdefault(section, {})[field] = value
-    own = changes.pop("stack", {})
-    if "kernel_launch_s" in own and scenario.stack.kernel_launch_s:
-        # The derived launches keep their ratio.
-        ratio = own["kernel_launch_s"] / scenario.stack.kernel_launch_s
-        for name in ("backward_launch_s", "collective_launch_s"):
-            own.setdefault(name, getattr(scenario.stack, name) * ratio)
-    stack = scenario.stack.model_copy(update=own)
-    sections = {name: getattr(scenario.profile, name).model_copy(update=fields) for name, fields in changes.items()}
-    return scenario.model_copy(update={"stack": stack, "profile": scenario.profile.model_copy(update=sections)})
-
-
 def predict(run: Run, values: dict[str, float] | None = None, *, exact: bool = True) -> Estimate:
     """The estimate of a run: of its choices the fastest that fits; where none does, with the first change that saves
     memory and so makes one fit, or with the last.
@@ -143,7 +104,7 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
     for scenario in scenarios:
         changed = with_values(scenario, values) if values else scenario
         try:
-            answer = estimate(changed, _fast_engine(changed))
+            answer = estimate(changed, fast_engine(changed))
         except FlopcastError as error:
             problem = error
             continue
@@ -156,7 +117,7 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
     return best[1]
 
 
-def _fast_engine(scenario: Scenario) -> str:
+def fast_engine(scenario: Scenario) -> str:
     """The closed form where there is one."""
     return "closed_form" if scenario.plan.schedule in ("gpipe", "1f1b", "interleaved") else EXACT
 
@@ -168,6 +129,7 @@ def fit_runs(
     folds: int = 5,
     most_per_family: int = 60,
     report: Callable[[str], None] = lambda text: None,
+    slopes: Callable[[Scenario], np.ndarray] | None = None,
 ) -> RunsFit:
     """Fit the named parameters to the runs.
 
@@ -176,20 +138,22 @@ def fit_runs(
     runs : sequence of Run
         Those without a scenario that can be simulated are left out. All of one profile and stack.
     parameters : sequence of str
-        Names in PRIOR.
+        Names in `calibration.priors`.
     folds : int
         Cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
     most_per_family : int
         Of larger families an even sample is fitted; all are scored.
+    slopes : function, optional
+        `sensitivities` of a scenario, taken to hold wherever the values go: for many small fits to the same runs.
     """
     pairs = [(run, answer) for run in runs if (answer := _settle(run)) is not None]
     if not pairs:
         raise FlopcastError("no run can be modelled; flopcast validate --runs says why, row by row")
     usable, settled = (tuple(column) for column in zip(*pairs, strict=True))
     first = usable[0].choices[0]
-    prior = {name: _start(first, name) for name in parameters}
+    prior = {name: start_of(first, name) for name in parameters}
     families = sorted({run.family for run in usable})
-    everything, widths = _fit(settled, prior, most_per_family)
+    everything, widths = _fit(settled, prior, most_per_family, slopes)
     report(f"fitted on {len(usable)} runs of {len(families)} families")
     before, errors = (_errors(settled, values) for values in (prior, everything))
     left_out, values_left_out = None, []
@@ -206,7 +170,7 @@ def fit_runs(
             member[family] = fold
         for fold in range(count):
             inside = [run for run in settled if member[run.family] != fold]
-            values, _ = _fit(inside, prior, most_per_family)
+            values, _ = _fit(inside, prior, most_per_family, slopes)
             values_left_out.append(values)
             for index, run in enumerate(settled):
                 if member[run.family] == fold:
@@ -218,7 +182,7 @@ def fit_runs(
             prior[name],
             everything[name],
             widths[name],
-            _width(name, prior[name]),
+            priors().parameters[name].width_at(prior[name]),
             tuple(values[name] for values in values_left_out),
         )
         for name in parameters
@@ -237,19 +201,6 @@ def _settle(run: Run) -> Run | None:
         return None
 
 
-def _start(scenario: Scenario, name: str) -> float:
-    section, field = name.split(".")
-    record: StackSpec | Profile = scenario.stack if section == "stack" else getattr(scenario.profile, section)
-    value = getattr(record, field)
-    if value is None and field == "shared_efficiency":
-        value = scenario.profile.network.efficiency
-    return float(value)
-
-
-def _width(name: str, value: float) -> float:
-    return PRIOR[name][0] * value or _ZERO_WIDTH[name]
-
-
 def _errors(runs: Sequence[Run], values: dict[str, float]) -> np.ndarray:
     return np.array([_ratio(run, values) - 1.0 for run in runs])
 
@@ -260,7 +211,10 @@ def _ratio(run: Run, values: dict[str, float]) -> float:
 
 
 def _fit(
-    runs: Sequence[Run], prior: dict[str, float], most_per_family: int
+    runs: Sequence[Run],
+    prior: dict[str, float],
+    most_per_family: int,
+    slopes: Callable[[Scenario], np.ndarray] | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Values, and posterior widths from the curvature at the best fit."""
     chosen: list[Run] = []
@@ -273,18 +227,47 @@ def _fit(
         weights += [len(sample) ** -0.25] * len(sample)
     weight = np.array(weights)
     names = list(prior)
+    known = priors()
+    freedom = known.freedom
     centre = np.array([prior[name] for name in names])
-    width = np.array([_width(name, prior[name]) for name in names])
-    low, high = (np.array([PRIOR[name][i] for name in names]) for i in (1, 2))
+    width = np.array([known.parameters[name].width_at(prior[name]) for name in names])
+    low, high = (np.array([getattr(known.parameters[name], end) for name in names]) for end in ("lower", "upper"))
     start = np.clip(centre, low + 1e-3 * width, high - 1e-3 * width)
+    surprises: dict[bytes, np.ndarray] = {}
+
+    def surprise(x: np.ndarray) -> np.ndarray:
+        """Of every run: its error over the noise."""
+        key = x.tobytes()
+        if key not in surprises:
+            values = dict(zip(names, x * width, strict=True))
+            surprises[key] = np.log([_ratio(run, values) for run in chosen]) / known.noise
+        return surprises[key]
 
     def objective(x: np.ndarray) -> np.ndarray:
-        values = dict(zip(names, x * width, strict=True))
-        r = weight * np.log([_ratio(run, values) for run in chosen]) / NOISE
-        return np.concatenate([np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1)), x - centre / width])
+        r = surprise(x)
+        # Half of its square is the negative logarithm of a Student t: a run far off bends the rest little.
+        far = np.sign(r) * np.sqrt((freedom + 1) * np.log1p(r**2 / freedom))
+        return np.concatenate([weight * far, x - centre / width])
+
+    jacobian: str | Callable[[np.ndarray], np.ndarray] = "2-point"
+    if slopes is not None:
+        table = np.array([slopes(run.choices[0]) for run in chosen]) / known.noise
+
+        def jacobian(x: np.ndarray) -> np.ndarray:
+            r = surprise(x)
+            far = np.sqrt((freedom + 1) * np.log1p(r**2 / freedom))
+            steep = (freedom + 1) * np.maximum(np.abs(r), 1e-6) / (freedom + r**2) / np.maximum(far, 1e-6)
+            return np.concatenate([(weight * steep)[:, None] * table, np.eye(len(names))])
 
     result = least_squares(
-        objective, start / width, bounds=(low / width, high / width), diff_step=0.02, xtol=1e-3, ftol=1e-3, max_nfev=12
+        objective,
+        start / width,
+        jac=jacobian,
+        bounds=(low / width, high / width),
+        diff_step=0.02,
+        xtol=1e-3,
+        ftol=1e-3,
+        max_nfev=12,
     )
     curvature = result.jac.T @ result.jac
     spread = np.sqrt(np.diag(np.linalg.inv(curvature + 1e-9 * np.eye(len(names)))))

@@ -8,9 +8,11 @@ from typing import Any
 import yaml
 
 from calibration.build import OWN_VALUES, Calibration
-from calibration.from_runs import RunsFit, with_values
+from calibration.from_runs import RunsFit
+from calibration.priors import with_values
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
+from sim.uncertainty import measured_run
 
 _UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 
@@ -119,6 +121,8 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         "method": f"from training runs, drawn to profile {profile.name!r}",
         "fitted_on": [f"{len(fit.runs)} training runs of {source}"],
         "fitted_families": families,
+        "measured_runs": len(fit.runs),
+        "measured_on": list(dict.fromkeys(measured_run(run.choices[0]) for run in fit.runs)),
     }
     text = yaml.safe_dump(
         {"source": f"as in profile {profile.name!r}", **data}, sort_keys=False, allow_unicode=True, width=120

@@ -75,16 +75,17 @@ class Estimate(NotebookDisplay):
     @property
     def interval_basis(self) -> str:
         """What the interval rests on, and what would narrow it."""
-        return basis_of(self.scenario, self._extrapolated)
+        return basis_of(self.scenario, self.extrapolated)
 
     @property
-    def _extrapolated(self) -> bool:
+    def extrapolated(self) -> bool:
+        """Whether something lies outside what its profile was fitted on."""
         return any("extrapolated" in note for note in self.assumptions)
 
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
         """90 % interval of the step time, from the errors on published runs of the same kind. [s]"""
-        low, high = interval_factors(self.scenario, self._extrapolated)
+        low, high = interval_factors(self.scenario, self.extrapolated)
         return self.step_time_s * low, self.step_time_s * high
 
     @property

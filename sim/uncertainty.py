@@ -19,8 +19,6 @@ from sim.specs.yaml12 import load_yaml
 TABLE = Path(__file__).parent / "presets" / "intervals.yaml"
 UNKNOWN, RELATIVE = "pytorch", "another framework"
 """The framework that stands for unknown ones, and the name of a stack that stands for a framework without runs."""
-OFF_RANGE = 1.5
-"""Widening where something was extrapolated beyond what a profile was fitted on: assumed, no run measures it."""
 
 
 @cache
@@ -34,23 +32,44 @@ def is_unknown(stack: StackSpec) -> bool:
     return stack.framework == UNKNOWN or stack.name == RELATIVE
 
 
+def recipe_of(scenario: Scenario) -> str:
+    """Precision, and whether there are experts: "16-bit", "fp8 experts"."""
+    precision = "fp8" if scenario.training.precision == "fp8" else "16-bit"
+    return f"{precision} experts" if scenario.model.num_experts else precision
+
+
+def measured_run(scenario: Scenario) -> str:
+    """What a profile keeps of a measured run that it was drawn to."""
+    return f"{scenario.model.name}, {recipe_of(scenario)}"
+
+
 def kind_of(scenario: Scenario) -> tuple[str, ...]:
     """What the errors depend on, from the most to the least particular.
 
-    Of a known framework GPU and stack, GPU and sharding, GPU, precision; of an unknown one GPU and precision, then
-    precision: there the framework decides, and how far known ones come out when they are taken for unknown.
+    Drawn to measured runs: how many, of the same model, of the same precision. Of a known framework GPU and stack, GPU
+    and sharding, GPU, precision; of an unknown one GPU and precision, then precision: there the framework decides, and
+    how far known ones come out when they are taken for unknown.
     """
-    family = scenario.profile.gpu.lower()
-    precision = "fp8" if scenario.training.precision == "fp8" else "16-bit"
-    precision += " experts" if scenario.model.num_experts else ""
-    if is_unknown(scenario.stack):
-        return f"unknown framework, {family}, {precision}", f"unknown framework, {precision}", "unknown framework"
+    family, recipe = scenario.profile.gpu.lower(), recipe_of(scenario)
+    unknown = is_unknown(scenario.stack)
+    measured = scenario.profile.provenance
+    if measured.measured_runs:
+        count = "three runs" if measured.measured_runs >= 3 else "one run"
+        whole = f"{'unknown' if unknown else 'known'} framework, after {count}"
+        if all(run.rpartition(", ")[2] != recipe for run in measured.measured_on):
+            return f"{whole} of other precision or kind", whole
+        same_model = (f"{whole} of this model, {recipe}",) if measured_run(scenario) in measured.measured_on else ()
+        return *same_model, f"{whole}, {recipe}", whole
+    if measured.of_datasheet:
+        return f"GPU known by its datasheet, {recipe}", "GPU known by its datasheet"
+    if unknown:
+        return _unknown_kinds(scenario)
     sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
     return (
-        f"{family}, {scenario.stack.name}, {sharded}, {precision}",
-        f"{family}, {sharded}, {precision}",
-        f"{family}, {precision}",
-        f"{precision}",
+        f"{family}, {scenario.stack.name}, {sharded}, {recipe}",
+        f"{family}, {sharded}, {recipe}",
+        f"{family}, {recipe}",
+        f"{recipe}",
     )
 
 
@@ -63,7 +82,7 @@ def interval_factors(scenario: Scenario, off_range: bool = False) -> tuple[float
     off_range : bool
         Something was extrapolated beyond what the profile was fitted on.
     """
-    width = record_of(scenario).width * (OFF_RANGE if off_range else 1.0)
+    width = record_of(scenario).width * (float(_table()["extrapolated"]) if off_range else 1.0)
     return exp(-width), exp(width)
 
 
@@ -76,10 +95,33 @@ def basis_of(scenario: Scenario, off_range: bool = False) -> str:
     lineages = f"{record.lineages} {'lineage' if record.lineages == 1 else 'lineages'}"
     said = f"The interval comes from how far predictions missed {runs} of {lineages} of the kind “{record.kind}”"
     if is_unknown(scenario.stack):
-        said += (
-            ", frameworks of which were taken for unknown; naming a known framework (stack.framework) would narrow it"
-        )
-    return f"{said}.{' It is half as wide again because something was extrapolated.' if off_range else ''}"
+        said += ", frameworks of which were taken for unknown"
+    narrower = what_would_narrow(scenario)
+    if narrower:
+        said += f"; {narrower} would narrow it"
+    wider = float(_table()["extrapolated"]) - 1.0
+    return f"{said}.{f' It is {wider:.0%} wider because something was extrapolated.' if off_range and wider else ''}"
+
+
+def what_would_narrow(scenario: Scenario) -> str:
+    """What a user can do about the interval's width; empty where nothing is known to help."""
+    own = record_of(scenario).width
+    measured = scenario.profile.provenance.measured_runs
+    found = []
+    if is_unknown(scenario.stack) and not measured:
+        found.append("naming a known framework (stack.framework)")
+    for count, words in ((1, "a step of your own (flopcast anchor)"), (3, "three runs of your own (flopcast anchor)")):
+        if measured < count and record_of(after_runs(scenario, count, (measured_run(scenario),))).width < own:
+            found.append(words)
+            break
+    return " or ".join(found)
+
+
+def after_runs(scenario: Scenario, count: int, measured_on: tuple[str, ...]) -> Scenario:
+    """The scenario as if its profile had been drawn to so many measured runs."""
+    changes = {"measured_runs": count, "measured_on": measured_on}
+    provenance = scenario.profile.provenance.model_copy(update=changes)
+    return scenario.model_copy(update={"profile": scenario.profile.model_copy(update={"provenance": provenance})})
 
 
 class Record(NamedTuple):
@@ -96,10 +138,23 @@ class Record(NamedTuple):
 
 
 def record_of(scenario: Scenario) -> Record:
-    """The most particular kind of published runs that this scenario is of."""
-    kinds = _table()["kinds"]
-    for kind in kind_of(scenario):
-        if kind in kinds:
-            found = kinds[kind]
+    """The most particular kind of published runs that this scenario is of; the wider where two things are not known."""
+    found = _first(kind_of(scenario))
+    provenance = scenario.profile.provenance
+    if provenance.of_datasheet and not provenance.measured_runs and is_unknown(scenario.stack):
+        found = max(found, _first(_unknown_kinds(scenario)), key=lambda record: record.width)
+    return found
+
+
+def _first(kinds: tuple[str, ...]) -> Record:
+    table = _table()["kinds"]
+    for kind in kinds:
+        if kind in table:
+            found = table[kind]
             return Record(kind, float(found["width"]), int(found["lineages"]), int(found["runs"]))
     return Record("", float(_table()["unknown"]), 0, 0)
+
+
+def _unknown_kinds(scenario: Scenario) -> tuple[str, ...]:
+    family, recipe = scenario.profile.gpu.lower(), recipe_of(scenario)
+    return f"unknown framework, {family}, {recipe}", f"unknown framework, {recipe}", "unknown framework"

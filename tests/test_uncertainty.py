@@ -1,15 +1,23 @@
 """The 90 % interval round a step time, and the rule that makes its table."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibration.readers.training_runs import Run
 from sim import estimate, load_scenario, uncertainty
 from sim.specs.yaml12 import load_yaml
-from sim.uncertainty import OFF_RANGE, interval_factors, kind_of
-from validation.runs.intervals import ANY, half_widths, quantile
+from sim.uncertainty import after_runs, basis_of, interval_factors, kind_of, measured_run, record_of
+from validation.runs.intervals import ANY, Miss, half_widths, off_range, quantile
+from validation.runs.scored import Scored
+
+
+def misses(sizes, fitted=False):
+    """A lineage's runs that were so far off."""
+    return [Miss(size, f"run {number}", fitted) for number, size in enumerate(sizes)]
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +48,40 @@ def test_an_unknown_stack_takes_the_broader_kind(scenario):
     assert interval_factors(broader)[1] == pytest.approx(math.exp(wanted))
 
 
-def test_extrapolation_widens(scenario):
+def test_extrapolation_widens_by_what_was_measured(scenario):
     inside, beyond = (math.log(interval_factors(scenario, off)[1]) for off in (False, True))
-    assert beyond == pytest.approx(OFF_RANGE * inside)
+    assert beyond == pytest.approx(load_yaml(uncertainty.TABLE)["extrapolated"] * inside)
+    assert beyond >= inside
+
+
+def test_runs_of_ones_own_make_a_kind_of_their_own(scenario):
+    """How many, of which model and precision: what the interval rests on then."""
+    measured = measured_run(scenario)
+    assert measured == f"{scenario.model.name}, 16-bit"
+    assert kind_of(after_runs(scenario, 1, (measured,)))[0] == "known framework, after one run of this model, 16-bit"
+    assert kind_of(after_runs(scenario, 4, ("other, 16-bit",)))[0] == "known framework, after three runs, 16-bit"
+    other = kind_of(after_runs(scenario, 1, ("other, fp8 experts",)))
+    assert other == ("known framework, after one run of other precision or kind", "known framework, after one run")
+
+
+def test_an_unknown_framework_is_told_what_would_narrow_its_interval(scenarios):
+    scenario = load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"])
+    said = basis_of(scenario)
+    assert "naming a known framework (stack.framework) or " in said
+    assert "of your own (flopcast anchor) would narrow it" in said
+    once, thrice = (record_of(after_runs(scenario, count, (measured_run(scenario),))) for count in (1, 3))
+    assert thrice.width < once.width < record_of(scenario).width
+    assert "stack.framework" not in basis_of(after_runs(scenario, 1, (measured_run(scenario),)))
+
+
+def test_where_gpu_and_framework_are_not_known_the_wider_counts(scenarios):
+    path = scenarios / "megatron-2021" / "39.1b.yaml"
+    unknown = "stack.framework=pytorch"
+    widths = [
+        record_of(load_scenario(path, changes)).width
+        for changes in (["profile=datasheet"], [unknown], ["profile=datasheet", unknown])
+    ]
+    assert widths[2] == max(widths)
 
 
 def test_every_width_of_the_table_is_sensible():
@@ -52,26 +91,53 @@ def test_every_width_of_the_table_is_sensible():
     assert 0.02 < table["unknown"] < 1.5
 
 
-def test_quantile_counts_a_family_as_the_square_root_of_its_runs():
-    assert quantile([[float(i)] for i in range(1, 11)]) == 9.0
-    # A hundred runs of one family weigh like ten families of one.
-    assert quantile([[1.0] * 100, *[[2.0]] * 90]) == 2.0
-    assert quantile([[1.0] * 100, [2.0]]) == 1.0
+def test_quantile_counts_a_lineage_as_the_square_root_of_its_runs():
+    assert quantile([misses([float(i)]) for i in range(1, 11)]) == 9.0
+    # A hundred runs of one lineage weigh like ten lineages of one.
+    assert quantile([misses([1.0] * 100), *[misses([2.0])] * 90]) == 2.0
+    assert quantile([misses([1.0] * 100), misses([2.0])]) == 1.0
 
 
 @given(errors=st.lists(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=5), min_size=1, max_size=8))
 def test_quantile_is_one_of_the_errors_and_bounds_most(errors):
-    found = quantile(errors)
-    everything = [error for family in errors for error in family]
+    found = quantile([misses(sizes) for sizes in errors])
+    everything = [error for lineage in errors for error in lineage]
     assert found in everything
     weight = lambda keep: sum(len(f) ** -0.5 for f in errors for e in f if keep(e))  # noqa: E731
     assert weight(lambda error: error <= found) >= 0.9 * weight(lambda error: True) - 1e-9
 
 
 def test_widths_of_small_kinds_are_drawn_to_the_broader_kind():
-    few, many = {"a": [0.5]}, {f"f{i}": [0.1] for i in range(100)}
+    few, many = {"a": misses([0.5])}, {f"f{i}": misses([0.1]) for i in range(100)}
     errors = {ANY: {**few, **many}, ("16-bit",): {**few, **many}, ("16-bit", "few"): few, ("16-bit", "many"): many}
     widths = half_widths(errors)
     assert widths[("16-bit",)] == pytest.approx(0.1)
     assert widths["16-bit", "few"] == pytest.approx((0.5 + 4 * 0.1) / 5)
     assert widths["16-bit", "many"] == pytest.approx(0.1)
+
+
+def test_families_that_set_a_value_do_not_narrow_what_others_may_expect():
+    """Their own errors are small because they are theirs: the broadest kind is of those that set none."""
+    own, other = {"own": misses([0.02] * 50, fitted=True)}, {"other": misses([0.4] * 4)}
+    widths = half_widths({ANY: {**own, **other}, ("fp8",): own, ("16-bit",): {**own, **other}})
+    assert widths["16-bit",] == pytest.approx(0.4)
+    assert widths["fp8",] == pytest.approx(0.4)
+
+
+def test_extrapolated_runs_further_off_than_others_widen_by_that_much():
+    """Three lineages, of which the runs beyond a profile's range are twice as far off as the others."""
+    scenario = load_scenario("scenarios/megatron-2021/39.1b.yaml")
+    run = Run("", "", "", "", 1.0, "iteration_s", (scenario,))
+    scored = [
+        Scored(
+            replace(run, id=f"{name} {number}", family=f"{name} / model"),
+            scenario,
+            error=math.expm1(size * (2.0 if extrapolated else 1.0)),
+            extrapolated=extrapolated,
+        )
+        for name in ("a", "b", "c")
+        for extrapolated in (True, False)
+        for number, size in enumerate((0.1, 0.1, 0.1))
+    ]
+    assert off_range(scored) == pytest.approx(2.0)
+    assert off_range([item for item in scored if not item.extrapolated]) == 1.0

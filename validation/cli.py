@@ -47,10 +47,14 @@ def validate(
         Path | None, typer.Option(help="Write every modelled row as a scenario file into this folder.")
     ] = None,
     transfer: Annotated[
-        bool, typer.Option("--transfer", help="Errors of each framework when it is taken for an unknown one.")
+        bool,
+        typer.Option("--transfer", help="Errors where a framework is not known, and after one and three of its runs."),
     ] = False,
     update_intervals: Annotated[
         bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
+    ] = False,
+    update_priors: Annotated[
+        bool, typer.Option("--update-priors", hidden=True, help="Rewrite what values may be drawn by.")
     ] = False,
 ) -> None:
     """Without options: the published tables that ship with flopcast. With --runs: a table of your own."""
@@ -65,7 +69,7 @@ def validate(
 
         machine = str(json_file) == "-"
         scored = _scored(runs, profile, settings or [], quiet=markdown or machine)
-        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
+        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals, update_priors)
         found |= print_runs(_console(quiet=machine), scored, listing, shipped=runs is None)
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}

@@ -21,6 +21,7 @@ from calibration.readers.memory_savings import MemorySaving
 from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.specs import Profile, Scenario, load_preset
+from sim.specs.datasheet import NAME as DATASHEET
 from sim.specs.presets import load_file_as_preset, split_profile
 from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
 from sim.work.params import total_params
@@ -52,6 +53,10 @@ _ABOUT_THE_MEASUREMENT = {
 
 _CONVENTIONS = {"mfu_pct": "model", "hfu_pct": "executed"}
 """Of shares of peak, what their names say that they count."""
+
+MOST_OF_PEAK = 0.8
+"""Share of the 16-bit peak, in model FLOPs, that no training in 16 bits reaches: single multiplies barely do."""
+BEYOND_16_BITS = f"precision fp8: not stated, and faster than {MOST_OF_PEAK:.0%} of the 16-bit peak"
 
 NO_CONVENTION = "flops_convention: not stated, taken as the model's FLOPs, without recomputed ones"
 
@@ -229,6 +234,8 @@ def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
 def _profile(name: str) -> dict[str, Any]:
     """A profile's data by name or YAML file, once it is known to be sound."""
     file = name.endswith((".yaml", ".yml"))
+    if name == DATASHEET:
+        return {"preset": name}
     data = load_file_as_preset(Path(name)) if file else load_preset("profiles", name)
     Profile.read(split_profile(data)[0], f"profile {name}")
     return data
@@ -285,9 +292,20 @@ def read_run(
             precision=precision,
         )
         _check_measurement(run, choices[0])
+        if not row.get("precision") and _beyond_16_bits(run, choices[0]):
+            again = read_run({**row, "precision": "fp8"}, where, profile, known)
+            return replace(again, inferred=(*again.inferred, BEYOND_16_BITS)) if again.choices else again
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), files=(), inferred=(), skipped=reason(error))
     return run
+
+
+def _beyond_16_bits(run: Run, scenario: Scenario) -> bool:
+    """Whether a step is too fast for 16-bit multiplies, where the GPU has faster ones."""
+    if "fp8" not in scenario.cluster.gpu.peak_flop_per_s:
+        return False
+    rate = model_flop(scenario.model, scenario.training) / run.step_time_s(scenario) / scenario.plan.num_gpus
+    return rate > MOST_OF_PEAK * scenario.cluster.gpu.peak(scenario.training.precision)
 
 
 def reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
+from sim.specs import datasheet
 from sim.specs.base import file_name, laid_over
 from sim.specs.frameworks import DEFAULT, resolve_stack
 from sim.specs.hardware import ClusterSpec
@@ -45,9 +46,11 @@ def resolve(data: Any, place: str) -> Any:
     kind = None if place == "stack" else PRESET_AT.get(place)
     if kind == "profiles" and isinstance(data, str) and data.endswith((".yaml", ".yml")):
         data = load_file_as_preset(Path(data))
+    if kind == "profiles" and data == datasheet.NAME:
+        return {"preset": data}  # settled last, when the GPU is known
     if kind and isinstance(data, str):
         data = load_preset(kind, data)
-    elif kind and isinstance(data, Mapping) and "preset" in data:
+    elif kind and isinstance(data, Mapping) and "preset" in data and not _is_datasheet(data):
         rest = {key: value for key, value in data.items() if key != "preset"}
         base = load_preset(kind, str(data["preset"]))
         for key, value in rest.items():  # fields of a section that the preset itself has by a preset's name
@@ -60,6 +63,10 @@ def resolve(data: Any, place: str) -> Any:
         key: resolve(value, f"{place}.{key}" if place else str(key)) if isinstance(value, (str, Mapping)) else value
         for key, value in data.items()
     }
+
+
+def _is_datasheet(data: Any) -> bool:
+    return isinstance(data, Mapping) and data.get("preset") == datasheet.NAME
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -117,11 +124,17 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
         )
     assumed = [*_take_stack_of_profile(resolved), *_settle_stack(resolved)]
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
+    profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
-    if "profile" not in sections:
-        gpu = sections["cluster"].gpu.name
-        sections["profile"] = Profile.read(_profile_for(gpu), "profile")
-        assumed.append(f"no profile was named; {sections['profile'].name!r} is taken for {gpu}")
+    gpu = sections["cluster"].gpu
+    if profile is None:
+        profile = _profile_for(gpu.name)
+        assumed.append(f"no profile was named; {profile.get('name', datasheet.NAME)!r} is taken for {gpu.name}")
+    if _is_datasheet(profile):
+        stated = {key: value for key, value in profile.items() if key != "preset"}
+        profile = laid_over(datasheet.datasheet_profile(gpu), stated)
+        assumed.append(f"nothing was measured on {gpu.name}: its datasheet, and what other GPUs have in common")
+    sections["profile"] = Profile.read(profile, "profile")
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
 
@@ -195,14 +208,12 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
 
 
 def _profile_for(gpu: str) -> dict[str, Any]:
+    """The shipped profile of this GPU's family; where there is none, what its datasheet tells."""
     for name in preset_names("profiles"):
         profile = load_preset("profiles", name)
         if profile["gpu"] in gpu:
             return profile
-    raise SpecError(
-        f"no shipped profile is made for the GPU {gpu!r}; name one in the scenario (profile: a100), "
-        "with a GPU whose name contains the profile's"
-    )
+    return {"preset": datasheet.NAME}
 
 
 def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str | None = None) -> Scenario:

@@ -155,6 +155,12 @@ class Provenance(Spec):
     """When they were measured or fitted: year and month."""
     fitted_families: tuple[str, ...] = ()
     """Families of training runs (lineage, or lineage / model) that set a value; validation marks their runs."""
+    of_datasheet: bool = False
+    """Nothing was measured on this GPU: what others have in common was taken with its peaks and bandwidths."""
+    measured_runs: int = 0
+    """Training runs of one's own that the values were drawn to."""
+    measured_on: tuple[str, ...] = ()
+    """Model and precision of those runs."""
     raw_data: str = ""
     """File with the measurements, beside the profile's own."""
 

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.cli import app
-from calibration.from_runs import PRIOR, fit_runs, predict, with_values
+from calibration.from_runs import fit_runs, predict
+from calibration.priors import priors, with_values
 from calibration.readers.training_runs import read_run
 from calibration.write import write_runs_profile
 from sim import estimate, load_scenario
@@ -18,7 +19,7 @@ from sim.specs import Profile
 from sim.specs.presets import load_file_as_preset, split_profile
 
 ROOT = Path(__file__).parents[2]
-TRUE = {"stack.kernel_launch_s": 2e-5, "gemm.max_efficiency": 0.7}
+TRUE = {"stack.kernel_launch_s": 4e-5, "gemm.max_efficiency": 0.7}
 MODELS = {"small": (12, 1024), "middle": (24, 2048), "large": (24, 4096), "largest": (32, 6144)}
 LAYOUTS = ((1, 1, 1, 1), (2, 2, 1, 4), (8, 2, 2, 2), (8, 8, 1, 1), (4, 1, 4, 1), (8, 4, 2, 8))
 
@@ -88,10 +89,10 @@ def test_without_folds_nothing_was_left_out(runs):
 def test_bounds_are_kept(runs):
     for factor in (0.05, 20.0):
         faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
-        fit = fit_runs(faster, list(PRIOR)[:4], folds=0)
+        fit = fit_runs(faster, list(priors().parameters)[:4], folds=0)
         for parameter in fit.parameters:
-            _, low, high = PRIOR[parameter.name]
-            assert low <= parameter.value <= high
+            known = priors().parameters[parameter.name]
+            assert known.lower <= parameter.value <= known.upper
 
 
 def test_runs_that_cannot_be_simulated_are_left_out(runs):

@@ -114,6 +114,9 @@ def test_words(row, meant):
 # Notes, and the cell that says the same.
 REMARKS = [
     ("pretrain; LoRA", ("unmodelled", "LoRA trains adapters only, which is not modelled")),
+    ("MLPerf; FP8 hybrid", ("precision", "fp8")),
+    ("torchao MXFP8 recipe; fp8 grads", ("precision", "mxfp8")),
+    ("linear layers in MXFP4", ("precision", "nvfp4")),
     ("ONE layer forward+backward", ("unmodelled", "a single layer, not a training step")),
     ("CPU offload of checkpoints", ("unmodelled", "offloading activations to the host is not modelled")),
     ("activation CPU offload=True; mode PURE", ("unmodelled", "offloading activations to the host is not modelled")),

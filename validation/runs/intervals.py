@@ -1,10 +1,16 @@
-"""The table of 90 % intervals: by kind of run, the quantile of the absolute log errors, and its coverage."""
+"""The table of 90 % intervals: by kind of run, the quantile of the absolute log errors, and its coverage.
+
+What differs between frameworks and organisations is what a run of one's own differs by, so lineages count, not runs. A
+family that set a value of a profile or stack is predicted better than a run of one's own will be: the broadest kinds,
+to which all others are drawn, are of families that set none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log
 from pathlib import Path
+from typing import NamedTuple
 
 import sim.uncertainty
 from calibration.readers.families import lineage_of
@@ -16,29 +22,48 @@ SHRINK = 4
 """A kind of n lineages takes n parts of its own quantile and this many of the next broader kind's."""
 
 
-def write_intervals(scored: Sequence[Scored], unknown: Sequence[Scored], path: Path | None = None) -> None:
-    """Rewrite `sim/presets/intervals.yaml` from scored runs.
+class Miss(NamedTuple):
+    """How far a prediction was off.
 
-    unknown : the same runs with their frameworks taken for unknown ones.
+    size : absolute logarithm of predicted over measured.
+    fitted : its family set a value of the profile or stack.
     """
-    errors = errors_by_kind(known_only(scored))
-    of_unknown = errors_by_kind(unknown)
-    widths = half_widths(errors) | half_widths(of_unknown)
-    lines = [
-        "# Half-widths of 90 % intervals of the step time, as logarithms; flopcast validate --update-intervals",
-        'source: "absolute log errors of published runs, lineages of many runs counting as their square root"',
-        f"unknown: {quantile(list(errors[ANY].values())):.4f}",
-        "kinds:",
-    ]
-    for kind in sorted(widths):
-        groups = (errors | of_unknown)[kind]
-        count = sum(len(group) for group in groups.values())
-        lines.append(f'  "{kind[-1]}": {{width: {widths[kind]:.4f}, lineages: {len(groups)}, runs: {count}}}')
-    (path or sim.uncertainty.TABLE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    size: float
+    run: str
+    fitted: bool
 
 
 Kind = tuple[str, ...]
 ANY: Kind = ()
+Misses = dict[Kind, dict[str, list[Miss]]]
+"""By kind (the path from the broadest to it) and by what is left out together."""
+
+
+def write_intervals(batches: Sequence[Sequence[Scored]], path: Path | None = None) -> None:
+    """Rewrite `sim/presets/intervals.yaml`.
+
+    batches : runs of known frameworks, the same taken for unknown, and both after some of them were measured; the first
+        batch gives the width of what is of no kind.
+    """
+    tables = [misses_by_kind(batch) for batch in batches]
+    lines = [
+        "# Half-widths of 90 % intervals of the step time, as logarithms; flopcast validate --update-intervals",
+        'source: "absolute log errors of published runs, lineages of many runs counting as their square root"',
+        f"unknown: {_of_none(tables[0][ANY]):.4f}",
+        f"extrapolated: {off_range(batches[0]):.4f}",
+        "kinds:",
+    ]
+    widths: dict[Kind, float] = {}
+    whole: Misses = {}
+    for table in tables:
+        widths |= half_widths(table)
+        whole |= table
+    for kind in sorted(widths):
+        groups = whole[kind]
+        count = len({miss.run for group in groups.values() for miss in group})
+        lines.append(f'  "{kind[-1]}": {{width: {widths[kind]:.4f}, lineages: {len(groups)}, runs: {count}}}')
+    (path or sim.uncertainty.TABLE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def known_only(scored: Sequence[Scored]) -> list[Scored]:
@@ -46,67 +71,103 @@ def known_only(scored: Sequence[Scored]) -> list[Scored]:
     return [item for item in scored if item.scenario is not None and not is_unknown(item.scenario.stack)]
 
 
-def errors_by_kind(scored: Sequence[Scored]) -> dict[Kind, dict[str, list[float]]]:
-    """Absolute log errors by what is left out together, for every kind: the path from the broadest to it."""
-    errors: dict[Kind, dict[str, list[float]]] = {}
+def lineage_left_out(item: Scored) -> str:
+    """What is left out together: framework and organisation; of GPUs known by their datasheets a family of GPUs."""
+    assert item.scenario is not None
+    if item.scenario.profile.provenance.of_datasheet:
+        return item.run.choices[0].profile.gpu
+    return lineage_of(item.run.family)
+
+
+def misses_by_kind(scored: Iterable[Scored], group_of: Callable[[Scored], str] = lineage_left_out) -> Misses:
+    """How far predictions were off, for every kind."""
+    found: Misses = {}
     for item in scored:
         if item.error is not None and item.scenario is not None:
             path = tuple(reversed(kind_of(item.scenario)))
+            miss = Miss(abs(log(1.0 + item.error)), item.run.id, item.fitted)
             for depth in range(len(path) + 1):
-                errors.setdefault(path[:depth], {}).setdefault(_group(item), []).append(abs(log(1.0 + item.error)))
-    return errors
+                found.setdefault(path[:depth], {}).setdefault(group_of(item), []).append(miss)
+    return found
 
 
-def _group(item: Scored) -> str:
-    """What is left out together: a lineage; of unknown frameworks a whole framework, by which a new one differs."""
-    assert item.scenario is not None
-    return item.run.framework_name if is_unknown(item.scenario.stack) else lineage_of(item.run.family)
-
-
-def half_widths(errors: dict[Kind, dict[str, list[float]]]) -> dict[Kind, float]:
-    """Half-width of every kind, drawn to that of the broader kind above it."""
-    widths: dict[Kind, float] = {ANY: quantile(list(errors[ANY].values()))}
-    for kind in sorted(errors, key=len):
+def half_widths(misses: Misses) -> dict[Kind, float]:
+    """Half-width of every kind, drawn to that of the broader kind above it; the broadest to families that set none."""
+    widths: dict[Kind, float] = {ANY: _of_none(misses[ANY])}
+    for kind in sorted(misses, key=len):
         if kind:
-            families = list(errors[kind].values())
-            own = quantile(families)
-            widths[kind] = (len(families) * own + SHRINK * widths[kind[:-1]]) / (len(families) + SHRINK)
+            groups = _that_set_none(misses[kind]) if len(kind) == 1 else misses[kind]
+            own = quantile(list(groups.values())) if groups else 0.0
+            widths[kind] = (len(groups) * own + SHRINK * widths[kind[:-1]]) / (len(groups) + SHRINK)
     del widths[ANY]
     return widths
 
 
-def quantile(families: Sequence[Sequence[float]]) -> float:
-    """Weighted quantile of the errors: a family counts as the square root of its runs, a sweep's runs err together."""
-    pairs = sorted((error, len(family) ** -0.5) for family in families for error in family)
+def _that_set_none(groups: Mapping[str, Sequence[Miss]]) -> dict[str, list[Miss]]:
+    """Without runs of families that set a value."""
+    rest = {name: [miss for miss in group if not miss.fitted] for name, group in groups.items()}
+    return {name: group for name, group in rest.items() if group}
+
+
+def _of_none(groups: Mapping[str, Sequence[Miss]]) -> float:
+    """The quantile over families that set no value; where there are none, over all."""
+    return quantile(list((_that_set_none(groups) or groups).values()))
+
+
+def quantile(groups: Sequence[Sequence[Miss]]) -> float:
+    """Weighted quantile: a lineage counts as the square root of its runs, since a sweep's runs err together."""
+    pairs = sorted((miss.size, len(group) ** -0.5) for group in groups for miss in group)
     total = sum(weight for _, weight in pairs)
     reached = 0.0
-    for error, weight in pairs:
+    for size, weight in pairs:
         reached += weight
         if reached >= LEVEL * total:
-            return error
+            return size
     return pairs[-1][0]
 
 
-def left_out_coverage(scored: Sequence[Scored]) -> float:
-    """Share of runs inside the interval that the other lineages alone would have given; NaN of fewer than two.
+class Hit(NamedTuple):
+    """A run, the half-width that the others' errors alone give it, and whether its own lies within."""
 
-    Of unknown frameworks whole frameworks are left out.
-    """
-    errors = errors_by_kind(scored)
-    hits = []
+    item: Scored
+    width: float
+    inside: bool
+
+
+def left_out(scored: Sequence[Scored], group_of: Callable[[Scored], str] = lineage_left_out) -> list[Hit]:
+    """Every run with the interval that the other lineages alone would have given; none of fewer than two lineages."""
     used = [item for item in scored if item.error is not None and item.scenario is not None]
-    families = sorted({_group(item) for item in used})
-    if len(families) < 2:
-        return float("nan")
-    for family in families:
-        others = {kind: {name: v for name, v in found.items() if name != family} for kind, found in errors.items()}
-        widths = half_widths({kind: found for kind, found in others.items() if found})
+    misses = misses_by_kind(used, group_of)
+    hits = []
+    names = sorted({group_of(item) for item in used})
+    for name in names if len(names) > 1 else []:
+        others = {kind: {other: v for other, v in groups.items() if other != name} for kind, groups in misses.items()}
+        widths = half_widths({kind: groups for kind, groups in others.items() if groups})
         for item in used:
-            if _group(item) == family and item.error is not None and item.scenario is not None:
+            if group_of(item) == name and item.error is not None and item.scenario is not None:
                 path = tuple(reversed(kind_of(item.scenario)))
-                known = next(
-                    (widths[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in widths), None
-                )
-                width = known if known is not None else quantile(list(others[ANY].values()))
-                hits.append(abs(log(1.0 + item.error)) <= width)
-    return sum(hits) / len(hits)
+                found = [widths[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in widths]
+                width = found[0] if found else _of_none(others[ANY])
+                hits.append(Hit(item, width, abs(log(1.0 + item.error)) <= width))
+    return hits
+
+
+def left_out_coverage(scored: Sequence[Scored]) -> float:
+    """Share of runs inside the interval that the other lineages alone would have given; NaN of fewer than two."""
+    hits = left_out(scored)
+    return sum(hit.inside for hit in hits) / len(hits) if hits else float("nan")
+
+
+def off_range(scored: Sequence[Scored]) -> float:
+    """How much wider intervals must be where something was extrapolated, for such runs to lie within as others do.
+
+    In units of the half-widths that the other lineages alone would have given.
+    """
+    shares: dict[bool, dict[str, list[Miss]]] = {True: {}, False: {}}
+    for item, width, _ in left_out(scored):
+        miss = Miss(abs(log(1.0 + (item.error or 0.0))) / width, item.run.id, item.fitted)
+        shares[item.extrapolated].setdefault(lineage_left_out(item), []).append(miss)
+    if not all(shares.values()):
+        return 1.0
+    beyond, within = (quantile(list(shares[extrapolated].values())) for extrapolated in (True, False))
+    return max(1.0, beyond / within)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from calibration.readers.frameworks import UNKNOWN
 from sim.commands.progress import progress_bar
-from validation.runs.intervals import left_out_coverage, write_intervals
+from validation.runs.anchored import after_runs
+from validation.runs.intervals import known_only, left_out_coverage, write_intervals
 from validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
 from validation.runs.score import groups_of
 from validation.runs.scored import Scored
@@ -25,8 +26,8 @@ class Listing(NamedTuple):
     every, sweeps : list every run, every sweep of layouts.
     markdown : print the record as the README's table, and nothing else.
     figure, export : where to draw, and where to write scenario files.
-    transfer : errors of each framework taken for an unknown one.
-    update_intervals : rewrite the table of 90 % intervals.
+    transfer : errors of frameworks taken for unknown ones, and after some of their runs were measured.
+    update_intervals, update_priors : rewrite the tables of 90 % intervals and of what values may be drawn by.
     """
 
     every: bool = False
@@ -36,24 +37,17 @@ class Listing(NamedTuple):
     export: Path | None = None
     transfer: bool = False
     update_intervals: bool = False
+    update_priors: bool = False
 
 
 def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
-    if listing.transfer or listing.update_intervals:
-        from validation.runs.transfer import as_unknown, transfer_table
-
-        with progress_bar("runs taken for those of unknown frameworks") as progress:
-            unknown = as_unknown(scored, progress or (lambda done, total: None))
-        if listing.update_intervals:
-            write_intervals(scored, unknown)
-            out.print("intervals written")
-        out.print(transfer_table(scored, unknown))
-        share = left_out_coverage(unknown)
-        if share == share:
-            out.print(f"Intervals that the other frameworks' errors alone would give cover {share:.0%} of them.\n")
-    groups = groups_of(scored)
     listed: dict[str, Any] = {}
+    if listing.update_priors or listing.update_intervals:
+        _update(out, scored, listing)
+    if listing.transfer:
+        listed |= _print_transfer(out, scored, markdown=listing.markdown)
+    groups = groups_of(scored)
     if listing.markdown:
         out.print(markdown_table(groups), soft_wrap=True)
         _write_files(out, scored, listing)
@@ -61,7 +55,7 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
     if listing.sweeps:
         from validation.runs.sweep_report import print_sweeps
 
-        listed = print_sweeps(out, scored)
+        listed |= print_sweeps(out, scored)
     if listing.every:
         _print_every(out, scored)
     if out.width < WIDE:
@@ -82,6 +76,55 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
     _print_worst(out, scored)
     _write_files(out, scored, listing)
     return to_json(scored, groups) | listed
+
+
+def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> dict[str, Any]:
+    """What is lost where the framework is not known, and won by runs of one's own; plain data of it."""
+    from validation.runs.transfer_report import (
+        coverage_markdown,
+        coverage_table,
+        coverages,
+        rows_of,
+        transfer,
+        transfer_markdown,
+        transfer_table,
+    )
+
+    found = transfer(scored, progress_bar)
+    rows, covered = rows_of(found), coverages(found)
+    if markdown:
+        out.print(f"{transfer_markdown(rows)}\n\n{coverage_markdown(covered)}\n", soft_wrap=True)
+        return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
+    out.print(transfer_table(rows))
+    out.print(
+        "known, unknown: with the framework, and as an unknown one of its time. GPU by datasheet: its profile is what "
+        "the other GPUs have in common. after one run, three runs: values drawn to as many runs of the same source and "
+        "GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
+        "median.\n"
+    )
+    out.print(coverage_table(covered))
+    out.print("inside: share of runs in the interval, mean over lineages. factor: the interval's, at the median.\n")
+    return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
+
+
+def _update(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
+    """Rewrite what ships of these runs."""
+    from validation.runs.transfer_report import transfer
+    from validation.runs.widths import update_priors
+
+    if listing.update_priors:
+        from validation.runs.transfer import as_unknown
+
+        update_priors([scored, as_unknown(scored)])
+        out.print("priors written")
+    if listing.update_intervals:
+        found = transfer(scored, progress_bar)
+        known = known_only(scored)
+        batches = [known, found.unknown, found.datasheet]
+        for count, every in found.after.items():
+            batches += [[item for each in after for item in each.after] for after in (every, after_runs(known, count))]
+        write_intervals(batches)
+        out.print("intervals written")
 
 
 def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:

@@ -87,6 +87,7 @@ class Prediction:
     step_time_s: float
     interval_s: tuple[float, float]
     fits: bool
+    extrapolated: bool
 
 
 def _predict(run: Run) -> Prediction | str:
@@ -95,7 +96,9 @@ def _predict(run: Run) -> Prediction | str:
         answer = predict(run)
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return reason(error)
-    return Prediction(answer.scenario, answer.step_time_s, answer.step_time_interval_s, answer.fits)
+    return Prediction(
+        answer.scenario, answer.step_time_s, answer.step_time_interval_s, answer.fits, answer.extrapolated
+    )
 
 
 def _score(run: Run, answer: Prediction | str) -> Scored:
@@ -120,6 +123,7 @@ def _score(run: Run, answer: Prediction | str) -> Scored:
         interval=(ends[0], ends[1]),
         fitted=any(run.family == family or run.family.startswith(f"{family} /") for family in known),
         fits=answer.fits,
+        extrapolated=answer.extrapolated,
         choice=chosen,
     )
 
@@ -196,7 +200,7 @@ def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
     for by, name_of in groupings.items():
         of_kind = [item for item in scored if by != "fitted" or item.error is not None]
         names = sorted({name_of(item) for item in of_kind})
-        found += [_group(by, name, [item for item in of_kind if name_of(item) == name]) for name in names]
+        found += [summary_of(by, name, [item for item in of_kind if name_of(item) == name]) for name in names]
     return found
 
 
@@ -206,7 +210,8 @@ def _kind_of_model(item: Scored) -> str:
     return f"{'dense' if item.run.dense else 'experts'}, {bits}"
 
 
-def _group(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
+def summary_of(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
+    """Errors of some runs."""
     used = [item for item in items if item.error is not None]
     errors = np.array([item.error for item in used], dtype=float)
     size = np.abs(errors)

@@ -20,6 +20,7 @@ class Scored:
     interval : 90 % interval of the prediction, in the run's unit.
     fitted : its family was among those that set a value of the profile or stack.
     constant_error, six_nd_error : the naive guesses' errors, as `error`.
+    extrapolated : something was extrapolated beyond what the profile was fitted on.
     """
 
     run: Run
@@ -34,6 +35,7 @@ class Scored:
     choice: str = ""
     constant_error: float | None = None
     six_nd_error: float | None = None
+    extrapolated: bool = False
 
     @property
     def covered(self) -> bool | None:

@@ -1,0 +1,113 @@
+"""What GPUs that were measured have in common: `sim/presets/datasheet.yaml`, from the shipped profiles.
+
+Run as `python -m calibration.datasheet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sim.specs.datasheet import TABLE, watts_per_flop_per_s
+from sim.specs.hardware import GpuSpec
+from sim.specs.presets import load_preset
+from sim.units import parse
+
+GPUS = {
+    "v100": "v100-sxm3-32gb",
+    "a100": "a100-sxm-80gb",
+    "h100": "h100-sxm-80gb",
+    "b200": "b200-sxm-180gb",
+    "b300": "b300-sxm-270gb",
+}
+"""Profile -> the GPU that it was made on. H200 has H100's values."""
+POWER_W = {"v100": 450.0}
+"""Of a DGX-2H's V100, which its preset does not have (no datasheet of its own): NVIDIA's DGX-2H announcement."""
+SIBLINGS = {"b300": "b200", "h200": "h100"}
+"""Profiles that hold mostly the values of another: they count in the law, not in the means."""
+SECTIONS = ("gemm", "attention", "memory", "nvlink", "network")
+GENERATION = {"hidden_at", "operations", "versions", "measured_flop", "measured_length"}
+"""What is of one GPU or its kernels, or is filled in from another place."""
+
+
+def table(without: Collection[str] = ()) -> dict[str, Any]:
+    """The table of all measured GPUs but some.
+
+    Parameters
+    ----------
+    without : collection of str
+        Profiles to leave out, their siblings with them.
+    """
+    left = {
+        *without,
+        *(name for name, kin in SIBLINGS.items() if kin in without),
+        *(SIBLINGS.get(n, n) for n in without),
+    }
+    profiles = {name: load_preset("profiles", name) for name in GPUS if name not in left}
+    of_means = [data for name, data in profiles.items() if name not in SIBLINGS]
+    profile = {section: _means([data[section] for data in of_means]) for section in SECTIONS}
+    for section in ("nvlink", "network"):
+        profile[section]["operations"] = {"all_to_all": _means([_all_to_all(data[section]) for data in of_means])}
+    watts = []
+    for name in profiles:
+        gpu = GpuSpec.read(load_preset("gpus", GPUS[name]), name)
+        found = watts_per_flop_per_s(gpu if gpu.max_power_w else gpu.replace(max_power_w=POWER_W[name]))
+        assert found is not None, name
+        watts.append(found)
+    reached = [float(data["gemm"]["max_efficiency"]) for data in profiles.values()]
+    exponent, level = np.polyfit(np.log(watts), np.log(reached), 1)
+    at = float(np.exp(np.mean(np.log(watts))))
+    law = {
+        "at": float(f"{at:.4g}"),
+        "max_efficiency": round(float(np.exp(level + exponent * np.log(at))), 4),
+        "exponent": round(float(exponent), 4),
+    }
+    return {"power_law": law, "profile": profile}
+
+
+def _all_to_all(link: dict[str, Any]) -> dict[str, Any]:
+    """A link's values for all-to-alls; those of its all-reduces where they are not told apart."""
+    own = link.get("operations", {}).get("all_to_all")
+    names = ("efficiency", "base_latency", "hop_latency", "half_volume", "exponent")
+    return own or {name: link[name] for name in names}
+
+
+def _means(sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric mean of every value that all have, in the unit it is written in."""
+    found: dict[str, Any] = {}
+    for name in sections[0]:
+        if name not in GENERATION and all(name in section for section in sections):
+            found[name] = _mean([section[name] for section in sections])
+    return found
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    unit = next((str(value).split()[-1] for value in values if isinstance(value, str)), "")
+    if not unit:
+        return float(f"{_geometric([float(value) for value in values]):.3g}")
+    base = "s" if unit.endswith("s") else "bytes"
+    mean = _geometric([parse(value, base) for value in values])
+    return f"{mean * 1e6:.3g} us" if base == "s" else f"{mean / 1e6:.3g} MB"
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def main() -> None:
+    """Write the table."""
+    head = (
+        "# What GPUs that were measured have in common, for those of which only the datasheet is known.\n"
+        "# Written by python -m calibration.datasheet.\n"
+        'source: "geometric means of the shipped profiles (V100, A100, H100, B200); the share of peak of multiplies by '
+        'power over 16-bit peak [W s/FLOP], a power law through those and B300"\n'
+    )
+    text = yaml.safe_dump(table(), sort_keys=False, width=120)
+    TABLE.write_text(head + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

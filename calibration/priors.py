@@ -1,0 +1,95 @@
+"""What is known of a profile's and stack's values before a training run is seen: facts/priors.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sim.errors import SpecError, nearest
+from sim.specs import Profile, Scenario, StackSpec
+from sim.specs.yaml12 import load_yaml
+
+FILE = Path(__file__).parent / "facts" / "priors.yaml"
+
+
+class ParameterPrior(NamedTuple):
+    """How far a value may lie from where a fit starts.
+
+    group : values whose width is learnt together.
+    width : standard deviation, as a share of where it starts.
+    lower, upper : bounds.
+    at_zero : standard deviation where it starts at zero.
+    """
+
+    group: str
+    width: float
+    lower: float
+    upper: float
+    at_zero: float = 0.0
+
+    def width_at(self, start: float) -> float:
+        """Standard deviation of a value that starts here."""
+        return self.width * start or self.at_zero
+
+
+class Priors(NamedTuple):
+    """Every parameter by its path ("stack." of a StackSpec, the rest of a Profile), and the noise of a run.
+
+    noise : scale of a run's own error, as a logarithm; freedom : of the Student t that it follows.
+    """
+
+    parameters: dict[str, ParameterPrior]
+    noise: float
+    freedom: float
+
+
+@cache
+def priors() -> Priors:
+    """The shipped table."""
+    data: dict[str, Any] = load_yaml(FILE)
+    found = {name: ParameterPrior(**fields) for name, fields in data["parameters"].items()}
+    return Priors(found, float(data["noise"]), float(data["freedom"]))
+
+
+def parameters_named(names: Sequence[str] | None) -> list[str]:
+    """These parameters, or all.
+
+    Raises
+    ------
+    SpecError
+        There is no such parameter; the message names the nearest.
+    """
+    known = priors().parameters
+    for name in names or ():
+        if name not in known:
+            raise SpecError(f"unknown parameter {name!r}{nearest(name, known)}")
+    return list(names or known)
+
+
+def start_of(scenario: Scenario, name: str) -> float:
+    """A parameter's value in a scenario."""
+    section, field = name.split(".")
+    record: StackSpec | Profile = scenario.stack if section == "stack" else getattr(scenario.profile, section)
+    value = getattr(record, field)
+    if value is None and field == "shared_efficiency":
+        value = scenario.profile.network.efficiency
+    return float(value)
+
+
+def with_values(scenario: Scenario, values: dict[str, float]) -> Scenario:
+    """The scenario with fitted values laid over its profile and stack; not validated anew."""
+    changes: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        section, field = name.split(".")
+        changes.setdefault(section, {})[field] = value
+    own = changes.pop("stack", {})
+    if "kernel_launch_s" in own and scenario.stack.kernel_launch_s:
+        # The derived launches keep their ratio.
+        ratio = own["kernel_launch_s"] / scenario.stack.kernel_launch_s
+        for name in ("backward_launch_s", "collective_launch_s"):
+            own.setdefault(name, getattr(scenario.stack, name) * ratio)
+    stack = scenario.stack.model_copy(update=own)
+    sections = {name: getattr(scenario.profile, name).model_copy(update=fields) for name, fields in changes.items()}
+    return scenario.model_copy(update={"stack": stack, "profile": scenario.profile.model_copy(update=sections)})

@@ -1,0 +1,138 @@
+"""How a step time depends on a profile's and stack's values, and what a measured run would tell of them.
+
+To first order the logarithm of a step time is linear in them. With the priors' widths as units they are independent of
+variance one, so that runs whose times depend on the same values tell of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration.from_runs import fast_engine
+from calibration.priors import priors, start_of, with_values
+from sim.errors import FlopcastError
+from sim.estimate import estimate
+from sim.specs import Scenario
+
+STEP = 0.3
+"""Of a value, in widths of its prior, by which it is moved to see what the step time does."""
+
+
+def sensitivities(scenario: Scenario, names: Sequence[str]) -> np.ndarray:
+    """Change of the step time's logarithm with each value, by one width of its prior; zero where it has no say.
+
+    Raises
+    ------
+    FlopcastError
+        The scenario cannot be simulated.
+    """
+    engine = fast_engine(scenario)
+    step_time_s = estimate(scenario, engine).step_time_s
+    found = []
+    for name in names:
+        prior = priors().parameters[name]
+        start = start_of(scenario, name)
+        step = STEP * prior.width_at(start)
+        moved = start + step if start + step <= prior.upper else start - step
+        if step == 0.0 or not prior.lower <= moved <= prior.upper:
+            found.append(0.0)
+            continue
+        time_s = estimate(with_values(scenario, {name: moved}), engine).step_time_s
+        found.append(log(time_s / step_time_s) * prior.width_at(start) / (moved - start))
+    return np.array(found)
+
+
+class NextRun(NamedTuple):
+    """A run that would tell most of what measured ones leave open.
+
+    changes : fields by path that differ from the scenario's.
+    before, after : standard deviation of the asked scenarios' step times, as a logarithm, without and with it.
+    """
+
+    changes: dict[str, object]
+    before: float
+    after: float
+
+
+def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]) -> NextRun | None:
+    """Of the variants of a scenario the one whose step time, once measured, would narrow the others' most.
+
+    Parameters
+    ----------
+    measured : sequence of Scenario
+        Runs that values were drawn to.
+    asked : Scenario
+        Whose variants count: half and twice the micro-batch, tensor and pipeline parallelism, GPUs, sequence length,
+        another recomputation, another precision.
+    names : sequence of str
+        Values that may be drawn to what is measured.
+    """
+    variants: list[tuple[dict[str, object], np.ndarray]] = []
+    for changes, variant in variants_of(asked):
+        try:
+            variants.append((changes, sensitivities(variant, names)))
+        except FlopcastError:
+            continue
+    if not variants:
+        return None
+    noise = priors().noise ** 2
+    covariance = np.eye(len(names))
+    for scenario in measured:
+        covariance = _given(covariance, sensitivities(scenario, names), noise)
+    table = np.array([row for _, row in variants])
+    before = _spread(table, covariance, noise)
+    after = [_spread(table, _given(covariance, row, noise), noise) for row in table]
+    best = int(np.argmin(after))
+    return NextRun(variants[best][0], before, after[best])
+
+
+def _given(covariance: np.ndarray, row: np.ndarray, noise: float) -> np.ndarray:
+    """Covariance of the values once a run with these sensitivities was measured."""
+    seen = covariance @ row
+    return covariance - np.outer(seen, seen) / (row @ seen + noise)
+
+
+def _spread(table: np.ndarray, covariance: np.ndarray, noise: float) -> float:
+    """Root of the mean variance of the step times' logarithms, a run's own noise included."""
+    return float(np.sqrt(np.mean(np.einsum("ij,jk,ik->i", table, covariance, table)) + noise))
+
+
+def variants_of(scenario: Scenario) -> list[tuple[dict[str, object], Scenario]]:
+    """The scenario's neighbours that can be built, with the fields that differ."""
+    plan, training = scenario.plan, scenario.training
+    half = max(1, plan.microbatch_size // 2)
+    other = {"none": "full"}.get(plan.recompute, "none")
+    tries: list[dict[str, object]] = [
+        {"plan.microbatch_size": 2 * plan.microbatch_size},
+        {"plan.microbatch_size": plan.microbatch_size // 2},
+        {"plan.tp": 2 * plan.tp, "plan.dp": plan.dp // 2},
+        {"plan.tp": plan.tp // 2, "plan.dp": 2 * plan.dp},
+        {"plan.pp": 2 * plan.pp, "plan.dp": plan.dp // 2},
+        {"plan.pp": plan.pp // 2, "plan.dp": 2 * plan.dp},
+        {"plan.dp": plan.dp // 2, "training.global_batch_size": training.global_batch_size // 2},
+        {"plan.dp": 2 * plan.dp, "training.global_batch_size": 2 * training.global_batch_size},
+        {"training.sequence_length": 2 * training.sequence_length, "plan.microbatch_size": half},
+        {"plan.recompute": other},
+    ]  # fmt: skip
+    if 2 * plan.tp > scenario.cluster.nvlink_domain_gpus:
+        del tries[2]  # nobody splits tensors over the network
+    found = []
+    for changes in tries:
+        if all(value != 0 for value in changes.values()):
+            try:
+                found.append((changes, _changed(scenario, changes)))
+            except FlopcastError:
+                continue
+    return found
+
+
+def _changed(scenario: Scenario, changes: dict[str, object]) -> Scenario:
+    sections: dict[str, dict[str, object]] = {}
+    for path, value in changes.items():
+        section, _, name = path.partition(".")
+        sections.setdefault(section, {})[name] = value
+    return scenario.replace(**{name: getattr(scenario, name).replace(**fields) for name, fields in sections.items()})

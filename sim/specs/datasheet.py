@@ -1,0 +1,58 @@
+"""A profile for a GPU of which only the datasheet is known, from what GPUs that were measured have in common.
+
+How close multiplies come to the peak falls as GPUs grow faster than their power: on V100 to B300 the share of peak of
+long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.specs.yaml12 import load_yaml
+
+if TYPE_CHECKING:
+    from sim.specs.hardware import GpuSpec
+
+TABLE = Path(__file__).parent.parent / "presets" / "datasheet.yaml"
+NAME = "datasheet"
+"""The profile's name in scenarios."""
+
+
+@cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = load_yaml(TABLE)
+    return table
+
+
+def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The data of a profile for this GPU.
+
+    Parameters
+    ----------
+    gpu : GpuSpec
+    table : dict, optional
+        As `presets/datasheet.yaml` has it, which is the default.
+    """
+    table = table or _table()
+    data: dict[str, Any] = copy.deepcopy(table["profile"])
+    data["name"], data["gpu"] = NAME, gpu.name
+    law = table["power_law"]
+    watts = watts_per_flop_per_s(gpu)
+    if watts is not None:
+        reached = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
+        data["gemm"]["max_efficiency"] = round(min(1.0, reached), 3)
+    data["provenance"] = {
+        "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
+        "not_measured": ["everything: nothing was measured on this GPU"],
+        "of_datasheet": True,
+    }
+    return data
+
+
+def watts_per_flop_per_s(gpu: GpuSpec) -> float | None:
+    """Power over the 16-bit peak; None where either is not known. [W s/FLOP]"""
+    peak = next((gpu.peak_flop_per_s[name] for name in ("bf16", "fp16") if name in gpu.peak_flop_per_s), None)
+    return None if peak is None or gpu.max_power_w is None else gpu.max_power_w / peak

@@ -1,0 +1,245 @@
+"""Runs of others' frameworks and GPUs: taken for unknown, known by a datasheet, and after some of them were measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.datasheet import GPUS, table
+from calibration.from_runs import fit_runs
+from calibration.priors import parameters_named, priors, start_of, with_values
+from calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
+from calibration.sensitivity import next_run, sensitivities, variants_of
+from sim import build_scenario, estimate, load_scenario
+from sim.errors import SpecError
+from sim.specs import load_preset
+from sim.specs.datasheet import TABLE, watts_per_flop_per_s
+from sim.specs.hardware import GpuSpec
+from sim.specs.yaml12 import load_yaml
+from validation.runs.anchored import after_runs, choices, sources
+from validation.runs.intervals import half_widths, left_out, misses_by_kind
+from validation.runs.score import score_all
+from validation.runs.transfer import as_unknown, by_datasheet
+from validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
+from validation.runs.widths import Source, cost, learn, update_priors, write
+
+LAYOUTS = ((1, 1, 1, 1), (2, 2, 1, 4), (8, 2, 2, 2), (8, 8, 1, 1), (4, 1, 4, 1), (8, 4, 2, 8))
+SLOWER = {"gemm.max_efficiency": 0.65}
+
+
+@pytest.fixture(scope="module")
+def scored(run_row):
+    """Two sources' runs of one model in six layouts, as a framework whose multiplies are slower would measure them."""
+    rows = []
+    for source in ("here", "there"):
+        for index, (gpus, tp, pp, size) in enumerate(LAYOUTS):
+            row = run_row(
+                id=f"{source}-{index}", source=source, num_gpus=gpus, layers=24, hidden=4096, heads=32, kv_heads=32,
+                ffn_hidden=16384, tp=tp, pp=pp, dp=gpus // tp // pp, micro_batch_seqs=size, zero_stage="0",
+            )  # fmt: skip
+            scenario = read_run(row, "row").choices[0]
+            seconds = estimate(with_values(scenario, SLOWER)).step_time_s
+            rows.append({**row, "measured_value": repr(seconds), "measured_unit": "iteration_s"})
+    return score_all(read_runs(rows))
+
+
+def test_a_run_of_ones_own_brings_the_others_along(scored):
+    """What one run says of a value holds for the others: the same slow multiplies are behind all of them."""
+    one, three = after_runs(scored, 1), after_runs(scored, 3)
+    for every, most in ((one, 0.5), (three, 0.25)):
+        before, after = (
+            np.mean([abs(item.error) for each in every for item in getattr(each, name)]) for name in ("before", "after")
+        )
+        assert before > 0.1
+        assert after < most * before
+    assert {len(each.given) for each in three} == {3}
+    for each in one:
+        assert not {item.run.id for item in each.given} & {item.run.id for item in each.after}
+        assert len({item.run.source for item in (*each.given, *each.after)}) == 1
+        assert all(item.scenario.profile.provenance.measured_runs == 1 for item in each.after)
+
+
+def test_fits_with_known_slopes_are_those_without(scored):
+    names = parameters_named(None)
+    run = scored[2].run
+    quick, slow = (
+        fit_runs([run], names, folds=0, slopes=slopes) for slopes in (lambda each: sensitivities(each, names), None)
+    )
+    assert abs(quick.errors[0]) < 0.3 * abs(quick.before[0])
+    for one, other in zip(quick.parameters, slow.parameters, strict=True):
+        assert abs(one.value - other.value) < 0.35 * one.prior_width, one.name
+
+
+def test_a_run_far_off_bends_the_rest_little(scored):
+    """A node that was broken, a precision misread: noise is a Student t."""
+    runs = [item.run for item in scored[:4]]
+    broken = replace(runs[3], measured=20 * runs[3].measured)
+    clean, with_broken = (
+        fit_runs(each, ["gemm.max_efficiency"], folds=0).values["gemm.max_efficiency"] for each in (runs[:3], [*runs[:3], broken])
+    )  # fmt: skip
+    assert with_broken == pytest.approx(clean, abs=0.03)
+
+
+def test_sensitivities_are_slopes():
+    scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml")
+    names = ["gemm.max_efficiency", "attention.forward_efficiency", "stack.elementwise_rate"]
+    found = dict(zip(names, sensitivities(scenario, names), strict=True))
+    assert found["attention.forward_efficiency"] == 0.0  # its attention is not fused
+    assert found["gemm.max_efficiency"] < 0  # a faster GPU, a shorter step
+    width = priors().parameters["gemm.max_efficiency"].width_at(start_of(scenario, "gemm.max_efficiency"))
+    step = 0.01 * width
+    up, down = (
+        estimate(
+            with_values(scenario, {"gemm.max_efficiency": start_of(scenario, "gemm.max_efficiency") + sign * step}),
+            "closed_form",
+        ).step_time_s
+        for sign in (1, -1)
+    )
+    assert found["gemm.max_efficiency"] == pytest.approx(np.log(up / down) / 0.02, rel=0.15)
+
+
+def test_the_next_run_tells_most_and_can_be_built():
+    scenario = load_scenario("scenarios/megatron-2021/18.4b.yaml")
+    names = parameters_named(None)
+    best = next_run([scenario], scenario, names)
+    assert best.after < best.before
+    assert best.changes in [changes for changes, _ in variants_of(scenario)]
+    domain = scenario.cluster.nvlink_domain_gpus
+    assert all(variant.plan.tp <= domain for _, variant in variants_of(scenario))
+    # A run that was measured already tells less than the best.
+    assert next_run([scenario, scenario], scenario, names).before < next_run([], scenario, names).before
+
+
+def test_choices_are_always_the_same_and_never_twice():
+    for size, count in ((2, 1), (9, 1), (4, 3), (30, 3)):
+        found = list(choices(size, count, "source"))
+        assert found == list(choices(size, count, "source"))
+        assert len(found) == len(set(found)) >= 1
+        assert all(len(set(chosen)) == count and max(chosen) < size for chosen in found)
+
+
+def test_the_report_has_every_lineage_and_the_means(scored):
+    unknown = as_unknown(scored)
+    found = Transfer(scored, unknown, by_datasheet(scored), {1: after_runs(unknown, 1), 3: after_runs(unknown, 3)})
+    rows = rows_of(found)
+    assert [row.what for row in rows if row.lineage == MEAN] == [
+        "known", "known, GPU by datasheet", "unknown", "after one run", "after three runs",
+    ]  # fmt: skip
+    for row in rows:
+        data = row.to_dict()
+        assert data["name"] == row.lineage
+        assert (data["before"] is None) == (not row.what.startswith("after"))
+    assert {each.name for each in coverages(found)} >= {"known framework, 16-bit", "unknown framework, after one run"}
+    assert all(0 <= each.mean <= 1 and each.factor >= 1 for each in coverages(found))
+    assert len(sources(scored)) == 2
+
+
+def test_left_out_intervals_never_saw_the_lineage(scored):
+    hits = left_out(scored)
+    assert {hit.item.run.id for hit in hits} == {item.run.id for item in scored}
+    others = [item for item in scored if item.run.source != "here"]
+    widths = half_widths(misses_by_kind(others))
+    assert next(hit.width for hit in hits if hit.item.run.source == "here") in widths.values()
+    assert left_out(others) == []
+
+
+# What a datasheet tells.
+
+
+def test_the_shipped_table_is_what_the_profiles_have_in_common():
+    shipped = load_yaml(TABLE)
+    assert {name: shipped[name] for name in ("power_law", "profile")} == table()
+
+
+@pytest.mark.parametrize("left", ["v100", "a100", "h100", "b200"])
+def test_the_share_of_peak_follows_the_power(left):
+    """Of a GPU that the law has not seen, what multiplies reach in training, from its datasheet alone."""
+    law = table([left])["power_law"]
+    gpu = GpuSpec.read(load_preset("gpus", GPUS[left]), left)
+    watts = watts_per_flop_per_s(gpu if gpu.max_power_w else gpu.replace(max_power_w=450.0))
+    reached = min(1.0, law["max_efficiency"] * (watts / law["at"]) ** law["exponent"])
+    assert reached == pytest.approx(load_preset("profiles", left)["gemm"]["max_efficiency"], rel=0.07)
+
+
+def test_a_gpu_without_a_profile_is_answered_for(scenarios):
+    path = scenarios / "megatron-2021" / "39.1b.yaml"
+    answer = estimate(load_scenario(path, ["cluster.node=mi300x-8", "profile=", "training.precision=bf16"]))
+    assert answer.scenario.profile.name == "datasheet"
+    assert any("nothing was measured on MI300X" in line for line in answer.scenario.assumed)
+    assert "GPU known by its datasheet" in answer.interval_basis
+    low, high = answer.step_time_interval_s
+    own = estimate(load_scenario(path)).step_time_interval_s
+    assert high / low > own[1] / own[0]
+
+
+def test_its_values_can_be_overridden_in_every_way(scenarios):
+    path = scenarios / "megatron-2021" / "39.1b.yaml"
+    data = load_yaml(path)
+    by_file = build_scenario({**data, "profile": {"preset": "datasheet", "gemm": {"max_efficiency": 0.5}}})
+    by_line = load_scenario(path, ["profile=datasheet", "profile.gemm.max_efficiency=0.5"])
+    assert by_file.profile == by_line.profile
+    assert by_file.profile.gemm.max_efficiency == 0.5
+    assert by_file.profile.gpu == by_file.cluster.gpu.name
+    later = load_scenario(path, ["profile=datasheet", "cluster.node=dgx-h100"])  # the GPU that counts is the last
+    assert later.profile.gemm.max_efficiency < 0.75 < load_scenario(path, ["profile=datasheet"]).profile.gemm.max_efficiency  # fmt: skip
+    with pytest.raises(SpecError, match="max_efficency"):
+        load_scenario(path, ["profile=datasheet", "profile.gemm.max_efficency=0.5"])
+
+
+# Widths, learnt.
+
+
+def test_widths_grow_where_values_differ_and_the_noise_where_they_do_not():
+    """Of sources made by a value that differs between them, or by noise alone."""
+    random = np.random.default_rng(4)
+    given = tuple((index,) for index in range(6))
+
+    def made(of_value, of_noise):
+        found = []
+        for number in range(40):
+            slopes = random.uniform(0.5, 1.0, (6, 1))
+            errors = of_value * random.normal() * slopes[:, 0] + of_noise * random.normal(size=6)
+            found.append(Source(f"lineage {number}", errors, (slopes @ slopes.T)[np.newaxis], given))
+        return [found]
+
+    noise = 0.06
+    differ, scatter = (learn(made(*sizes), 1, noise) for sizes in ((0.5, 0.01), (0.01, 0.3)))
+    start = np.array([0.0, np.log(noise)])
+    assert differ[0] - differ[1] > start[0] - start[1] - 0.5
+    assert scatter[0] - scatter[1] < differ[0] - differ[1] - 1.0
+    table_ = made(0.5, 0.01)
+    assert cost(differ, start, table_) <= cost(start - np.array([1.0, -1.0]), start, table_)
+
+
+def test_priors_are_rewritten_in_place(tmp_path, scored):
+    import calibration.priors
+
+    path = tmp_path / "priors.yaml"
+    path.write_text(calibration.priors.FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    before = load_yaml(path)
+    groups = {item["group"] for item in before["parameters"].values()}
+    write({name: 2.0 if name == "host" else 1.0 for name in groups}, 0.05, path)
+    after = load_yaml(path)
+    assert after["noise"] == 0.05
+    for name, item in before["parameters"].items():
+        factor = 2.0 if item["group"] == "host" else 1.0
+        for key, value in item.items():
+            wanted = pytest.approx(factor * value, rel=1e-2) if key in ("width", "at_zero") else value
+            assert after["parameters"][name][key] == wanted, (name, key)
+    assert path.read_text(encoding="utf-8").splitlines()[0].startswith("# What is known of a parameter")
+    update_priors([scored], path=path)
+    assert load_yaml(path)["parameters"].keys() == before["parameters"].keys()
+
+
+# What a table leaves out of its precision.
+
+
+def test_a_run_too_fast_for_16_bits_was_in_8(run_row):
+    changes = {"gpu": "H100-SXM", "precision": "", "framework": "NeMo", "measured_unit": "tflops_per_gpu"}
+    fast, slow = (read_run(run_row(**changes, measured_value=value), "row") for value in ("850", "450"))
+    assert (fast.precision, slow.precision) == ("fp8", "bf16")
+    assert BEYOND_16_BITS in fast.inferred
+    said = read_run(run_row(**changes | {"precision": "bf16"}, measured_value="850"), "row")
+    assert said.precision == "bf16"
+    old = read_run(run_row(**changes | {"gpu": "A100-SXM4-80GB"}, measured_value="300"), "row")
+    assert old.choices[0].training.precision == "bf16"

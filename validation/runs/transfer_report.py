@@ -1,0 +1,257 @@
+"""`flopcast validate --transfer`: errors of frameworks taken for unknown, and after one and three of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp, isnan, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibration.readers.families import lineage_of
+from sim.uncertainty import is_unknown, recipe_of
+from validation.runs.anchored import GIVEN, Anchored, after_runs
+from validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
+from validation.runs.score import ErrorSummary, summary_of
+from validation.runs.scored import Scored
+from validation.runs.transfer import as_unknown, by_datasheet
+
+MEAN = "mean over lineages"
+KNOWN, NONE, DATASHEET = "known", "unknown", "known, GPU by datasheet"
+Report = Callable[[int, int], None]
+
+
+class Transfer(NamedTuple):
+    """Runs with their frameworks known and taken for unknown ones, and these after some were measured.
+
+    datasheet : their GPUs known by the datasheet alone.
+    after : by the number of runs that were given.
+    """
+
+    known: list[Scored]
+    unknown: list[Scored]
+    datasheet: list[Scored]
+    after: dict[int, list[Anchored]]
+
+
+def transfer(scored: Sequence[Scored], progress: Callable[[str], Any]) -> Transfer:
+    """Predict all of it; `progress` gives a context with what to report to."""
+    with progress("runs taken for those of unknown frameworks") as report:
+        unknown = as_unknown(scored, report or _silent)
+    with progress("runs on GPUs known by their datasheets") as report:
+        datasheet = by_datasheet(scored, report or _silent)
+    after = {}
+    for count in GIVEN:
+        with progress(f"sources after {_given(count)} of theirs") as report:
+            after[count] = after_runs(unknown, count, report or _silent)
+    return Transfer([item for item in scored if item.error is not None], unknown, datasheet, after)
+
+
+def _silent(done: int, total: int) -> None:
+    pass
+
+
+def _given(count: int) -> str:
+    return {1: "one run", 3: "three runs"}.get(count, f"{count} runs")
+
+
+class Row(NamedTuple):
+    """Errors of a lineage's runs: as known, as unknown, after some were measured.
+
+    before : mean error of the same runs before that; NaN but after runs.
+    """
+
+    lineage: str
+    what: str
+    errors: ErrorSummary
+    before: float = nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; what does not exist is null."""
+        before = None if isnan(self.before) else self.before
+        return {**self.errors.to_dict(), "by": "lineage", "name": self.lineage, "what": self.what, "before": before}
+
+
+def rows_of(found: Transfer) -> list[Row]:
+    """By lineage and what is known, and the means over lineages."""
+    rows = []
+    for what, items in ((KNOWN, found.known), (DATASHEET, found.datasheet), (NONE, found.unknown)):
+        for lineage, own in _by_lineage(items).items():
+            rows.append(Row(lineage, what, summary_of("lineage", lineage, own)))
+    for count, every in found.after.items():
+        of: dict[str, list[Anchored]] = {}
+        for each in every:
+            of.setdefault(lineage_of(each.after[0].run.family), []).append(each)
+        rows += [_after(lineage, f"after {_given(count)}", own) for lineage, own in of.items()]
+    rows.sort(key=lambda row: row.lineage)
+    return rows + _means(rows)
+
+
+def _by_lineage(items: Sequence[Scored]) -> dict[str, list[Scored]]:
+    found: dict[str, list[Scored]] = {}
+    for item in items:
+        found.setdefault(lineage_of(item.run.family), []).append(item)
+    return found
+
+
+def _after(lineage: str, what: str, every: Sequence[Anchored]) -> Row:
+    """All predictions together; order and regret by choice of given runs, since each predicts a sweep anew."""
+    summary = summary_of("lineage", lineage, [item for each in every for item in each.after])
+    single = [summary_of("lineage", lineage, each.after) for each in every]
+    taus = [each.tau for each in single if each.tau is not None]
+    regrets = [each.regret for each in single if each.regret is not None]
+    before = float(np.mean([abs(item.error or 0.0) for each in every for item in each.before]))
+    changed = {"tau": float(np.mean(taus)) if taus else None, "regret": float(np.mean(regrets)) if regrets else None}
+    count = len({item.run.id for each in every for item in each.after})
+    return Row(lineage, what, _replaced(summary, count=count, **changed), before)
+
+
+def _replaced(summary: ErrorSummary, **changes: Any) -> ErrorSummary:
+    from dataclasses import replace
+
+    return replace(summary, **changes)
+
+
+def _means(rows: Sequence[Row]) -> list[Row]:
+    found = []
+    for what in dict.fromkeys(row.what for row in rows):
+        of = [row for row in rows if row.what == what]
+        values: dict[str, Any] = {}
+        for name in ("mean_error", "bias", "coverage", "half_width", "tau", "regret"):
+            there = [value for row in of if (value := getattr(row.errors, name)) is not None]
+            values[name] = float(np.mean(there)) if there else None
+        count = sum(row.errors.count for row in of)
+        whole = _replaced(of[0].errors, name=MEAN, count=count, **values)
+        found.append(Row(MEAN, what, whole, float(np.mean([row.before for row in of]))))
+    order = [KNOWN, DATASHEET, NONE, *(f"after {_given(count)}" for count in GIVEN)]
+    return sorted(found, key=lambda row: order.index(row.what))
+
+
+_HEADS = ("lineage", "framework", "runs", "before", "error", "bias", "90 %", "±", "tau", "regret")
+
+
+def transfer_table(rows: Sequence[Row]) -> Any:
+    """A rich table of them."""
+    return _rich(_HEADS, _lines(rows))
+
+
+def transfer_markdown(rows: Sequence[Row]) -> str:
+    """Those of lineages of more than `FEW` runs, and the means, in Markdown."""
+    return _markdown(_HEADS, _lines([row for row in rows if row.lineage == MEAN or _many(row, rows)]))
+
+
+FEW = 8
+"""A lineage of at most so many runs has no row of its own in pages."""
+
+
+def _many(row: Row, rows: Sequence[Row]) -> bool:
+    return max(each.errors.count for each in rows if each.lineage == row.lineage) > FEW
+
+
+def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Cells of every row; a lineage is named once."""
+    lines, last = [], ""
+    for row in rows:
+        lines.append((row.lineage[:30] if row.lineage != last else "", row.what, *_cells(row)))
+        last = row.lineage
+    return lines
+
+
+def _rich(heads: Sequence[str], lines: Sequence[tuple[str, ...]], left: int = 2) -> Any:
+    """A rich table, its first columns to the left."""
+    from sim.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < left else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _markdown(heads: Sequence[str], lines: Sequence[tuple[str, ...]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |").replace("  ", " ") for row in rows)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    errors = row.errors
+    return (
+        f"{errors.count}",
+        "" if isnan(row.before) else f"{row.before:.1%}",
+        f"{errors.mean_error:.1%}",
+        f"{errors.bias:+.1%}",
+        f"{errors.coverage:.0%}",
+        f"{errors.half_width:.0%}",
+        "" if errors.tau is None else f"{errors.tau:.2f}",
+        "" if errors.regret is None else f"{errors.regret:.1%}",
+    )
+
+
+class Coverage(NamedTuple):
+    """How runs of a class lie in the intervals that the other lineages' errors alone give.
+
+    lineages : or families of GPUs, where these are left out.
+    mean : share inside, mean over them; pooled : over runs.
+    factor : the interval's factor at the median.
+    """
+
+    name: str
+    lineages: int
+    runs: int
+    mean: float
+    pooled: float
+    factor: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return self._asdict()
+
+
+def coverages(found: Transfer) -> list[Coverage]:
+    """Leave-lineage-out coverage by what is known of a run."""
+    classes: dict[str, list[Hit]] = {}
+    for hit in left_out(known_only(found.known)):
+        classes.setdefault(f"known framework, {recipe_of(_scenario(hit))}", []).append(hit)
+    for hit in left_out([item for item in found.unknown if item.scenario and is_unknown(item.scenario.stack)]):
+        classes.setdefault(f"unknown framework, {recipe_of(_scenario(hit))}", []).append(hit)
+    for hit in left_out(found.datasheet):
+        classes.setdefault(f"GPU known by its datasheet, {recipe_of(_scenario(hit))}", []).append(hit)
+    for count, every in found.after.items():
+        items = [item for each in every for item in each.after]
+        classes[f"unknown framework, after {_given(count)}"] = left_out(items)
+    return [_coverage(name, hits) for name, hits in sorted(classes.items()) if hits]
+
+
+def _scenario(hit: Hit) -> Any:
+    return hit.item.scenario
+
+
+def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
+    of: dict[str, list[bool]] = {}
+    for hit in hits:
+        of.setdefault(lineage_left_out(hit.item), []).append(hit.inside)
+    mean = float(np.mean([np.mean(inside) for inside in of.values()]))
+    pooled = float(np.mean([hit.inside for hit in hits]))
+    runs = len({hit.item.run.id for hit in hits})
+    return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.width for hit in hits]))))
+
+
+_COVERAGE_HEADS = ("intervals from the other lineages alone", "lineages", "runs", "inside", "of all runs", "factor")
+
+
+def coverage_table(found: Sequence[Coverage]) -> Any:
+    """A rich table of them."""
+    return _rich(_COVERAGE_HEADS, _coverage_lines(found), left=1)
+
+
+def coverage_markdown(found: Sequence[Coverage]) -> str:
+    """The same in Markdown."""
+    return _markdown(_COVERAGE_HEADS, _coverage_lines(found))
+
+
+def _coverage_lines(found: Sequence[Coverage]) -> list[tuple[str, ...]]:
+    return [
+        (each.name, f"{each.lineages}", f"{each.runs}", f"{each.mean:.0%}", f"{each.pooled:.0%}", f"{each.factor:.2f}")
+        for each in found
+    ]
