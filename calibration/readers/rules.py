@@ -148,7 +148,6 @@ def _refuse(row: Row) -> None:
     reasons: tuple[tuple[bool, str], ...] = (
         (bool(row.get("unmodelled")), row.get("unmodelled", "")),
         ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
-        (row.get("zero_stage") == "hybrid3", "sharding inside groups (HSDP) is not modelled yet"),
         (row.get("precision") in ("nvfp4", "int8"), f"precision {row.get('precision')} is not modelled"),
     )
     for applies, reason in reasons:
@@ -231,6 +230,11 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
         raise Unmodelled(f"tp · cp · pp · dp = {dp * model_parallel} is not num_gpus = {gpus}")
     plan: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
     zero = row.get("zero_stage", "")
+    if zero == "hybrid3":
+        zero, node = "3", whole(row, "gpus_per_node", 8)
+        if dp * cp > node and (dp * cp) % node == 0:
+            plan["sharding_group"] = node
+            inferred.append(f"sharding_group {node}: hybrid sharding, taken to be within a node")
     if zero:
         if zero not in ("0", "1", "2", "3"):
             raise Unmodelled(f"zero_stage {zero!r} is not modelled")

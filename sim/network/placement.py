@@ -107,6 +107,20 @@ def data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 
+def sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
+    """The groups of so many neighbours among a data group's ranks, within which ZeRO shards."""
+    block, domain = plan.tp * size, cluster.nvlink_domain_gpus
+    members, spans = worst_layout(size, plan.tp, block, plan.num_gpus // block, domain)
+    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
+
+
+def between_sharding_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
+    """The ranks that hold the same shard, one in each sharding group."""
+    stride, count = plan.tp * size, plan.num_replicas // size
+    members, spans = worst_layout(count, stride, stride * count, plan.pp, cluster.nvlink_domain_gpus)
+    return Group(count, members, shares_network=plan.num_gpus > count, spans=spans)
+
+
 def context_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The context-parallel group."""
     block, domain = plan.tp * plan.cp, cluster.nvlink_domain_gpus

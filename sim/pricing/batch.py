@@ -13,10 +13,12 @@ from sim.arrays import Bools, Ints
 from sim.network.placement import (
     Degrees,
     Group,
+    between_sharding_groups,
     context_group,
     data_group,
     expert_data_group,
     expert_group,
+    sharding_group,
     stack_groups,
     tensor_group,
 )
@@ -33,6 +35,7 @@ class Layouts:
     """How plans are cut over GPUs, and where their groups lie; arrays over layouts.
 
     degrees : (layouts, 5), in the order of LAYOUT.
+    shards : within which ZeRO shards; between_shards: of those that hold the same shard, None where all shard together.
     """
 
     degrees: Ints
@@ -41,9 +44,16 @@ class Layouts:
     experts: Group
     data: Group
     expert_data: Group
+    shards: Group
+    between_shards: Group | None = None
 
     def __len__(self) -> int:
         return len(self.degrees)
+
+    @cached_property
+    def key(self) -> bytes:
+        """What tells layouts apart."""
+        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes()
 
     @cached_property
     def tp(self) -> Ints:
@@ -61,12 +71,26 @@ class Layouts:
         return np.ascontiguousarray(self.degrees[:, 4])
 
 
-def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec) -> Layouts:
-    """Layouts (tp, cp, pp, dp, ep) on a cluster."""
+def place_layouts(
+    degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, group_size: int | None = None
+) -> Layouts:
+    """Layouts (tp, cp, pp, dp, ep) on a cluster.
+
+    group_size : `plan.sharding_group` of all of them.
+    """
     numbers = np.asarray(degrees, dtype=np.int64)
     plans = [Degrees(*each) for each in numbers.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
-    return Layouts(numbers, *(stack_groups([place(plan, cluster) for plan in plans]) for place in places))
+    tensor, context, experts, data, of_experts = (
+        stack_groups([place(plan, cluster) for plan in plans]) for place in places
+    )
+    if group_size is None or all(plan.num_replicas == group_size for plan in plans):
+        return Layouts(numbers, tensor, context, experts, data, of_experts, shards=data)
+    shards, between = (
+        stack_groups([place(plan, cluster, group_size) for plan in plans])
+        for place in (sharding_group, between_sharding_groups)
+    )
+    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, between)
 
 
 @dataclass(frozen=True)
@@ -134,10 +158,11 @@ def batch_of(scenario: Scenario) -> Batch:
     """A scenario as a batch of one plan."""
     costs, plan, stack = cost_model(scenario), scenario.plan, scenario.stack
     degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
-    layouts = costs.known.get(degrees)
+    key = (*degrees, plan.sharding_group)
+    layouts = costs.known.get(key)
     if layouts is None:
-        layouts = place_layouts([degrees], scenario.cluster)
-        costs.remember(degrees, layouts)
+        layouts = place_layouts([degrees], scenario.cluster, plan.sharding_group)
+        costs.remember(key, layouts)
     cells = Cells(
         layouts.tp,
         layouts.degrees[:, 1],

@@ -49,7 +49,7 @@ def peak_memory(
     stack, training = costs.stack, costs.training
     of_cut = (batch.kind, batch.cell)
     fp32_shards = (zero == 3) & stack.fp32_shards
-    replicas = batch.layouts.data.size[batch.layout], batch.layouts.expert_data.size[batch.layout]
+    replicas = batch.layouts.shards.size[batch.layout], batch.layouts.expert_data.size[batch.layout]
     shards = held.others / replicas[0] + held.experts / replicas[1]
     share = shards / np.maximum(held.total, 1e-30)
     shard = [np.where(zero >= level, share, 1.0) for level in (1, 2, 3)]

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, KindPlanFloats, Number, PlanFloats
-from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter
+from sim.costs.collectives import Fabric, all_gather, all_reduce
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.replicas import Params, Replicas, block_params, params_of, replicas_of, summed_over
+from sim.pricing.replicas import (
+    Params,
+    Replicas,
+    block_params,
+    params_of,
+    reduced_to_shards,
+    replicas_of,
+    summed_over,
+)
 from sim.specs import StackSpec, TrainingSpec
 from sim.work.operations import Phase
 from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
@@ -93,7 +101,7 @@ def _over_layouts(
     costs: CostModel, layouts: Layouts, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
 ) -> tuple[Floats, Floats]:
     """(reduce, tail, gather, update, params, experts' of every kind; hidden share), over layouts; remembered."""
-    key = ("once", layouts.degrees.tobytes(), tuple(kind.key() for kind in kinds), zero_stage, repeated, copies)
+    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, repeated, copies)
     if key in costs.known:
         known: tuple[Floats, Floats] = costs.known[key]
         return known
@@ -111,7 +119,8 @@ def _over_layouts(
         (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0)
         for each in (parts[0], held.total)
     )
-    passes = 2.0 if zero_stage == 0 else 1.0  # an all-reduce sends gradients twice
+    # An all-reduce sends gradients twice, one between sharding groups what a shard has of them.
+    passes = 2.0 if zero_stage == 0 else 1.0 + 2.0 * (replicas.between_shards is not None) / replicas.shards.size
     sent = passes * params * GRADIENT_WIDTH[costs.stack.gradient_precision]
     share = np.array(np.broadcast_to(costs.fabric.hidden_share(replicas.data, sent, reduce), len(layouts)))
     costs.remember(key, (found, share))
@@ -148,12 +157,14 @@ class OnceAStepWork:
         """
         zero, width = self.zero_stage, GRADIENT_WIDTH[self.stack.gradient_precision]
         reduction, gather, shard = np.zeros(1), np.zeros(1), held.total
-        if zero < 2 or (zero == 2 and not self.repeated):
-            reduction = summed_over(all_reduce if zero == 0 else reduce_scatter, held, width, summed, fabric)
+        if zero == 0:
+            reduction = summed_over(all_reduce, held, width, summed, fabric)
+        elif zero == 1 or (zero == 2 and not self.repeated):
+            reduction = reduced_to_shards(held, width, summed, fabric)
         if zero in (1, 2):
-            gather = summed_over(all_gather, held, self.training.activation_bytes, replicas, fabric)
+            gather = summed_over(all_gather, held, self.training.activation_bytes, replicas.sharding, fabric)
         if zero:
-            shard = held.others / replicas.data.size + held.experts / replicas.experts.size
+            shard = held.others / replicas.shards.size + held.experts / replicas.experts.size
         update = sum(compute.phase_time(Phase(optimizer_work(shard, self.stack, self.training))).values())
         return reduction, reduction * np.minimum(1.0, first / np.maximum(held.total, 1e-30)), gather, update
 

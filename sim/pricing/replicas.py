@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, Number
-from sim.costs.collectives import Fabric
+from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
@@ -39,10 +39,20 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """GPUs that hold the same, sum its gradients and shard it under ZeRO: of experts, and of everything else."""
+    """GPUs that hold the same and sum its gradients: of experts, and of everything else.
+
+    shards, between_shards : as of `Layouts`.
+    """
 
     data: Group
     experts: Group
+    shards: Group
+    between_shards: Group | None = None
+
+    @property
+    def sharding(self) -> Replicas:
+        """Those within which ZeRO shards."""
+        return Replicas(self.shards, self.experts, self.shards)
 
     def of_copies(self, copies: int) -> Replicas:
         """With those that hold the same in other copies of the model: they sum gradients, and shard nothing."""
@@ -52,7 +62,9 @@ class Replicas:
         def over(group: Group) -> Group:
             return Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
 
-        return Replicas(over(self.data), over(self.experts))
+        if self.between_shards is not None:
+            return Replicas(over(self.data), over(self.experts), self.shards, over(self.between_shards))
+        return Replicas(over(self.data), over(self.experts), over(self.data))
 
 
 def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, layout: Any = slice(None)) -> Params:
@@ -102,7 +114,7 @@ def _counts(part: ModelPart, num_blocks: int) -> tuple[Number, ...]:
 
 def replicas_of(layouts: Layouts) -> Replicas:
     """Of every layout."""
-    return Replicas(layouts.data, layouts.expert_data)
+    return Replicas(layouts.data, layouts.expert_data, layouts.shards, layouts.between_shards)
 
 
 def summed_over(
@@ -123,6 +135,18 @@ def summed_over(
     seconds = pieces * collective(held.others * width / pieces, replicas.data, fabric)
     if np.any(held.experts):
         seconds = seconds + collective(held.experts * width, replicas.experts, fabric) * (np.asarray(held.experts) > 0)
+    return seconds
+
+
+def reduced_to_shards(held: Params, width: Number, replicas: Replicas, fabric: Fabric, pieces: int = 1) -> Number:
+    """Time until every GPU has the sum of its shard's gradients: within sharding groups, then between them.  [s]
+
+    Parameters as of `summed_over`.
+    """
+    seconds = summed_over(reduce_scatter, held, width, replicas.sharding, fabric, pieces)
+    if replicas.between_shards is not None:
+        shard = held.others * width / replicas.shards.size
+        seconds = seconds + pieces * all_reduce(shard / pieces, replicas.between_shards, fabric)
     return seconds
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.arrays import BlockPlanFloats, Number
-from sim.costs.collectives import Fabric, all_gather, reduce_scatter
+from sim.costs.collectives import Fabric, all_gather
 from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.replicas import Params, Replicas, params_of, replicas_of, summed_over
+from sim.pricing.replicas import Params, Replicas, params_of, reduced_to_shards, replicas_of, summed_over
 from sim.specs import StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import blocks_of
@@ -53,7 +53,7 @@ def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBl
 
     alone : where the head shares its stage with the embedding, and a tied table with it.
     """
-    key = ("sharded", layouts.degrees.tobytes(), np.asarray(alone).tobytes())
+    key = ("sharded", layouts.key, np.asarray(alone).tobytes())
     if key in costs.known:
         known: ShardedBlocks = costs.known[key]
         return known
@@ -71,12 +71,12 @@ def visit_seconds(
     stack: StackSpec, params: Params, gathered_width: Number, replicas: Replicas, fabric: Fabric
 ) -> tuple[Number, Number]:
     """Gathering a block's weights, in numbers of so many bytes, and reducing its gradients.  [s]"""
-    pieces, slicing = stack.gathers_per_layer, _slices_s(stack, replicas.data)
-    gather = summed_over(all_gather, params, gathered_width, replicas, fabric, pieces) + pieces * slicing
+    pieces, slicing = stack.gathers_per_layer, _slices_s(stack, replicas.shards)
+    gather = summed_over(all_gather, params, gathered_width, replicas.sharding, fabric, pieces) + pieces * slicing
     # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
     at_once = pieces if stack.slice_s else 1
     grad_width = GRADIENT_WIDTH[stack.gradient_precision]
-    reduce = summed_over(reduce_scatter, params, grad_width, replicas, fabric, at_once) + at_once * slicing
+    reduce = reduced_to_shards(params, grad_width, replicas, fabric, at_once) + at_once * slicing
     return gather, reduce
 
 

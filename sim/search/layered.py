@@ -26,6 +26,7 @@ from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.layouts import divisors, tensor_degrees
+from sim.search.plans.space import refuse_sharding_group
 from sim.specs import ParallelPlan, Scenario
 from sim.work.stages import ModelPart
 
@@ -159,6 +160,7 @@ def layered_table(
             f"layered plans are searched for models without experts, and {scenario.model.name!r} has "
             f"{scenario.model.num_experts}; use flopcast search, or estimate one layered plan"
         )
+    refuse_sharding_group(scenario)
     domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
     degrees = [tp for tp in whole if tensor is None or tp in tensor]

@@ -43,6 +43,10 @@ class ParallelPlan(Spec):
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What data parallelism shards: 1 the optimizer state, 2 gradients too, 3 weights too."""
+    sharding_group: PositiveInt | None = None
+    """GPUs among which ZeRO shards; such groups hold copies of each other's shards and sum their gradients (hybrid
+    sharding, HSDP; Megatron-Core's num-distributed-optimizer-instances). Neighbours, so that a group of a node's GPUs
+    gathers over NVLink. Default: all that hold the same part of the model."""
     offloaded_layers: NonNegativeInt = 0
     """Layers of the model whose activations wait in host memory for the backward. The copies are taken to overlap
     with compute."""
@@ -63,6 +67,8 @@ class ParallelPlan(Spec):
             )
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
+        if self.sharding_group is not None:
+            self._check_sharding_group(self.sharding_group)
         width = self.tp * self.cp * self.dp
         if width % self.ep:
             raise ValueError(
@@ -70,6 +76,15 @@ class ParallelPlan(Spec):
                 f"nearest that does: {divisor_near(width, self.ep)}"
             )
         return self
+
+    def _check_sharding_group(self, size: int) -> None:
+        if not self.zero_stage:
+            raise ValueError(f"sharding_group {size} needs ZeRO: set zero_stage to 1, 2 or 3, or leave the group out")
+        if self.num_replicas % size:
+            raise ValueError(
+                f"sharding_group {size} must divide dp · cp = {self.num_replicas}, the GPUs that hold the same part of "
+                f"the model; nearest that does: {divisor_near(self.num_replicas, size)}"
+            )
 
     @property
     def num_gpus(self) -> int:

@@ -91,10 +91,8 @@ def _between_replicas(scenario: Scenario, copies: int, visits: float, updates: f
     plan, stack, model = scenario.plan, scenario.stack, scenario.model
     whole, batch = sum((stage.part for stage in deal_stages(model, plan)), ModelPart()), batch_of(scenario)
     held, share = params_of([whole], batch.costs, batch.layouts), copies / plan.pp
-    parts = (
-        (held.others.item() * share, plan.num_replicas),
-        (held.experts.item() * share, plan.num_expert_replicas),
-    )
+    shards = plan.sharding_group or plan.num_replicas
+    parts = ((held.others.item() * share, shards), (held.experts.item() * share, plan.num_expert_replicas))
     visits = float(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
     reductions = visits if plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1) else updates
     collective = "reduce_scatter" if plan.zero_stage else "all_reduce"
@@ -106,4 +104,7 @@ def _between_replicas(scenario: Scenario, copies: int, visits: float, updates: f
         summed = size * copies if reductions == updates else size
         moved += reductions * ring_bytes(collective, params * gradient_width, summed)
         moved += gathers * ring_bytes("all_gather", params * width, size)
+    if plan.sharding_group:
+        between = parts[0][0] * gradient_width / shards
+        moved += reductions * ring_bytes("all_reduce", between, plan.num_replicas // shards)
     return float(moved)

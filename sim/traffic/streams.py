@@ -91,6 +91,11 @@ def build_traffic(
         GPUs that cannot reach each other, or a placement whose prices are not known.
     """
     plan, cluster = scenario.plan, scenario.cluster
+    if plan.sharding_group:
+        raise SpecError(
+            f"plan.sharding_group {plan.sharding_group} on shared links is not modelled; leave it out, or do not share "
+            "links (no --contention)"
+        )
     if placement != "tp-cp-dp-pp" and plan.tp % cluster.nvlink_domain_gpus:
         raise SpecError(
             f"placement {placement!r} with tp {plan.tp} in NVLink domains of {cluster.nvlink_domain_gpus}: prices are "

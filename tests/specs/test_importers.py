@@ -299,6 +299,8 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["N=8", "if [[ $N -ge 8 && 1 ]]; then :; fi", "if (( N > 4 )); then MORE='--micro-batch-size 2'; fi"], "microbatch_size", 1),
         (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
         (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
+        (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
+        (["MORE='--num-distributed-optimizer-instances 2'"], "sharding_group", None),
         (["MORE=\"--recompute-activations\""], "recompute", "selective"),
         (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\""], "recompute", "full"),
         (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),

@@ -35,7 +35,6 @@ REASONS = (
     "precision nvfp4 is not modelled",
     "LoRA trains adapters only, which is not modelled",
     "a single layer, not a training step",
-    r"sharding inside groups \(HSDP\) is not modelled yet",
     "the parallel layout is not given",
     "seq_len is empty",
     "layers is empty, and .* is no model that ships",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array
+from sim.errors import SpecError
 from sim.pricing.deal import dealt_layers
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category, Columns, stack_of
 from sim.search.plans.layouts import (
@@ -141,6 +142,21 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
     return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
 
 
+def refuse_sharding_group(scenario: Scenario) -> None:
+    """Plans that are searched shard over all GPUs that hold the same.
+
+    Raises
+    ------
+    SpecError
+        The scenario's shards in groups.
+    """
+    if scenario.plan.sharding_group:
+        raise SpecError(
+            f"a search shards over all replicas, not in groups of {scenario.plan.sharding_group}; leave "
+            "plan.sharding_group out (-s plan.sharding_group=), and try it on the plan that is found"
+        )
+
+
 def build_space(
     scenario: Scenario,
     gpus: tuple[int, int],
@@ -168,6 +184,7 @@ def build_space(
     InfeasiblePlan
         No plan keeps the rules; the message says which one left nothing.
     """
+    refuse_sharding_group(scenario)
     layouts = find_layouts(scenario, gpus, context, experts)
     own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
     flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]

@@ -117,7 +117,8 @@ class Variant:
             (each.overlaps[OVERLAPS.index("overlap_tp_backward")], each.sequence_parallel) for each in space.categories
         ]
         kinds = tuple(sorted(set(pairs)))
-        costs, layouts = cost_model(space.scenario), place_layouts(space.layouts, space.scenario.cluster)
+        costs, group = cost_model(space.scenario), space.scenario.plan.sharding_group
+        layouts = place_layouts(space.layouts, space.scenario.cluster, group)
         cells, cell = find_cells(
             layouts, columns.layout, columns.microbatch_size, kinds, RECOMPUTES, slices=self.slices
         )

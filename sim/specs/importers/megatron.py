@@ -44,6 +44,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     gpus = gpus_of(script, launcher, plan, given, ledger)
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     plan.took("dp", replicas(gpus, unit, ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
+    _sharding_group(plan, arguments)
     if training["global_batch_size"] is None:
         # megatron/training/arguments.py, validate_args.
         why = "Megatron-LM's default, one micro-batch a replica"
@@ -90,6 +91,19 @@ def _plan(arguments: Arguments) -> Section:
         if arguments.has(switch):
             plan.took(field, True, f"--{switch}")
     return plan
+
+
+def _sharding_group(plan: Section, arguments: Arguments) -> None:
+    """Instances of the distributed optimizer: so many groups shard apart."""
+    name = "num-distributed-optimizer-instances"
+    instances, copies = arguments.whole(name), plan["dp"] * plan.get("cp", 1)
+    if instances is None or instances == 1:
+        return
+    if not plan["zero_stage"] or copies % instances:
+        why = "nothing is sharded" if not plan["zero_stage"] else f"does not divide dp · cp = {copies}"
+        plan.ledger.ignore(f"--{name}", instances, why)
+    else:
+        plan.took("sharding_group", copies // instances, f"--{name}")
 
 
 def _recompute(plan: Section, arguments: Arguments) -> None:

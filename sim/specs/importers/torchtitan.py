@@ -147,8 +147,8 @@ def _replicas(plan: Section, gpus: int, replicated: int, sharded: int, cut: Keys
     keeps = policy == "never" or (policy == "default" and plan["pp"] > 1)
     plan.took("zero_stage", 2 if keeps else 3, f"fsdp_reshard_after_forward {policy}")
     if replicated > 1:
-        why = "hybrid sharding is not modelled; all replicas share the shards"
-        plan.ledger.ignore("parallelism.data_parallel_replicate_degree", replicated, why)
+        group = plan["dp"] * plan["cp"] // replicated
+        plan.took("sharding_group", group, f"data_parallel_replicate_degree {replicated}")
 
 
 def _pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shape: dict[str, Any]) -> None:
