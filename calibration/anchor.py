@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from calibration.readers.training_runs import Run
     from sim.specs import Scenario
 
-SURPRISING = 3.0
-"""Errors, in noises of a run, beyond which a measurement that values cannot be drawn to is pointed out."""
-
 
 def anchor(
     scenarios: Annotated[
@@ -45,15 +42,16 @@ def anchor(
     from calibration.from_runs import fit_runs
     from calibration.priors import parameters_named
     from calibration.write import write_runs_profile
-    from sim.errors import SpecError
     from sim.specs import load_scenario
 
-    if not out.absolute().parent.is_dir():
-        raise SpecError(f"the folder {out.parent} does not exist; make it first (mkdir -p {out.parent})")
+    if out.suffix not in (".yaml", ".yml") and not out.is_dir():
+        out = out.with_name(f"{out.name}.yaml")  # what every verb knows for a file
+    _check_out(out, scenarios)
     names = parameters_named(parameter)
     times = _times(scenarios, measured)
     runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
     _check_alike(scenarios, runs)
+    runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
     print_ = Console(highlight=False, markup=False).print
     print_(_moved(found))
@@ -63,7 +61,8 @@ def anchor(
     _print_steps(print_, found)
     write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
     print_(f"profile: {out}", soft_wrap=True)
-    print_(f"use it:  flopcast estimate SCENARIO --profile {shlex.quote(str(out))}", soft_wrap=True)
+    first = shlex.quote(str(scenarios[0]))
+    print_(f"use it:  flopcast estimate {first} --profile {shlex.quote(str(out))}", soft_wrap=True)
     _print_next(print_, scenarios, found, names)
 
 
@@ -72,6 +71,21 @@ anchor.examples = (  # type: ignore[attr-defined]
     'anchor scenarios/megatron-2021/18.4b.yaml scenarios/megatron-2021/39.1b.yaml --measured "10.3 s" '
     '--measured "16.9 s" -o mine.yaml',
 )
+
+
+def _check_out(out: Path, scenarios: Sequence[Path]) -> None:
+    """Refuse a target that cannot be written, or that holds something else, before any work is done."""
+    from sim.errors import SpecError
+    from sim.specs.yaml12 import load_yaml
+
+    if not out.absolute().parent.is_dir():
+        raise SpecError(f"the folder {out.parent} does not exist; make it first (mkdir -p {out.parent})")
+    if out.is_dir():
+        raise SpecError(f"{out} is a folder; name a file in it")
+    if out.exists():
+        known = load_yaml(out)
+        if not (isinstance(known, dict) and "provenance" in known):
+            raise SpecError(f"{out} is there and is no profile; name another file (-o), or move it away")
 
 
 def run_of(scenario: Scenario, step_time_s: float) -> Run:
@@ -136,16 +150,31 @@ def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
                 )
 
 
+def _repeats_as_one(runs: Sequence[Run]) -> list[Run]:
+    """Runs of one scenario are repeats of one measurement: their median."""
+    from dataclasses import replace
+    from statistics import median
+
+    from sim.uncertainty import fingerprint_of
+
+    repeats: dict[str, list[Run]] = {}
+    for run in runs:
+        repeats.setdefault(fingerprint_of(run.choices[0]), []).append(run)
+    return [replace(same[0], measured=median([run.measured for run in same])) for same in repeats.values()]
+
+
 def _moved(found: RunsFit) -> Any:
     """A rich table of the values that moved, most first."""
     from sim.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("parameter", "before", "after", "±"):
-        table.add_column(name, justify="left" if name == "parameter" else "right", no_wrap=True)
+    for name in ("parameter", "before", "after", "± (1 sd)", ""):
+        table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)
     for item in sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width):
         if item.moved:
-            table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}")
+            table.add_row(
+                item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", "at its bound" * item.at_bound
+            )
     return table
 
 
@@ -161,10 +190,11 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
             f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before, "
             f"{show_time(step_s * (1 + after))} after"
         )
-        if abs(after) > SURPRISING * priors().noise:
+        if run not in found.explained:
             print_(
                 f"  The rest is more than runs of one framework differ by ({priors().noise:.0%}): something that the "
-                "scenario does not say may be behind it (precision, kernels, recomputation, a slow node)."
+                "scenario does not say may be behind it (precision, kernels, recomputation, a slow node). Estimates do "
+                "not count it as measured."
             )
 
 
@@ -172,13 +202,14 @@ def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: S
     """The run that would tell most, as the fields to set, and the line that takes it."""
     from calibration.sensitivity import next_run
 
-    measured = [run.choices[0] for run in found.runs]
-    best = next_run(measured, measured[-1], names)
-    if best is None or best.after > 0.98 * best.before:
+    measured = [run.choices[0] for run in found.explained]
+    best = next_run(measured, measured[-1], names) if measured else None
+    if best is None or best.after > 0.95 * best.before:
         return
     changes = " ".join(f"-s {path}={value}" for path, value in best.changes.items())
+    path = shlex.quote(str(scenarios[-1]))
     print_(
-        f"next:    {shlex.quote(str(scenarios[-1]))} with {changes}, once measured, would narrow what is uncertain of "
-        f"its neighbours from {best.before:.0%} to {best.after:.0%}",
-        soft_wrap=True,
+        "next:    of plans like these the step time of this one, measured, would tell most (what the values leave "
+        f"open falls from {best.before:.0%} to {best.after:.0%}):"
     )
+    print_(f"         flopcast estimate {path} {changes}", soft_wrap=True)

@@ -24,6 +24,8 @@ EXACT = "dag"
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
 
+SURPRISING = 3.0
+"""Errors, in noises of a run, beyond which the values do not account for it."""
 MOVED = 0.01
 """A parameter that stays within this share of its prior width was not moved: the runs do not depend on it."""
 
@@ -47,6 +49,13 @@ class Parameter:
         return self.width < IDENTIFIED * self.prior_width
 
     @property
+    def at_bound(self) -> bool:
+        """Whether it went as far as physics lets it."""
+        known = priors().parameters[self.name]
+        ends = [end for end in (known.lower, known.upper) if end != self.prior]
+        return self.moved and any(abs(self.value - end) < 0.01 * self.prior_width for end in ends)
+
+    @property
     def moved(self) -> bool:
         """Whether the runs moved it at all."""
         return abs(self.value - self.prior) > MOVED * self.prior_width
@@ -65,6 +74,12 @@ class RunsFit:
     before: np.ndarray
     errors: np.ndarray
     left_out_errors: np.ndarray | None
+
+    @property
+    def explained(self) -> tuple[Run, ...]:
+        """Runs that the fitted values account for, but for what runs of one framework differ by."""
+        most = SURPRISING * priors().noise
+        return tuple(run for run, error in zip(self.runs, self.errors, strict=True) if abs(np.log1p(error)) <= most)
 
     @property
     def values(self) -> dict[str, float]:

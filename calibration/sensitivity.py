@@ -59,7 +59,7 @@ class NextRun(NamedTuple):
 
 
 def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]) -> NextRun | None:
-    """Of the variants of a scenario the one whose step time, once measured, would narrow the others' most.
+    """Of the variants of a scenario that fit the one whose step time, once measured, would narrow the others' most.
 
     Parameters
     ----------
@@ -74,7 +74,8 @@ def next_run(measured: Sequence[Scenario], asked: Scenario, names: Sequence[str]
     variants: list[tuple[dict[str, object], np.ndarray]] = []
     for changes, variant in variants_of(asked):
         try:
-            variants.append((changes, sensitivities(variant, names)))
+            if estimate(variant, fast_engine(variant)).fits:
+                variants.append((changes, sensitivities(variant, names)))
         except FlopcastError:
             continue
     if not variants:

@@ -12,7 +12,7 @@ from calibration.from_runs import RunsFit
 from calibration.priors import with_values
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
-from sim.uncertainty import measured_run
+from sim.uncertainty import fingerprint_of, measured_run
 
 _UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 
@@ -85,6 +85,10 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     return calibration.profile
 
 
+MOST_FINGERPRINTS = 100
+"""Of runs that a profile remembers one by one."""
+
+
 def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     """Write the profile that came of a fit to training runs, with the stack's values in a section of their own.
 
@@ -101,7 +105,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
         entry = {
             "value": _written(field, item.value),
             "interval": [_written(field, max(0.0, item.value + sign * 1.645 * item.width)) for sign in (-1, 1)],
-            "source": f"fitted to {len(fit.runs)} training runs of {len(families)} families ({source}){known}",
+            "source": f"fitted to {_counted(len(fit.runs), len(families))} ({source}){known}",
         }
         if section == "stack" and item.moved:
             stack[file_name(field)] = entry
@@ -119,12 +123,19 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     data["provenance"] = {
         **data.get("provenance", {}),
         "method": f"from training runs, drawn to profile {profile.name!r}",
-        "fitted_on": [f"{len(fit.runs)} training runs of {source}"],
+        "fitted_on": [f"{_counted(len(fit.runs), len(families))}: {source}"],
         "fitted_families": families,
-        "measured_runs": len(fit.runs),
-        "measured_on": list(dict.fromkeys(measured_run(run.choices[0]) for run in fit.runs)),
+        "measured_runs": len(fit.explained),
+        "measured_on": list(dict.fromkeys(measured_run(run.choices[0]) for run in fit.explained)),
+        "measured_scenarios": [fingerprint_of(run.choices[0]) for run in fit.explained][:MOST_FINGERPRINTS],
+        "measured_stack": fit.runs[0].choices[0].stack.name,
     }
     text = yaml.safe_dump(
         {"source": f"as in profile {profile.name!r}", **data}, sort_keys=False, allow_unicode=True, width=120
     )
     path.write_text(text, encoding="utf-8")
+
+
+def _counted(runs: int, families: int) -> str:
+    """ "3 training runs of 1 family"."""
+    return f"{runs} training run{'s' * (runs != 1)} of {families} famil{'ies' if families != 1 else 'y'}"

@@ -9,6 +9,7 @@ taken for unknown. The table is written by `flopcast validate --runs FILE --upda
 from __future__ import annotations
 
 from functools import cache
+from hashlib import sha256
 from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from sim.specs import Scenario, StackSpec
 from sim.specs.yaml12 import load_yaml
 
 TABLE = Path(__file__).parent / "presets" / "intervals.yaml"
-UNKNOWN, RELATIVE = "pytorch", "another framework"
-"""The framework that stands for unknown ones, and the name of a stack that stands for a framework without runs."""
+UNKNOWN, RELATIVE, MEASURED = "pytorch", "another framework", "this very run measured"
+"""The framework that stands for unknown ones, the name of a stack that stands for a framework without runs, and the
+kind of what was itself measured."""
 
 
 @cache
@@ -43,26 +45,37 @@ def measured_run(scenario: Scenario) -> str:
     return f"{scenario.model.name}, {recipe_of(scenario)}"
 
 
+def fingerprint_of(scenario: Scenario) -> str:
+    """What tells a scenario from others, whatever profile and stack it is asked with."""
+    parts = (scenario.model, scenario.cluster, scenario.plan, scenario.training)
+    return sha256("".join(part.model_dump_json() for part in parts).encode()).hexdigest()[:12]
+
+
 def kind_of(scenario: Scenario) -> tuple[str, ...]:
     """What the errors depend on, from the most to the least particular.
 
-    Drawn to measured runs: how many, of the same model, of the same precision. Of a known framework GPU and stack, GPU
-    and sharding, GPU, precision; of an unknown one GPU and precision, then precision: there the framework decides, and
-    how far known ones come out when they are taken for unknown.
+    Drawn to measured runs: how many, this very one, of the same model, of the same precision. Of a known framework GPU
+    and stack, GPU and sharding, GPU, precision; of an unknown one GPU and precision, then precision: there the
+    framework decides, and how far known ones come out when they are taken for unknown.
     """
+    recipe, measured = recipe_of(scenario), scenario.profile.provenance
+    if not measured.measured_runs:
+        return _unmeasured_kinds(scenario)
+    count = "three runs" if measured.measured_runs >= 3 else "one run"
+    whole = f"{'unknown' if is_unknown(scenario.stack) else 'known'} framework, after {count}"
+    if fingerprint_of(scenario) in measured.measured_scenarios:
+        return f"{MEASURED}, {recipe}", MEASURED
+    if all(run.rpartition(", ")[2] != recipe for run in measured.measured_on):
+        return f"{whole} of other precision or kind", whole
+    same_model = (f"{whole} of this model, {recipe}",) if measured_run(scenario) in measured.measured_on else ()
+    return *same_model, f"{whole}, {recipe}", whole
+
+
+def _unmeasured_kinds(scenario: Scenario) -> tuple[str, ...]:
     family, recipe = scenario.profile.gpu.lower(), recipe_of(scenario)
-    unknown = is_unknown(scenario.stack)
-    measured = scenario.profile.provenance
-    if measured.measured_runs:
-        count = "three runs" if measured.measured_runs >= 3 else "one run"
-        whole = f"{'unknown' if unknown else 'known'} framework, after {count}"
-        if all(run.rpartition(", ")[2] != recipe for run in measured.measured_on):
-            return f"{whole} of other precision or kind", whole
-        same_model = (f"{whole} of this model, {recipe}",) if measured_run(scenario) in measured.measured_on else ()
-        return *same_model, f"{whole}, {recipe}", whole
-    if measured.of_datasheet:
+    if scenario.profile.provenance.of_datasheet:
         return f"GPU known by its datasheet, {recipe}", "GPU known by its datasheet"
-    if unknown:
+    if is_unknown(scenario.stack):
         return _unknown_kinds(scenario)
     sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
     return (
@@ -93,9 +106,13 @@ def basis_of(scenario: Scenario, off_range: bool = False) -> str:
         return "The interval is a guess: no published run of this kind was predicted."
     runs = f"{record.runs:,} published run{'s' if record.runs != 1 else ''}"
     lineages = f"{record.lineages} {'lineage' if record.lineages == 1 else 'lineages'}"
-    said = f"The interval comes from how far predictions missed {runs} of {lineages} of the kind “{record.kind}”"
-    if is_unknown(scenario.stack):
-        said += ", frameworks of which were taken for unknown"
+    said = (
+        f"The interval is a factor {exp(record.width):.2f} to either side: nine in ten of {runs} of {lineages} of the "
+        f"kind “{record.kind}”{_AS_PREDICTED.get(_sort(record.kind), '')} and, where these are few, of broader kinds "
+        "were off by less"
+    )
+    if scenario.profile.provenance.of_datasheet and "datasheet" not in record.kind:
+        said += "; nothing else was measured on this GPU"
     narrower = what_would_narrow(scenario)
     if narrower:
         said += f"; {narrower} would narrow it"
@@ -103,23 +120,39 @@ def basis_of(scenario: Scenario, off_range: bool = False) -> str:
     return f"{said}.{f' It is {wider:.0%} wider because something was extrapolated.' if off_range and wider else ''}"
 
 
+_AS_PREDICTED = {
+    "unknown": ", predicted as if their framework were unknown,",
+    "datasheet": ", predicted from their GPUs' datasheets,",
+}
+
+
+def _sort(kind: str) -> str:
+    return "datasheet" if "datasheet" in kind else "unknown" if kind.startswith("unknown") else ""
+
+
 def what_would_narrow(scenario: Scenario) -> str:
     """What a user can do about the interval's width; empty where nothing is known to help."""
     own = record_of(scenario).width
-    measured = scenario.profile.provenance.measured_runs
+    provenance, recipe = scenario.profile.provenance, recipe_of(scenario)
     found = []
-    if is_unknown(scenario.stack) and not measured:
-        found.append("naming a known framework (stack.framework)")
+    if scenario.stack.framework == UNKNOWN and not provenance.measured_runs and not provenance.of_datasheet:
+        sharded = "fsdp" if scenario.plan.zero_stage == 3 else "pipeline or tensor"
+        known = _first((f"{scenario.profile.gpu.lower()}, {sharded}, {recipe}", recipe))
+        if known.width < 0.95 * own:
+            found.append("naming a known framework (stack.framework)")
     for count, words in ((1, "a step of your own (flopcast anchor)"), (3, "three runs of your own (flopcast anchor)")):
-        if measured < count and record_of(after_runs(scenario, count, (measured_run(scenario),))).width < own:
+        measured = after_runs(scenario, count, (measured_run(scenario),))
+        if provenance.measured_runs < count and record_of(measured).width < 0.95 * own:
             found.append(words)
             break
     return " or ".join(found)
 
 
-def after_runs(scenario: Scenario, count: int, measured_on: tuple[str, ...]) -> Scenario:
+def after_runs(
+    scenario: Scenario, count: int, measured_on: tuple[str, ...], measured_scenarios: tuple[str, ...] = ()
+) -> Scenario:
     """The scenario as if its profile had been drawn to so many measured runs."""
-    changes = {"measured_runs": count, "measured_on": measured_on}
+    changes = {"measured_runs": count, "measured_on": measured_on, "measured_scenarios": measured_scenarios}
     provenance = scenario.profile.provenance.model_copy(update=changes)
     return scenario.model_copy(update={"profile": scenario.profile.model_copy(update={"provenance": provenance})})
 
@@ -138,12 +171,20 @@ class Record(NamedTuple):
 
 
 def record_of(scenario: Scenario) -> Record:
-    """The most particular kind of published runs that this scenario is of; the wider where two things are not known."""
-    found = _first(kind_of(scenario))
+    """The most particular kind of published runs that this scenario is of.
+
+    The wider where neither GPU nor framework is known; the narrower of what it is with and without measured runs of
+    one's own, since it is of both kinds.
+    """
     provenance = scenario.profile.provenance
-    if provenance.of_datasheet and not provenance.measured_runs and is_unknown(scenario.stack):
-        found = max(found, _first(_unknown_kinds(scenario)), key=lambda record: record.width)
-    return found
+    found = _first(_unmeasured_kinds(scenario))
+    if provenance.of_datasheet and is_unknown(scenario.stack):
+        found = max(found, _first(_unknown_kinds(scenario)), key=_width)
+    return min(found, _first(kind_of(scenario)), key=_width) if provenance.measured_runs else found
+
+
+def _width(record: Record) -> float:
+    return record.width
 
 
 def _first(kinds: tuple[str, ...]) -> Record:

@@ -130,11 +130,27 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     if profile is None:
         profile = _profile_for(gpu.name)
         assumed.append(f"no profile was named; {profile.get('name', datasheet.NAME)!r} is taken for {gpu.name}")
+    elif isinstance(profile, Mapping) and not {"preset", "name", "gpu"} & profile.keys():
+        base = resolve(_profile_for(gpu.name), "profile")  # fields laid over the profile that none was named for
+        assumed.append(f"no profile was named; that of {gpu.name} is taken, with what is stated laid over it")
+        profile = {**base, **profile} if _is_datasheet(base) else laid_over(base, profile)
     if _is_datasheet(profile):
         stated = {key: value for key, value in profile.items() if key != "preset"}
         profile = laid_over(datasheet.datasheet_profile(gpu), stated)
         assumed.append(f"nothing was measured on {gpu.name}: its datasheet, and what other GPUs have in common")
+        if gpu.max_power_w is None:
+            assumed.append(
+                f"max_power of {gpu.name} is not given, from which the share of peak of its multiplies follows"
+            )
     sections["profile"] = Profile.read(profile, "profile")
+    measured = sections["profile"].provenance
+    if measured.measured_stack and "stack" in sections and measured.measured_stack != sections["stack"].name:
+        assumed.append(
+            f"profile {sections['profile'].name!r} was drawn to runs of stack {measured.measured_stack!r} and is used "
+            f"with {sections['stack'].name!r}: they do not count as measured"
+        )
+        own = sections["profile"].model_copy(update={"provenance": measured.model_copy(update={"measured_runs": 0})})
+        sections["profile"] = own
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
 

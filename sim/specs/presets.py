@@ -60,7 +60,8 @@ def raw_preset(kind: str, name: str) -> dict[str, Any]:
     if kind == "models" and not path.is_file() and name.strip():
         return raw_preset(kind, model_preset(name))
     if Path(name).name != name or not path.is_file():
-        raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, preset_names(kind))}")
+        known = [*preset_names(kind), *(["datasheet"] if kind == "profiles" else [])]
+        raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, known)}")
     data = load_yaml(path)
     assert isinstance(data, dict), path
     return data

@@ -161,6 +161,10 @@ class Provenance(Spec):
     """Training runs of one's own that the values were drawn to."""
     measured_on: tuple[str, ...] = ()
     """Model and precision of those runs."""
+    measured_scenarios: tuple[str, ...] = ()
+    """Fingerprints of their models, machines, plans and training, by which an estimate knows that it was measured."""
+    measured_stack: str = ""
+    """The stack that they ran on: with another the values are another's."""
     raw_data: str = ""
     """File with the measurements, beside the profile's own."""
 

@@ -46,7 +46,7 @@ class Scenario(Spec):
             raise ProfileError(
                 f"profile {self.profile.name!r} was made for {self.profile.gpu}, but the cluster has "
                 f"{self.cluster.gpu.name}; "
-                "choose a profile of that GPU (flopcast presets list profiles)"
+                "choose a profile of that GPU (flopcast presets list profiles), or profile=datasheet"
             )
         return self
 

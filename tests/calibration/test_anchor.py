@@ -15,9 +15,11 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.specs.presets import load_file_as_preset, split_profile
 from sim.specs.yaml12 import load_yaml
+from sim.units import show_time
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
+KIN = ROOT / "scenarios" / "megatron-2021" / "3.6b.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_only_what_the_step_depends_on_moved(anchored):
 @pytest.mark.parametrize("verb", ["estimate", "search", "train", "report"])
 def test_the_printed_line_runs_as_it_is_printed(verb, anchored, tmp_path):
     _, line, _ = anchored
-    words = shlex.split(line.replace("SCENARIO", shlex.quote(str(SMALL))).replace("estimate", verb, 1))
+    words = shlex.split(line.replace("estimate", verb, 1))
     assert words[0] == "flopcast"
     more = {"report": ["-o", str(tmp_path / "page.html")], "train": ["--tokens", "1e9"]}.get(verb, [])
     command = [sys.executable, "-m", "sim", *words[1:], *more]
@@ -90,6 +92,84 @@ def test_a_measurement_that_agrees_moves_next_to_nothing(scenarios):
     assert not found.parameters[0].moved
 
 
+def run(*arguments):
+    return CliRunner().invoke(app, ["anchor", *map(str, arguments)])
+
+
+def test_runs_that_were_measured_are_remembered(anchored, tmp_path):
+    """An estimate of the very run has the interval of what a fit leaves; its kin that of runs after one."""
+    out, _, _ = anchored
+    provenance = load_scenario(SMALL, (), str(out)).profile.provenance
+    assert (provenance.measured_runs, provenance.measured_on) == (1, ("gpt-1.7b, 16-bit",))
+    same, kin, plain = (
+        estimate(load_scenario(path, (), profile))
+        for path, profile in ((SMALL, str(out)), (KIN, str(out)), (SMALL, None))
+    )
+    width = [answer.step_time_interval_s[1] / answer.step_time_s for answer in (same, kin, plain)]
+    assert width[0] < width[2]
+    assert (
+        width[1]
+        <= estimate(load_scenario(KIN)).step_time_interval_s[1] / estimate(load_scenario(KIN)).step_time_s + 1e-9
+    )
+    assert "this very run measured" in same.interval_basis
+    other = load_scenario(KIN, ["stack=pytorch"], str(out))
+    assert other.profile.provenance.measured_runs == 0
+    assert any("they do not count as measured" in line for line in other.assumed)
+
+
+def test_repeats_of_one_scenario_are_one_run(tmp_path):
+    out = tmp_path / "mine.yaml"
+    step_s = estimate(load_scenario(SMALL)).step_time_s
+    times = [text for factor in (1.0, 1.1, 1.2) for text in ("--measured", f"{factor * step_s} s")]
+    for scenarios in ([SMALL] * 3, [SMALL]):
+        result = run(*scenarios, *times, "-o", out)
+        assert result.exit_code == 0, result.output
+        assert f"measured {show_time(1.1 * step_s)}" in result.output
+        assert load_scenario(SMALL, (), str(out)).profile.provenance.measured_runs == 1
+
+
+def test_several_runs_and_the_next(tmp_path):
+    out = tmp_path / "mine"
+    times = [1.2 * estimate(load_scenario(path)).step_time_s for path in (SMALL, KIN)]
+    result = run(SMALL, KIN, "--measured", f"{times[0]} s", "--measured", f"{times[1]} s", "-o", out)
+    assert result.exit_code == 0, result.output
+    assert f"1.7b: step time: measured {times[0]:.3g} s"[:30] in result.output
+    profile = tmp_path / "mine.yaml"  # profiles are files of YAML
+    assert load_scenario(KIN, (), str(profile)).profile.provenance.measured_runs == 2
+    after = result.output.partition("next:")[2]
+    if after:
+        words = shlex.split(after.splitlines()[-1])
+        answer = CliRunner().invoke(app, words[1:])
+        assert answer.exit_code == 0, answer.output  # it fits
+
+
+def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
+    out = tmp_path / "mine.yaml"
+    far = 20 * estimate(load_scenario(SMALL)).step_time_s
+    result = run(SMALL, "--measured", f"{far} s", "-o", out)
+    said = " ".join(result.output.split())
+    assert "The rest is more than runs of one framework differ by" in said
+    assert "next:" not in said
+    assert load_scenario(SMALL, (), str(out)).profile.provenance.measured_runs == 0
+
+
+def test_nothing_else_is_written_over(tmp_path):
+    mine = tmp_path / "run.yaml"
+    mine.write_text(SMALL.read_text(encoding="utf-8"), encoding="utf-8")
+    result = run(mine, "--measured", "2 s", "-o", mine)
+    assert "is there and is no profile" in str(result.exception)
+    assert mine.read_text(encoding="utf-8") == SMALL.read_text(encoding="utf-8")
+    out = tmp_path / "mine.yaml"
+    assert [run(SMALL, "--measured", "2 s", "-o", out).exit_code for _ in range(2)] == [0, 0]  # a profile is
+    assert "is a folder" in str(run(SMALL, "--measured", "2 s", "-o", tmp_path).exception)
+
+
+def test_a_value_at_its_bound_is_pointed_out(tmp_path):
+    far = 4 * estimate(load_scenario(SMALL)).step_time_s
+    result = run(SMALL, "--measured", f"{far} s", "-o", tmp_path / "m.yaml", "--parameter", "stack.elementwise_rate")
+    assert result.output.count("at its bound") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -97,6 +177,11 @@ def test_a_measurement_that_agrees_moves_next_to_nothing(scenarios):
         (["--measured", "0 s"], "is no step time"),
         (["--measured", "12 GB"], "12 GB"),
         (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "does not exist; make it first"),
+        ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
+        (
+            [str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"],
+            "values cannot be drawn to both",
+        ),
         (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),
     ],
 )

@@ -21,7 +21,7 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
 from sim.uncertainty import after_runs as as_after_runs
-from sim.uncertainty import interval_factors, measured_run
+from sim.uncertainty import fingerprint_of, interval_factors, measured_run
 from validation.runs.scored import Scored
 
 GIVEN = (1, 3)
@@ -31,7 +31,10 @@ CHOICES = 4
 
 
 class Anchored(NamedTuple):
-    """Runs of a source, predicted once some others of it were measured; `before` as they were predicted without."""
+    """Runs of a source, predicted once some others of it were measured; `before` as they were predicted without.
+
+    given : those that were measured, as the values drawn to them have them.
+    """
 
     given: tuple[Scored, ...]
     before: tuple[Scored, ...]
@@ -111,8 +114,17 @@ class _Known(NamedTuple):
 
 def _anchored(given: Sequence[Scored], rest: Sequence[Scored], known: _Known) -> Anchored:
     runs = [replace(item.run, choices=(item.scenario,), memory_savings=()) for item in given if item.scenario]
-    values = fit_runs(runs, parameters_named(None), folds=0, slopes=known.slopes_of).values
-    measured_on = tuple(dict.fromkeys(measured_run(item.scenario) for item in given if item.scenario))
+    found = fit_runs(runs, parameters_named(None), folds=0, slopes=known.slopes_of)
+    values, explained = found.values, [run.choices[0] for run in found.explained]
+    measured_on = tuple(dict.fromkeys(measured_run(scenario) for scenario in explained))
+
+    def measured(scenario: Scenario, *fingerprints: str) -> Scenario:
+        return as_after_runs(scenario, len(explained), measured_on, fingerprints)
+
+    themselves = []
+    for item, error in zip(given, found.errors.tolist(), strict=True):
+        assert item.scenario is not None
+        themselves.append(replace(item, scenario=measured(item.scenario, fingerprint_of(item.scenario)), error=error))
     changed: dict[int, float] = {}
     after = []
     for item in rest:
@@ -123,8 +135,8 @@ def _anchored(given: Sequence[Scored], rest: Sequence[Scored], known: _Known) ->
         if key not in changed:
             changed[key] = _time_s(with_values(scenario, values))
         step_time_s = item.step_time_s * changed[key] / known.time_s(scenario)
-        after.append(predicted_as(item, as_after_runs(scenario, len(given), measured_on), step_time_s))
-    return Anchored(tuple(given), tuple(rest), tuple(after))
+        after.append(predicted_as(item, measured(scenario), step_time_s))
+    return Anchored(tuple(themselves), tuple(rest), tuple(after))
 
 
 def _time_s(scenario: Scenario) -> float:

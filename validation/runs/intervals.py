@@ -57,8 +57,12 @@ def write_intervals(batches: Sequence[Sequence[Scored]], path: Path | None = Non
     widths: dict[Kind, float] = {}
     whole: Misses = {}
     for table in tables:
-        widths |= half_widths(table)
-        whole |= table
+        for kind, groups in table.items():
+            mine = whole.setdefault(kind, {})
+            for name, group in groups.items():
+                mine.setdefault(name, []).extend(group)
+    for table in tables:  # what was itself measured is in several of them
+        widths |= half_widths({kind: whole[kind] if kind else table[kind] for kind in table})
     for kind in sorted(widths):
         groups = whole[kind]
         count = len({miss.run for group in groups.values() for miss in group})

@@ -95,7 +95,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> di
     if markdown:
         out.print(f"{transfer_markdown(rows)}\n\n{coverage_markdown(covered)}\n", soft_wrap=True)
         return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
-    out.print(transfer_table(rows))
+    out.print(transfer_table(rows, out.width))
     out.print(
         "known, unknown: with the framework, and as an unknown one of its time. GPU by datasheet: its profile is what "
         "the other GPUs have in common. after one run, three runs: values drawn to as many runs of the same source and "
@@ -103,7 +103,10 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> di
         "median.\n"
     )
     out.print(coverage_table(covered))
-    out.print("inside: share of runs in the interval, mean over lineages. factor: the interval's, at the median.\n")
+    out.print(
+        "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at the "
+        "median.\n"
+    )
     return {"transfer": [row.to_dict() for row in rows], "coverage": [each.to_dict() for each in covered]}
 
 
@@ -122,7 +125,8 @@ def _update(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
         known = known_only(scored)
         batches = [known, found.unknown, found.datasheet]
         for count, every in found.after.items():
-            batches += [[item for each in after for item in each.after] for after in (every, after_runs(known, count))]
+            for after in (every, after_runs(known, count)):
+                batches.append([item for each in after for item in (*each.after, *each.given)])
         write_intervals(batches)
         out.print("intervals written")
 

@@ -12,12 +12,14 @@ from calibration.readers.families import lineage_of
 from sim.uncertainty import is_unknown, recipe_of
 from validation.runs.anchored import GIVEN, Anchored, after_runs
 from validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
+from validation.runs.report import WIDE
 from validation.runs.score import ErrorSummary, summary_of
 from validation.runs.scored import Scored
 from validation.runs.transfer import as_unknown, by_datasheet
 
 MEAN = "mean over lineages"
 KNOWN, NONE, DATASHEET = "known", "unknown", "known, GPU by datasheet"
+_OF_MEANS = ("mean_error", "bias", "coverage", "half_width", "tau", "regret")
 Report = Callable[[int, int], None]
 
 
@@ -67,9 +69,11 @@ class Row(NamedTuple):
     before: float = nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; what does not exist is null."""
+        """Plain data; what does not exist is null, of means what is no mean over lineages."""
         before = None if isnan(self.before) else self.before
-        return {**self.errors.to_dict(), "by": "lineage", "name": self.lineage, "what": self.what, "before": before}
+        data = {**self.errors.to_dict(), "by": "lineage", "name": self.lineage, "what": self.what, "before": before}
+        kept = (*_OF_MEANS, "by", "name", "count", "what", "before")
+        return {key: data[key] for key in kept} if self.lineage == MEAN else data
 
 
 def rows_of(found: Transfer) -> list[Row]:
@@ -117,7 +121,7 @@ def _means(rows: Sequence[Row]) -> list[Row]:
     for what in dict.fromkeys(row.what for row in rows):
         of = [row for row in rows if row.what == what]
         values: dict[str, Any] = {}
-        for name in ("mean_error", "bias", "coverage", "half_width", "tau", "regret"):
+        for name in _OF_MEANS:
             there = [value for row in of if (value := getattr(row.errors, name)) is not None]
             values[name] = float(np.mean(there)) if there else None
         count = sum(row.errors.count for row in of)
@@ -128,11 +132,15 @@ def _means(rows: Sequence[Row]) -> list[Row]:
 
 
 _HEADS = ("lineage", "framework", "runs", "before", "error", "bias", "90 %", "±", "tau", "regret")
+_LEAST = ("before", "±", "tau", "regret")
+_NAME_WIDTH = 22
 
 
-def transfer_table(rows: Sequence[Row]) -> Any:
-    """A rich table of them."""
-    return _rich(_HEADS, _lines(rows))
+def transfer_table(rows: Sequence[Row], width: int) -> Any:
+    """A rich table of them; in a narrow terminal without what matters least."""
+    kept = [place for place, head in enumerate(_HEADS) if width >= WIDE or head not in _LEAST]
+    lines = [(name[:_NAME_WIDTH], *cells) for name, *cells in _lines(rows)]
+    return _rich([_HEADS[place] for place in kept], [tuple(line[place] for place in kept) for line in lines])
 
 
 def transfer_markdown(rows: Sequence[Row]) -> str:
@@ -237,7 +245,7 @@ def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
     return Coverage(name, len(of), runs, mean, pooled, exp(float(np.median([hit.width for hit in hits]))))
 
 
-_COVERAGE_HEADS = ("intervals from the other lineages alone", "lineages", "runs", "inside", "of all runs", "factor")
+_COVERAGE_HEADS = ("intervals from the other lineages alone", "lineages", "runs", "inside", "pooled", "factor")
 
 
 def coverage_table(found: Sequence[Coverage]) -> Any:
