@@ -263,7 +263,21 @@ def compare(
             if any(isinstance(one, (int, float)) for one in (value, other)):
                 shown = ["–" if one is None else f"{one:.4g}" for one in (value, other)]
                 table.add_row(f"{section}.{field}", *shown, _change(value, other))
+    for field, (one, another) in _of_stacks(first, second).items():
+        table.add_row(f"stack.{field}", *("–" if value is None else str(value) for value in (one, another)), "")
     _console().print(table)
+
+
+def _of_stacks(*profiles: str) -> dict[str, tuple[Any, ...]]:
+    """Values of the stack that were fitted with each profile."""
+    from sim.specs.presets import load_file_as_preset, split_profile
+
+    files = [name.endswith((".yaml", ".yml")) for name in profiles]
+    stacks = [
+        split_profile(load_file_as_preset(Path(name)))[1] if file else {}
+        for name, file in zip(profiles, files, strict=True)
+    ]
+    return {field: tuple(stack.get(field) for stack in stacks) for field in dict.fromkeys(k for s in stacks for k in s)}
 
 
 def _change(value: float | None, other: float | None) -> str:

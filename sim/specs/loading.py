@@ -253,6 +253,10 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
     if str(path) != "-" and not _is_there(path):
         raise SpecError(f"no scenario file {str(path)!r}{_nearby(path)}")
     data = load_yaml(path)
+    if data is None:
+        raise SpecError(f"{path} is empty; a scenario needs model, cluster, plan and training")
+    if isinstance(data, dict) and "provenance" in data and "model" not in data:
+        raise SpecError(f"{path} is a profile, not a scenario; give it as --profile {path} of one")
     if profile is not None and isinstance(data, dict):
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
     # A pipe such as /dev/fd/63 has no name worth showing.

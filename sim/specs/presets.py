@@ -102,7 +102,10 @@ def load_file_as_preset(path: Path) -> dict[str, Any]:
     """
     data = load_yaml(path)
     if not isinstance(data, dict):
-        raise SpecError(f"{path} must hold a mapping of fields, not {type(data).__name__}")
+        what = "is empty" if data is None else f"must hold a mapping of fields, not {type(data).__name__}"
+        raise SpecError(f"{path} {what}")
+    if {"model", "plan"} <= data.keys():
+        raise SpecError(f"{path} is a scenario, not a profile; flopcast anchor makes one from a measured step of it")
     values: dict[str, Any] = _values(data)
     values.setdefault("name", path.stem)
     return values

@@ -189,3 +189,24 @@ def test_mistakes(arguments, says):
     result = CliRunner().invoke(app, ["anchor", str(SMALL), *arguments])
     assert isinstance(result.exception, SpecError)
     assert says in str(result.exception)
+
+
+def test_a_profile_and_a_scenario_are_told_apart(anchored, tmp_path):
+    out, _, _ = anchored
+    with pytest.raises(SpecError, match="is a profile, not a scenario; give it as --profile"):
+        load_scenario(out)
+    with pytest.raises(SpecError, match="is a scenario, not a profile"):
+        load_scenario(SMALL, (), str(SMALL))
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
+    with pytest.raises(SpecError, match="is empty; a scenario needs"):
+        load_scenario(empty)
+    with pytest.raises(SpecError, match="is empty"):
+        load_scenario(SMALL, (), str(empty))
+
+
+def test_a_comparison_of_profiles_has_the_values_of_the_stack(anchored):
+    out, _, _ = anchored
+    stack = split_profile(load_file_as_preset(out))[1]
+    printed = CliRunner().invoke(app, ["calibrate", "compare", "a100", str(out)]).output
+    assert all(f"stack.{name}" in printed for name in stack)
