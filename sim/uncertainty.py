@@ -105,7 +105,8 @@ def basis_of(scenario: Scenario, off_range: bool = False) -> str:
     if not record.runs:
         return "The interval is a guess: no published run of this kind was predicted."
     runs = f"{record.runs:,} published run{'s' if record.runs != 1 else ''}"
-    lineages = f"{record.lineages} {'lineage' if record.lineages == 1 else 'lineages'}"
+    groups = ("family of GPUs", "families of GPUs") if "datasheet" in record.kind else ("lineage", "lineages")
+    lineages = f"{record.lineages} {groups[record.lineages != 1]}"
     said = (
         f"The interval is a factor {exp(record.width):.2f} to either side: nine in ten of {runs} of {lineages} of the "
         f"kind “{record.kind}”{_AS_PREDICTED.get(_sort(record.kind), '')} and, where these are few, of broader kinds "

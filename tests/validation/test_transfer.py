@@ -167,6 +167,7 @@ def test_a_gpu_without_a_profile_is_answered_for(scenarios):
     assert answer.scenario.profile.name == "datasheet"
     assert any("nothing was measured on MI300X" in line for line in answer.scenario.assumed)
     assert "GPU known by its datasheet" in answer.interval_basis
+    assert "families of GPUs" in answer.interval_basis
     low, high = answer.step_time_interval_s
     own = estimate(load_scenario(path)).step_time_interval_s
     assert high / low > own[1] / own[0]
