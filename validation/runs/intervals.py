@@ -137,6 +137,10 @@ class Hit(NamedTuple):
     width: float
     inside: bool
 
+    def within(self, width: float) -> Hit:
+        """The same run with another half-width."""
+        return Hit(self.item, width, abs(log(1.0 + (self.item.error or 0.0))) <= width)
+
 
 def left_out(scored: Sequence[Scored], group_of: Callable[[Scored], str] = lineage_left_out) -> list[Hit]:
     """Every run with the interval that the other lineages alone would have given; none of fewer than two lineages."""

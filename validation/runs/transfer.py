@@ -27,11 +27,11 @@ Changes = Callable[[Scored, dict[str, Any]], dict[str, Any]]
 """Sections of a run's scenario that are replaced, from the run and its file."""
 
 
-def _silent(done: int, total: int) -> None:
-    pass
+def silent(done: int, total: int) -> None:
+    """Reports nothing."""
 
 
-def as_unknown(scored: Sequence[Scored], report: Report = _silent) -> list[Scored]:
+def as_unknown(scored: Sequence[Scored], report: Report = silent) -> list[Scored]:
     """The runs that were predicted, their frameworks taken for unknown ones; those that already were stay.
 
     Parameters
@@ -43,7 +43,7 @@ def as_unknown(scored: Sequence[Scored], report: Report = _silent) -> list[Score
     return _predicted_anew(scored, _unknown_stack, report)
 
 
-def by_datasheet(scored: Sequence[Scored], report: Report = _silent) -> list[Scored]:
+def by_datasheet(scored: Sequence[Scored], report: Report = silent) -> list[Scored]:
     """The runs that were predicted, of their GPUs only the datasheet known: what the other GPUs have in common.
 
     Parameters as `as_unknown`.

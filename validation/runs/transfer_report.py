@@ -15,12 +15,11 @@ from validation.runs.intervals import Hit, known_only, left_out, lineage_left_ou
 from validation.runs.report import WIDE
 from validation.runs.score import ErrorSummary, summary_of
 from validation.runs.scored import Scored
-from validation.runs.transfer import as_unknown, by_datasheet
+from validation.runs.transfer import as_unknown, by_datasheet, silent
 
 MEAN = "mean over lineages"
 KNOWN, NONE, DATASHEET = "known", "unknown", "known, GPU by datasheet"
 _OF_MEANS = ("mean_error", "bias", "coverage", "half_width", "tau", "regret")
-Report = Callable[[int, int], None]
 
 
 class Transfer(NamedTuple):
@@ -39,18 +38,14 @@ class Transfer(NamedTuple):
 def transfer(scored: Sequence[Scored], progress: Callable[[str], Any]) -> Transfer:
     """Predict all of it; `progress` gives a context with what to report to."""
     with progress("runs taken for those of unknown frameworks") as report:
-        unknown = as_unknown(scored, report or _silent)
+        unknown = as_unknown(scored, report or silent)
     with progress("runs on GPUs known by their datasheets") as report:
-        datasheet = by_datasheet(scored, report or _silent)
+        datasheet = by_datasheet(scored, report or silent)
     after = {}
     for count in GIVEN:
         with progress(f"sources after {_given(count)} of theirs") as report:
-            after[count] = after_runs(unknown, count, report or _silent)
+            after[count] = after_runs(unknown, count, report or silent)
     return Transfer([item for item in scored if item.error is not None], unknown, datasheet, after)
-
-
-def _silent(done: int, total: int) -> None:
-    pass
 
 
 def _given(count: int) -> str:
@@ -221,13 +216,18 @@ def coverages(found: Transfer) -> list[Coverage]:
     classes: dict[str, list[Hit]] = {}
     for hit in left_out(known_only(found.known)):
         classes.setdefault(f"known framework, {recipe_of(_scenario(hit))}", []).append(hit)
-    for hit in left_out([item for item in found.unknown if item.scenario and is_unknown(item.scenario.stack)]):
+    unknown = left_out([item for item in found.unknown if item.scenario and is_unknown(item.scenario.stack)])
+    for hit in unknown:
         classes.setdefault(f"unknown framework, {recipe_of(_scenario(hit))}", []).append(hit)
     for hit in left_out(found.datasheet):
         classes.setdefault(f"GPU known by its datasheet, {recipe_of(_scenario(hit))}", []).append(hit)
+    without = {hit.item.run.id: hit.width for hit in unknown}
     for count, every in found.after.items():
-        items = [item for each in every for item in each.after]
-        classes[f"unknown framework, after {_given(count)}"] = left_out(items)
+        hits = left_out([item for each in every for item in each.after])
+        # As an answer takes the narrower of the two kinds that the run is of.
+        classes[f"unknown framework, after {_given(count)}"] = [
+            hit.within(min(hit.width, without.get(hit.item.run.id, hit.width))) for hit in hits
+        ]
     return [_coverage(name, hits) for name, hits in sorted(classes.items()) if hits]
 
 
