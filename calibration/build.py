@@ -1,4 +1,8 @@
-"""From measurements to a profile: every fit there is data for, the rest from a base profile, provenance for all."""
+"""From measurements to a profile: every fit there is data for, the rest from a base profile, provenance for all.
+
+Multiplies, memory-bound kernels and attention are one device's; NVLink's and the network's values come from collectives
+inside and between NVLink domains. Logs of one of them alone fit that, and the rest stays the base's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from calibration import points
 from calibration.fit import (
     LINK_PRIOR,
     LOOPBACK_PRIOR,
+    TIMES,
     Fit,
     GemmPoint,
     bootstrap,
@@ -19,20 +24,29 @@ from calibration.fit import (
     fit_attention,
     fit_copy,
     fit_gemm,
+    fit_graph_launch,
     fit_hidden_share,
     fit_launch,
+    fit_max_efficiency,
     fit_memory,
+    fit_network,
+    fit_network_p2p,
     fit_p2p,
+    fit_shared,
     unseen_error,
 )
 from calibration.measurement import MeasurementSet
-from sim.costs.collectives import COLLECTIVES
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
-from sim.specs.profile import LinkParams
+from sim.specs.profile import LinkParams, OperationParams
 
 #: Collectives with values of their own in a profile; the others take the all-reduce's.
-OWN_VALUES = ("all_gather", "reduce_scatter")
+OWN_VALUES = ("all_gather", "reduce_scatter", "all_to_all")
+#: Multiplies of all GPUs of a node at once.
+TOGETHER = "gemm on all GPUs"
+#: Begins the names of the network's fits of single operations.
+NETWORK = "network "
+_LEAST_SENDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,7 @@ class _Draft:
     def add(self, name: str, found: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], least: int) -> dict[str, float]:
         """Parameters fitted to the points found, if there are enough of them, bootstrapped."""
         if len(found) < least:
-            self.missing.append(f"{name} ({len(found)} measurements, {least} needed)")
+            self.missing.append(f"{name} ({len(found)} measurements, {least} needed)" if found else name)
             return {}
         result = self.fits[name] = fit(found)
         self.counts[name] = len(found)
@@ -93,20 +107,28 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
     Raises
     ------
     ProfileError
-        No matrix multiplies were measured: without them there is no profile.
+        No part of a profile could be fitted, or a measurement is beyond what the hardware can do.
     """
+    points.check_rates(data, cluster)
     draft = _Draft(draws)
     changes = _kernels(draft, data, cluster, base)
-    changes["nvlink"] = _links(draft, data, cluster, base.nvlink)
+    nvlink = changes["nvlink"] = _nvlink(draft, data, cluster, base.nvlink)
+    changes["network"] = _network(draft, data, cluster, base.replace(nvlink=nvlink))
     launch = draft.add("launch", points.launch_points(data), fit_launch, 1)
+    graphs = points.graph_points(data)
+    in_graphs = draft.add("graph launch", graphs, fit_graph_launch, 1) if graphs else {}
     copies = draft.add("copies", points.copy_points(data), fit_copy, 4)
-    changes["host"] = base.host.replace(**launch, **copies)
+    changes["host"] = base.host.replace(**launch, **in_graphs, **copies)
+    if not draft.fits:
+        raise ProfileError(
+            f"nothing could be fitted, for want of measurements: {', '.join(draft.missing)}{_why_unused(data, cluster)}"
+        )
     device = data.machine.get("device", "a machine the data do not name")
     software = f", torch {data.machine['torch']}" if "torch" in data.machine else ""
-    missing = (*draft.missing, f"network and everything else not listed as fitted (as in profile {base.name!r})")
+    missing = (*draft.missing, f"everything else not listed as fitted (as in profile {base.name!r})")
     changes |= {
         "name": name,
-        "gpu": cluster.gpu.name,
+        "gpu": base.gpu if base.gpu in cluster.gpu.name else cluster.gpu.name,
         "residuals": {part: fit.median_error for part, fit in draft.fits.items()},
         "unseen": draft.unseen,
         "provenance": base.provenance.replace(
@@ -114,6 +136,8 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
             fitted_on=tuple(f"{count} {part} measurements on {device}" for part, count in draft.counts.items()),
             not_measured=missing,
             date=str(data.machine.get("date", "")),
+            of_datasheet=base.provenance.of_datasheet and "gemm" not in draft.fits,
+            **_network_provenance(draft, data, cluster),
         ),
     }
     profile = base.replace(**changes)
@@ -127,38 +151,132 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     efficiency = memory.get("efficiency", base.memory.efficiency)
     floor = memory.get("kernel_floor_s", base.gemm.kernel_floor_s)
     sorts = {name: share for name, share in memory.items() if name not in ("efficiency", "kernel_floor_s")}
-    multiplies, precision = points.gemm_points(data)
-    fit_multiplies = partial(fit_gemm, gpu=gpu, precision=precision, kernel_floor_s=floor, memory_efficiency=efficiency)
-    gemm = draft.add("gemm", multiplies, fit_multiplies, 6)
-    if not gemm:
-        raise ProfileError("a profile needs at least 6 measured matrix multiplies; run flopcast calibrate run first")
+    (precision, multiplies), *others = points.gemm_points(data).items() or [("bf16", [])]
+    held = {"kernel_floor_s": floor, "memory_efficiency": efficiency}
+    gemm = draft.add("gemm", multiplies, partial(fit_gemm, gpu=gpu, precision=precision, **held), 6)
     attended = points.attention_points(data)
     attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
     lengths = [point.length for point in attended]
     reach = {"measured_length": (min(lengths), max(lengths))} if attention else {}
+    speeds = points.attention_speeds(data)
+    if not memory and not gemm:
+        return {"attention": base.attention.replace(versions=speeds, **attention, **reach)} if attention else {}
+    measured = {"measured_flop": _range(multiplies), "precisions": {}} if gemm else {}
+    fitted = base.gemm.replace(**gemm, kernel_floor_s=floor, **measured)
+    share = partial(fit_max_efficiency, gpu=gpu, gemm=fitted, memory_efficiency=efficiency)
+    shares = {}
+    for name, found in others if gemm else ():
+        one = draft.add(f"gemm {name}", found, partial(share, precision=name), 3)
+        shares |= dict.fromkeys([name], one["max_efficiency"]) if one else {}
+    busy = points.together_points(data, precision)
+    if gemm and busy:
+        # A node whose GPUs are all busy is hotter and draws more power than one with a single GPU at work.
+        fitted = fitted.replace(**draft.add(TOGETHER, busy, partial(share, precision=precision), 1))
     return {
-        "memory": base.memory.replace(efficiency=efficiency, operations=sorts),
-        "gemm": base.gemm.replace(**gemm, kernel_floor_s=floor, measured_flop=_range(multiplies)),
-        "attention": base.attention.replace(versions={}, **attention, **reach),
+        "memory": base.memory.replace(efficiency=efficiency, operations=sorts or base.memory.operations),
+        "gemm": fitted.replace(precisions=fitted.precisions | shares),
+        "attention": base.attention.replace(versions=speeds, **attention, **reach) if attention else base.attention,
     }
 
 
-def _links(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: LinkParams) -> LinkParams:
+def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: LinkParams) -> LinkParams:
     """The profile's NVLink: collectives, sends, and what compute leaves of them."""
     link = base
     prior = LOOPBACK_PRIOR if data.machine.get("device_kind") == "cpu" else LINK_PRIOR
+    adds = base.in_switch_efficiency is not None
     fit_one = partial(fit_all_reduce, cluster=cluster, prior=prior)
-    reduces = draft.add("nvlink", points.collective_points(data, "all_reduce", cluster), fit_one, 6)
+    found = points.collective_points(data, "all_reduce", cluster)
+    reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), 6)
     if reduces:
-        others = {}
-        for operation in OWN_VALUES:
-            found = points.collective_points(data, operation, cluster)
-            own = draft.add(operation, found, partial(fit_one, operation=operation), 6)
-            others |= {operation: own} if own else {}
-        link = link.replace(**reduces, operations=others)
+        own = _own_values(draft, lambda name: points.collective_points(data, name, cluster), fit_one, "")
+        link = link.replace(**reduces, operations=_all_to_all_of(base) | own)
     sends = draft.add("send", points.send_points(data, cluster), partial(fit_p2p, cluster=cluster, nvlink=link), 3)
     hidden = draft.add("interference", points.pair_points(data, cluster), fit_hidden_share, 3)
     return link.replace(**sends, **hidden)
+
+
+def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Profile) -> LinkParams:
+    """The profile's network, of what was measured between NVLink domains; NVLink is `base`'s, fitted already."""
+    if not any(points.domains_of(item, cluster) > 1 for item in data.measurements):
+        draft.missing.append("network between NVLink domains (one was measured)")
+        return base.network
+    node = cluster.node
+    between = partial(points.network_points, data, cluster=cluster)
+    fit_one = partial(fit_network, node=node, profile=base)
+    alone = between("all_reduce")
+    reduces = draft.add("network", alone, fit_one, 6)
+    network = base.network
+    if reduces:
+        own = _own_values(draft, between, fit_one, NETWORK)
+        own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
+        trees = bool(reduces.get("two_domain_trees", network.two_domain_trees))
+        # One group's share bounds what each of many keeps, until that is measured itself.
+        bound = {
+            name: min(value, reduces["efficiency"])
+            for name in ("shared_efficiency",)
+            if (value := getattr(network, name)) is not None
+        }
+        network = network.replace(
+            **(reduces | {"two_domain_trees": trees} | bound), operations=_all_to_all_of(network) | own
+        )
+    with_it = base.replace(network=network)
+    many = between("all_reduce", together=True)
+    shared = draft.add("network shared", many, partial(fit_shared, node=node, profile=with_it), 3)
+    network = network.replace(**shared)
+    sends = _network_sends(draft, data, cluster, network)
+    hidden = draft.add("network interference", points.pair_points(data, cluster, between=True), fit_hidden_share, 3)
+    at = {"hidden_at_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s} if hidden else {}
+    return network.replace(**sends, **hidden, **at)
+
+
+def _network_sends(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, network: LinkParams) -> dict[str, float]:
+    """`p2p_efficiency` of many sends at once, as a stage's GPUs send; of one at a time where only that was measured."""
+    fit = partial(fit_network_p2p, network=network)
+    many = points.card_points(data, cluster, together=True)
+    if len(many) >= _LEAST_SENDS:
+        return draft.add("network sends", many, fit, _LEAST_SENDS)
+    one = points.card_points(data, cluster, together=False)
+    found = draft.add("network sends", one, fit, _LEAST_SENDS)
+    if found:
+        draft.missing.append("sends between nodes many at a time (one at a time was measured)")
+    return found
+
+
+def _own_values(
+    draft: _Draft, measured: Callable[[str], Sequence[Any]], fit: Callable[..., Fit], link: str
+) -> dict[str, dict[str, float]]:
+    """Values of the collectives that were measured beside all-reduces."""
+    own = {}
+    for operation in OWN_VALUES:
+        found = draft.add(f"{link}{operation}", measured(operation), partial(fit, operation=operation), 6)
+        own |= {operation: found} if found else {}
+    return own
+
+
+def _all_to_all_of(link: LinkParams) -> dict[str, OperationParams]:
+    """What the base knows of all-to-alls, which have little in common with reductions; gathers are taken to be as
+    all-reduces on the machine that was measured."""
+    return {name: params for name, params in link.operations.items() if name == "all_to_all"}
+
+
+def _network_provenance(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec) -> dict[str, Any]:
+    """The machine between whose domains the network was measured, if it was."""
+    if not any(part.startswith("network") for part in draft.fits):
+        return {}
+    between = [item for item in data.measurements if points.domains_of(item, cluster) > 1]
+    most = max(int(item.shape.get("num_ranks", 1)) * int(item.shape.get("groups", 1)) for item in between)
+    nodes = max(int(item.shape.get("num_nodes", 1)) for item in between)
+    return {
+        "network_measured_on": f"{nodes} nodes of {data.machine.get('device', cluster.gpu.name)}",
+        "network_bandwidth_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s,
+        "network_gpus": most,
+    }
+
+
+def _why_unused(data: MeasurementSet, cluster: ClusterSpec) -> str:
+    """What the measurements were that no fit takes."""
+    unused = left_out(data, cluster)
+    return f" (not used: {'; '.join(unused)})" if unused else "; run flopcast calibrate run first"
 
 
 def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
@@ -167,8 +285,10 @@ def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
     for item in data.measurements:
         operation = str(item.shape.get("operation"))
         why = points.why_not(item, data, cluster)
-        if item.kind == "collective" and operation not in COLLECTIVES and operation != "send":
+        if item.kind == "collective" and operation not in TIMES and operation != "send":
             why = "which no part of an estimate uses yet"
+        if item.kind == "grouped":
+            why = "of experts, which no part of an estimate uses yet"
         if why:
             label = operation if item.kind == "collective" else item.kind
             reasons[f"{label} {why}"] += 1

@@ -17,13 +17,25 @@ from sim.errors import ProfileError, SpecError, nearest
 #: Measurements of shipped profiles.
 _SHIPPED_DATA = Path(__file__).parent / "data"
 
+#: A fit whose median error on its own data is above this is not written unasked.
+MOST_ERROR = 0.25
+
 app = typer.Typer(help="Measure a machine and fit the profile that every estimate then uses.", no_args_is_help=True)
 
 Node = Annotated[
-    str | None, typer.Option(help="Node preset that was measured; found by the device's name if not given.")
+    str | None,
+    typer.Option(help="Node preset that was measured, or cluster preset; found by the device's name if not given."),
 ]
-Base = Annotated[str, typer.Option(help="Profile whose values stand in for what was not measured.")]
+Network = Annotated[
+    str | None,
+    typer.Option(help="What all network cards of a node carry together ('3200 Gbit/s'); default: the preset's."),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(help="Profile whose values stand in for what was not measured; default: the GPU's own."),
+]
 Draws = Annotated[int, typer.Option(min=1, help="Bootstrap refits for the intervals.")]
+Force = Annotated[bool, typer.Option("--force", help="Write the profile even where a fit misses its own data.")]
 
 
 @app.command(
@@ -41,30 +53,30 @@ def run(
     ranks: Annotated[int | None, typer.Option(min=1, help="Processes for collectives; 1 leaves them out.")] = None,
     scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
     node: Node = None,
-    base: Base = "a100",
+    network: Network = None,
+    base: Base = None,
     draws: Draws = 20,
+    force: Force = False,
 ) -> None:
     """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped.
 
-    On several nodes, or to use a launcher's ranks: torchrun --nproc-per-node 8 -m sim.cli calibrate run
+    On several nodes: torchrun --nnodes 2 --nproc-per-node 8 … -m sim.cli calibrate run, or srun with a task a GPU.
     """
     from calibration.bench.machine import describe
-    from calibration.bench.ranks import torchrun_job
+    from calibration.bench.ranks import launched_job
     from calibration.bench.run import pick_device, run_suite
-    from calibration.node import measured_cluster
     from sim import load_scenario
 
     # Whatever can be wrong with the request is found before anything is measured.
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
-    job = torchrun_job()
+    job = launched_job()
     leads = job is None or job.rank == 0
     if leads:
         _check_out(out)
-        _profile(base)
     chosen = pick_device(device)
     if leads:
-        measured_cluster(describe(chosen), node)
+        _asked(describe(chosen), node, network, base)
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None
     with progress_bar("measuring") if leads else nullcontext() as bar:
@@ -75,7 +87,7 @@ def run(
 
         data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
     if data is not None:
-        _fit(data, out, raw, node, base, draws)
+        _fit(data, out, raw, _asked(data.machine, node, network, base), draws, force)
 
 
 @app.command(
@@ -85,30 +97,49 @@ def run(
 )
 def fit(
     files: Annotated[
-        list[Path], typer.Argument(help="Measurements: .jsonl of a run, .csv, or nccl-tests logs (.json, .txt, .log).")
+        list[Path],
+        typer.Argument(
+            help="Journals of runs, tables, and logs of nccl-tests and other programs; any number of files."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write.")] = Path("profile.yaml"),
-    operation: Annotated[str | None, typer.Option(help="Collective of nccl-tests logs that do not say it.")] = None,
-    ranks: Annotated[int | None, typer.Option(help="Ranks of nccl-tests logs that do not list them.")] = None,
+    operation: Annotated[str | None, typer.Option(help="Collective of logs that do not say it.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks of logs that do not list them.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of logs that do not name their hosts.")] = None,
     node: Node = None,
-    base: Base = "a100",
+    network: Network = None,
+    base: Base = None,
     draws: Draws = 20,
+    force: Force = False,
 ) -> None:
-    """Fit a profile to measurements that exist already."""
+    """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
     from calibration.measurement import MeasurementSet, least_disturbed, write_journal
+    from calibration.readers import read_measurements
 
     _check_out(out)
     machine: dict[str, Any] = {}
     items = []
     for path in files:
-        facts, found = _read(path, operation, ranks)
-        machine.update(facts)
-        items += found
+        log = read_measurements(path, operation, ranks, nodes)
+        for note in log.notes:
+            typer.secho(f"{path}: {note}", err=True)
+        _join(machine, log.machine, path)
+        items += log.measurements
     data = MeasurementSet(machine, tuple(least_disturbed(items)))
+    asked = _asked(data.machine, node, network, base)
     raw = out.with_suffix(".jsonl")
+    result = _fitted(data, out, asked, draws, force)
     if raw not in files:
-        write_journal(raw, machine or {"device": "not stated"}, data.measurements)
-    _fit(data, out, raw, node, base, draws)
+        write_journal(raw, {"device": "not stated", **machine, "node": asked[0].name}, data.measurements)
+    _write(result, out, raw)
+
+
+def _join(machine: dict[str, Any], facts: dict[str, Any], path: Path) -> None:
+    """Add what a file says of its machine; files of two machines make no profile."""
+    device, other = machine.get("device"), facts.get("device")
+    if device and other and device != other and "not stated" not in (device, other):
+        raise ProfileError(f"{path} was measured on {other!r}, another file on {device!r}; fit one machine at a time")
+    machine.update({name: value for name, value in facts.items() if value != "not stated" or name not in machine})
 
 
 @app.command(
@@ -234,9 +265,7 @@ def show(
         if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)
-        # Logs do not say which GPU they timed; the profile does.
-        named = {"device": record.gpu} if measured.machine.get("device") == "not stated" else measured.machine
-        draw_profile(record, measured_cluster(named, node), measured, png)
+        draw_profile(record, measured_cluster(measured.machine, node), measured, png)
         out.print(f"drawn: {png}")
 
 
@@ -308,21 +337,6 @@ def _console() -> Any:
     return Console(highlight=False)
 
 
-def _read(path: Path, operation: str | None, ranks: int | None) -> tuple[dict[str, Any], list[Any]]:
-    """Measurements of any format, told apart by the file's name and beginning."""
-    from calibration.measurement import read_journal
-    from calibration.readers import read_nccl_tests, read_table
-
-    if path.suffix == ".jsonl":
-        data = read_journal(path)
-        if data.cut_end:
-            typer.secho(f"{path}: the last line was cut off while it was written; the rest is used", err=True)
-        return data.machine, list(data.measurements)
-    if path.suffix == ".csv":
-        return {}, read_table(path)
-    return {}, read_nccl_tests(path, operation, ranks)
-
-
 def _profile_data(name: str) -> tuple[dict[str, Any], Path | None]:
     from sim.specs.presets import raw_preset
     from sim.specs.yaml12 import load_yaml
@@ -341,26 +355,62 @@ def _profile(name: str) -> Any:
     return Profile.read(split_profile(data)[0], f"profile {name}")
 
 
-def _fit(data: Any, out: Path, raw: Path, node: str | None, base: str, draws: int) -> None:
-    """Fit, write, and say what came of it."""
-    from calibration.build import calibrate
+def _asked(machine: dict[str, Any], node: str | None, network: str | None, base: str | None) -> tuple[Any, Any]:
+    """The measured hardware, and the profile that stands in for what is not measured."""
     from calibration.node import measured_cluster
-    from calibration.write import write_profile
+    from sim.specs.loading import profile_of_gpu
+    from sim.units import parse
 
-    console = _console()
+    try:
+        rate = None if network is None else parse(network, "bytes_per_s")
+    except SpecError as error:
+        raise SpecError(f"--network: {error}") from None
+    cluster = measured_cluster({} if machine.get("device") == "not stated" else machine, node, rate)
+    return cluster, profile_of_gpu(cluster.gpu) if base is None else _profile(base)
+
+
+def _fit(data: Any, out: Path, raw: Path, asked: tuple[Any, Any], draws: int, force: bool) -> None:
+    """Fit, write, and say what came of it."""
+    _write(_fitted(data, out, asked, draws, force), out, raw)
+
+
+def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: bool) -> Any:
+    """The calibration, said aloud.
+
+    Raises
+    ------
+    ProfileError
+        A fit is so far from its own data that the profile would mislead.
+    """
+    from calibration.build import calibrate
+
+    cluster, base = asked
     with spinner("fitting"):
-        result = calibrate(out.stem, data, measured_cluster(data.machine, node), _profile(base), draws)
-    write_profile(result, out, raw)
-    print_ = console.print
+        result = calibrate(out.stem, data, cluster, base, draws)
+    print_ = _console().print
     poor = result.profile.poor_fits
     for part, fit in result.fits.items():
         verdict = "  poor: estimates will say so" if part in poor else ""
         unseen = result.profile.unseen.get(part)
         beyond = "" if unseen is None else f", on unseen ones {unseen:.1%}"
         print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
-    for line in result.not_measured:
-        print_(f"not measured: {line}")
+    print_(f"not measured: {', '.join(result.not_measured)}")
     for line in result.left_out:
         print_(f"not used: {line}")
+    absurd = {part: fit.median_error for part, fit in result.fits.items() if fit.median_error > MOST_ERROR}
+    if absurd and not force:
+        listed = ", ".join(f"{part} {error:.0%}" for part, error in absurd.items())
+        raise ProfileError(
+            f"not written: half of the measurements are further from the fit than {MOST_ERROR:.0%} ({listed}); is the "
+            f"machine right (--node {cluster.node.name}, --network)? --force writes the profile all the same"
+        )
+    return result
+
+
+def _write(result: Any, out: Path, raw: Path) -> None:
+    from calibration.write import write_profile
+
+    write_profile(result, out, raw)
+    print_ = _console().print
     print_(f"profile: {out}   raw data: {raw}")
-    print_(f"use it:  flopcast estimate SCENARIO --profile {out}")
+    print_(f"use it:  flopcast estimate SCENARIO --profile {shlex.quote(str(out))}", soft_wrap=True)

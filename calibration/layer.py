@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.fit import Fit, fit_to
+from calibration.fit import Draw, Fit, Prior, fit_to
 from sim.pricing.cells import layer_costs
 from sim.specs import Profile, Scenario, build_scenario
 from sim.specs.yaml12 import load_yaml
@@ -22,9 +22,9 @@ from sim.units import parse
 
 FACTS = Path(__file__).parent / "facts"
 
-LAYER_PRIOR = {
-    "memory_efficiency": (0.8, 0.1, 0.3, 1.0),
-    "hidden_share": (0.6, 0.3, 0.05, 1.0),
+LAYER_PRIOR: Prior = {
+    "memory_efficiency": Draw(0.8, 0.1, 0.3, 1.0),
+    "hidden_share": Draw(0.6, 0.3, 0.05, 1.0),
 }
 
 

@@ -1,6 +1,7 @@
 """One measurement, and the file that keeps them: JSON lines, appended as they are taken, so that nothing is lost.
 
-The first line describes the machine; every other line is one measurement. All times are medians.
+The first line describes the machine; every other line is one measurement, or one that was begun, or one that failed and
+why: a run that goes on does not meet the same failure again. All times are medians.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ KINDS = (
     "copy",
     "collective",
     "interference",
+    "grouped",
 )
 Shape = dict[str, float | int | str]
 
+#: What ended a run (a collective that hung, memory that ran out) is tried once more, and then left out.
+ATTEMPTS = 2
 #: A spread above this says that something else ran meanwhile: measure again, if there is time.
 UNSTEADY = 0.1
 
@@ -54,11 +58,29 @@ class Measurement:
     @property
     def key(self) -> str:
         """Identity, for resuming: the same kind and shape is the same measurement."""
-        return self.kind + json.dumps(self.shape, sort_keys=True)
+        return key_of(self.kind, self.shape)
 
     def number(self, name: str) -> float:
         """A number of the shape."""
         return float(self.shape[name])
+
+
+def key_of(kind: str, shape: Shape) -> str:
+    """Identity of what is to be measured."""
+    return kind + json.dumps(shape, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What could not be measured, and why."""
+
+    kind: str
+    shape: Shape
+    reason: str
+
+    def __str__(self) -> str:
+        shape = ", ".join(f"{name} {value}" for name, value in self.shape.items())
+        return f"{self.kind} ({shape}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +88,13 @@ class MeasurementSet:
     """A machine and what was measured on it.
 
     cut_end : the file's last line was cut off while it was written (a killed run), and is left out.
+    failures : what was tried and could not be measured.
     """
 
     machine: dict[str, Any]
     measurements: tuple[Measurement, ...]
     cut_end: bool = False
+    failures: tuple[Failure, ...] = ()
 
     def of(self, kind: str, **shape: float | str) -> list[Measurement]:
         """The measurements of a kind whose shape has these values."""
@@ -101,25 +125,49 @@ class Journal:
 
     def reload(self) -> None:
         """Take note of what other processes have added to the file."""
-        items = read_journal(self.path).measurements
-        self.done = {item.key: item for item in least_disturbed(items)}
-        self._taken = Counter(item.key for item in items)
+        known = read_journal(self.path)
+        self.done = {item.key: item for item in least_disturbed(known.measurements)}
+        self._taken = Counter(item.key for item in known.measurements)
+        self.failed = {key_of(item.kind, item.shape) for item in known.failures}
+        self.last_failure = known.failures[-1] if known.failures else None
 
     def lacks(self, kind: str, shape: Shape, turn: int = 1) -> bool:
-        """Whether to measure this now: in the first turn what is not there, in later ones what came out unsteady."""
-        key = Measurement(kind, shape, 1.0).key
+        """Whether to measure this now: in the first turn what is not there, in later ones what came out unsteady.
+
+        What failed is not tried again.
+        """
+        key = key_of(kind, shape)
+        if key in self.failed:
+            return False
         if key not in self.done:
             return turn == 1
         return self._taken[key] < turn and self.done[key].spread > UNSTEADY
 
+    def begin(self, kind: str, shape: Shape) -> None:
+        """Note that this is measured next: what ends the whole run is not met a third time."""
+        self._append({"begun": {"kind": kind, "shape": shape}})
+
+    def interrupted(self) -> None:
+        """Note that the run was ended from outside: what was begun then is not to blame."""
+        self._append({"interrupted": {}})
+
+    def fail(self, kind: str, shape: Shape, reason: str) -> None:
+        """Note that this could not be measured."""
+        self.last_failure = Failure(kind, shape, reason)
+        self._append({"failed": asdict(self.last_failure)})
+        self.failed.add(key_of(kind, shape))
+
     def add(self, item: Measurement) -> None:
         """Keep one measurement, on disk before this returns."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(item)) + "\n")
-            file.flush()
+        self._append(asdict(item))
         self._taken[item.key] += 1
         known = self.done.get(item.key, item)
         self.done[item.key] = min(known, item, key=_disturbed)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
 
 
 def read_journal(path: Path) -> MeasurementSet:
@@ -138,12 +186,20 @@ def read_journal(path: Path) -> MeasurementSet:
     lines = text.split("\n")
     complete = lines[:-1] if lines and lines[-1] == "" else lines
     machine: dict[str, Any] = {}
-    items = []
+    items: list[Measurement] = []
+    failures: list[Failure] = []
+    begun: Counter[str] = Counter()
     for number, line in enumerate(complete, start=1):
         try:
             data = json.loads(line)
             if number == 1:
                 machine = data["machine"]
+            elif "begun" in data:
+                begun[key_of(data["begun"]["kind"], data["begun"]["shape"])] += 1
+            elif "interrupted" in data:
+                begun.clear()
+            elif "failed" in data:
+                failures.append(Failure(**data["failed"]))
             else:
                 items.append(_check(Measurement(**data)))
         except (ValueError, TypeError, KeyError) as error:
@@ -153,7 +209,21 @@ def read_journal(path: Path) -> MeasurementSet:
             raise ProfileError(f"{path}: line {number} is not a measurement: {error}") from None
     if not machine:
         raise ProfileError(f"{path}: line 1 must describe the machine; was it written by flopcast calibrate run?")
-    return MeasurementSet(machine, tuple(items), cut_end)
+    failures += _deadly(begun, items, failures)
+    return MeasurementSet(machine, tuple(items), cut_end, tuple(failures))
+
+
+def _deadly(begun: Counter[str], items: Iterable[Measurement], failures: Iterable[Failure]) -> list[Failure]:
+    """What was begun as often as `ATTEMPTS` and ended the run each time: neither measured nor failed by itself."""
+    over = {item.key for item in items} | {key_of(item.kind, item.shape) for item in failures}
+    deadly = []
+    for key, times in begun.items():
+        if times >= ATTEMPTS and key not in over:
+            kind = next(kind for kind in KINDS if key.startswith(kind + "{"))
+            deadly.append(
+                Failure(kind, json.loads(key[len(kind) :]), f"the run ended {times} times while it was measured")
+            )
+    return deadly
 
 
 def least_disturbed(items: Iterable[Measurement]) -> list[Measurement]:

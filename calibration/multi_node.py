@@ -2,13 +2,15 @@
 
     python -m calibration.multi_node FOLDER
 
-FOLDER holds collectives.csv (system, nodes, gpus, collective, bytes, algbw_GBps, busbw_GBps, time_us). Each half of the
-sizes is predicted by a fit to the other half, and each number of GPUs by a fit to the others.
+FOLDER holds collectives.csv and collectives_2026.csv (system, nodes, gpus, collective, bytes, algbw_GBps, busbw_GBps,
+time_us). Each half of the sizes is predicted by a fit to the other half, each number of GPUs by a fit to the others.
+The fits are those of `flopcast calibrate fit`.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.fit.links import NetworkPoint, fit_network
+from calibration.fit.network import NetworkPoint, fit_network
 from calibration.fit.solve import Fit
 from sim.network.collective_flows import pattern_time
 from sim.network.patterns import Latencies, all_to_all, members_by_domain
@@ -48,6 +50,9 @@ class Network:
     inferred: str = ""
 
 
+_XGMI = "400 Gbit/s a GPU; inside a node as NVIDIA's GPU of its time, for want of measurements"
+#: Where the published rows are.
+TABLES = ("collectives.csv", "collectives_2026.csv")
 NETWORKS = (
     Network("A100, EFA, 400 Gbit/s a node", ("AWS p4de",), "dgx-a100-80gb", "a100", 400.0),
     Network(
@@ -82,6 +87,9 @@ NETWORKS = (
         inferred="two racks give 64 GPUs each; NVLink's switches add at every size (half a gigabyte and more), in a "
         "tree between racks: one and two racks reach more than rings do in a rack (680 GB/s)",
     ),
+    Network("A100, InfiniBand HDR (Azure)", ("Azure A100-40GB nodes",), "dgx-a100-40gb", "a100", 1600.0),
+    Network("MI300X, InfiniBand or RoCE", ("AMD AAC10",), "mi300x-8", "h100", 3200.0, inferred=_XGMI),
+    Network("MI355X, RoCE (Pollara)", ("AMD AAC14",), "mi355x-8", "b200", 3200.0, inferred=_XGMI),
     Network("V100 and A100, Omni-Path in use", ("Jean Zay, 4x Omni",), "dgx-a100-80gb", "a100", 400.0),
 )
 
@@ -102,19 +110,24 @@ class Score:
     counts: np.ndarray
 
 
-def read_points(path: Path, network: Network) -> list[NetworkPoint]:
+def read_points(folder: Path, network: Network) -> list[NetworkPoint]:
     """Its all-reduces of known size. Where only bandwidths are printed, the time follows from bytes/time."""
     points = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            known = row["collective"] == "all_reduce" and row["bytes"] and (row["time_us"] or row["algbw_GBps"])
-            if known and row["system"].startswith(network.systems) and row["nodes"] != "1":
-                nbytes, gpus = float(row["bytes"]), int(row["gpus"])
-                time = float(row["time_us"]) * 1e-6 if row["time_us"] else nbytes / (float(row["algbw_GBps"]) * 1e9)
-                per_node = gpus // int(row["nodes"])
-                rate = network.node_gbit_per_s * 1e9 / 8 / per_node
-                points.append(NetworkPoint(gpus, network.domain_gpus.get(gpus, per_node), rate, nbytes, time))
+    for row in _rows(folder):
+        known = row["collective"] == "all_reduce" and row["bytes"] and (row["time_us"] or row["algbw_GBps"])
+        if known and row["system"].startswith(network.systems) and row["nodes"] != "1":
+            nbytes, gpus = float(row["bytes"]), int(row["gpus"])
+            time = float(row["time_us"]) * 1e-6 if row["time_us"] else nbytes / (float(row["algbw_GBps"]) * 1e9)
+            per_node = math.ceil(gpus / int(row["nodes"]))
+            rate = network.node_gbit_per_s * 1e9 / 8 / per_node
+            points.append(NetworkPoint(gpus, network.domain_gpus.get(gpus, per_node), rate, nbytes, time))
     return points
+
+
+def _rows(folder: Path) -> Iterator[dict[str, str]]:
+    for name in TABLES:
+        with (folder / name).open(encoding="utf-8", newline="") as file:
+            yield from csv.DictReader(file)
 
 
 def score(network: Network, points: Sequence[NetworkPoint]) -> Score:
@@ -148,29 +161,27 @@ def score(network: Network, points: Sequence[NetworkPoint]) -> Score:
     )
 
 
-def all_to_all_efficiencies(path: Path) -> dict[str, float]:
+def all_to_all_efficiencies(folder: Path) -> dict[str, float]:
     """Share of the cards that published peaks of all-to-all over 32 GPUs reach, by GPU: flows over the real machine."""
     machines = {"A100": "superpod-a100", "H100": "superpod-h100"}
     found = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["collective"] == "all_to_all" and row["nodes"] not in ("", "1") and row["gpu"] in machines:
-                preset = machines[row["gpu"]]
-                cluster = ClusterSpec.read(resolve(load_preset("clusters", preset), "cluster"), preset)
-                gpus, nbytes = int(row["gpus"]), 1e9
-                topology = build_topology(cluster, int(row["nodes"]))
-                pattern = all_to_all(members_by_domain(np.arange(gpus), topology.domain_gpus), nbytes)
-                busbw = (gpus - 1) / gpus * nbytes / pattern_time(pattern, topology, Latencies())
-                found[row["gpu"]] = float(row["busbw_GBps"]) * 1e9 / busbw
+    for row in _rows(folder):
+        if row["collective"] == "all_to_all" and row["nodes"] not in ("", "1") and row["gpu"] in machines:
+            preset = machines[row["gpu"]]
+            cluster = ClusterSpec.read(resolve(load_preset("clusters", preset), "cluster"), preset)
+            gpus, nbytes = int(row["gpus"]), 1e9
+            topology = build_topology(cluster, int(row["nodes"]))
+            pattern = all_to_all(members_by_domain(np.arange(gpus), topology.domain_gpus), nbytes)
+            busbw = (gpus - 1) / gpus * nbytes / pattern_time(pattern, topology, Latencies())
+            found[row["gpu"]] = float(row["busbw_GBps"]) * 1e9 / busbw
     return found
 
 
 def report(folder: Path) -> Iterator[str]:
     """The table as text."""
-    path = folder / "collectives.csv"
     yield "All-reduces across nodes: error of the time, median and 90th percentile"
     yield f"  {'network':34} {'rows':>4} {'fitted':>15} {'sizes left out':>15} {'GPUs left out':>15}"
-    scores = [score(network, read_points(path, network)) for network in NETWORKS]
+    scores = [score(network, read_points(folder, network)) for network in NETWORKS]
     for each in scores:
         columns = " ".join(f"{_show(errors):>15}" for errors in (each.fitted, each.sizes, each.counts))
         yield f"  {each.network.name:34} {len(each.fitted):4} {columns}"
@@ -180,7 +191,7 @@ def report(folder: Path) -> Iterator[str]:
         values = ", ".join(f"{name} {value:.3g}" for name, value in each.params.items())
         note = f"; inferred: {each.network.inferred}" if each.network.inferred else ""
         yield f"  {each.network.name}: {values}{note}"
-    shares = all_to_all_efficiencies(path)
+    shares = all_to_all_efficiencies(folder)
     peaks = ", ".join(f"{gpu} {share:.1%}" for gpu, share in shares.items())
     yield f"  all-to-all over 32 GPUs, peak: {peaks} of the cards"
 

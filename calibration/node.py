@@ -1,15 +1,25 @@
-"""The hardware that was measured: which node preset a machine is."""
+"""The hardware that was measured: which node preset a machine is, by the name that its driver prints."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from sim.errors import SpecError
+from sim.errors import SpecError, nearest
 from sim.specs import ClusterSpec, load_preset, preset_names
 from sim.specs.loading import resolve
 
+#: GPUs of one NVLink domain where it is wider than a node: racks.
+RACKS = {"gb200-tray": 72, "gb300-tray": 72}
+_FAMILY = re.compile(r"\b(GB\d{3}|[VABH]\d{3}|MI\d{3}[AX])\b", re.IGNORECASE)
+_MEMORY = re.compile(r"\b(\d{2,3})\s?GB\b", re.IGNORECASE)
+#: Boards of the same chip with other links, clocks and peaks than the nodes' own.
+_BOARD = re.compile(r"\b(PCIe|NVL|SXM\d?)\b", re.IGNORECASE)
 
-def measured_cluster(machine: dict[str, Any], node: str | None = None) -> ClusterSpec:
+
+def measured_cluster(
+    machine: dict[str, Any], node: str | None = None, network_bytes_per_s: float | None = None
+) -> ClusterSpec:
     """The measured machine as a cluster of one node.
 
     Parameters
@@ -17,26 +27,73 @@ def measured_cluster(machine: dict[str, Any], node: str | None = None) -> Cluste
     machine : dict
         What a calibration wrote of it (`MeasurementSet.machine`); its device's name finds the node.
     node : str, optional
-        Node preset, where the data do not name the device.
+        Node preset, or cluster preset where NVLink is wider than a node; where the data do not name the device, or
+        several nodes have it.
+    network_bytes_per_s : float, optional
+        What all network cards of a node carry together, per direction, where they are not the preset's. [bytes/s]
 
     Raises
     ------
     SpecError
-        No preset has a GPU of that name.
+        No preset has a GPU of that name, or several have.
     """
     if node is None:
-        device = str(machine.get("device", ""))
-        if machine.get("device_kind") == "cpu":
-            node = "cpu-host"
-        else:
-            families = {
-                name: load_preset("gpus", load_preset("nodes", name)["gpu"])["name"] for name in preset_names("nodes")
-            }
-            fitting = [name for name, gpu in families.items() if gpu in device or gpu.replace("-SXM4", "") in device]
-            if not fitting:
-                raise SpecError(
-                    f"no node preset has a GPU called {device!r}; name the node that was measured "
-                    f"(--node dgx-a100-80gb): {', '.join(preset_names('nodes'))}"
-                )
-            node = fitting[0]
-    return ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), "node")
+        node = str(machine["node"]) if machine.get("node") in _known() else node_of(machine)
+    if node in preset_names("clusters"):
+        data: dict[str, Any] = dict(load_preset("clusters", node)) | {"num_nodes": 1}
+        data.pop("network", None)
+    elif node in preset_names("nodes"):
+        data = {"name": node, "node": node, "num_nodes": 1}
+        if node in RACKS:
+            data["nvlink_domain_gpus"] = RACKS[node]
+    else:
+        raise SpecError(f"no node preset is called {node!r}{nearest(node, _known())}")
+    cluster = ClusterSpec.read(resolve({**data, "name": node}, "cluster"), "node")
+    if network_bytes_per_s is None:
+        return cluster
+    return cluster.replace(inter_node_bandwidth_bytes_per_s=network_bytes_per_s / cluster.node.gpus_per_node)
+
+
+def _known() -> list[str]:
+    return [*preset_names("nodes"), *preset_names("clusters")]
+
+
+def node_of(machine: dict[str, Any]) -> str:
+    """The node preset whose GPU has the device's name, as `nvidia-smi` or `rocm-smi` prints it."""
+    if machine.get("device_kind") == "cpu":
+        return "cpu-host"
+    device = str(machine.get("device", ""))
+    fitting = [name for name in preset_names("nodes") if _is_it(device, name)]
+    if len(fitting) > 1 and machine.get("num_gpus"):
+        wide = [name for name in fitting if load_preset("nodes", name)["gpus_per_node"] == machine["num_gpus"]]
+        fitting = wide or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise SpecError(
+            f"{len(fitting)} node presets have a GPU called {device!r}; name one (--node): {', '.join(fitting)}"
+        )
+    known = ", ".join(preset_names("nodes"))
+    which = f"no node preset has a GPU called {device!r}" if device else "the data do not name the device"
+    raise SpecError(f"{which}; name the node that was measured (--node dgx-a100-80gb): {known}")
+
+
+def _is_it(device: str, node: str) -> bool:
+    """Whether a device of this name is the GPU of a node: family, board and memory, as far as both are named."""
+    gpu = str(load_preset("gpus", load_preset("nodes", node)["gpu"])["name"])
+    family = _FAMILY.search(device.replace("_", " "))
+    own = _FAMILY.search(node.replace("-", " ")) or _FAMILY.search(gpu)
+    if family is None or own is None or family[1].upper() != own[1].upper():
+        return False
+    for pattern in (_BOARD, _MEMORY):
+        theirs, ours = pattern.search(device.replace("-", " ")), pattern.search(gpu.replace("-", " "))
+        if theirs and ours and theirs[1].upper() != ours[1].upper() and not _alike(theirs[1], ours[1]):
+            return False
+    return True
+
+
+def _alike(one: str, other: str) -> bool:
+    """SXM of unnamed generation is any SXM; memories are named by size before and after reservations."""
+    if one.isdigit() and other.isdigit():
+        return abs(int(one) - int(other)) <= 0.1 * int(other)
+    return one.upper() == "SXM" or other.upper() == "SXM"

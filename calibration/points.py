@@ -3,38 +3,88 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from calibration.fit import (
     AllReducePoint,
     AttentionPoint,
+    CardPoint,
     CopyPoint,
     GemmPoint,
     LaunchPoint,
     MemoryPoint,
+    NetworkPoint,
     PairPoint,
     SendPoint,
 )
 from calibration.measurement import Measurement, MeasurementSet
-from sim.errors import ProfileError
+from sim.errors import ProfileError, nearest
 from sim.specs import ClusterSpec
+from sim.units import show
 
 _SORTS = {name: name for name in ("copy", "add", "norm", "softmax", "dropout", "adam")} | {"gelu": "activation"}
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_DTYPES = {
+    "float32": "fp32",
+    "tfloat32": "tf32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+}
+#: Attention kernels of another generation than flash attention 2 -> `flash_version` of a stack.
+LATER = {"CUDNN_ATTENTION": "3"}
+_ROUNDING = 1.03
+"""Above a limit by this factor a measurement is refused: clocks above the nominal one, few printed digits."""
+_WHOLE = ("all_reduce", "broadcast", "send")
+"""Operations whose whole buffer passes every member; of the others its own part stays where it is."""
 
 
-def gemm_points(data: MeasurementSet) -> tuple[list[GemmPoint], str]:
-    """Measured multiplies, batched ones (as math attention runs them) included, and their precision."""
-    items = [*data.of("gemm"), *data.of("bmm")]
-    precisions = {_DTYPES.get(str(item.shape.get("dtype", "bfloat16")), "bf16") for item in items}
-    if len(precisions) > 1:
-        raise ProfileError(f"multiplies of several precisions ({', '.join(sorted(precisions))}); fit one at a time")
-    points = [
-        GemmPoint(*(item.number(axis) for axis in "mnk"), item.time_s, float(item.shape.get("batch", 1)))
-        for item in items
+def gemm_points(data: MeasurementSet) -> dict[str, list[GemmPoint]]:
+    """Measured multiplies of one GPU, batched ones (as math attention runs them) included, by precision.
+
+    The precision that training mostly runs in comes first: it says what all the parameters are.
+    """
+    found: dict[str, list[GemmPoint]] = {}
+    for item in [*data.of("gemm"), *data.of("bmm")]:
+        if _of_many(item):
+            continue
+        point = GemmPoint(*(item.number(axis) for axis in "mnk"), item.time_s, float(item.shape.get("batch", 1)))
+        found.setdefault(precision_of(item), []).append(point)
+    usual = ("bf16", "fp16", *sorted(found, key=lambda name: -len(found[name])))
+    return {name: found[name] for name in dict.fromkeys(usual) if name in found}
+
+
+def together_points(data: MeasurementSet, precision: str) -> list[GemmPoint]:
+    """Measured multiplies that all GPUs of a node ran at once."""
+    return [
+        GemmPoint(*(item.number(axis) for axis in "mnk"), item.time_s)
+        for item in data.of("gemm")
+        if _of_many(item) and precision_of(item) == precision
     ]
-    return points, next(iter(precisions), "bf16")
+
+
+def _of_many(item: Measurement) -> bool:
+    return int(item.shape.get("num_ranks", 1)) > 1
+
+
+def precision_of(item: Measurement) -> str:
+    """Precision of a measured multiply.
+
+    Raises
+    ------
+    ProfileError
+        Its dtype is none that a GPU multiplies.
+    """
+    dtype = str(item.shape.get("dtype", "bfloat16"))
+    if dtype not in _DTYPES:
+        raise ProfileError(f"{item.source or item.kind}: unknown dtype {dtype!r}{nearest(dtype, _DTYPES)}")
+    return _DTYPES[dtype]
 
 
 def memory_points(data: MeasurementSet) -> list[MemoryPoint]:
@@ -46,11 +96,11 @@ def memory_points(data: MeasurementSet) -> list[MemoryPoint]:
 
 
 def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
-    """Measured fused attention, by the FLOPs it executes.
+    """Measured fused attention of the usual generation (flash attention 2), by the FLOPs it executes.
 
     Whether a causal kernel skips the masked half is told from the times: on GPUs it does, on CPUs it may not.
     """
-    items = data.of("attention")
+    items = _usual(data)
     times = {json.dumps(item.shape, sort_keys=True): item.time_s for item in items}
     ratios = []
     for item in items:
@@ -59,6 +109,22 @@ def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
             ratios += [item.time_s / twin] if twin else []
     skips = not ratios or float(np.median(ratios)) < 0.75
     return [_attention(item, skips) for item in items]
+
+
+def attention_speeds(data: MeasurementSet) -> dict[str, float]:
+    """Speed of later generations of the kernel over the usual one's, on the same shapes. By generation."""
+    times = {json.dumps(item.shape | {"backend": ""}, sort_keys=True): item.time_s for item in _usual(data)}
+    ratios: dict[str, list[float]] = {}
+    for item in data.of("attention"):
+        generation = LATER.get(str(item.shape.get("backend")))
+        usual = times.get(json.dumps(item.shape | {"backend": ""}, sort_keys=True))
+        if generation and usual:
+            ratios.setdefault(generation, []).append(usual / item.time_s)
+    return {generation: float(np.median(found)) for generation, found in ratios.items()}
+
+
+def _usual(data: MeasurementSet) -> list[Measurement]:
+    return [item for item in data.of("attention") if item.shape.get("backend") not in LATER]
 
 
 def _attention(item: Measurement, skips: bool) -> AttentionPoint:
@@ -74,7 +140,13 @@ def launch_points(data: MeasurementSet) -> list[LaunchPoint]:
     return [
         LaunchPoint(float(item.shape.get("kernels", 1)), item.time_s, "kernels" in item.shape)
         for item in data.of("launch")
+        if "graph" not in item.shape
     ]
+
+
+def graph_points(data: MeasurementSet) -> list[LaunchPoint]:
+    """Measured kernels that a CUDA graph launches."""
+    return [LaunchPoint(item.number("kernels"), item.time_s) for item in data.of("launch", graph=1)]
 
 
 def copy_points(data: MeasurementSet) -> list[CopyPoint]:
@@ -85,12 +157,20 @@ def copy_points(data: MeasurementSet) -> list[CopyPoint]:
     ]
 
 
+def domains_of(item: Measurement, cluster: ClusterSpec) -> int:
+    """NVLink domains that a measurement spans: its nodes, or racks where NVLink joins several nodes."""
+    ranks, nodes = int(item.shape.get("num_ranks", 1)), int(item.shape.get("num_nodes", 1))
+    if cluster.nvlink_domain_gpus > cluster.node.gpus_per_node:
+        return min(nodes, math.ceil(ranks / cluster.nvlink_domain_gpus))
+    return min(nodes, ranks)
+
+
 def collective_points(data: MeasurementSet, operation: str, cluster: ClusterSpec) -> list[AllReducePoint]:
     """Measured collectives of one kind inside one NVLink domain."""
     return [
         AllReducePoint(int(item.number("num_ranks")), item.number("nbytes"), item.time_s)
-        for item in data.of("collective", operation=operation)
-        if why_not(item, data, cluster) is None
+        for item in _usable(data, "collective", cluster, operation=operation)
+        if domains_of(item, cluster) == 1
     ]
 
 
@@ -99,13 +179,45 @@ def send_points(data: MeasurementSet, cluster: ClusterSpec) -> list[SendPoint]:
     return [SendPoint(point.nbytes, point.time_s) for point in collective_points(data, "send", cluster)]
 
 
-def pair_points(data: MeasurementSet, cluster: ClusterSpec) -> list[PairPoint]:
-    """Measured multiplies that overlap with a collective."""
+def network_points(
+    data: MeasurementSet, operation: str, cluster: ClusterSpec, *, together: bool = False
+) -> list[NetworkPoint]:
+    """Measured collectives of one kind between NVLink domains: one group alone, or several at once."""
+    found = []
+    for item in _usable(data, "collective", cluster, operation=operation):
+        domains, groups, ranks = domains_of(item, cluster), _groups(item), int(item.number("num_ranks"))
+        if domains > 1 and (groups > 1) == together:
+            rate = cluster.inter_node_bandwidth_bytes_per_s
+            found.append(
+                NetworkPoint(ranks, math.ceil(ranks / domains), rate, item.number("nbytes"), item.time_s, groups)
+            )
+    return found
+
+
+def card_points(data: MeasurementSet, cluster: ClusterSpec, *, together: bool) -> list[CardPoint]:
+    """Measured sends between NVLink domains: one pair alone, or several at once."""
+    return [
+        CardPoint(point.nbytes, point.network_bytes_per_s, point.time_s, point.groups)
+        for point in network_points(data, "send", cluster, together=together)
+    ]
+
+
+def pair_points(data: MeasurementSet, cluster: ClusterSpec, *, between: bool = False) -> list[PairPoint]:
+    """Measured multiplies that overlap with a collective inside a domain, or between domains."""
     return [
         PairPoint(_alone(item, "gemm_s"), _alone(item, "collective_s"), item.time_s)
-        for item in data.of("interference")
-        if why_not(item, data, cluster) is None
+        for item in _usable(data, "interference", cluster)
+        if (domains_of(item, cluster) > 1) == between
     ]
+
+
+def _usable(data: MeasurementSet, kind: str, cluster: ClusterSpec, **shape: str) -> Iterator[Measurement]:
+    """Measurements over several ranks that say something about links, by the library's own choice of algorithm."""
+    return (item for item in data.of(kind, **shape) if why_not(item, data, cluster) is None)
+
+
+def _groups(item: Measurement) -> int:
+    return int(item.shape.get("groups", 1))
 
 
 def _alone(item: Measurement, name: str) -> float:
@@ -113,13 +225,70 @@ def _alone(item: Measurement, name: str) -> float:
 
 
 def why_not(item: Measurement, data: MeasurementSet, cluster: ClusterSpec) -> str | None:
-    """Why a measurement over several ranks says nothing about NVLink; None where it does."""
-    ranks = int(item.shape.get("num_ranks", 1))
-    if item.shape.get("num_nodes", 1) != 1:
-        return "across nodes"
-    if ranks > cluster.nvlink_domain_gpus:
-        return f"on more ranks than the {cluster.nvlink_domain_gpus} of node {cluster.node.name!r}"
+    """Why a measurement over several ranks says nothing about links; None where it does."""
+    ranks, nodes = int(item.shape.get("num_ranks", 1)), int(item.shape.get("num_nodes", 1))
+    if item.shape.get("algorithm"):
+        return f"by {item.shape['algorithm']}, which was asked for and may not be what jobs get"
+    if nodes > 1 and ranks < 2 * _groups(item) and ranks < nodes:
+        return f"on {ranks} ranks of {nodes} nodes"
+    if ranks > nodes * cluster.node.gpus_per_node:
+        return f"on more ranks than the {cluster.node.gpus_per_node} of node {cluster.node.name!r}"
+    if nodes == 1 and _groups(item) > 1:
+        return "of several groups in a node at once"
     cores = data.machine.get("cores") if data.machine.get("device_kind") == "cpu" else None
-    if cores and ranks > cores:
+    if cores and ranks > nodes * cores:
         return f"on more ranks than the machine's {cores} cores (they time the scheduler)"
     return None
+
+
+def check_rates(data: MeasurementSet, cluster: ClusterSpec) -> None:
+    """Refuse what this hardware cannot do: another device, another number of ranks or nodes, another unit.
+
+    Raises
+    ------
+    ProfileError
+        Naming the measurement, the limit, and what may be wrong.
+    """
+    if data.machine.get("device_kind") == "cpu":
+        return  # a processor's peak and its loopback are in no datasheet
+    gpu = cluster.gpu
+    for item in data.measurements:
+        where = item.source or f"a {item.kind} measurement"
+        if item.kind in ("gemm", "bmm"):
+            precision = precision_of(item)
+            rate = (
+                2.0 * math.prod(item.number(axis) for axis in "mnk") * float(item.shape.get("batch", 1)) / item.time_s
+            )
+            peak = gpu.peak_flop_per_s.get(precision)
+            if peak is not None and rate > _ROUNDING * peak:
+                raise ProfileError(
+                    f"{where}: {show(rate, 'FLOP/s')} is above the {precision} peak of {gpu.name}, "
+                    f"{show(peak, 'FLOP/s')}; was it this device (--node), this precision (dtype), and the time in the "
+                    "unit of its column?"
+                )
+        elif item.kind == "collective" and why_not(item, data, cluster) is None:
+            _check_link(where, item, domains_of(item, cluster), cluster)
+
+
+def _check_link(where: str, item: Measurement, domains: int, cluster: ClusterSpec) -> None:
+    """No collective is faster than the bytes that have to pass: switches that add, every card of a domain in use."""
+    operation = str(item.shape.get("operation"))
+    ranks, nbytes = int(item.number("num_ranks")), item.number("nbytes")
+    members = 1 if domains == 1 else math.ceil(ranks / domains)
+    moved = nbytes if operation in _WHOLE else nbytes * (ranks - members) / ranks
+    shared_by = members if domains > 1 and operation not in ("send", "all_to_all") else 1
+    node = cluster.node
+    if domains == 1:
+        name, limit = "NVLink", node.nvlink_bandwidth_bytes_per_s
+        remedy = "was it this node (--node), and are the numbers of hosts and ranks right (--nodes, --ranks)?"
+    else:
+        alone = node.nic_bandwidth_bytes_per_s if operation == "send" and _groups(item) == 1 else 0.0
+        name, limit = "the network", max(alone, cluster.inter_node_bandwidth_bytes_per_s)
+        remedy = (
+            "give the bandwidth of all of a node's cards (--network '3200 Gbit/s'), or the node that it was (--node)"
+        )
+    if moved / shared_by / item.time_s > _ROUNDING * limit:
+        raise ProfileError(
+            f"{where}: {operation} of {show(nbytes, 'B')} on {ranks} ranks in {1e6 * item.time_s:,.4g} us is more than "
+            f"{name} of {node.name!r} carries ({show(limit, 'B/s')} a GPU); {remedy}"
+        )

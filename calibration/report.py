@@ -46,7 +46,7 @@ def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet,
     chosen = [
         draw
         for draw, points in (
-            (_gemm_panel, gemm_points(data)[0]),
+            (_gemm_panel, gemm_points(data)),
             (_memory_panel, memory_points(data)),
             (_all_reduce_panel, collective_points(data, "all_reduce", cluster)),
         )
@@ -90,7 +90,7 @@ def residual_figure(calibration: Calibration, *, width_in: float = 9.0) -> Any:
 
 
 def _gemm_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
-    points, precision = gemm_points(data)
+    precision, points = next(iter(gemm_points(data).items()))
     gpu = cluster.gpu
     m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
     flop = 2 * m * n * k * batch

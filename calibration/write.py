@@ -7,17 +7,19 @@ from typing import Any
 
 import yaml
 
-from calibration.build import OWN_VALUES, Calibration
+from calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
 from calibration.from_runs import RunsFit
 from calibration.priors import with_values
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 from sim.uncertainty import fingerprint_of, measured_run
 
+#: Fields that are written though they have their default: fits put values there.
+_SAID = ("exponent", "half_length", "operations", "precisions", "two_domain_trees")
 _UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 
 #: fit -> section of the profile, where their names differ
-_SECTIONS = {"send": "nvlink", "interference": "nvlink", "launch": "host", "copies": "host"}
+_SECTIONS = {"send": "nvlink", "interference": "nvlink", "launch": "host", "graph launch": "host", "copies": "host"}
 
 
 def _written(name: str, value: Any) -> Any:
@@ -35,13 +37,18 @@ def profile_data(calibration: Calibration) -> dict[str, Any]:
     for part, fit in calibration.fits.items():
         for name, value in fit.params.items():
             target, field = _place(data, part, name)
+            if isinstance(target[file_name(field)], bool):
+                target[file_name(field)] = _entry(calibration, part, bool(value))
+                continue
             low, high = calibration.intervals[part][name]
-            target[file_name(field)] = {
-                "value": _written(field, value),
-                "interval": [_written(field, low), _written(field, high)],
-                "source": f"fitted on {calibration.counts[part]} {part} measurements",
-            }
+            interval = [_written(field, low), _written(field, high)]
+            target[file_name(field)] = _entry(calibration, part, _written(field, value), interval=interval)
     return data
+
+
+def _entry(calibration: Calibration, part: str, value: Any, **more: Any) -> dict[str, Any]:
+    """A value with its source."""
+    return {"value": value, **more, "source": f"fitted on {calibration.counts[part]} {part} measurements"}
 
 
 def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], str]:
@@ -50,16 +57,26 @@ def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], 
         return data["gemm"], name
     if part == "memory" and name != "efficiency":
         return data["memory"]["operations"], name
-    if part in OWN_VALUES:
-        return data["nvlink"]["operations"][part], name
-    return data[_SECTIONS.get(part, part)], name
+    if part == TOGETHER:
+        return data["gemm"], name
+    if part.startswith("gemm "):
+        return data["gemm"]["precisions"], part.removeprefix("gemm ")
+    section, operation = ("network", part.removeprefix(NETWORK)) if part.startswith(NETWORK) else ("nvlink", part)
+    if operation in OWN_VALUES:
+        return data[section]["operations"][operation], name
+    return data[section if part.startswith(NETWORK) else _SECTIONS.get(part, part)], name
 
 
 def _section(spec: Spec) -> dict[str, Any]:
     rows: dict[str, Any] = {}
-    for name in type(spec).model_fields:
+    for name, field in type(spec).model_fields.items():
         value = getattr(spec, name)
-        if value is None or (isinstance(value, Spec) and not value.model_dump(exclude_none=True)):
+        unsaid = value == field.get_default(call_default_factory=True)
+        if (
+            value is None
+            or (unsaid and name not in _SAID)
+            or (isinstance(value, Spec) and not value.model_dump(exclude_none=True))
+        ):
             continue
         if isinstance(value, Spec):
             rows[name] = _section(value)

@@ -6,6 +6,9 @@ from sim.contention import contention_note
 from sim.specs import Scenario
 from sim.units import show
 
+OTHER_NETWORK = 0.1
+"""Bandwidths that differ by more are those of another network."""
+
 
 def unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
     """That ranks which really share cores were given one each, where that is so."""
@@ -16,6 +19,21 @@ def unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
         f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has {node.cores:g}; "
         "engine shared shares them",
     )
+
+
+def _measured_elsewhere(scenario: Scenario) -> list[str]:
+    """Where the network's values were measured, if it was on another network or on fewer GPUs."""
+    source, cluster = scenario.profile.provenance, scenario.cluster
+    rate, there = source.network_bandwidth_bytes_per_s, cluster.inter_node_bandwidth_bytes_per_s
+    if not source.network_measured_on or scenario.plan.num_gpus <= cluster.nvlink_domain_gpus:
+        return []
+    more = scenario.plan.num_gpus > (source.network_gpus or 0)
+    other = rate is not None and abs(rate / there - 1.0) > OTHER_NETWORK
+    if not more and not other:
+        return []
+    upto = f", up to {source.network_gpus:,} GPUs" if source.network_gpus else ""
+    cards = f", {show(8 * (rate or there), 'bit/s')} a GPU; here it is {show(8 * there, 'bit/s')}" if other else ""
+    return [f"network as measured on {source.network_measured_on}{upto}{cards} (profile {scenario.profile.name!r})"]
 
 
 def stated_assumptions(
@@ -43,6 +61,7 @@ def stated_assumptions(
         stated.append(
             f"profile {profile.name!r}: not measured on this GPU: {'; '.join(profile.provenance.not_measured)}"
         )
+    stated += _measured_elsewhere(scenario)
     if profile.poor_fits:
         errors = ", ".join(f"{part} {error:.0%}" for part, error in profile.poor_fits.items())
         stated.append(f"profile {profile.name!r}: poor fits, by their median error on their own data: {errors}")

@@ -9,13 +9,19 @@ from typing import Any
 from calibration.bench.timing import Timing, summarise, synchronise
 from calibration.measurement import Shape
 
+#: Told apart from one another by asking for them (NCCL_ALGO), where the library has them.
+ALGORITHMS = ("Ring", "Tree", "NVLS")
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 #: One sample lasts at least this long, so that the ranks' different starts do not count. [s]
 _SAMPLE_S = 4e-3
+#: All samples of one measurement. [s]
+_BUDGET_S = 0.25
 
 
-def collective_shapes(num_ranks: int, quick: bool, largest: int, ranks_per_node: int | None = None) -> Iterator[Shape]:
-    """Operation × group size × bytes: every size of group in a node, then whole nodes.
+def collective_shapes(
+    num_ranks: int, quick: bool, largest: int, ranks_per_node: int | None = None, device: str = "cpu"
+) -> Iterator[Shape]:
+    """Operation × group × bytes: every size of group in a node, then whole nodes, then all rails of the nodes at once.
 
     Parameters
     ----------
@@ -25,33 +31,57 @@ def collective_shapes(num_ranks: int, quick: bool, largest: int, ranks_per_node:
         Buffer. [bytes]
     ranks_per_node : int, optional
         Default: all ranks are on one node.
+    device : str
+        On "cuda" all-reduces of the widest groups are also run by each of NCCL's algorithms.
     """
     per_node = min(ranks_per_node or num_ranks, num_ranks)
+    nodes = num_ranks // per_node
     inside = [n for n in range(2, per_node + 1) if not quick or n in (2, 3, 4, per_node)]
-    groups = [(n, 1) for n in inside] + [(n * per_node, n) for n in range(2, num_ranks // per_node + 1)]
-    pairs = [(2, 1)] * (per_node > 1) + [(2, 2)] * (num_ranks > per_node)
+    groups = [(n, 1) for n in inside] + [(n * per_node, n) for n in range(2, nodes + 1)]
+    pairs = [(2, 1)] * (per_node > 1) + [(2, 2)] * (nodes > 1)
     sizes = [2**exponent for exponent in range(10, 31, 2 if quick else 1) if 2**exponent <= largest]
+
+    def shapes(operation: str, size: int, spans: int, **more: int | str) -> Iterator[Shape]:
+        for nbytes in sizes:
+            yield {"operation": operation, "num_ranks": size, "num_nodes": spans, "nbytes": nbytes, **more}
+
     for operation in OPERATIONS:
-        for size, nodes in pairs if operation == "send" else groups:
-            for nbytes in sizes:
-                yield {"operation": operation, "num_ranks": size, "num_nodes": nodes, "nbytes": nbytes}
+        for size, spans in pairs if operation == "send" else groups:
+            yield from shapes(operation, size, spans)
+    if nodes > 1 and per_node > 1:
+        # A group for each GPU of a node, over all nodes, as data-parallel groups lie; and as many sends.
+        for operation in ("all_reduce",) if quick else ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            yield from shapes(operation, nodes, nodes, groups=per_node)
+        yield from shapes("send", 2, 2, groups=per_node)
+    if device == "cuda":
+        for algorithm in ALGORITHMS:
+            for size, spans in sorted({groups[-1], (per_node, 1)} if per_node > 1 else {groups[-1]}):
+                yield from shapes("all_reduce", size, spans, algorithm=algorithm)
 
 
-def members(shape: Shape, ranks_per_node: int) -> tuple[int, ...]:
-    """Ranks that take part: the first of the job; two ranks on two nodes are the first of each."""
+def members(shape: Shape, ranks_per_node: int) -> tuple[tuple[int, ...], ...]:
+    """The groups of a measurement, by their ranks: usually one, of the first of the job.
+
+    Of several at once the i-th has the i-th rank of every node; two ranks on two nodes are one of each.
+    """
     size, nodes = int(shape["num_ranks"]), int(shape.get("num_nodes", 1))
-    return (0, ranks_per_node) if size == nodes == 2 else tuple(range(size))
+    if "groups" in shape:
+        return tuple(tuple(i + node * ranks_per_node for node in range(nodes)) for i in range(int(shape["groups"])))
+    return ((0, ranks_per_node),) if size == nodes == 2 else (tuple(range(size)),)
 
 
-def time_collective(shape: Shape, group: Any, rank: int, device: str) -> tuple[Timing, Shape]:
-    """Median over samples of the slowest rank's time; a sample is as many calls in a row as make it long enough."""
+def time_collective(shape: Shape, group: Any, crowd: Any, rank: int, device: str) -> tuple[Timing, Shape]:
+    """Median over samples of the slowest rank's time; a sample is as many calls in a row as make it long enough.
+
+    group, crowd : the ranks that talk to each other, and all that are measured at once.
+    """
     call = prepare(str(shape["operation"]), int(shape["nbytes"]), int(shape["num_ranks"]), group, rank, device)
     call()
-    once = agreed(group, [clock(call, 2, group, device)], device)[0]
+    once = agreed(crowd, [clock(call, 2, crowd, device)], device)[0]
     inner = max(1, min(50, int(_SAMPLE_S / once)))
-    repeats = max(3, min(20, int(0.25 / (inner * once))))
-    samples = [clock(call, inner, group, device) for _ in range(repeats)]
-    return summarise(agreed(group, samples, device)), {}
+    repeats = max(3, min(20, int(_BUDGET_S / (inner * once))))
+    samples = [clock(call, inner, crowd, device) for _ in range(repeats)]
+    return summarise(agreed(crowd, samples, device)), {}
 
 
 def clock(call: Callable[[], Any], inner: int, group: Any, device: str) -> float:

@@ -1,4 +1,4 @@
-"""A matrix multiply alone, a collective alone, and both at once: how much of the collective is really hidden.
+"""What GPUs cost each other: a multiply and a collective at once, and multiplies on all GPUs of a node.
 
 On GPUs NCCL runs on a stream of its own while the multiplies run; on a CPU gloo's threads move data meanwhile. The
 multiplies last about as long as the collective, where hiding shows best.
@@ -11,25 +11,32 @@ from typing import Any
 
 from calibration.bench.collectives import agreed, clock, prepare
 from calibration.bench.kernels import gemm_case
-from calibration.bench.timing import Timing, summarise
+from calibration.bench.timing import Timing, rotated, summarise
 from calibration.measurement import Shape
 
-#: device -> (m, n, k, dtype) of the multiply that overlaps with the collective
-_MULTIPLY = {"cuda": (4096, 8192, 8192, "bfloat16"), "cpu": (256, 1024, 1024, "float32")}
+#: device -> (m, n, k) of the multiply that overlaps with the collective
+_MULTIPLY = {"cuda": (4096, 8192, 8192), "cpu": (256, 1024, 1024)}
 _REPEATS = 9
+#: A sample of multiplies on all GPUs at once. [s]
+_LONG_S = 0.5
 
 
-def interference_shapes(num_ranks: int, quick: bool, device: str) -> Iterator[Shape]:
-    """Collectives large enough to matter, over groups of one node."""
-    m, n, k, dtype = _MULTIPLY[device]
+def interference_shapes(num_ranks: int, quick: bool, device: str, dtype: str, nodes: int = 1) -> Iterator[Shape]:
+    """Collectives large enough to matter, over groups of one node, and of all nodes.
+
+    num_ranks : of a node.
+    """
+    m, n, k = _MULTIPLY[device]
     exponents = (22, 24, 26, 28, 30) if device == "cuda" else (20, 22, 24)
+    inside = sorted({2, num_ranks}) if quick else range(2, num_ranks + 1)
+    groups = [(size, 1) for size in inside if num_ranks > 1] + [(num_ranks * nodes, nodes)] * (nodes > 1)
     for operation in ("all_reduce",) if quick else ("all_reduce", "all_gather", "reduce_scatter"):
-        for size in sorted({2, num_ranks}) if quick else range(2, num_ranks + 1):
+        for size, spans in groups:
             for exponent in exponents:
                 yield {
                     "operation": operation,
                     "num_ranks": size,
-                    "num_nodes": 1,
+                    "num_nodes": spans,
                     "nbytes": 2**exponent,
                     "m": m,
                     "n": n,
@@ -38,7 +45,26 @@ def interference_shapes(num_ranks: int, quick: bool, device: str) -> Iterator[Sh
                 }
 
 
-def time_pair(shape: Shape, group: Any, rank: int, device: str) -> tuple[Timing, Shape]:
+def together_shapes(num_ranks: int, quick: bool, device: str, dtype: str) -> Iterator[Shape]:
+    """Multiplies that every GPU of a node runs at once: power, cooling and memory of the host are shared."""
+    if device != "cuda":
+        return
+    for m, n, k in ((8192, 8192, 8192),) if quick else ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 12288, 12288)):
+        yield {"m": m, "n": n, "k": k, "dtype": dtype, "layout": "nt", "num_ranks": num_ranks}
+
+
+def time_together(shape: Shape, group: Any, crowd: Any, rank: int, device: str) -> tuple[Timing, Shape]:
+    """The slowest GPU's time of a multiply that all run meanwhile, long enough for clocks to settle."""
+    m, n, k = (int(shape[axis]) for axis in "mnk")
+    case = gemm_case(m, n, k, str(shape["dtype"]), "nt")
+    call = rotated(case.prepare, case.working_set, device)
+    call()
+    once = agreed(crowd, [clock(call, 3, crowd, device)], device)[0]
+    inner = max(1, int(_LONG_S / once))
+    return summarise(agreed(crowd, [clock(call, inner, crowd, device) for _ in range(_REPEATS)], device)), {}
+
+
+def time_pair(shape: Shape, group: Any, crowd: Any, rank: int, device: str) -> tuple[Timing, Shape]:
     """The time of both at once; besides, as `gemm_s` and `collective_s`, what each takes alone. [s]
 
     The three are measured in turns, so that a clock or a neighbour that changes meanwhile changes all of them.

@@ -8,6 +8,7 @@ operating system would zero fresh pages, which takes longer than a shallow multi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,25 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to time: its kind, its shape, and how to set it up on (device, dtype)."""
+    """One thing to time: its kind, its shape, and how to set it up on a device.
+
+    working_set : what one call reads and writes, where a cache could hold it. [bytes]
+    in_graph : the GPU's time counts, not the host's, and a CUDA graph can hold the call.
+    """
 
     kind: str
     shape: Shape
     prepare: Callable[[str], Call]
+    working_set: float = 0.0
+    in_graph: bool = False
 
 
-def _random(device: str, dtype: str, *size: int) -> Any:
+#: Bytes of a number.
+WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def random_tensor(device: str, dtype: str, *size: int) -> Any:
+    """Numbers around zero, as activations and weights are."""
     import torch
 
     return torch.randn(*size, device=device, dtype=torch.float32).to(getattr(torch, dtype)) * 0.1
@@ -41,12 +53,13 @@ def gemm_case(m: int, n: int, k: int, dtype: str, layout: str) -> Case:
     def prepare(device: str) -> Call:
         import torch
 
-        left = _random(device, dtype, k, m).t() if layout[0] == "t" else _random(device, dtype, m, k)
-        right = _random(device, dtype, n, k).t() if layout[1] == "t" else _random(device, dtype, k, n)
+        left = random_tensor(device, dtype, k, m).t() if layout[0] == "t" else random_tensor(device, dtype, m, k)
+        right = random_tensor(device, dtype, n, k).t() if layout[1] == "t" else random_tensor(device, dtype, k, n)
         out = left @ right
         return lambda: torch.mm(left, right, out=out)
 
-    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}, prepare)
+    moved = WIDTH[dtype] * (m * k + k * n + m * n)
+    return Case("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}, prepare, moved, True)
 
 
 def bmm_case(batch: int, m: int, n: int, k: int, dtype: str) -> Case:
@@ -55,24 +68,35 @@ def bmm_case(batch: int, m: int, n: int, k: int, dtype: str) -> Case:
     def prepare(device: str) -> Call:
         import torch
 
-        left, right = _random(device, dtype, batch, m, k), _random(device, dtype, batch, k, n)
+        left, right = random_tensor(device, dtype, batch, m, k), random_tensor(device, dtype, batch, k, n)
         out = torch.bmm(left, right)
         return lambda: torch.bmm(left, right, out=out)
 
-    return Case("bmm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype}, prepare)
+    moved = WIDTH[dtype] * batch * (m * k + k * n + m * n)
+    return Case("bmm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype}, prepare, moved, True)
 
 
-def attention_case(heads: int, length: int, head_dim: int, dtype: str, causal: bool, backward: bool) -> Case:
-    """Fused scaled-dot-product attention, forward or backward."""
+def attention_case(
+    heads: int, length: int, head_dim: int, dtype: str, causal: bool, backward: bool, backend: str | None = None
+) -> Case:
+    """Fused scaled-dot-product attention, forward or backward.
+
+    backend : a name of `torch.nn.attention.SDPBackend`, so that what was measured is known; None leaves it to torch.
+    """
 
     def prepare(device: str) -> Call:
         import torch
 
         attend = torch.nn.functional.scaled_dot_product_attention
-        q, k, v = (_random(device, dtype, 1, heads, length, head_dim).requires_grad_(backward) for _ in range(3))
+        q, k, v = (random_tensor(device, dtype, 1, heads, length, head_dim).requires_grad_(backward) for _ in range(3))
+
+        def forward() -> Any:
+            with _backend(backend):
+                return attend(q, k, v, is_causal=causal)
+
         if not backward:
-            return lambda: attend(q, k, v, is_causal=causal)
-        out = attend(q, k, v, is_causal=causal)
+            return forward
+        out = forward()
         gradient = torch.ones_like(out)
         return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
@@ -83,17 +107,28 @@ def attention_case(heads: int, length: int, head_dim: int, dtype: str, causal: b
         "dtype": dtype,
         "causal": int(causal),
         "backward": int(backward),
+        **({"backend": backend} if backend else {}),
     }
-    return Case("attention", shape, prepare)
+    moved = WIDTH[dtype] * (8 if backward else 4) * heads * length * head_dim
+    return Case("attention", shape, prepare, moved, not backward)
+
+
+def _backend(name: str | None) -> Any:
+    """The context in which torch takes one attention kernel and no other."""
+    if name is None:
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel(SDPBackend.__members__[name])
 
 
 #: operation -> (bytes moved per element and byte of width, how to run it on x [rows, hidden])
-_MEMORY_OPERATIONS: dict[str, tuple[float, Callable[[Any], Call]]] = {}
+MEMORY_OPERATIONS: dict[str, tuple[float, Callable[[Any], Call]]] = {}
 
 
 def _memory(name: str, passes: float) -> Callable[[Callable[[Any], Call]], Callable[[Any], Call]]:
     def register(make: Callable[[Any], Call]) -> Callable[[Any], Call]:
-        _MEMORY_OPERATIONS[name] = (passes, make)
+        MEMORY_OPERATIONS[name] = (passes, make)
         return make
 
     return register
@@ -142,8 +177,8 @@ def _dropout(x: Any) -> Call:
 
 def memory_case(operation: str, rows: int, hidden: int, dtype: str) -> Case:
     """A memory-bound operation on `rows` × `hidden` elements."""
-    passes, make = _MEMORY_OPERATIONS[operation]
-    width = 4 if dtype == "float32" else 2
+    passes, make = MEMORY_OPERATIONS[operation]
+    width = WIDTH[dtype]
     shape: Shape = {
         "operation": operation,
         "rows": rows,
@@ -151,7 +186,8 @@ def memory_case(operation: str, rows: int, hidden: int, dtype: str) -> Case:
         "dtype": dtype,
         "nbytes": passes * width * rows * hidden,
     }
-    return Case("memory", shape, lambda device: make(_random(device, dtype, rows, hidden)))
+    moved = passes * width * rows * hidden
+    return Case("memory", shape, lambda device: make(random_tensor(device, dtype, rows, hidden)), moved, True)
 
 
 def adam_case(params: int) -> Case:
@@ -160,21 +196,21 @@ def adam_case(params: int) -> Case:
     def prepare(device: str) -> Call:
         import torch
 
-        weight = torch.nn.Parameter(_random(device, "float32", params))
+        weight = torch.nn.Parameter(random_tensor(device, "float32", params))
         weight.grad = torch.ones_like(weight)
-        optimizer = torch.optim.Adam([weight], fused=True)
+        optimizer = torch.optim.Adam([weight], fused=True, capturable=device == "cuda")
         return optimizer.step
 
-    return Case(
-        "memory", {"operation": "adam", "rows": params, "hidden": 1, "dtype": "float32", "nbytes": 28 * params}, prepare
-    )
+    moved = 28 * params
+    shape: Shape = {"operation": "adam", "rows": params, "hidden": 1, "dtype": "float32", "nbytes": moved}
+    return Case("memory", shape, prepare, moved, True)
 
 
 def launch_case(dtype: str) -> Case:
     """A kernel that does nothing to speak of: what is left is launching it."""
 
     def prepare(device: str) -> Call:
-        x = _random(device, dtype, 1)
+        x = random_tensor(device, dtype, 1)
         return lambda: x.add_(1)
 
     return Case("launch", {"operation": "add one element"}, prepare)
@@ -182,6 +218,24 @@ def launch_case(dtype: str) -> Case:
 
 #: modules in a row whose every forward and backward is one kernel
 _CHAIN = 32
+
+
+def graph_case(dtype: str) -> Case:
+    """The same kernel many times over in a CUDA graph: what is left between kernels that the host launches at once."""
+
+    def prepare(device: str) -> Call:
+        import torch
+
+        x = random_tensor(device, dtype, 1)
+        x.add_(1)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(_CHAIN):
+                x.add_(1)
+        return graph.replay
+
+    return Case("launch", {"operation": "add one element", "graph": 1, "kernels": _CHAIN}, prepare)
 
 
 def framework_case(dtype: str) -> Case:
@@ -194,7 +248,7 @@ def framework_case(dtype: str) -> Case:
         import torch
 
         chain = torch.nn.Sequential(*(torch.nn.SiLU() for _ in range(_CHAIN)))
-        x = _random(device, dtype, 1).requires_grad_()
+        x = random_tensor(device, dtype, 1).requires_grad_()
         gradient = torch.ones_like(x)
         return lambda: torch.autograd.grad(chain(x), x, gradient)
 
@@ -245,39 +299,3 @@ def scenario_shapes(scenario: Scenario) -> Iterator[tuple[int, int, int, str]]:
             for item in phase.operations:
                 if item.kind == "matmul" and item.batch == 1:
                     yield int(item.m), int(item.n), int(item.k), layout
-
-
-def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> list[Case]:
-    """Everything to measure on one device."""
-    cuda = device == "cuda"
-    dtype = "bfloat16" if cuda else "float32"
-    largest = 2e13 if cuda else 3e10
-    cases = [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in gemm_shapes(quick, largest)]
-    if scenario is not None:
-        cases += [gemm_case(m, n, k, dtype, layout) for m, n, k, layout in scenario_shapes(scenario)]
-    lengths = (256, 512, 1024) if not cuda else (512, 1024, 2048, 4096, 8192)
-    heads = 8 if not cuda else 32
-    cases += [bmm_case(heads, length, length, 64, dtype) for length in lengths[:3]]
-    cases += [bmm_case(heads, length, 64, length, dtype) for length in lengths[:3]]
-    cases += [
-        attention_case(heads, length, head_dim, dtype, causal, backward)
-        for length in lengths
-        for head_dim in ((64, 128) if cuda and not quick else (64,))
-        for causal in (True, False)
-        for backward in (False, True)
-    ]
-    row_counts = (16, 256, 4096) if quick or not cuda else (16, 64, 256, 1024, 4096, 16384, 65536)
-    hiddens = (1024,) if quick else (1024, 4096)
-    cases += [
-        memory_case(name, rows, hidden, dtype)
-        for name in _MEMORY_OPERATIONS
-        for rows in row_counts
-        for hidden in hiddens
-    ]
-    cases += [adam_case(params) for params in ((10**5, 10**6, 10**7) if quick else (10**5, 10**6, 10**7, 10**8))]
-    cases += [launch_case(dtype), framework_case(dtype)]
-    if cuda:
-        cases += [
-            copy_case(2**exponent, direction) for exponent in (20, 24, 28) for direction in ("to_device", "to_host")
-        ]
-    return list({(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values())

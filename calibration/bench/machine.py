@@ -31,6 +31,8 @@ def describe(device: str) -> dict[str, Any]:
             "device": properties.name,
             "num_gpus": torch.cuda.device_count(),
             "num_sms": properties.multi_processor_count,
+            "capability": ".".join(map(str, torch.cuda.get_device_capability())),
+            "cache_bytes": getattr(properties, "L2_cache_size", 0),
             "memory_bytes": properties.total_memory,
             "cuda": torch.version.cuda,
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
@@ -40,12 +42,6 @@ def describe(device: str) -> dict[str, Any]:
     else:
         facts |= {"device": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     return facts
-
-
-def clocks() -> dict[str, str]:
-    """SM clock, temperature and throttle reasons now; empty where there is no GPU to ask."""
-    fields = ("clocks.sm", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
-    return {name: value for name in fields if (value := _nvidia_smi(name))}
 
 
 def settle(device: str) -> None:

@@ -1,15 +1,18 @@
-"""The ranks that measure together: started here on one machine, or by torchrun on one or several.
+"""The ranks that measure together: started here on one machine, or by torchrun or srun on one or several.
 
-Rank 0 keeps the journal, and every measurement is on disk before the next begins, so an interrupt loses nothing.
+Rank 0 keeps the journal, and every measurement is on disk before the next begins, so an interrupt loses nothing. Each
+is noted there before it begins, too: one that hangs ends the run after minutes; the next run tries it once more, then
+leaves it out.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.bench.collectives import members, time_collective
-from calibration.bench.interference import time_pair
+from calibration.bench.interference import time_pair, time_together
 from calibration.bench.machine import settle
 from calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError
@@ -25,26 +28,66 @@ from sim.errors import ProfileError
 Task = tuple[str, Shape]
 """(kind, shape) of a measurement that takes several ranks."""
 
-_MEASURE = {"collective": time_collective, "interference": time_pair}
-#: Under torchrun the other ranks wait while rank 0 measures its kernels.
+_MEASURE = {"collective": time_collective, "interference": time_pair, "gemm": time_together}
+#: The other ranks wait while rank 0 measures its kernels.
 _PATIENCE = timedelta(hours=12)
+#: A collective that takes longer hangs.
+_LIMIT = timedelta(minutes=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """This process's place among those that torchrun started."""
+    """This process's place among those that a launcher started."""
 
     rank: int
     world: int
     ranks_per_node: int
+    local_rank: int
 
 
-def torchrun_job() -> Job | None:
-    """The job this process belongs to; None where nobody but the user started it."""
-    if "RANK" not in os.environ:
+def launched_job(environment: Mapping[str, str] | None = None) -> Job | None:
+    """The job this process belongs to, by what torchrun or srun put in its environment; None where nobody but the user
+    started it.
+
+    Raises
+    ------
+    ProfileError
+        Nodes with different numbers of ranks.
+    """
+    env = os.environ if environment is None else environment
+    if "RANK" in env:
+        world, rank = int(env["WORLD_SIZE"]), int(env["RANK"])
+        per_node = int(env.get("LOCAL_WORLD_SIZE", world))
+        local = int(env.get("LOCAL_RANK", rank % per_node))
+    elif "SLURM_PROCID" in env and int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        # A step of srun; the batch script around it has a SLURM_PROCID too, but no number of the step's tasks.
+        world, rank = int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_PROCID"])
+        per_node = world // int(env.get("SLURM_STEP_NUM_NODES", 1))
+        local = int(env.get("SLURM_LOCALID", rank % per_node))
+    else:
         return None
-    world = int(os.environ["WORLD_SIZE"])
-    return Job(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    if world % per_node:
+        raise ProfileError(
+            f"{world} ranks, {per_node} on this node: start as many on every node (srun --ntasks-per-node)"
+        )
+    return Job(rank, world, per_node, local)
+
+
+def _meeting_point() -> None:
+    """Where ranks meet, which torchrun says and srun does not: the step's first node, at a port of the job's own."""
+    if "MASTER_ADDR" in os.environ:
+        return
+    first = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or _first_host(
+        os.environ.get("SLURM_STEP_NODELIST", "localhost")
+    )
+    os.environ["MASTER_ADDR"] = first
+    os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20_000))
+
+
+def _first_host(nodes: str) -> str:
+    """The first of Slurm's list of nodes, as `node[03-05,7],other`."""
+    match = re.match(r"([^\[,]+)(?:\[(\w+))?", nodes)
+    return "localhost" if match is None else match[1] + (match[2] or "")
 
 
 def run_tasks(
@@ -54,14 +97,14 @@ def run_tasks(
     num_ranks: int,
     advance: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Measure `tasks`: as rank 0 of torchrun's job, or with `num_ranks` processes of our own.
+    """Measure `tasks`: as rank 0 of a launcher's job, or with `num_ranks` processes of our own.
 
     Raises
     ------
     ProfileError
         A rank failed; what was measured before is on disk.
     """
-    job = torchrun_job()
+    job = launched_job()
     if job is not None:
         _work(job, device, tasks, journal.path, advance)
     elif tasks:
@@ -70,7 +113,7 @@ def run_tasks(
 
 
 def help_along(job: Job, device: str, turns: int) -> None:
-    """What every rank of torchrun's job but the first does: take part in what rank 0 measures, as often as it does."""
+    """What every rank of a launcher's job but the first does: take part in what rank 0 measures, turn by turn."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with joined(job, device):
         for _ in range(turns):
@@ -87,10 +130,11 @@ def joined(job: Job | None, device: str) -> Iterator[None]:
         yield
         return
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", job.rank)))
+        torch.cuda.set_device(job.local_rank)
     settle(device)
+    _meeting_point()
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_PATIENCE)
+    dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_LIMIT)
     try:
         yield
     finally:
@@ -134,7 +178,7 @@ def _spawned(rank: int, world: int, port: str, path: Path, device: str, todo: li
     # An interrupt, or the end of the process that started it, ends a rank at once and without a word.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    job = Job(rank, world, world)
+    job = Job(rank, world, world, rank)
     with joined(job, device):
         _work(job, device, todo, path if rank == 0 else None)
 
@@ -146,29 +190,84 @@ def _work(
     import torch
     import torch.distributed as dist
 
+    # What ranks tell each other between measurements goes beside the links that are measured.
+    control = dist.new_group(backend="gloo", timeout=_PATIENCE)
     parcel = [todo]
-    dist.broadcast_object_list(parcel, device=torch.device("cpu"))
+    dist.broadcast_object_list(parcel, device=torch.device("cpu"), group=control)
     tasks = parcel[0] or []
-    groups: dict[tuple[int, ...], Any] = {}
-    for _, shape in tasks:
-        who = members(shape, job.ranks_per_node)
-        if who not in groups:
-            groups[who] = dist.new_group(list(who))
+    groups = _Groups()
     journal = Journal(path, read_journal(path).machine) if path is not None else None
+    unable: dict[str, str] = {}
     for kind, shape in tasks:
-        who = members(shape, job.ranks_per_node)
-        if job.rank in who:
-            timing, extra = _MEASURE[kind](shape, groups[who], job.rank, device)
+        algorithm = str(shape.get("algorithm", ""))
+        if algorithm in unable:
             if journal is not None:
-                source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
-                journal.add(Measurement(kind, shape, *timing, source=source, extra=extra))
-                advance()
-        dist.barrier()
+                journal.fail(kind, shape, unable[algorithm])
+            continue
+        if journal is not None:
+            journal.begin(kind, shape)
+        timing, error = _one(kind, shape, job, device, groups)
+        errors: list[str | None] = [None] * job.world
+        dist.all_gather_object(errors, error, group=control)
+        error = next((text for text in errors if text), None)
+        if error is not None and algorithm:
+            unable[algorithm] = error
+        if journal is None:
+            continue
+        if error is not None:
+            journal.fail(kind, shape, error)
+        elif timing is not None:
+            source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
+            journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1]))
+        advance()
+
+
+def _one(kind: str, shape: Shape, job: Job, device: str, groups: _Groups) -> tuple[Any, str | None]:
+    """Take part in one measurement: what came out, and what went wrong on this rank."""
+    together = members(shape, job.ranks_per_node)
+    everyone = tuple(sorted(rank for who in together for rank in who))
+    algorithm = str(shape.get("algorithm", ""))
+    mine: Any = None
+    for who in together:  # every rank makes every group, in the same order
+        made = groups.of(who, algorithm)
+        mine = made if job.rank in who else mine
+    crowd = groups.of(everyone, "")
+    if mine is None:
+        return None, None
+    if algorithm:
+        os.environ["NCCL_ALGO"] = algorithm  # read when the group first talks
+    try:
+        return _MEASURE[kind](shape, mine, crowd, job.rank, device), None
+    except RuntimeError as error:
+        return None, reason_of(error)
+    finally:
+        os.environ.pop("NCCL_ALGO", None)
+
+
+class _Groups:
+    """Groups of ranks, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[tuple[int, ...], str], Any] = {}
+
+    def of(self, who: tuple[int, ...], algorithm: str) -> Any:
+        """The group of these ranks, one for each algorithm that NCCL is asked for."""
+        import torch.distributed as dist
+
+        key = (who, algorithm)
+        if key not in self._made:
+            self._made[key] = dist.new_group(list(who), timeout=_LIMIT)
+        return self._made[key]
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what torch says, which names the cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _lines(path: Path) -> int:
     with path.open("rb") as file:
-        return sum(1 for _ in file)
+        return sum(not line.startswith(b'{"begun"') for line in file)
 
 
 def _free_port() -> str:

@@ -6,17 +6,19 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from calibration.bench.collectives import collective_shapes
-from calibration.bench.interference import interference_shapes
-from calibration.bench.kernels import Case, kernel_cases
-from calibration.bench.machine import clocks, describe, settle
-from calibration.bench.ranks import Task, help_along, joined, run_tasks, torchrun_job
-from calibration.bench.timing import time_call
+from calibration.bench.interference import interference_shapes, together_shapes
+from calibration.bench.kernels import Case
+from calibration.bench.machine import describe, settle
+from calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
+from calibration.bench.suite import kernel_cases, usual_dtype
+from calibration.bench.telemetry import Telemetry
+from calibration.bench.timing import rotated, time_call, warm_up
 from calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
 from sim.specs import Scenario
@@ -66,7 +68,7 @@ def run_suite(
         Fewer shapes: under two minutes.
     ranks : int, optional
         Processes for collectives on this machine; default one a GPU, or one a core up to 4. 1 leaves collectives out.
-        Under torchrun its ranks are taken instead.
+        Under torchrun or srun its ranks are taken instead.
     scenario : Scenario, optional
         Also measure the multiplies of this scenario.
     within_s : float
@@ -77,10 +79,10 @@ def run_suite(
     Returns
     -------
     MeasurementSet or None
-        None on a rank of torchrun's that only helps rank 0.
+        None on a rank of a launcher's that only helps rank 0.
     """
     settle(device)
-    job = torchrun_job()
+    job = launched_job()
     if job is not None and job.rank > 0:
         help_along(job, device, TURNS)
         return None
@@ -88,21 +90,28 @@ def run_suite(
     cases = kernel_cases(device, quick, scenario)
     if math.isfinite(within_s):
         cases = small_first(cases)
+    telemetry = Telemetry() if device == "cuda" else None
+    warm_up(device)
     end = time.monotonic() + within_s
     tasks = _rank_tasks(device, quick, ranks)
     num_ranks = max((int(shape["num_ranks"]) for _, shape in tasks), default=1)
-    with joined(job, device):
-        for turn in range(1, TURNS + 1):
-            cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
-            tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
-            progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
-            for case in cases_left:
-                if time.monotonic() > end:
-                    break
-                _measure(case, device, journal)
-                progress.step(case.kind)
-            run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
-    return MeasurementSet(read_journal(path).machine, tuple(journal.done.values()))
+    try:
+        with joined(job, device), closing(telemetry) if telemetry else nullcontext():
+            for turn in range(1, TURNS + 1):
+                cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
+                tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
+                progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
+                for case in cases_left:
+                    if time.monotonic() > end:
+                        break
+                    _measure(case, device, journal, telemetry)
+                    progress.step(case.kind)
+                run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
+    except KeyboardInterrupt:
+        journal.interrupted()
+        raise
+    kept = read_journal(path)
+    return MeasurementSet(kept.machine, tuple(journal.done.values()), failures=kept.failures)
 
 
 def small_first(cases: list[Case]) -> list[Case]:
@@ -133,17 +142,22 @@ def _rank_tasks(device: str, quick: bool, ranks: int | None) -> list[Task]:
     """What several ranks measure together."""
     import torch
 
-    job = torchrun_job()
+    job = launched_job()
     devices = torch.cuda.device_count() if device == "cuda" else min(4, os.cpu_count() or 1)
     num_ranks = job.world if job is not None else devices if ranks is None else ranks
     per_node = job.ranks_per_node if job is not None else num_ranks
     if num_ranks < 2:
         return []
     largest = _largest_buffer(device, quick, per_node)
-    tasks: list[Task] = [("collective", shape) for shape in collective_shapes(num_ranks, quick, largest, per_node)]
-    if per_node > 1:
-        tasks += [("interference", shape) for shape in interference_shapes(per_node, quick, device)]
-    return tasks
+    nodes, dtype = num_ranks // per_node, usual_dtype(device)
+    tasks: list[Task] = [("gemm", shape) for shape in together_shapes(per_node, quick, device, dtype) if per_node > 1]
+    tasks += [("interference", shape) for shape in interference_shapes(per_node, quick, device, dtype, nodes)]
+    largest = _largest_buffer(device, quick, per_node)
+    collectives = list(collective_shapes(num_ranks, quick, largest, per_node, device))
+    # What an algorithm that was asked for may upset comes last.
+    return [*(("collective", shape) for shape in collectives if "algorithm" not in shape), *tasks] + [
+        ("collective", shape) for shape in collectives if "algorithm" in shape
+    ]
 
 
 def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:
@@ -156,12 +170,25 @@ def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:
     return min(2**30, memory // (8 * ranks_per_node))
 
 
-def _measure(case: Case, device: str, journal: Journal) -> None:
+def _measure(case: Case, device: str, journal: Journal, telemetry: Telemetry | None) -> None:
+    """Measure one case; what this device or this build cannot do is noted, and the rest goes on.
+
+    Raises
+    ------
+    ProfileError
+        The device itself failed: nothing can be measured until the next start.
+    """
+    journal.begin(case.kind, case.shape)
+    begin = time.monotonic()
     try:
-        timing = time_call(case.prepare(device), device)
-    except RuntimeError as error:  # out of memory, an operation this build lacks: leave the case out, keep the rest
-        if "out of memory" not in str(error) and "not implemented" not in str(error):
-            raise
+        call = rotated(case.prepare, case.working_set, device)
+        timing = time_call(call, device, in_graph=case.in_graph)
+    except (RuntimeError, AttributeError, TypeError, ValueError) as error:
+        journal.fail(case.kind, case.shape, reason_of(error))
+        if device == "cuda" and "out of memory" not in str(error) and "CUDA error" in str(error):
+            raise ProfileError(
+                f"the GPU failed at {journal.last_failure}; run the same command again to go on without it"
+            ) from None
         return
-    extra: dict[str, Any] = dict(clocks()) if device == "cuda" else {}
+    extra = telemetry.during(begin, time.monotonic()) if telemetry is not None else {}
     journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra=extra))

@@ -1,7 +1,12 @@
-"""Timing one callable on a device: warm-up, then repeats until the median is steady or the budget is spent."""
+"""Timing one callable on a device: warm-up, then repeats until the median is steady or the budget is spent.
+
+On a GPU a kernel whose data are smaller than the last-level cache finds them there from its last run, and is timed
+faster than any training step sees it; so the calls take turns over as many copies of the data as fill the cache.
+"""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -24,8 +29,75 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
+#: Copies of a kernel's data fill the cache so many times over.
+_TIMES_THE_CACHE = 3
+_MOST_COPIES = 64
+#: A kernel and its launch together; below this the host may be the slower of the two. [s]
+_SHORT_S = 5e-5
+#: Such kernels in a graph: many beside the launch of the graph itself.
+_IN_GRAPH = 200
+#: Multiplies until clocks settle: batches that differ by less than this, or so long. [s]
+_SETTLED, _SETTLING_S = 0.01, 20.0
+
+
+def rotated(prepare: Callable[[str], Callable[[], Any]], working_set: float, device: str) -> Callable[[], Any]:
+    """The call that `prepare` sets up, over copies of its data that do not fit in the GPU's cache together.
+
+    Parameters
+    ----------
+    prepare : function
+        Device -> call.
+    working_set : float
+        What one call reads and writes; 0 where data do not matter. [bytes]
+    """
+    cache = cache_bytes(device)
+    if not working_set or not cache:
+        return prepare(device)
+    calls = [prepare(device) for _ in range(min(_MOST_COPIES, 1 + int(_TIMES_THE_CACHE * cache / working_set)))]
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
+
+
+def cache_bytes(device: str) -> int:
+    """The GPU's last-level cache. [bytes]
+
+    0 on a CPU, where one core's share of it changes with what others do, and a job's kernels are measured in rows.
+    """
+    if device != "cuda":
+        return 0
+    import torch
+
+    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0))
+
+
+def warm_up(device: str) -> int:
+    """Multiply on a GPU until its clocks have settled; how many batches that took.
+
+    A GPU that was idle runs its first second faster than it can for hours.
+    """
+    if device != "cuda":
+        return 0
+    import torch
+
+    left, right = (torch.randn(8192, 8192, device=device).to(torch.float16) for _ in range(2))
+    out = left @ right
+    begin, times = time.perf_counter(), [float("inf")]
+    while time.perf_counter() - begin < _SETTLING_S:
+        times.append(_clock(lambda: torch.mm(left, right, out=out), device, 200))
+        last = times[-4:]
+        if len(last) == 4 and max(last) - min(last) < _SETTLED * min(last):
+            break
+    return len(times) - 1
+
+
 def time_call(
-    call: Callable[[], Any], device: str, *, budget_s: float = 0.25, least: int = 5, most: int = 50
+    call: Callable[[], Any],
+    device: str,
+    *,
+    budget_s: float = 0.25,
+    least: int = 5,
+    most: int = 50,
+    in_graph: bool = False,
 ) -> Timing:
     """Time `call`.
 
@@ -37,22 +109,49 @@ def time_call(
         Stop repeating after this long. [s]
     least, most : int
         Repeats at least and at most.
+    in_graph : bool
+        What counts is the GPU's time: a kernel that takes less than launching it is launched by a CUDA graph, or its
+        time would be the host's.
     """
     for _ in range(3):
         call()
     synchronise(device)
     once = _clock(call, device, 1)
     inner = max(1, min(100, int(2e-4 / max(once, 1e-9))))
+    timed, calls, each = call, inner, 1
+    if device == "cuda" and in_graph and once < _SHORT_S:
+        replay = captured(call, _IN_GRAPH)
+        if replay is not None:
+            timed, calls, each = replay, 3, _IN_GRAPH
     samples = []
     started = time.perf_counter()
     while len(samples) < most and (len(samples) < least or time.perf_counter() - started < budget_s):
-        samples.append(_clock(call, device, inner))
+        samples.append(_clock(timed, device, calls) / each)
     return summarise(samples)
+
+
+def captured(call: Callable[[], Any], times: int) -> Callable[[], Any] | None:
+    """So many calls in a row as one CUDA graph; None where they cannot be captured."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(times):
+                call()
+    except RuntimeError:  # a synchronisation, an allocation outside the graph's pool: timed with its launches then
+        torch.cuda.synchronize()
+        return None
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph.replay
 
 
 def summarise(samples: list[float]) -> Timing:
     """Median and spread of repeats."""
     median = statistics.median(samples)
+    if median <= 0:
+        raise RuntimeError(f"the clock shows {median} s; the device ran nothing, or its clock is too coarse")
     if len(samples) < 4:
         return Timing(median, (max(samples) - min(samples)) / median, len(samples))
     first, _, third = statistics.quantiles(samples, n=4)

@@ -7,12 +7,15 @@ from calibration.fit.kernels import (
     MemoryPoint,
     fit_attention,
     fit_gemm,
+    fit_graph_launch,
     fit_launch,
+    fit_max_efficiency,
     fit_memory,
 )
 from calibration.fit.links import (
     LINK_PRIOR,
     LOOPBACK_PRIOR,
+    TIMES,
     AllReducePoint,
     CopyPoint,
     PairPoint,
@@ -22,29 +25,40 @@ from calibration.fit.links import (
     fit_hidden_share,
     fit_p2p,
 )
-from calibration.fit.solve import Fit, bootstrap, fit_to, unseen_error
+from calibration.fit.network import CardPoint, NetworkPoint, fit_network, fit_network_p2p, fit_shared
+from calibration.fit.solve import Draw, Fit, Prior, bootstrap, fit_to, unseen_error
 
 __all__ = [
     "LINK_PRIOR",
     "LOOPBACK_PRIOR",
+    "TIMES",
     "AllReducePoint",
     "AttentionPoint",
+    "CardPoint",
     "CopyPoint",
+    "Draw",
     "Fit",
     "GemmPoint",
     "LaunchPoint",
     "MemoryPoint",
+    "NetworkPoint",
     "PairPoint",
+    "Prior",
     "SendPoint",
     "bootstrap",
     "fit_all_reduce",
     "fit_attention",
     "fit_copy",
     "fit_gemm",
+    "fit_graph_launch",
     "fit_hidden_share",
     "fit_launch",
+    "fit_max_efficiency",
     "fit_memory",
+    "fit_network",
+    "fit_network_p2p",
     "fit_p2p",
+    "fit_shared",
     "fit_to",
     "unseen_error",
 ]

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.fit.solve import Fit, Prior, columns, fit_to
+from calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.specs import GpuSpec
 from sim.specs.profile import GemmParams
 
 GEMM_PRIOR: Prior = {
-    "max_efficiency": (0.82, 0.15, 0.3, 1.0),
-    "k_overhead": (100.0, 100.0, 0.0, 1000.0),
-    "tile_exponent": (0.2, 0.15, 0.0, 0.6),
-    "wave_quantisation": (0.6, 0.4, 0.0, 1.0),
+    "max_efficiency": Draw(0.82, 0.15, 0.3, 1.0),
+    "k_overhead": Draw(100.0, 100.0, 0.0, 1000.0),
+    "tile_exponent": Draw(0.2, 0.15, 0.0, 0.6),
+    "wave_quantisation": Draw(0.6, 0.4, 0.0, 1.0),
 }
 MEMORY_PRIOR: Prior = {
-    "efficiency": (0.8, 0.2, 0.05, 1.0),
-    "kernel_floor_s": (2e-6, 3e-6, 1e-7, 1e-4),
+    "efficiency": Draw(0.8, 0.2, 0.05, 1.0),
+    "kernel_floor_s": Draw(2e-6, 3e-6, 1e-7, 1e-4),
 }
 ATTENTION_PRIOR: Prior = {
-    "forward_efficiency": (0.5, 0.3, 0.01, 1.0),
-    "backward_efficiency": (0.4, 0.3, 0.01, 1.0),
-    "half_length": (200.0, 300.0, 0.0, 4000.0),
+    "forward_efficiency": Draw(0.5, 0.3, 0.01, 1.0),
+    "backward_efficiency": Draw(0.4, 0.3, 0.01, 1.0),
+    "half_length": Draw(200.0, 300.0, 0.0, 4000.0),
 }
 #: Bytes of an operand's number.
-NUMBER_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+NUMBER_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,20 @@ def fit_gemm(
     return fit_to(predict, time, GEMM_PRIOR)
 
 
+def fit_max_efficiency(
+    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
+) -> Fit:
+    """`max_efficiency` of multiplies in another precision, whose tiles and waves are those of `gemm`."""
+    m, n, k, batch, time = columns(points, "m", "n", "k", "batch", "time_s")
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        own = gemm.model_copy(update=params)
+        width = NUMBER_BYTES[precision]
+        return np.asarray(gemm_time(m, n, k, batch, precision, width, gpu, own, memory_efficiency))
+
+    return fit_to(predict, time, {"max_efficiency": GEMM_PRIOR["max_efficiency"]})
+
+
 def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
     """Share of the memory bandwidth that each sort of kernel reaches, and the floor under the smallest of them.
 
@@ -109,10 +123,10 @@ def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
     nbytes, time = columns(points, "nbytes", "time_s")
     sorts = sorted({point.sort for point in points})
     which = np.array([sorts.index(point.sort) for point in points])
-    centre, width, low, _ = MEMORY_PRIOR["efficiency"]
+    centre, width, low, *_ = MEMORY_PRIOR["efficiency"]
     prior = {"kernel_floor_s": MEMORY_PRIOR["kernel_floor_s"]}
     # Above 1 where a kernel's data stay in a cache, far below where it computes more than it moves.
-    prior |= dict.fromkeys(sorts, (centre, width, low / 10, 20.0))
+    prior |= dict.fromkeys(sorts, Draw(centre, width, low / 10, 20.0))
 
     def predict(params: dict[str, float]) -> np.ndarray:
         share = np.array([params[sort] for sort in sorts])[which]
@@ -141,3 +155,9 @@ def fit_launch(points: Sequence[LaunchPoint]) -> Fit:
     kernels, time = columns(chosen, "kernels", "time_s")
     each = float(np.median(time / kernels))
     return Fit({"kernel_launch_s": each}, np.log(each * kernels / time))
+
+
+def fit_graph_launch(points: Sequence[LaunchPoint]) -> Fit:
+    """Time between kernels that a CUDA graph launches, the shortest kernel's own included."""
+    found = fit_launch(points)
+    return Fit({"graph_launch_s": found.params["kernel_launch_s"]}, found.residuals)

@@ -1,4 +1,4 @@
-"""What links carry: collectives, sends, copies to and from the host, and collectives that overlap with compute."""
+"""What NVLink and the host's bus carry: collectives, sends, copies, and collectives that overlap with compute."""
 
 from __future__ import annotations
 
@@ -7,47 +7,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.fit.solve import Fit, Prior, columns, fit_to
-from sim.costs.collectives import COLLECTIVES, Fabric, in_switch_all_reduce, send
+from calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
-from sim.specs import ClusterSpec, NodeSpec, Profile
+from sim.specs import ClusterSpec
 from sim.specs.profile import LinkParams
 
 LINK_PRIOR: Prior = {
-    "efficiency": (0.78, 0.15, 0.02, 1.0),
-    "base_latency_s": (2e-5, 2e-5, 1e-6, 5e-3),
-    "hop_latency_s": (2e-6, 2e-6, 1e-7, 5e-3),
-    "half_volume_bytes": (5e6, 2e7, 1e3, 5e8),
-    "exponent": (0.8, 0.3, 0.2, 1.0),
+    "efficiency": Draw(0.78, 0.15, 0.02, 1.0),
+    "base_latency_s": Draw(2e-5, 2e-5, 1e-6, 5e-3),
+    "hop_latency_s": Draw(2e-6, 2e-6, 1e-7, 5e-3),
+    "half_volume_bytes": Draw(5e6, 2e7, 1e3, 5e8),
+    "exponent": Draw(0.8, 0.3, 0.2, 1.0),
 }
 #: Processes of one host over TCP: every message wakes two threads, which takes tens of microseconds.
 LOOPBACK_PRIOR: Prior = {
-    "efficiency": (0.4, 0.2, 0.02, 1.0),
-    "base_latency_s": (1e-5, 1e-5, 1e-6, 5e-3),
-    "hop_latency_s": (5e-5, 5e-5, 1e-6, 5e-3),
-    "half_volume_bytes": (1e5, 1e5, 1e3, 5e8),
-    "exponent": (0.8, 0.3, 0.2, 1.0),
+    "efficiency": Draw(0.4, 0.2, 0.02, 1.0),
+    "base_latency_s": Draw(1e-5, 1e-5, 1e-6, 5e-3),
+    "hop_latency_s": Draw(5e-5, 5e-5, 1e-6, 5e-3),
+    "half_volume_bytes": Draw(1e5, 1e5, 1e3, 5e8),
+    "exponent": Draw(0.8, 0.3, 0.2, 1.0),
 }
-#: Between nodes. A step of a ring waits for a chunk of the buffer, beside the message's own latency.
-NETWORK_PRIOR: Prior = {
-    "efficiency": (0.7, 0.3, 0.02, 1.0),
-    "hop_latency_s": (2e-5, 5e-5, 1e-6, 1e-2),
-    "half_volume_bytes": (1e6, 5e6, 1e3, 5e8),
-    "exponent": (0.8, 0.3, 0.2, 1.0),
-}
-#: Reductions in NVLink's switches (NVLS), their ramp.
-IN_SWITCH_PRIOR: Prior = {
-    "in_switch_efficiency": (0.55, 0.2, 0.02, 1.0),
-    "in_switch_half_volume_bytes": (5e7, 2e8, 1e3, 5e9),
-}
-P2P_PRIOR: Prior = {"p2p_efficiency": (0.8, 0.2, 0.02, 1.0), "latency_s": (2e-5, 2e-5, 1e-6, 5e-3)}
-HIDDEN_PRIOR: Prior = {"hidden_share": (0.6, 0.3, 0.01, 1.0)}
+#: What switches that add reach (NVLS).
+IN_SWITCH_SHARE: Prior = {"in_switch_efficiency": Draw(0.55, 0.2, 0.02, 1.0)}
+P2P_PRIOR: Prior = {"p2p_efficiency": Draw(0.8, 0.2, 0.02, 1.0), "latency_s": Draw(2e-5, 2e-5, 1e-6, 5e-3)}
+HIDDEN_PRIOR: Prior = {"hidden_share": Draw(0.6, 0.3, 0.01, 1.0)}
 COPY_PRIOR: Prior = {
-    "to_device_bytes_per_s": (2.5e10, 2.5e10, 1e8, 1e12),
-    "to_host_bytes_per_s": (2.5e10, 2.5e10, 1e8, 1e12),
-    "copy_latency_s": (1e-5, 1e-5, 1e-7, 1e-3),
+    "to_device_bytes_per_s": Draw(2.5e10, 2.5e10, 1e8, 1e12),
+    "to_host_bytes_per_s": Draw(2.5e10, 2.5e10, 1e8, 1e12),
+    "copy_latency_s": Draw(1e-5, 1e-5, 1e-7, 1e-3),
 }
+#: What is fitted to which cost function.
+TIMES = {**COLLECTIVES, "all_to_all": all_to_all}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +47,6 @@ class AllReducePoint:
     """One measured all-reduce over `num_ranks` GPUs of one NVLink domain. [bytes, s]"""
 
     num_ranks: int
-    nbytes: float
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkPoint:
-    """One measured all-reduce over NVLink domains with `per_domain` GPUs each.
-
-    network_bytes_per_s : per GPU and direction. [bytes/s]
-    nbytes, time_s : [bytes, s]
-    """
-
-    num_ranks: int
-    per_domain: int
-    network_bytes_per_s: float
     nbytes: float
     time_s: float
 
@@ -101,50 +78,26 @@ class PairPoint:
 
 
 def fit_all_reduce(
-    points: Sequence[AllReducePoint], cluster: ClusterSpec, operation: str = "all_reduce", prior: Prior = LINK_PRIOR
+    points: Sequence[AllReducePoint],
+    cluster: ClusterSpec,
+    operation: str = "all_reduce",
+    prior: Prior = LINK_PRIOR,
+    *,
+    in_switch: bool = False,
 ) -> Fit:
-    """NVLink's LinkParams from measured all-reduces (or all-gathers, reduce-scatters) inside a node."""
+    """NVLink's LinkParams from measured all-reduces (or other collectives) inside a domain.
+
+    in_switch : NVLink's switches can add (NVLS); the share of the link at which they do is fitted too.
+    """
     shares = nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus)
     ranks, nbytes, time = columns(points, "num_ranks", "nbytes", "time_s")
 
     def predict(params: dict[str, float]) -> np.ndarray:
         link = LinkParams.model_construct(**params, p2p_efficiency=1.0, hidden_share=1.0)
         fabric = Fabric(link, link, cluster.node.nvlink_bandwidth_bytes_per_s, 1.0, shares)
-        return np.asarray(COLLECTIVES[operation](nbytes, Group(ranks, ranks), fabric))
+        return np.asarray(TIMES[operation](nbytes, Group(ranks, ranks), fabric))
 
-    return fit_to(predict, time, prior)
-
-
-def fit_network(
-    points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, *, in_switch: bool, always: bool = False
-) -> Fit:
-    """The network's LinkParams from measured all-reduces between nodes; NVLink is the profile's.
-
-    in_switch : NVLink's switches add: how fast, and how their bandwidth grows with size, is fitted too.
-    always : they do so at every point, instead of where that is the fastest.
-    """
-    collective = in_switch_all_reduce if always else COLLECTIVES["all_reduce"]
-    ranks, per_domain, rate, nbytes, time = columns(
-        points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
-    )
-    group, nvlink_rate = Group(ranks, per_domain), node.nvlink_bandwidth_bytes_per_s
-
-    def predict(params: dict[str, float]) -> np.ndarray:
-        nvlink = profile.nvlink
-        if in_switch:
-            ramp = {"half_volume_bytes": params["in_switch_half_volume_bytes"], "exponent": 1.0}
-            nvlink = nvlink.model_copy(update={"in_switch_efficiency": params["in_switch_efficiency"], **ramp})
-        network = profile.network.model_copy(
-            update={name: params[name] for name in NETWORK_PRIOR} | {"shared_efficiency": None}
-        )
-        return np.asarray(collective(nbytes, group, Fabric(nvlink, network, nvlink_rate, rate)))
-
-    # Which algorithm is the fastest changes with the values, and with it what decides: there are several valleys.
-    starts = [
-        {"efficiency": efficiency, "half_volume_bytes": half}
-        for efficiency, half in ((0.15, 1e6), (0.5, 5e7), (0.9, 1e6))
-    ]
-    return fit_to(predict, time, NETWORK_PRIOR | IN_SWITCH_PRIOR if in_switch else NETWORK_PRIOR, starts=starts)
+    return fit_to(predict, time, prior | IN_SWITCH_SHARE if in_switch else prior)
 
 
 def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams) -> Fit:

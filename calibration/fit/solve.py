@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
 
-Prior = dict[str, tuple[float, float, float, float]]
-"""Parameter -> (prior value, prior width, lower bound, upper bound)."""
+
+class Draw(NamedTuple):
+    """What one parameter is drawn to, how strongly, and its bounds.
+
+    width : in the parameter's unit; with `log`, a factor (3: to a third or three times the value).
+    log : the parameter's order of magnitude is what is uncertain.
+    """
+
+    value: float
+    width: float
+    low: float
+    high: float
+    log: bool = False
+
+
+Prior = dict[str, Draw]
+"""By parameter."""
 LEAST_HALF = 4
 """Points a half needs for the error on unseen measurements to mean anything."""
 
@@ -60,10 +75,16 @@ def fit_to(
         Several where parameters decide nothing unless they are far from the prior.
     """
     names = list(prior)
-    centre, width, low, high = (np.array([prior[name][i] for name in names]) for i in range(4))
+    log = np.array([prior[name].log for name in names])
+    columns_ = (np.array([prior[name][i] for name in names]) for i in range(4))
+    centre, width, low, high = (np.log(column, where=log, out=column.astype(float)) for column in columns_)
+
+    def params_at(x: np.ndarray) -> dict[str, float]:
+        values = x * width
+        return dict(zip(names, np.exp(values, where=log, out=values).tolist(), strict=True))
 
     def misfit(x: np.ndarray) -> np.ndarray:
-        return np.log(predict(dict(zip(names, x * width, strict=True))) / measured)
+        return np.log(predict(params_at(x)) / measured)
 
     def objective(x: np.ndarray) -> np.ndarray:
         pull = x - centre / width
@@ -75,15 +96,21 @@ def fit_to(
     results = [
         least_squares(
             objective,
-            np.array([start.get(name, value) for name, value in zip(names, centre, strict=True)]) / width,
+            _placed(start, prior, log) / width,
             bounds=bounds,
             diff_step=1e-3,
         )
         for start in starts
     ]
     result = min(results, key=lambda found: float(found.cost))
-    params = dict(zip(names, (result.x * width).tolist(), strict=True))
+    params = params_at(result.x)
     return Fit(params, misfit(result.x), lambda given: np.log(predict(given) / measured))
+
+
+def _placed(start: dict[str, float], prior: Prior, log: np.ndarray) -> np.ndarray:
+    """A starting point on the axes that are searched."""
+    values = np.array([start.get(name, draw.value) for name, draw in prior.items()])
+    return np.log(values, where=log, out=values)
 
 
 def bootstrap(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibration.readers.log import Source, read_source
 from sim.errors import ProfileError
 
 #: category -> pattern of kernel names, first match wins (cuBLAS, CUTLASS, flash-attention, NCCL, PyTorch)
@@ -45,6 +45,34 @@ def category(name: str) -> str:
     return next((label for label, pattern in CATEGORIES if pattern.search(name)), "other")
 
 
+def load_trace(source: Source) -> Any:
+    """The JSON of a trace.
+
+    Raises
+    ------
+    ProfileError
+        It is cut off.
+    """
+    try:
+        return json.loads(source.text)
+    except ValueError as error:
+        raise ProfileError(f"{source.path} is not a whole profiler trace: {error}; was it cut off?") from None
+
+
+def trace_events(path: Path, data: Any) -> list[dict[str, Any]]:
+    """The events of a trace.
+
+    Raises
+    ------
+    ProfileError
+        There is no list of them.
+    """
+    events = data.get("traceEvents", []) if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise ProfileError(f"{path} has no list of traceEvents; export it with export_chrome_trace")
+    return [event if isinstance(event, dict) else {} for event in events]
+
+
 def kernel_times(path: Path) -> KernelTimes:
     """Read a trace written by `torch.profiler` (`export_chrome_trace`), plain or gzipped.
 
@@ -53,19 +81,12 @@ def kernel_times(path: Path) -> KernelTimes:
     ProfileError
         Not a whole trace, or one without GPU kernels.
     """
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        data: Any = json.loads(raw)
-    except (OSError, ValueError, EOFError) as error:
-        raise ProfileError(f"{path} is not a whole profiler trace: {error}") from None
-    events = data.get("traceEvents", []) if isinstance(data, dict) else data
-    if not isinstance(events, list):
-        raise ProfileError(f"{path} has no list of traceEvents; export it with export_chrome_trace")
+    events = trace_events(path, load_trace(read_source(path)))
     seconds: dict[str, float] = {}
     count: dict[str, int] = {}
     begin, end = float("inf"), float("-inf")
     for number, event in enumerate(events):
-        if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") not in _GPU:
+        if event.get("ph") != "X" or event.get("cat") not in _GPU:
             continue
         try:
             start, duration = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6

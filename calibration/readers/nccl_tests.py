@@ -1,38 +1,65 @@
-"""nccl-tests: the text table that all_reduce_perf and its kin print, and the JSON that `-J file` writes.
+"""nccl-tests and rccl-tests: the text that all_reduce_perf and its kin print, run after run.
 
-Formats: NVIDIA/nccl-tests:src/util.cu (writeResultHeader, writeBenchMarkBody). Times are in µs, bandwidths in GB/s.
+Formats: NVIDIA/nccl-tests:src/util.cu (writeDeviceReport, writeResultHeader, writeBenchmarkLineBody), before 2.17
+src/common.cu; the first releases print times in ms. ROCm/rccl-tests prints the same. Bandwidths are in GB/s.
 """
 
 from __future__ import annotations
 
-import json
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from calibration.measurement import Measurement
-from sim.errors import ProfileError, nearest
+from calibration.readers.collective_names import (
+    BUS_FACTOR,
+    NOT_READ,
+    Layout,
+    collective,
+    known_name,
+    measured,
+    names_in,
+)
+from calibration.readers.log import Log, Source, listed, read_source
+from calibration.readers.prefixes import without_prefix
+from calibration.readers.rank_list import Rank, device_of, layout_of, rank_of
+from sim.errors import ProfileError
 
-OPERATIONS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send",
-}
-#: bus bandwidth over algorithm bandwidth on n ranks (NVIDIA/nccl-tests:doc/PERFORMANCE.md)
-BUS_FACTOR = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-    "send": lambda n: 1.0,
-}
-_NAME = re.compile(r"(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv)(?:_perf)?")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+_STARTS = re.compile(r"Collective test starting:\s*(\S+)")
+_PROCESS = re.compile(r"\bnThread (\d+) nGpus (\d+)\b")
+_PROGRAM = re.compile(r"([A-Za-z0-9_]+_perf(?:_mpi)?)\b")
+_HEADER = re.compile(r"#?\s*\b(size\s+count|bytes\s+N)\b(?=.*\b(?:cpu)?time\b)(.*)")
+_ROW = re.compile(r"(?<!\S)\d+\s+\d+\s+(?:u?int\d*|u?char|float|half|double|bfloat16|f8e\w+|fp8\w*)\s")
+_END = re.compile(r"#\s*(?:Out of bounds values|Avg bus bandwidth)")
+_MARKS = re.compile(
+    r"Collective test starting:|# nThread \d+ nGpus|#\s*Rank\s+\d+ .*\bon\b.*\bdevice\b|size\s+count\s+type.*\btime\b"
+)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a program: what it says of itself, and its table.
+
+    announced, program : the name it prints itself, and the last one before it (a command line).
+    next_program : named after its table, so the next run's.
+    rows : line, cells. unit_s : of its times.
+    """
+
+    line: int
+    announced: str | None = None
+    program: str | None = None
+    next_program: str | None = None
+    ranks: list[Rank] = field(default_factory=list)
+    per_process: int | None = None
+    columns: list[str] | None = None
+    unit_s: float = 1e-6
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    ended: bool = False
+
+
+def looks_like(text: str) -> bool:
+    """Whether a text is of nccl-tests."""
+    return _MARKS.search(text) is not None
 
 
 def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | None = None) -> list[Measurement]:
@@ -52,105 +79,194 @@ def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | N
     ProfileError
         Naming the line that is wrong: cut off, not a number, a failed check, or bandwidths that contradict the time.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    if text.lstrip().startswith("{"):
-        return _read_json(path, text, operation, num_ranks)
-    return _read_text(path, text, operation, num_ranks)
+    from calibration.readers.nccl_tests_json import read_json
+
+    source = read_source(path, operation, num_ranks)
+    log = read_json(source) if source.text.lstrip()[0] in "{[" else read(source)
+    return list(log.measurements)
 
 
-def _operation(path: Path, text: str, asked: str | None) -> str:
-    found = asked or next((match[1] for match in (_NAME.search(path.name), _NAME.search(text)) if match), None)
-    if found is None:
-        raise ProfileError(f"{path} does not say which collective it timed; name it (--operation all_reduce)")
-    if found not in OPERATIONS:
-        raise ProfileError(f"unknown collective {found!r}{nearest(found, OPERATIONS)}")
-    return OPERATIONS[found]
-
-
-def _read_text(path: Path, text: str, asked: str | None, asked_ranks: int | None) -> list[Measurement]:
-    operation = _operation(path, text, asked)
-    num_ranks = asked_ranks or len({int(match[1]) for match in _RANK.finditer(text)})
-    if not num_ranks:
-        raise ProfileError(f"{path} lists no ranks; give their number (--ranks 8)")
-    columns: list[str] = []
-    items = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        cells = line.split()
-        if cells[:3] == ["#", "size", "count"]:
-            columns = cells[1:]
-        if not cells or not cells[0].isdigit():
+def read(source: Source) -> Log:
+    """Every table of a text, each with the ranks listed before it."""
+    runs = [run for run in _runs(source) if run.rows]
+    if not runs:
+        raise ProfileError(f"{source.path} holds no row of an nccl-tests table; did the test fail?")
+    notes: list[str] = []
+    items: list[Measurement] = []
+    alone = 0
+    for run in runs:
+        operation = _operation(source, run, notes)
+        if operation in NOT_READ:
+            notes.append(f"line {run.line}: a table of {operation} is left out, profiles have no such value")
             continue
-        where = f"{path}: line {number}"
-        if not columns:
-            raise ProfileError(f"{where} comes before the table's header (# size count type …); was the log cut off?")
-        if len(cells) < len(columns):
-            raise ProfileError(f"{where} has {len(cells)} of {len(columns)} columns; was the log cut off?")
-        items += _row(where, operation, num_ranks, columns, cells)
-    if not items:
-        raise ProfileError(f"{path} holds no row of an nccl-tests table")
-    return items
-
-
-def _row(where: str, operation: str, num_ranks: int, columns: list[str], cells: list[str]) -> list[Measurement]:
-    """One line of the table: out of place, then in place."""
-    sides: dict[str, list[str]] = {}
-    for name, cell in zip(columns, cells, strict=False):
-        sides.setdefault(name, []).append(cell)
-    wrong = set(sides.get("#wrong", [])) - {"0", "N/A"}
-    if wrong:
-        raise ProfileError(
-            f"{where}: the test found wrong results (#wrong = {', '.join(sorted(wrong))}); do not use it"
+        layout = _layout(source, run, operation, notes)
+        if layout.num_ranks == 1:
+            alone += 1
+            continue
+        items += _table(source, run, operation, layout, notes)
+    if alone and not items:
+        remedy = (
+            f"; {alone} copies of the program ran, none knowing of the others: build it with MPI (make MPI=1)"
+            if alone > 1
+            else "; run it on several GPUs (-g 8), or built with MPI (make MPI=1) under mpirun"
         )
-    try:
-        times = [float(cell) for cell in sides.get("time", sides.get("cputime", []))]
-        return _item(where, operation, num_ranks, int(sides["size"][0]), times, float(sides["busbw"][0]))
-    except (KeyError, IndexError, ValueError) as error:
-        raise ProfileError(f"{where}: not a row of the table: {error}") from None
+        raise ProfileError(f"{source.path}: one rank communicates with nobody{remedy}")
+    if alone:
+        notes.append(f"{alone} tables of one rank are left out: it communicates with nobody")
+    if not items:
+        raise ProfileError(f"{source.path}: {notes[-1] if notes else 'no row is of a message that is not empty'}")
+    ranks = [rank for run in runs for rank in run.ranks]
+    device = device_of(ranks, source)
+    hosts = max((len({rank.host for rank in run.ranks}) for run in runs), default=0)
+    return Log(
+        {**({"device": device} if device else {}), **({"hosts": hosts} if hosts else {})}, tuple(items), tuple(notes)
+    )
 
 
-def _read_json(path: Path, text: str, asked: str | None, asked_ranks: int | None) -> list[Measurement]:
-    try:
-        data: Any = json.loads(text)
-    except ValueError as error:
-        raise ProfileError(f"{path} is not whole JSON: {error}; was the file cut off?") from None
-    config = data.get("config", {})
-    operation = _operation(path, json.dumps({name: value for name, value in data.items() if name != "results"}), asked)
-    num_ranks = asked_ranks or len(config.get("devices", []))
-    if not num_ranks:
-        raise ProfileError(f"{path} lists no devices; give the number of ranks (--ranks 8)")
-    items = []
-    for number, row in enumerate(data.get("results", []), start=1):
-        where = f"{path}: result {number}"
+def _runs(source: Source) -> list[_Run]:
+    """The runs of a text; each task's lines apart, where a launcher says whose they are."""
+    runs: list[_Run] = []
+    open_runs: dict[str, _Run] = {}
+    spoken = None  # by no task: a command line in a job's log
+    for number, raw in enumerate(source.text.splitlines(), start=1):
+        task, line = without_prefix(raw)
+        run = open_runs.get(task)
+        if run is None:
+            run = open_runs[task] = _Run(number, program=spoken)
+            runs.append(run)
+        following = _follow(run, number, line)
+        if following is not run:
+            open_runs[task] = following
+            runs.append(following)
+        if not task:
+            spoken = following.next_program or following.program
+    return runs
+
+
+def _follow(run: _Run, number: int, line: str) -> _Run:
+    """Take in one line; the run it belongs to, a new one where it starts one."""
+    rank = rank_of(line)
+    starts = _STARTS.search(line)
+    process = _PROCESS.search(line)
+    header = _HEADER.search(line)
+    if rank or starts or process or header:
+        fresh = run.rows or (starts and run.announced) or (process and run.per_process)
+        if fresh:  # a table without a list of its own has the ranks of the one before
+            kept = {"ranks": run.ranks, "per_process": run.per_process, "announced": run.announced} if header else {}
+            run = _Run(number, program=run.next_program or run.program, **kept)
+        if rank:
+            run.ranks.append(rank)
+        elif starts:
+            run.announced = starts[1] if known_name(starts[1]) else None
+        elif process:
+            run.per_process = int(process[1]) * int(process[2])
+        elif header:
+            run.line = number
+            run.columns = header[1].split() + header[2].split()
+            run.unit_s = 1e-3 if run.columns[0] == "bytes" else 1e-6
+        return run
+    row = _ROW.search(line)
+    cells = line[row.start() :].split() if row else line.split()
+    if row or (run.columns and not run.ended and cells and cells[0].isdigit()):
+        if run.columns is None:
+            # A row cannot be told from other numbers without its header, whose columns differ between releases.
+            run.rows.append((number, []))
+        else:
+            run.rows.append((number, cells))
+    elif _END.search(line):
+        run.ended = True
+    else:
+        named = {name for name in _PROGRAM.findall(line) if known_name(name)}
+        if len(named) == 1 and run.rows:
+            run.next_program = named.pop()
+        elif len(named) == 1:
+            run.program = named.pop()
+    return run
+
+
+def _operation(source: Source, run: _Run, notes: list[str]) -> str:
+    """The collective of a run: by its own word, else the user's, else its command line or the file's name."""
+    asked = collective(source.operation) if source.operation else None
+    if run.announced:
+        own = known_name(run.announced)
+        assert own is not None
+        if asked not in (None, own):
+            notes.append(f"line {run.line}: it says {run.announced} itself; --operation {asked} is not used")
+        return own
+    name = asked or run.program or next(iter(names_in(source.path.name)), None)
+    if name is None:
+        prose = [line for line in source.text.splitlines() if "NCCL" not in line and not _ROW.search(line)]
+        found = {name for line in prose for name in names_in(line)}
+        name = found.pop() if len(found) == 1 else None
+    if name is None:
+        raise ProfileError(f"{source.path} does not say which collective it timed; name it (--operation all_reduce)")
+    return known_name(name) or collective(name)
+
+
+def _layout(source: Source, run: _Run, operation: str, notes: list[str]) -> Layout:
+    where = source.at(run.line)
+    if run.ranks:
+        return layout_of(run.ranks, source, where, run.per_process)
+    if source.ranks is None:
+        raise ProfileError(f"{source.path} lists no ranks; give their number (--ranks {_guess(run, operation)})")
+    if source.nodes is None:
+        note = f"no ranks and hosts are listed; {source.ranks} ranks on one node are assumed (--nodes)"
+        notes += [note] if note not in notes else []
+    return Layout(source.ranks, source.nodes or 1)
+
+
+def _guess(run: _Run, operation: str) -> int:
+    """The number of ranks that the ratio of the two bandwidths speaks for, as an example in a message."""
+    for _, cells in reversed(run.rows):
         try:
-            sides = [row[name] for name in ("out_of_place", "in_place") if row.get(name)]
-            if any(side.get("nwrong") for side in sides):
-                raise ProfileError(f"{where}: the test found wrong results; do not use it")
-            times = [float(side["time"] if "time" in side else side["cpu_time"]) for side in sides]
-            items += _item(where, operation, num_ranks, int(row["size"]), times, float(sides[0]["bus_bw"]))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ProfileError(f"{where} lacks a value: {error!r}") from None
-    if not items:
-        raise ProfileError(f"{path} holds no results")
+            sides = _sides(run, cells)
+            ratio = float(sides["busbw"][0]) / float(sides["algbw"][0])
+            fits = {n: abs(BUS_FACTOR[operation](n) - ratio) for n in range(2, 1025)}
+        except (KeyError, IndexError, ValueError, ZeroDivisionError):
+            continue
+        best = min(fits, key=lambda n: fits[n])
+        return best if operation not in ("broadcast", "send") else 8
+    return 8
+
+
+def _table(source: Source, run: _Run, operation: str, layout: Layout, notes: list[str]) -> list[Measurement]:
+    """The rows of a table. Those that another process's lines tore apart are left out, unless none is whole."""
+    items: list[Measurement] = []
+    torn: list[tuple[int, str]] = []
+    for number, cells in run.rows:
+        where = source.at(number)
+        if run.columns is None:
+            raise ProfileError(f"{where} comes before the table's header (# size count type …); was the log cut off?")
+        if len(cells) < len([name for name in run.columns if name != "timestamp"]):
+            torn.append((number, f"{where} has {len(cells)} of {len(run.columns)} columns; was the log cut off?"))
+            continue
+        sides = _sides(run, cells)
+        wrong = set(sides.get("#wrong", [])) - {"0", "N/A"}
+        times = sides.get("time", sides.get("cputime", []))
+        try:
+            nbytes, busbw = int(cells[0]), sides["busbw"][0]
+            for cell in (times[0], *times, busbw):
+                float(cell)
+        except (KeyError, IndexError, ValueError) as error:
+            torn.append((number, f"{where}: not a row of the table: {error}"))
+            continue
+        if wrong:
+            said = ", ".join(sorted(wrong))
+            raise ProfileError(f"{where}: the test found wrong results (#wrong = {said}); do not use it")
+        items += measured(where, operation, layout, nbytes, times, busbw, run.unit_s)
+    if torn and not items:
+        raise ProfileError(torn[0][1])
+    if torn:
+        lines = listed([number for number, _ in torn])
+        notes.append(f"{lines}: rows that are not whole (cut off, or other lines between) are left out")
+    if items and not run.ended:
+        notes.append(f"line {run.line}: the table ends without its summary; was the run stopped?")
     return items
 
 
-def _item(
-    where: str, operation: str, num_ranks: int, nbytes: int, times_us: list[float], busbw_gbps: float
-) -> list[Measurement]:
-    """The faster of out of place and in place, checked against the bandwidth printed beside it; no empty message."""
-    if nbytes == 0:
-        return []
-    if min(times_us) <= 0:
-        raise ProfileError(f"{where}: time {min(times_us)} is not positive")
-    expected = nbytes / (times_us[0] * 1e3) * BUS_FACTOR[operation](num_ranks)
-    # Printed with two decimals of GB/s and few of the time: allow rounding, catch a wrong number of ranks.
-    if abs(expected - busbw_gbps) > 0.01 * busbw_gbps + 0.02:
-        raise ProfileError(
-            f"{where}: the time gives a bus bandwidth of {expected:.2f} GB/s on {num_ranks} ranks, but "
-            f"{busbw_gbps:.2f} is printed; is the number of ranks right?"
-        )
-    shape = {"operation": operation, "num_ranks": num_ranks, "nbytes": nbytes}
-    return [Measurement("collective", dict(shape), min(times_us) * 1e-6, source=where)]
+def _sides(run: _Run, cells: list[str]) -> dict[str, list[str]]:
+    """The cells of a row by column: out of place, then in place."""
+    sides: dict[str, list[str]] = {}
+    for name, cell in zip(run.columns or (), cells, strict=False):
+        sides.setdefault(name, []).append(cell)
+    return sides

@@ -145,7 +145,8 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Time of NCCL's double binary tree: a chain inside a domain, a tree between domains, up and down.  [s]
 
     Latency grows with log₂ N instead of n; each half of the buffer uses its own tree, so the bandwidth stays near the
-    ring's [1]_. Between two domains the buffer crosses once, where a ring's would 2 (n−1)/n times [2]_.
+    ring's [1]_. Between two domains the buffer crosses once, where a ring's would 2 (n−1)/n times [2]_; where the
+    library does not use that, the trees only save latency.
 
     .. [1] Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
        NVIDIA/nccl:src/graph/tuning.cc for the latency and bandwidth terms.
@@ -154,7 +155,7 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     n, domains = group.size, group.num_domains
     volume = 2 * (n - 1) / n * nbytes
     # Of two domains each has only one neighbour: half of the buffer climbs, and of the other half the sum comes back.
-    crossing = np.where(np.asarray(domains) == 2, nbytes, volume)
+    crossing = np.where((np.asarray(domains) == 2) & fabric.network.two_domain_trees, nbytes, volume)
     inside = fabric.inside_domain(group)
     outside = fabric.between_domains(group)
     many = (

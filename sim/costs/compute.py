@@ -49,8 +49,9 @@ class ComputeModel:
             if item.kind == "matmul":
                 self._note_range(item)
                 precision, memory = self.precision_of(item), profile.memory.efficiency
+                own = gemm.of(precision)
                 seconds = gemm_time(
-                    item.m, item.n, item.k, item.batch, precision, self.width, self.gpu, gemm, memory, item.nbytes
+                    item.m, item.n, item.k, item.batch, precision, self.width, self.gpu, own, memory, item.nbytes
                 )
             else:
                 floor = gemm.kernel_floor_s * item.kernels

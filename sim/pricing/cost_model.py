@@ -30,7 +30,9 @@ class CostModel:
         self.stack, self.profile = scenario.stack, scenario.profile
         stack = scenario.stack
         graphs = stack.cuda_graphs == "full_iteration"
-        same = stack.graph_launch_s if graphs else scenario.profile.host.kernel_launch_s
+        host = scenario.profile.host
+        in_graph = stack.graph_launch_s if host.graph_launch_s is None else host.graph_launch_s
+        same = in_graph if graphs else host.kernel_launch_s
         self.forward_setup_s = 0.0 if graphs else stack.forward_setup_s
         self.compute = ComputeModel(
             scenario.cluster.gpu,
@@ -96,7 +98,12 @@ def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:
     if gpu.sustained_clock == 1.0:
         return profile
     gemm = profile.gemm
-    slower = gemm.model_copy(update={"max_efficiency": gemm.max_efficiency * gpu.sustained_clock})
+    slower = gemm.model_copy(
+        update={
+            "max_efficiency": gemm.max_efficiency * gpu.sustained_clock,
+            "precisions": {name: share * gpu.sustained_clock for name, share in gemm.precisions.items()},
+        }
+    )
     return profile.model_copy(update={"gemm": slower})
 
 

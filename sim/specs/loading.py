@@ -11,7 +11,7 @@ from sim.errors import SpecError, nearest
 from sim.specs import datasheet
 from sim.specs.base import file_name, laid_over
 from sim.specs.frameworks import DEFAULT, resolve_stack
-from sim.specs.hardware import ClusterSpec
+from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
 from sim.specs.presets import load_file_as_preset, load_preset, preset_names, split_profile
@@ -230,6 +230,13 @@ def _profile_for(gpu: str) -> dict[str, Any]:
         if profile["gpu"] in gpu:
             return profile
     return {"preset": datasheet.NAME}
+
+
+def profile_of_gpu(gpu: GpuSpec) -> Profile:
+    """The shipped profile of this GPU's family, or the one that its datasheet gives."""
+    data = _profile_for(gpu.name)
+    found = datasheet.datasheet_profile(gpu) if _is_datasheet(data) else data
+    return Profile.read(found, f"profile for {gpu.name}")
 
 
 def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str | None = None) -> Scenario:

@@ -5,12 +5,13 @@ The functions that use these parameters are in `sim.costs`; the functions that f
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sim.notebook import NotebookDisplay
 from sim.specs.base import Spec
+from sim.specs.hardware import Precision
 
 MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam"]
 """Sorts of memory-bound kernels that are told apart where they were measured."""
@@ -34,6 +35,15 @@ class GemmParams(Spec):
     """Shortest time of any kernel on the GPU. [s]"""
     measured_flop: tuple[PositiveFloat, PositiveFloat] | None = None
     """Smallest and largest multiply measured; outside it the answer says 'extrapolated'. [FLOP]"""
+    precisions: dict[Precision, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)
+    """max_efficiency of precisions that were measured on their own; the others reach the same share of their peak."""
+
+    def of(self, precision: str) -> GemmParams:
+        """The values for multiplies of one precision."""
+        for name, share in self.precisions.items():
+            if name == precision:
+                return self.model_copy(update={"max_efficiency": share})
+        return self
 
 
 class AttentionParams(Spec):
@@ -102,6 +112,9 @@ class LinkParams(Spec):
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Efficiency when many groups use the network at once, each with its own rings: their flows meet on links that a
     single job-wide ring would share out evenly. Default: efficiency."""
+    two_domain_trees: bool = True
+    """Whether all-reduces between two NVLink domains may go through trees, which cross half as often as rings: NCCL's
+    tuner takes them on some networks (AWS EFA) and not on others (Azure's InfiniBand)."""
     in_switch_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the link's bandwidth at which its switches add what all-reduces send (NVLS). Default: they add
     nothing."""
@@ -134,6 +147,8 @@ class HostParams(Spec):
 
     kernel_launch_s: NonNegativeFloat | None = None
     """Host time a kernel on this machine: Python, autograd and driver. Default: the stack's. [s]"""
+    graph_launch_s: NonNegativeFloat | None = None
+    """Time between kernels that a CUDA graph launches. Default: the stack's. [s]"""
     to_device_bytes_per_s: PositiveFloat | None = None
     """Copies from pinned host memory to the device. [bytes/s]"""
     to_host_bytes_per_s: PositiveFloat | None = None
@@ -165,6 +180,12 @@ class Provenance(Spec):
     """Fingerprints of their models, machines, plans and training, by which an estimate knows that it was measured."""
     measured_stack: str = ""
     """The stack that they ran on: with another the values are another's."""
+    network_measured_on: str = ""
+    """The machine between whose NVLink domains the network's values were measured. Default: they were not."""
+    network_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """Bandwidth of that network, per GPU and direction. [bytes/s]"""
+    network_gpus: PositiveInt | None = None
+    """The most GPUs that talked to each other over it."""
     raw_data: str = ""
     """File with the measurements, beside the profile's own."""
 

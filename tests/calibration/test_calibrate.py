@@ -46,7 +46,7 @@ def test_known_parameters_are_found_with_intervals_around_them():
     low, high = result.intervals["memory"]["efficiency"]
     assert low <= 0.75 * 1.02
     assert high >= 0.75 * 0.98
-    assert any("nvlink (0 measurements" in line for line in result.not_measured)
+    assert any(line == "nvlink" for line in result.not_measured)
 
 
 def test_a_written_profile_is_used_by_an_estimate_that_says_so(tmp_path):
@@ -60,8 +60,10 @@ def test_a_written_profile_is_used_by_an_estimate_that_says_so(tmp_path):
     assert any("extrapolated" in line for line in answer.assumptions)  # its multiplies are larger than those measured
 
 
-def test_without_multiplies_there_is_no_profile():
-    with pytest.raises(ProfileError, match="at least 6 measured matrix multiplies"):
+def test_without_measurements_there_is_no_profile():
+    with pytest.raises(
+        ProfileError, match="nothing could be fitted, for want of measurements: memory, gemm, attention, nvlink, send"
+    ):
         calibrate("mine", MeasurementSet({}, ()), CLUSTER, BASE)
 
 
@@ -96,7 +98,7 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
         (("calibrate", "show", "nope"), "unknown profile preset 'nope'"),
         (("calibrate", "show", "a100", "--png", "x.png"), "no measurements beside it"),
         (("calibrate", "run", "--device", "gpu"), "unknown device 'gpu'"),
-        (("calibrate", "fit", "LICENSE"), "does not say which collective"),
+        (("calibrate", "fit", "LICENSE"), "is of no format that is read"),
         (("calibrate", "fit", "nowhere.jsonl"), "cannot read"),
     ],
 )
@@ -133,9 +135,9 @@ def test_collectives_and_a_multiply_beside_one_run_on_two_ranks(tmp_path, monkey
 
     monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: [])
     shapes = [{"operation": name, "num_ranks": 2, "nbytes": 4096} for name in collectives.OPERATIONS]
-    monkeypatch.setattr(run, "collective_shapes", lambda ranks, quick, largest, per_node: iter(shapes))
+    monkeypatch.setattr(run, "collective_shapes", lambda *_: iter(shapes))
     pair = {"operation": "all_reduce", "num_ranks": 2, "nbytes": 2**16, "m": 64, "n": 64, "k": 64, "dtype": "float32"}
-    monkeypatch.setattr(run, "interference_shapes", lambda ranks, quick, device: iter([pair]))
+    monkeypatch.setattr(run, "interference_shapes", lambda *_: iter([pair]))
     monkeypatch.setattr(run, "TURNS", 1)
     plausible = []
     for attempt in range(3):  # where others use the cores, a collective on its own may be held up for milliseconds

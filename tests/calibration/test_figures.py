@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import calibration
-from calibration.bench.kernels import kernel_cases
 from calibration.bench.run import run_suite, small_first
+from calibration.bench.suite import kernel_cases
 from calibration.build import calibrate
 from calibration.measurement import MeasurementSet
 from calibration.node import measured_cluster

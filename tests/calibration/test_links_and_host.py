@@ -96,8 +96,10 @@ def several_ranks(**given):
     ("item", "why"),
     [
         (several_ranks(operation="broadcast"), "1 broadcast which no part of an estimate uses"),
-        (several_ranks(num_ranks=16, num_nodes=2), "1 all_reduce across nodes"),
+        (several_ranks(num_ranks=17, num_nodes=2), "more ranks than the 8 of node"),
         (several_ranks(num_ranks=9), "more ranks than the 8 of node"),
+        (several_ranks(num_ranks=8, algorithm="Ring"), "1 all_reduce by Ring, which was asked for"),
+        (several_ranks(num_ranks=2, groups=4), "1 all_reduce of several groups in a node at once"),
         (several_ranks(num_ranks=3), "more ranks than the machine's 2 cores"),
     ],
 )

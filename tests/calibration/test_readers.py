@@ -27,7 +27,7 @@ def write(tmp_path, text, name="log.txt"):
 
 def test_nccl_text(tmp_path):
     (item,) = read_nccl_tests(write(tmp_path, LOG))
-    assert item.shape == {"operation": "all_reduce", "num_ranks": 8, "nbytes": 2**30}
+    assert item.shape == {"operation": "all_reduce", "num_ranks": 8, "num_nodes": 1, "nbytes": 2**30}
     assert item.time_s == pytest.approx(8.19e-3)  # the faster of out of place and in place
 
 
@@ -66,7 +66,7 @@ def test_nccl_json(tmp_path):
         (as_json()[:-40], "is not whole JSON"),
         (as_json(results=[]), "holds no results"),
         (as_json(results=[{"size": 8}]), "result 1 lacks a value"),
-        ("", "does not say which collective"),
+        ("", "is empty"),
     ],
 )
 def test_wrong_nccl_logs_are_refused(tmp_path, text, says):

@@ -1,0 +1,173 @@
+"""What the network between NVLink domains carries: collectives alone and many at a time, and sends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.fit.links import IN_SWITCH_SHARE, P2P_PRIOR, TIMES
+from calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from sim.costs.collectives import Fabric, in_switch_all_reduce, send
+from sim.network.placement import Group
+from sim.specs import NodeSpec, Profile
+from sim.specs.profile import LinkParams
+
+#: Latencies and sizes are uncertain by orders of magnitude: InfiniBand, Ethernet in a cloud, a loopback.
+NETWORK_PRIOR: Prior = {
+    "efficiency": Draw(0.7, 0.3, 0.02, 1.0),
+    "hop_latency_s": Draw(2e-5, 10.0, 1e-6, 1e-1, log=True),
+    "half_volume_bytes": Draw(3e6, 50.0, 1e2, 1e9, log=True),
+    "exponent": Draw(0.8, 0.3, 0.2, 1.0),
+}
+#: Reductions in NVLink's switches (NVLS), their ramp.
+IN_SWITCH_PRIOR: Prior = IN_SWITCH_SHARE | {"in_switch_half_volume_bytes": Draw(5e7, 2e8, 1e3, 5e9)}
+#: Residuals without a mechanism over those with it, below which it is taken to be absent.
+_CLEARLY = 0.8
+SMALL_BYTES = 2.0**16
+"""Messages up to this size take as long as their latency."""
+#: As a factor: how well the smallest messages tell it.
+_LATENCY_WIDTH = 1.3
+SHARED_PRIOR: Prior = {"shared_efficiency": Draw(0.6, 0.3, 0.02, 1.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPoint:
+    """One measured collective over NVLink domains with `per_domain` GPUs each.
+
+    network_bytes_per_s : per GPU and direction. [bytes/s]
+    nbytes, time_s : [bytes, s]
+    groups : groups that used the network at once, each with `num_ranks` members.
+    """
+
+    num_ranks: int
+    per_domain: int
+    network_bytes_per_s: float
+    nbytes: float
+    time_s: float
+    groups: int = 1
+
+    @property
+    def num_domains(self) -> float:
+        """NVLink domains it spans."""
+        return float(Group(self.num_ranks, self.per_domain).num_domains)
+
+
+@dataclass(frozen=True, slots=True)
+class CardPoint:
+    """One measured send from a GPU to one of another domain, of `groups` that ran at once. [bytes, s]"""
+
+    nbytes: float
+    network_bytes_per_s: float
+    time_s: float
+    groups: int = 1
+
+
+def fit_network(
+    points: Sequence[NetworkPoint],
+    node: NodeSpec,
+    profile: Profile,
+    operation: str = "all_reduce",
+    *,
+    in_switch: bool = False,
+    always: bool = False,
+) -> Fit:
+    """The network's LinkParams from measured collectives between domains, one group at a time; NVLink is the profile's.
+
+    Whether all-reduces between two domains go through trees, which cross half as often as rings, is the library's
+    choice on that network (NVIDIA/nccl:src/graph/tuning.cc); it shows in the times, and what explains them better is
+    taken.
+
+    in_switch : NVLink's switches add: how fast, and how their bandwidth grows with size, is fitted too.
+    always : they do so at every point, instead of where that is the fastest.
+    """
+    collective = in_switch_all_reduce if always else TIMES[operation]
+    ranks, per_domain, rate, nbytes, time = columns(
+        points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
+    )
+    group, nvlink_rate = Group(ranks, per_domain), node.nvlink_bandwidth_bytes_per_s
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        nvlink = profile.nvlink
+        if in_switch:
+            ramp = {"half_volume_bytes": params["in_switch_half_volume_bytes"], "exponent": 1.0}
+            nvlink = nvlink.model_copy(update={"in_switch_efficiency": params["in_switch_efficiency"], **ramp})
+        values = {name: params[name] for name in NETWORK_PRIOR}
+        trees = bool(params.get("two_domain_trees", 1.0))
+        network = _one_group(profile.network, values | {"two_domain_trees": trees})
+        return np.asarray(collective(nbytes, group, Fabric(nvlink, network, nvlink_rate, rate)))
+
+    # Which algorithm is the fastest changes with the values, and with it what decides: there are several valleys.
+    starts = [
+        {"efficiency": efficiency, "half_volume_bytes": half}
+        for efficiency, half in ((0.15, 1e6), (0.5, 5e7), (0.9, 1e6))
+    ]
+    prior = NETWORK_PRIOR | _latency(points, operation, profile) | (IN_SWITCH_PRIOR if in_switch else {})
+    if operation != "all_reduce" or always or not np.any(np.asarray(group.num_domains) == 2):
+        return fit_to(predict, time, prior, starts=starts)
+    found = []
+    for trees in ({"two_domain_trees": 1.0}, {"two_domain_trees": 0.0}):
+        fit = fit_to(lambda params, trees=trees: predict(params | trees), time, prior, starts=starts)
+        found.append(Fit(fit.params | trees, fit.residuals, lambda params: np.log(predict(params) / time)))
+    with_trees, without = found
+    two = np.asarray(group.num_domains) == 2
+    missed = [np.abs(fit.residuals[two]).sum() for fit in (with_trees, without)]
+    return without if missed[1] < _CLEARLY * missed[0] else with_trees
+
+
+def _latency(points: Sequence[NetworkPoint], operation: str, profile: Profile) -> Prior:
+    """The latency that the smallest messages show, where small ones were measured.
+
+    With groups of one size alone, the latency and a bandwidth that saturates late cannot be told apart from the times;
+    the latency is what other numbers of nodes are predicted by.
+    """
+    shown = []
+    for point in points:
+        if point.nbytes <= SMALL_BYTES:
+            domains = point.num_domains
+            ways = 2.0 if operation == "all_reduce" else 1.0
+            steps = ways * (math.ceil(math.log2(domains)) if operation == "all_reduce" else domains - 1.0)
+            inside = ways * (point.per_domain - 1) * profile.nvlink.hop_latency_s
+            shown.append((point.time_s - profile.network.base_latency_s - inside) / steps)
+    if not shown:
+        return {}
+    low, high = NETWORK_PRIOR["hop_latency_s"].low, NETWORK_PRIOR["hop_latency_s"].high
+    return {"hop_latency_s": Draw(min(high, max(low, min(shown))), _LATENCY_WIDTH, low, high, log=True)}
+
+
+def fit_shared(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, operation: str = "all_reduce") -> Fit:
+    """`shared_efficiency`: what each card keeps when groups that are not the whole job use the network at once.
+
+    All else is the profile's network, measured with one group at a time.
+    """
+    ranks, per_domain, rate, nbytes, time = columns(
+        points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
+    )
+    group = Group(ranks, per_domain, np.ones_like(ranks, dtype=bool))
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        network = profile.network.model_copy(update=params)
+        fabric = Fabric(profile.nvlink, network, node.nvlink_bandwidth_bytes_per_s, rate)
+        return np.asarray(TIMES[operation](nbytes, group, fabric))
+
+    return fit_to(predict, time, SHARED_PRIOR)
+
+
+def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams) -> Fit:
+    """The network's `p2p_efficiency` from measured sends between domains; the latency is fitted beside it and left."""
+    nbytes, rate, time = columns(points, "nbytes", "network_bytes_per_s", "time_s")
+
+    def predict(params: dict[str, float]) -> np.ndarray:
+        return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * rate))
+
+    latency = {"latency_s": Draw(2e-5, 10.0, 1e-6, 1e-1, log=True)}
+    found = {"p2p_efficiency": fit_to(predict, time, P2P_PRIOR | latency).params["p2p_efficiency"]}
+    fabric = Fabric(network, network.model_copy(update=found), 1.0, rate)
+    return Fit(found, np.log(np.asarray(send(nbytes, True, fabric)) / time))
+
+
+def _one_group(network: LinkParams, values: dict[str, float | bool]) -> LinkParams:
+    """The link with these values for every operation, one group on it at a time."""
+    return network.model_copy(update=values | {"shared_efficiency": None, "operations": {}})

@@ -1,0 +1,133 @@
+"""The formats of measurements that are read, told apart by what a file holds and not by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from calibration.measurement import read_journal
+from calibration.readers import (
+    kineto_measurements,
+    mamf_finder,
+    nccl_tests,
+    nccl_tests_json,
+    nvbandwidth,
+    param_comms,
+    perftest,
+    table,
+)
+from calibration.readers.log import Log, Source, read_source
+from sim.errors import ProfileError
+
+#: name -> whether a text is of it, how it is read
+TEXTS: dict[str, tuple[Callable[[str], bool], Callable[[Source], Log]]] = {
+    "nccl-tests": (nccl_tests.looks_like, nccl_tests.read),
+    "PARAM comms": (param_comms.looks_like, param_comms.read),
+    "mamf-finder": (mamf_finder.looks_like, mamf_finder.read),
+    "nvbandwidth": (nvbandwidth.looks_like, nvbandwidth.read),
+    "perftest": (perftest.looks_like, perftest.read),
+}
+FORMATS = (
+    "a journal of flopcast calibrate run (.jsonl)",
+    "a table (CSV, TSV)",
+    "nccl-tests and rccl-tests (text, JSON)",
+    "mamf-finder",
+    "PARAM comms",
+    "nvbandwidth (text, JSON)",
+    "perftest (ib_write_bw and kin)",
+    "a torch-profiler trace (.json)",
+)
+#: what else people have -> what to give instead
+_OTHERS = {
+    r"# OSU .*(?:Test|Benchmark)": "of the OSU micro-benchmarks, which time MPI and not NCCL; run nccl-tests",
+    r"Intel\(R\) MPI Benchmarks": "of the Intel MPI benchmarks, which time MPI and not NCCL; run nccl-tests",
+    r"\[(?:CUDA )?Bandwidth ?Test\]|P2P Connectivity Matrix": "of CUDA's samples; run nvbandwidth",
+    r"NVIDIA-SMI|nvidia-smi topo": "of nvidia-smi; it measures nothing",
+    r"^\[\s*\d+\]\s+\d+\.\d+-\d+\.\d+\s+sec|iperf": "of iperf, which times TCP; run ib_write_bw or nccl-tests",
+    r"\"MsgSize\"": "of perftest as JSON; give what it prints (without --out_json)",
+    r"NCCL INFO": "NCCL's own messages without a table of nccl-tests; give the test's whole output",
+    r"^\s*<!DOCTYPE|^\s*<html": "a web page; save the log or table itself",
+}
+#: A log may begin with a bracket too: [0] is a rank's.
+_JSON = re.compile(r"\s*(?:\{\s*[\"}]|\[\s*[\[{\]])")
+
+
+def read_measurements(
+    path: Path, operation: str | None = None, ranks: int | None = None, nodes: int | None = None
+) -> Log:
+    """Read a file of measurements of any format, plain or gzipped.
+
+    Parameters
+    ----------
+    path : Path
+        Formats are listed in FORMATS.
+    operation : str, optional
+        The collective, where neither log nor file name says it.
+    ranks, nodes : int, optional
+        Of the group that communicates; they override what a log lists.
+
+    Raises
+    ------
+    ProfileError
+        A file of none of them, saying what it looks like; or the line that is wrong.
+    """
+    source = read_source(path, operation, ranks, nodes)
+    if _is_journal(source.text):
+        data = read_journal(path)
+        cut = ("the last line was cut off while it was written; the rest is used",) if data.cut_end else ()
+        return Log(data.machine, data.measurements, cut)
+    if nvbandwidth.looks_like(source.text) and '"nvbandwidth"' in source.text:
+        return nvbandwidth.read(source)
+    if _JSON.match(source.text) and not nccl_tests.looks_like(source.text):
+        return _read_json(source)
+    found = [name for name, (looks_like, _) in TEXTS.items() if looks_like(source.text)]
+    if len(found) > 1:
+        raise ProfileError(f"{path} holds the output of {' and '.join(found)}; split it into one file each")
+    if found:
+        return TEXTS[found[0]][1](source)
+    if table.looks_like(source.text) or path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+        return table.read(source)
+    raise ProfileError(f"{path} {_described(source)}; {_offer()}")
+
+
+def _is_journal(text: str) -> bool:
+    """Whether the first line is a machine's, or a measurement's whose machine was lost."""
+    first = text.lstrip().partition("\n")[0]
+    try:
+        data = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and ("machine" in data or {"kind", "shape", "time_s"} <= data.keys())
+
+
+def _read_json(source: Source) -> Log:
+    try:
+        data: Any = json.loads(source.text)
+    except ValueError as error:
+        whole = "a whole profiler trace" if '"traceEvents"' in source.text else "whole JSON"
+        raise ProfileError(f"{source.path} is not {whole}: {error}; was the file cut off?") from None
+    if kineto_measurements.looks_like(data):
+        return kineto_measurements.read(source, data)
+    if nccl_tests_json.looks_like(data):
+        return nccl_tests_json.read_json(source, data)
+    names = f"with {', '.join(map(repr, list(data)[:5]))}" if isinstance(data, dict) else "a list"
+    known = _known(source.text)
+    raise ProfileError(f"{source.path} {known or f'is JSON ({names}) of no format that is read'}; {_offer()}")
+
+
+def _known(text: str) -> str | None:
+    """What a file looks like that is not read."""
+    what = next((what for pattern, what in _OTHERS.items() if re.search(pattern, text, re.MULTILINE)), None)
+    return None if what is None else f"looks like output {what}" if what.startswith("of ") else f"looks like {what}"
+
+
+def _described(source: Source) -> str:
+    first = next(line.strip() for line in source.text.splitlines() if line.strip())
+    return _known(source.text) or f"is of no format that is read; it begins with {first[:60]!r}"
+
+
+def _offer() -> str:
+    return f"read are {', '.join(FORMATS)}"

@@ -1,0 +1,141 @@
+"""nvbandwidth: copies between host and GPU, and between GPUs, as text matrices or as JSON (-j).
+
+Formats: NVIDIA/nvbandwidth:output.cpp, json_output.cpp. Bandwidths are in GB/s of one direction. Read are copies by the
+copy engine, one at a time: host to GPU, GPU to host, and GPU to GPU, the last as sends between two ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from statistics import median
+from typing import Any
+
+from calibration.measurement import Measurement, Shape
+from calibration.readers.log import Log, Source, positive
+from sim.errors import ProfileError
+
+#: What is copied unless --bufferSize says otherwise; the program does not print it. [bytes]
+_BUFFER = 512 * 2**20
+_COPIES: dict[str, Shape] = {
+    "host_to_device_memcpy_ce": {"direction": "to_device"},
+    "device_to_host_memcpy_ce": {"direction": "to_host"},
+}
+_SENDS = ("device_to_device_memcpy_read_ce", "device_to_device_memcpy_write_ce")
+_RUNNING = re.compile(r"^\s*Running (?:benchmark )?(\w+?)\.\s*$")
+_UNIT = re.compile(r"\bbandwidth \(([^)]*)\)|\((GB/s|MB/s|us|ns)\)")
+_DEVICE = re.compile(r"^\s*(?:Process.*: )?[Dd]evice \d+: (.+?)(?: \([0-9a-fA-F:.]+\))?\s*$")
+_BUFFER_SIZE = re.compile(r"(?:--bufferSize|-b)[ =](\d+)\b|[Bb]uffer ?[Ss]ize\W+(\d+)")
+_LOOKS = re.compile(
+    r"nvbandwidth Version|^\s*Running (?:benchmark )?\w+_(?:ce|sm)\.\s*$|\"nvbandwidth\"\s*:", re.MULTILINE
+)
+
+_Matrix = list[tuple[str, list[str]]]
+
+
+def looks_like(text: str) -> bool:
+    """Whether a text, or the text of a JSON file, is of nvbandwidth."""
+    return _LOOKS.search(text) is not None
+
+
+def read(source: Source) -> Log:
+    """One measurement a test: the median over devices, or over pairs of them."""
+    start = source.text.find("{")
+    if '"nvbandwidth"' in source.text and start >= 0:
+        tests, device, mebibytes = _from_json(source, source.text[start:])
+    else:
+        tests, device, mebibytes = _from_text(source)
+    notes = []
+    nbytes = mebibytes or _BUFFER
+    if mebibytes is None:
+        notes.append("the size of the copies is not printed; the program's own 512 MiB are assumed")
+    items = []
+    left = []
+    for name, (place, matrix) in tests.items():
+        shape = _COPIES.get(name)
+        if shape is None and name not in _SENDS:
+            left.append(name)
+            continue
+        cells = [(where, cell) for where, row in matrix for cell in row if cell not in ("N/A", "-", "0.00", "0")]
+        if not cells:
+            left.append(f"{name} (no number)")
+            continue
+        gigabytes = median(positive(where, name, cell) for where, cell in cells)
+        time_s = nbytes / (gigabytes * 1e9)
+        if shape is None:
+            send: Shape = {"operation": "send", "num_ranks": 2, "num_nodes": 1, "nbytes": nbytes}
+            items.append(Measurement("collective", send, time_s, repeats=len(cells), source=place))
+        else:
+            items.append(Measurement("copy", {"nbytes": nbytes, **shape}, time_s, repeats=len(cells), source=place))
+    if left:
+        notes.append(
+            f"tests that are left out (both directions at once, several at once, by kernels): {', '.join(left)}"
+        )
+    if not items:
+        raise ProfileError(
+            f"{source.path} holds no test that is read ({', '.join((*_COPIES, *_SENDS))})"
+            + (f"; it has {', '.join(left)}" if left else "; was the run cut off?")
+        )
+    return Log({"device": device} if device else {}, tuple(items), tuple(notes))
+
+
+_Tests = dict[str, tuple[str, _Matrix]]
+
+
+def _from_text(source: Source) -> tuple[_Tests, str | None, int | None]:
+    tests: _Tests = {}
+    name = ""
+    width = 0
+    devices = set()
+    nbytes = None
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        cells = line.split()
+        if match := _RUNNING.match(line):
+            name, width = match[1], 0
+            tests[name] = (source.at(number), [])
+        elif match := _DEVICE.match(line):
+            devices.add(match[1].strip())
+        elif match := _BUFFER_SIZE.search(line):
+            # Older releases take bytes, newer ones MiB: nobody copies 500 bytes, nor 10^6 MiB.
+            size = int(match[1] or match[2])
+            nbytes = size if size >= 2**16 else size * 2**20
+        elif name and (match := _UNIT.search(line)):
+            if (match[1] or match[2]) != "GB/s":
+                name = ""  # latencies
+        elif name and cells and all(cell.isdigit() for cell in cells):
+            width = len(cells)
+        elif name and width and cells and cells[0].isdigit():
+            if len(cells) != width + 1:
+                raise ProfileError(f"{source.at(number)} has {len(cells) - 1} of {width} columns; was the log cut off?")
+            tests[name][1].append((source.at(number), cells[1:]))
+        elif line.startswith("SUM "):
+            name = ""
+    if len(devices) > 1:
+        raise ProfileError(
+            f"{source.path}: several kinds of GPU ({', '.join(sorted(devices))}); a profile describes one"
+        )
+    return tests, next(iter(devices), None), nbytes
+
+
+def _from_json(source: Source, text: str) -> tuple[_Tests, str | None, int | None]:
+    try:
+        data: Any = json.JSONDecoder().raw_decode(text)[0]["nvbandwidth"]
+        tests: _Tests = {}
+        for number, test in enumerate(data.get("testcases", []), start=1):
+            place = f"{source.path}: testcase {number}"
+            rows = test.get("bandwidth_matrix") or []
+            if "GB/s" in str(test.get("bandwidth_description", "GB/s")):
+                tests[str(test["name"])] = (place, [(place, [str(cell) for cell in row]) for row in rows])
+        listed = data.get("GPU Device list") or []
+        size = data.get("bufferSize")
+        return tests, _name(listed), int(size) * 2**20 if size else None
+    except ValueError as error:
+        raise ProfileError(f"{source.path} is not whole JSON: {error}; was the file cut off?") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProfileError(f"{source.path} is not a result of nvbandwidth -j: {error!r}") from None
+
+
+def _name(listed: list[Any]) -> str | None:
+    """The GPU of a list such as ['0: NVIDIA H100 (00000000:0f:00)']."""
+    names = {re.sub(r"^\d+:\s*|\s*\([0-9a-fA-F:.]+\).*$", "", str(entry)) for entry in listed}
+    return names.pop() if len(names) == 1 else None

@@ -1,0 +1,92 @@
+"""The time of a row of a table: as stated, or from its rate; what a row says twice must agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from calibration.measurement import Shape
+from calibration.readers.collective_names import BUS_FACTOR
+from calibration.readers.log import positive
+from sim.errors import ProfileError
+
+#: A time and a rate of one row that differ by more than rounding have another unit, or another shape.
+_SAME = 0.05
+#: No machine is faster, and none that trains is slower where the work is not small: a unit is wrong.
+_MOST = {"FLOP": 1e17, "bytes": 1e14}
+_LEAST = {"FLOP": 1e7, "bytes": 1e6}
+_SMALL = {"FLOP": 1e9, "bytes": 1e6}
+
+
+def row_time(
+    where: str,
+    kind: str,
+    shape: Shape,
+    times: Iterable[tuple[str, str, float]],
+    rates: Iterable[tuple[str, str, str, float | None]],
+) -> float:
+    """The time of a row. [s]
+
+    Parameters
+    ----------
+    times : column, cell, unit in s.
+    rates : column, cell, quantity (flop, algbw, busbw, bandwidth), unit in FLOP/s or bytes/s; None where unknown.
+
+    Raises
+    ------
+    ProfileError
+        No time and no rate, one that is no positive number, or two that disagree.
+    """
+    found: dict[str, float] = {}
+    empty = ""
+    for name, cell, unit in times:
+        if cell:
+            found[name] = _positive_time(where, name, cell) * unit
+        else:
+            empty = empty or name
+    work = _work(kind, shape)
+    for name, cell, quantity, unit in rates:
+        amount = work.get("FLOP" if quantity == "flop" else "bytes")
+        if cell and unit and amount:
+            factor = BUS_FACTOR[str(shape["operation"])](float(shape["num_ranks"])) if quantity == "busbw" else 1.0
+            found[name] = amount * factor / (positive(where, name, cell) * unit)
+    if not found:
+        raise ProfileError(f"{where}: {empty or 'the row'} is not a number, and no rate stands in for a time")
+    first, time_s = next(iter(found.items()))
+    for name, other in found.items():
+        if abs(math.log(other / time_s)) > _SAME:
+            raise ProfileError(
+                f"{where}: {first} is {time_s:.4g} s, but {name} means {other:.4g} s; is a unit wrong (time_us)?"
+            )
+    for what, amount in work.items():
+        rate = amount / time_s
+        if rate > _MOST[what] or (rate < _LEAST[what] and amount >= _SMALL[what]):
+            raise ProfileError(
+                f"{where}: {first} of {time_s:.4g} s would be {rate:.3g} {what}/s, which no machine has; is its unit "
+                "wrong (time_us, time_ms)?"
+            )
+    return time_s
+
+
+def _positive_time(where: str, name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ProfileError(f"{where}: {name} is not a number") from None
+    if not 0 < value < float("inf"):
+        raise ProfileError(f"{where}: {name} = {value} is not a positive time")
+    return value
+
+
+def _work(kind: str, shape: Shape) -> dict[str, float]:
+    """What a measurement computes or moves. [FLOP, bytes]"""
+
+    def product(*names: str) -> float:
+        return math.prod(float(shape.get(name, 1)) for name in names)
+
+    if kind in ("gemm", "bmm"):
+        return {"FLOP": 2 * product("batch", "m", "n", "k")}
+    if kind == "attention":  # as flash-attention counts them: half where causal, 2.5 times backward
+        share = (0.5 if shape.get("causal") else 1.0) * (2.5 if shape.get("backward") else 1.0)
+        return {"FLOP": 4 * product("heads", "length", "length", "head_dim") * share}
+    return {"bytes": product("nbytes")} if kind in ("copy", "collective") else {}

@@ -1,0 +1,317 @@
+"""Logs of mamf-finder, nvbandwidth, perftest and PARAM comms, in the grammar these programs print."""
+
+import json
+
+import pytest
+
+from calibration.readers import read_measurements
+from sim.errors import ProfileError
+
+
+@pytest.fixture
+def read(tmp_path):
+    def reader(text, name="job.out", **options):
+        path = tmp_path / name
+        path.write_text(text)
+        return read_measurements(path, **options)
+
+    return reader
+
+
+MAMF_HEAD = """
+Benchmark started on 2026-01-01 00:00:00
+
+** Command line:
+/usr/bin/python mamf-finder.py --m_range 0 8192 1024 --n 4096 --k 4096 --dtype float8_e4m3fn
+
+** Dtype: torch.float8_e4m3fn
+
+** Platform/Device info:
+- Linux node 6.1 x86_64
+- _CudaDeviceProperties(name='NVIDIA H200', major=9, minor=0, total_memory=143771MB, multi_processor_count=132)
+
+--------------------------------------------------------------------------------
+Warming up the accelerator for 30 secs ... accelerator warmup finished
+"""
+MAMF_ROWS = {
+    "one rate": """
+     1 |  500.0 TFLOPS @ 1024x4096x4096       | best:  500.0 TFLOPS @ 1024x4096x4096 (MxNxK)
+     2 |  800.0 TFLOPS @ 2048x4096x4096       | best:  800.0 TFLOPS @ 2048x4096x4096 (MxNxK)
+The best outcome was 800.0TFLOPS @ 2048x4096x4096 (MxNxK) (tried 2 shapes)
+""",
+    "three rates": """
+     1 |  490.1(mean)  500.0(median)  533.3(max) @ 1024x4096x4096       | best:  490.1(mean)  500.0(median)  533.3(max) TFLOPS
+     2 |  790.1(mean)  800.0(median)  833.3(max) @ 2048x4096x4096       | best:  790.1(mean)  800.0(median)  833.3(max) TFLOPS
+
+Tried 2 shapes => the best outcomes were:
+mean:   790.1 TFLOPS @ 2048x4096x4096 (MxNxK)
+median: 800.0 TFLOPS @ 2048x4096x4096 (MxNxK)
+max:    833.3 TFLOPS @ 2048x4096x4096 (MxNxK)
+""",
+    "columns": """
+Grid search: sweeping 2 shapes (scout 20 iters / 8 warmup), then confirm ...
+     #  MxNxK                mean median    max   best     W   MHz
+     1  1024x4096x4096      490.1  500.0  533.3  490.1   400  1980
+     2  2048x4096x4096      790.1  800.0  833.3  790.1   500  1980
+     2  2048x4096x4096      790.1  800.0  833.3  790.1   500  1980  <- best mean
+
+MAMF recall screen: 2 shapes ...
+     #  MxNxK                peak   MHz
+     1  4096x4096x4096      837.7  1965  <- best peak
+""",
+}
+
+
+@pytest.mark.parametrize("rows", MAMF_ROWS.values(), ids=MAMF_ROWS)
+def test_mamf_finder(read, rows):
+    log = read(MAMF_HEAD + rows)
+    times = {item.shape["m"]: item.time_s for item in log.measurements}
+    assert times == pytest.approx({1024: 2 * 1024 * 4096**2 / 500e12, 2048: 2 * 2048 * 4096**2 / 800e12})
+    assert {item.shape["dtype"] for item in log.measurements} == {"float8_e4m3fn"}
+    assert log.machine == {"device": "NVIDIA H200"}
+    assert log.notes == ()
+
+
+def test_mamf_finders_console_keeps_only_the_best(read):
+    console = MAMF_ROWS["three rates"].partition("\n\n")[2].replace("Tried 2", "Tried  3375")
+    log = read(console)
+    (item,) = log.measurements
+    assert item.time_s == pytest.approx(2 * 2048 * 4096**2 / 800e12)
+    assert item.shape["dtype"] == "bfloat16"
+    assert "bfloat16" in log.notes[0]
+    assert "1 of 3375 shapes" in log.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("500.0 TFLOPS @ 1024", "nan TFLOPS @ 1024", "TFLOPS = nan is not a positive number"),
+        ("500.0 TFLOPS @ 1024", "0.0 TFLOPS @ 1024", "TFLOPS = 0.0 is not a positive number"),
+        ("@ 1024x", "@ 0x", "m = 0 is not a positive number"),
+        ("torch.float8_e4m3fn", "torch.complex64", "unknown number format 'torch.complex64'"),
+    ],
+)
+def test_hostile_mamf_finder(read, old, new, says):
+    with pytest.raises(ProfileError, match=says):
+        read((MAMF_HEAD + MAMF_ROWS["one rate"]).replace(old, new).replace("--dtype float8_e4m3fn", ""))
+
+
+NVBANDWIDTH = """nvbandwidth Version: v0.8
+Built from Git version: v0.8
+
+CUDA Runtime Version: 12080
+Driver Version: 570.86.10
+
+Device 0: NVIDIA B200 (00000000:1b:00)
+Device 1: NVIDIA B200 (00000000:43:00)
+
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     55.00     57.00
+
+SUM host_to_device_memcpy_ce 112.00
+
+Running device_to_host_memcpy_ce.
+memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)
+           0         1
+ 0     50.00     52.00
+
+SUM device_to_host_memcpy_ce 102.00
+
+Running host_to_device_bidirectional_memcpy_ce.
+memcpy CE CPU(row) <-> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     30.00     30.00
+
+SUM host_to_device_bidirectional_memcpy_ce 60.00
+
+Running device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0       N/A    700.00
+ 1    720.00       N/A
+
+SUM device_to_device_memcpy_read_ce 1420.00
+
+Running host_device_latency_sm.
+memory latency SM CPU(row) <-> GPU(column) (ns)
+           0         1
+ 0    700.00    800.00
+
+SUM host_device_latency_sm 1500.00
+"""
+
+
+def nvbandwidth_json():
+    cases = [
+        ("host_to_device_memcpy_ce", [["55", "57"]]),
+        ("device_to_host_memcpy_ce", [["50", "52"]]),
+        ("host_to_device_bidirectional_memcpy_ce", [["30", "30"]]),
+        ("device_to_device_memcpy_read_ce", [["N/A", "700"], ["720", "N/A"]]),
+    ]
+    listed = [{"name": name, "status": "Passed", "bandwidth_matrix": matrix, "sum": 1.0} for name, matrix in cases]
+    devices = ["0: NVIDIA B200 (00000000:1b:00)", "1: NVIDIA B200 (00000000:43:00)"]
+    return json.dumps({"nvbandwidth": {"GPU Device list": devices, "testcases": listed}}, indent=1)
+
+
+@pytest.mark.parametrize("text", [NVBANDWIDTH, nvbandwidth_json(), "srun: job 7\n" + nvbandwidth_json()])
+def test_nvbandwidth(read, text):
+    log = read(text)
+    up, down, across = log.measurements
+    nbytes = 512 * 2**20
+    assert (up.kind, up.shape) == ("copy", {"nbytes": nbytes, "direction": "to_device"})
+    assert up.time_s == pytest.approx(nbytes / 56e9)  # the median over devices
+    assert down.shape["direction"] == "to_host"
+    assert across.shape == {"operation": "send", "num_ranks": 2, "num_nodes": 1, "nbytes": nbytes}
+    assert across.time_s == pytest.approx(nbytes / 710e9)
+    assert log.machine == {"device": "NVIDIA B200"}
+    assert "512 MiB are assumed" in log.notes[0]
+    assert "host_to_device_bidirectional_memcpy_ce" in log.notes[1]
+
+
+def test_nvbandwidths_buffer_is_what_the_command_said(read):
+    log = read("$ ./nvbandwidth --bufferSize 64\n" + NVBANDWIDTH)
+    assert log.measurements[0].shape["nbytes"] == 64 * 2**20
+    assert not any("assumed" in note for note in log.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (NVBANDWIDTH.replace("720.00       N/A", "720.00"), "has 1 of 2 columns; was the log cut off"),
+        (NVBANDWIDTH.replace("55.00", "-55.00"), "-55.00 is not a positive number"),
+        (
+            NVBANDWIDTH.partition("Running device_to_device")[0].replace("memcpy_ce", "memcpy_sm"),
+            "no test that is read",
+        ),
+        (NVBANDWIDTH.replace("Device 1: NVIDIA B200", "Device 1: NVIDIA A100"), "several kinds of GPU"),
+        (nvbandwidth_json()[:-40], "is not whole JSON"),
+    ],
+)
+def test_hostile_nvbandwidth(read, text, says):
+    with pytest.raises(ProfileError, match=says):
+        read(text)
+
+
+PERFTEST = """---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF		Device         : mlx5_0
+ Number of qps   : 1		Transport type : IB
+ Link type       : IB
+---------------------------------------------------------------------------------------
+ local address: LID 0x0b QPN 0x0101 PSN 0x3a5e58 RKey 0x1 VAddr 0x2
+ remote address: LID 0x0c QPN 0x0102 PSN 0xf975cb RKey 0x1 VAddr 0x2
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+Conflicting CPU frequency values detected: 1500.000000 != 3300.016000. CPU Frequency is not max.
+ 2          5000             8.10               8.00		   4.194304
+ 65536      5000             0.00               40000.00		   0.640000
+ 8388608    5000             46000.00           45000.00		   0.005625
+---------------------------------------------------------------------------------------
+"""
+
+
+def test_perftest_in_mebibytes(read):
+    log = read(PERFTEST)
+    small, large = log.measurements
+    assert small.shape == {"operation": "send", "num_ranks": 2, "num_nodes": 2, "nbytes": 65536}
+    assert small.time_s == pytest.approx(65536 / (40000 * 2**20))
+    assert large.time_s == pytest.approx(8388608 / (45000 * 2**20))
+    assert "messages below 65536 bytes" in log.notes[0]
+    assert "many messages in flight" in log.notes[1]
+
+
+def test_perftest_in_gigabits(read):
+    gigabits = PERFTEST.replace("MB/sec", "Gb/sec").replace("40000.00", "335.54").replace("45000.00", "377.49")
+    assert read(gigabits).measurements[0].time_s == pytest.approx(65536 * 8 / 335.54e9)
+
+
+@pytest.mark.parametrize("verb", ["RDMA_Write", "Send"])
+def test_perftest_latencies(read, verb):
+    text = (
+        f"                    {verb} Latency Test\n"
+        " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n"
+        " 2       1000          1.76           6.12         1.79                1.80             0.06            1.88                    6.12\n"
+    )
+    (item,) = read(text).measurements
+    assert (item.shape["nbytes"], item.time_s) == (2, pytest.approx(1.79e-6))
+    with pytest.raises(ProfileError, match="the latency of a read is a round trip"):
+        read(text.replace(verb, "RDMA_Read"))
+    with pytest.raises(ProfileError, match="no latency in usec"):
+        read(text.replace("usec", "cycles"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("MB/sec", "Gb/sec", "is the unit Gb/sec right"),  # the header of another run
+        ("MB/sec", "KB/sec", "unknown unit 'KB/sec'"),
+        ("BW Test", "Bidirectional BW Test", "both directions ran at once"),
+        ("LID 0x0c", "LID 0x0b", "both ends are the same port"),
+        ("40000.00", "nan", "BW average = nan is not a positive number"),
+        ("40000.00\t\t   0.640000", "40000.00", "has 4 of 5 columns; was the log cut off"),
+    ],
+)
+def test_hostile_perftest(read, old, new, says):
+    with pytest.raises(ProfileError, match=says):
+        read(PERFTEST.replace(old, new))
+
+
+def param(ranks=16, collective="all_reduce", factor=2 * 15 / 16, hosts=("a", "b")):
+    hello = "".join(
+        f"Hello from Rank {rank}: [Rank {rank:3}] host {hosts[rank * len(hosts) // ranks]}, device: cuda:{rank % 8}, "
+        f"local_rank: {rank % 8} world_size: {ranks}, master_ip: 10.0.0.1\n"
+        for rank in range(ranks)
+    )
+    names = (
+        "size (B)",
+        "nElementsPerRank",
+        "Latency(us):p50",
+        "p75",
+        "p95",
+        "Min",
+        "Max",
+        "AlgBW(GB/s)",
+        "BusBW(GB/s)",
+    )
+    header = "\n\tCOMMS-RES" + "".join(f"{name:>18}" for name in names) + "\n"
+    rows = ""
+    for nbytes, us in ((2**20, 100.0), (2**30, 6000.0)):
+        algbw = nbytes / us * 1e-3
+        cells = (nbytes, nbytes // 4, us, us + 1, us + 2, us - 1, us + 9, f"{algbw:.3f}", f"{algbw * factor:.3f}")
+        rows += f"\tCOMMS-RES-{collective}-float32" + "".join(f"{cell!s:>18}" for cell in cells) + "\n"
+    sizes = f"[Rank   0] allSizes: [1048576] element_size: 4 local_rank: 0, num_pg 1, groupSize {ranks}\n"
+    return hello + sizes + header + rows
+
+
+def test_param_comms(read):
+    log = read("".join(f"0: {line}" for line in param().splitlines(keepends=True)))
+    first, second = log.measurements
+    assert first.shape == {"operation": "all_reduce", "num_ranks": 16, "num_nodes": 2, "nbytes": 2**20}
+    assert (first.time_s, second.time_s) == pytest.approx((1e-4, 6e-3))
+    assert log.machine == {"hosts": 2}
+
+
+def test_param_comms_without_hosts(read):
+    text = param().partition("[Rank   0] allSizes")
+    log = read(text[1] + text[2])
+    assert log.measurements[0].shape["num_nodes"] == 1
+    assert "16 ranks on one node are assumed" in log.notes[0]
+    assert read(text[1] + text[2], nodes=4).measurements[0].shape["num_nodes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (param(ranks=8), "is the number of ranks right"),  # bandwidths of 16
+        (param(collective="reduce", factor=1.0), "no profile has a place for reduce"),
+        (param().replace("COMMS-RES-all_reduce", "COMMS-RES-QUANT-all_reduce"), "quantised"),
+        (param()[:-40], "was the log cut off"),
+        (param().partition("\tCOMMS-RES-")[1] + param().partition("\tCOMMS-RES-")[2], "comes before the header"),
+        (param().replace("6000.0", "nan", 1), "time nan is not positive"),
+    ],
+)
+def test_hostile_param_comms(read, text, says):
+    with pytest.raises(ProfileError, match=says):
+        read(text)

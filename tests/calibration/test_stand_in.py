@@ -1,0 +1,190 @@
+"""The CUDA path without a GPU: what the suite measures on a stand-in gives back the profile that timed it."""
+
+import dataclasses
+import functools
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpu_stand_in import StandIn, gpu  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from calibration.bench import collectives, interference, run, timing  # noqa: E402
+from calibration.bench.formats import FORMATS, _numbers, _scales, scaled_case  # noqa: E402
+from calibration.bench.run import run_suite  # noqa: E402
+from calibration.build import calibrate  # noqa: E402
+from calibration.node import measured_cluster  # noqa: E402
+from sim.errors import ProfileError  # noqa: E402
+from sim.specs import Profile, load_preset  # noqa: E402
+
+TRUTH = Profile.read(load_preset("profiles", "h100"), "h100")
+HOST = {"to_device_bytes_per_s": 5e10, "to_host_bytes_per_s": 4e10, "copy_latency_s": 1e-5}
+TRUTH = TRUTH.replace(
+    gemm=TRUTH.gemm.replace(precisions={"fp8": 0.6}),
+    nvlink=TRUTH.nvlink.replace(in_switch_efficiency=None, operations={}),
+    network=TRUTH.network.replace(efficiency=0.3, shared_efficiency=0.2, p2p_efficiency=0.15, operations={}),
+    host=TRUTH.host.replace(**HOST),
+)
+BASE = Profile.read(load_preset("profiles", "a100"), "a100")
+NODE = measured_cluster({}, "dgx-h100")
+
+
+@pytest.fixture(autouse=True)
+def _fewer_repeats(monkeypatch):
+    """The stand-in's clock does not scatter: a few repeats tell as much as many."""
+    monkeypatch.setattr(run, "time_call", functools.partial(run.time_call, budget_s=1e-4, least=2))
+    monkeypatch.setattr(timing, "_IN_GRAPH", 16)
+    for module, name in ((collectives, "_SAMPLE_S"), (collectives, "_BUDGET_S"), (interference, "_LONG_S")):
+        monkeypatch.setattr(module, name, 1e-6)
+
+
+def few_kernels(monkeypatch, *kinds):
+    """Only some kinds of kernels."""
+    every = run.kernel_cases
+    monkeypatch.setattr(run, "kernel_cases", lambda *given: [case for case in every(*given) if case.kind in kinds])
+
+
+def measured(tmp_path, monkeypatch, clock, device="NVIDIA H100 80GB HBM3", capability=(9, 0), **options):
+    with gpu(monkeypatch, clock, device, capability):
+        return run_suite(tmp_path / "raw.jsonl", "cuda", quick=True, **options)
+
+
+def close(found, section, names, rel):
+    mine, true = getattr(found, section), getattr(TRUTH, section)
+    assert {name: getattr(mine, name) for name in names} == pytest.approx(
+        {name: getattr(true, name) for name in names}, rel=rel
+    )
+
+
+def test_one_gpu_gives_back_what_timed_it(tmp_path, monkeypatch):
+    data = measured(tmp_path, monkeypatch, StandIn(NODE, TRUTH))
+    assert not data.failures
+    result = calibrate("mine", data, measured_cluster(data.machine), BASE, draws=1)
+    found = result.profile
+    assert found.gpu == "H100-SXM5-80GB"  # by the name that the driver prints
+    close(found, "gemm", ("max_efficiency", "k_overhead", "tile_exponent", "kernel_floor_s"), 0.1)
+    close(found, "attention", ("forward_efficiency", "backward_efficiency", "half_length"), 0.06)
+    close(found, "memory", ("efficiency",), 0.03)
+    close(found, "host", HOST, 0.1)
+    assert found.gemm.precisions["fp8"] == pytest.approx(0.6, rel=0.03)
+    assert found.attention.versions["3"] == pytest.approx(TRUTH.attention.speed("3"), rel=0.02)
+    assert found.host.kernel_launch_s == pytest.approx(4e-6, rel=0.05)
+    assert found.host.graph_launch_s == pytest.approx(TRUTH.gemm.kernel_floor_s, rel=0.1)
+    assert max(found.residuals.values()) < 0.01
+    assert any("grouped of experts" in line for line in result.left_out)
+
+
+def test_short_kernels_are_timed_without_their_launches(tmp_path, monkeypatch):
+    """Launched one by one they would seem to take as long as the host's launch."""
+    monkeypatch.setattr(timing, "_IN_GRAPH", 100)
+    few_kernels(monkeypatch, "memory", "gemm", "launch")
+    slow_host = StandIn(NODE, TRUTH, launch_s=2e-5)
+    data = measured(tmp_path, monkeypatch, slow_host)
+    found = calibrate("mine", data, NODE, BASE, draws=1).profile
+    assert found.gemm.kernel_floor_s == pytest.approx(TRUTH.gemm.kernel_floor_s, rel=0.1)
+    assert found.host.kernel_launch_s == pytest.approx(2e-5, rel=0.05)
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    monkeypatch.setattr(run, "kernel_cases", lambda *_: [])
+
+
+def test_two_nodes_give_back_their_links(tmp_path, monkeypatch, no_kernels):
+    data = measured(tmp_path, monkeypatch, StandIn(NODE, TRUTH, ranks=16))
+    assert not data.failures
+    result = calibrate("mine", data, measured_cluster(data.machine), BASE, draws=1)
+    found = result.profile
+    close(found, "nvlink", ("efficiency", "p2p_efficiency"), 0.05)
+    assert max(found.residuals.values()) < 0.1
+    close(found, "network", ("efficiency", "shared_efficiency", "p2p_efficiency"), 0.1)
+    close(found, "network", ("hop_latency_s",), 0.2)
+    for link in (found.nvlink, found.network):
+        assert set(link.operations) == {"all_gather", "reduce_scatter", "all_to_all"}
+        assert link.hidden_share == pytest.approx(TRUTH.nvlink.hidden_share, rel=0.05)
+    assert found.network.hidden_at_bytes_per_s == NODE.inter_node_bandwidth_bytes_per_s
+    assert found.provenance.network_measured_on == "2 nodes of NVIDIA H100 80GB HBM3"
+    assert found.provenance.network_gpus == 16
+    assert found.gemm == BASE.gemm  # nothing was said about kernels
+    said = " ".join(result.left_out)
+    for algorithm in ("Ring", "Tree", "NVLS"):
+        assert f"all_reduce by {algorithm}" in said
+
+
+def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, monkeypatch):
+    few_kernels(monkeypatch, "gemm")
+    monkeypatch.setattr(run, "collective_shapes", lambda *_: ())
+    data = measured(tmp_path, monkeypatch, StandIn(NODE, TRUTH, ranks=8))
+    (busy,) = (item for item in data.of("gemm") if "num_ranks" in item.shape)
+    hot = [dataclasses.replace(item, time_s=1.25 * item.time_s) if item is busy else item for item in data.measurements]
+    hot = dataclasses.replace(data, measurements=tuple(hot))
+    cool, warm = (calibrate("mine", each, NODE, BASE, draws=1).profile.gemm.max_efficiency for each in (data, hot))
+    assert warm == pytest.approx(cool / 1.25, rel=0.03)
+
+
+def test_v100_is_measured_in_the_precision_it_has(tmp_path, monkeypatch):
+    node = measured_cluster({}, "dgx-1v")
+    truth = Profile.read(load_preset("profiles", "v100"), "v100")
+    data = measured(tmp_path, monkeypatch, StandIn(node, truth), "Tesla V100-SXM2-32GB", (7, 0))
+    assert {item.shape["dtype"] for item in data.of("gemm")} == {"float16"}
+    assert {item.shape["backend"] for item in data.of("attention")} == {"EFFICIENT_ATTENTION"}
+    assert not data.of("grouped")
+    found = calibrate("mine", data, measured_cluster(data.machine), BASE, draws=1).profile
+    assert found.gemm.max_efficiency == pytest.approx(truth.gemm.max_efficiency, rel=0.05)
+
+
+def test_blackwell_multiplies_in_blocks_of_8_and_4_bits():
+    for name, bits in (("mxfp8", 8), ("nvfp4", 4)):
+        case = scaled_case(256, 512, 1024, name)
+        with FakeTensorMode():
+            left, right = _numbers("cpu", name, 256, 1024), _numbers("cpu", name, 512, 1024)
+            assert left.numel() * left.element_size() * 8 == 256 * 1024 * bits
+            block = FORMATS[name][2]
+            # A scale for every block, padded to tiles of 128 rows and 4 columns (cuBLAS's layout).
+            assert _scales("cpu", name, 200, 1024, block).numel() == 256 * (1024 // block)
+            assert right.shape[0] == 512
+        assert case.shape["dtype"] == name
+
+
+def test_what_the_gpu_cannot_do_is_noted_skipped_and_not_met_again(tmp_path, monkeypatch):
+    clock = StandIn(NODE, TRUTH)
+    clock.fails["_scaled_mm"] = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
+    first = measured(tmp_path, monkeypatch, clock)
+    assert {item.shape["dtype"] for item in first.failures} == {"float8_e4m3fn"}
+    assert first.failures[0].reason == "CUDA out of memory. Tried to allocate 2 GiB"
+    assert first.of("attention")
+    clock.fails["_scaled_mm"] = AssertionError("met again")
+    again = measured(tmp_path, monkeypatch, clock)
+    assert again.failures == first.failures
+
+
+def test_a_gpu_that_fails_ends_the_run_with_the_culprit_and_the_next_goes_on(tmp_path, monkeypatch):
+    few_kernels(monkeypatch, "bmm", "attention")
+    clock = StandIn(NODE, TRUTH)
+    clock.fails["bmm"] = RuntimeError("CUDA error: an illegal memory access was encountered")
+    for _ in range(6):  # one shape after the other
+        with pytest.raises(ProfileError, match=r"the GPU failed at bmm .*illegal memory.*run the same command again"):
+            measured(tmp_path, monkeypatch, clock)
+    data = measured(tmp_path, monkeypatch, clock)
+    assert len(data.failures) == 6
+    assert data.of("attention")
+
+
+def test_a_rank_that_fails_is_noted_with_what_it_said(tmp_path, monkeypatch, no_kernels):
+    clock = StandIn(NODE, TRUTH, ranks=8)
+    refuse = RuntimeError("NCCL error: invalid usage: no algorithm NVLS")
+
+    def talk(operation, nbytes, ranks, groups):
+        if os.environ.get("NCCL_ALGO") == "NVLS":
+            raise refuse
+        return StandIn.talk(clock, operation, nbytes, ranks, groups)
+
+    clock.talk = talk
+    data = measured(tmp_path, monkeypatch, clock)
+    assert {item.shape["algorithm"] for item in data.failures} == {"NVLS"}
+    assert {item.reason for item in data.failures} == {str(refuse)}
+    assert data.of("collective", algorithm="Tree")
+    begun = [line for line in (tmp_path / "raw.jsonl").read_text().splitlines() if '"NVLS"' in line and "begun" in line]
+    assert len(begun) == 1  # the first size told that the others would fail too
