@@ -12,6 +12,8 @@ _TASKS = (
     re.compile(r"(?=\S*[A-Za-z])([\w./-]+) +\| ?"),  # docker compose, stern
     re.compile(r"\(([^()]*\bpid=\d+[^()]*)\) ?"),  # Ray, SkyPilot
 )
+#: mpirun puts its tag in the middle of a line that came in two pieces.
+_TORN = re.compile(r"\[\d+,\d+\](?:\[[^\]]*\])?<std\w+>:? ?")
 _TIMES = (
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"),
     re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:? "),
@@ -37,4 +39,4 @@ def without_prefix(line: str) -> tuple[str, str]:
                 line = line[match.end() :]
                 break
         else:
-            return "/".join(tasks), line
+            return "/".join(tasks), _TORN.sub("", line) if tasks else line

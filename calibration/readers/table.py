@@ -16,6 +16,7 @@ from calibration.readers.table_columns import (
     DEVICE_NAMES,
     DTYPE_NAMES,
     FLOP_RATES,
+    REMARKS,
     SHAPES,
     TIMES,
     bandwidth,
@@ -96,6 +97,7 @@ def read(source: Source) -> Log:
         )
     unread = [] if columns.kind is not None else [*columns.unread]
     unread += [index for index, (_, unit) in columns.rates.items() if unit is None]
+    unread = [index for index in unread if header[index].strip().lower() not in REMARKS]
     if unread:
         notes.append(f"columns that nothing reads: {', '.join(header[index] for index in unread)}")
     if columns.rates and not columns.times and any(item.shape.get("causal") for item in items):

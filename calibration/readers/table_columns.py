@@ -36,6 +36,8 @@ _BYTES_PER_S = {
     "MiB/s": 2.0**20,
     "TB/s": 1e12,
 }
+#: Columns for people.
+REMARKS = ("source", "published", "locator", "note", "notes", "remark", "remarks", "comment")
 _BITS_OR_BYTES = re.compile(r"(?:^|_)[kmgt](?:bps|b/s|b_per_s|bit/s|bits/s|bits)$", re.IGNORECASE)
 
 #: what names the shape -> ours, by kind

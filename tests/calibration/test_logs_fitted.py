@@ -1,0 +1,201 @@
+"""From logs to a profile that answers: what each kind of log moves, what stays, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from calibration.build import calibrate
+from calibration.measurement import Measurement, MeasurementSet, least_disturbed
+from calibration.node import measured_cluster, node_of
+from calibration.readers import read_measurements
+from sim import estimate, load_scenario
+from sim.errors import ProfileError, SpecError
+from sim.specs import Profile, load_preset
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "calibration" / "data"
+BASE = Profile.read(load_preset("profiles", "a100"), "a100")
+NODE = measured_cluster({}, "dgx-a100-80gb")
+TRILLION = ROOT / "scenarios" / "gpt-1t-3072-a100.yaml"
+GPT3 = ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml"
+
+
+def fitted(*names, base=BASE):
+    """The profile of shipped logs."""
+    logs = [read_measurements(DATA / name) for name in names]
+    items = [item for log in logs for item in log.measurements]
+    return calibrate("logs", MeasurementSet(logs[0].machine, tuple(least_disturbed(items))), NODE, base, draws=1)
+
+
+PUBLIC = ("dgx-a100-all-reduce.txt", "dgx-a100-gemm.csv", "azure-a100-all-reduce.csv")
+
+
+def petaflops(profile):
+    scenario = load_scenario(TRILLION)
+    return estimate(scenario.replace(profile=profile)).total_flop_per_s / 1e15
+
+
+def test_the_trillion_from_public_logs_alone():
+    """No value of a training step is needed: what cards keep when many groups share them moves it by half a percent."""
+    result = fitted(*PUBLIC)
+    assert {"gemm", "nvlink", "network"} == set(result.fits)
+    network = result.profile.network
+    assert not network.two_domain_trees  # Azure's two nodes are no faster than four
+    assert network.efficiency == pytest.approx(0.66, abs=0.02)
+    assert petaflops(result.profile) == pytest.approx(502, rel=0.02)
+    alone = network.replace(shared_efficiency=None, p2p_efficiency=network.efficiency)
+    without_steps = result.profile.replace(network=alone)
+    assert petaflops(without_steps) == pytest.approx(502, rel=0.02)
+    assert petaflops(without_steps) == pytest.approx(petaflops(result.profile), rel=0.01)
+    assert result.profile.provenance.network_measured_on == "16 nodes of NVIDIA A100-SXM4-80GB"
+    assert result.profile.provenance.network_gpus == 128
+
+
+def test_links_alone_keep_the_kernels_of_the_base():
+    result = fitted("azure-a100-all-reduce.csv")
+    assert set(result.fits) == {"network"}
+    assert result.profile.gemm == BASE.gemm
+    assert result.profile.nvlink == BASE.nvlink
+    assert "gemm" in result.not_measured
+
+
+def test_an_answer_says_where_its_network_was_measured():
+    profile = fitted("azure-a100-all-reduce.csv").profile
+    profile = profile.replace(provenance=profile.provenance.replace(network_measured_on="16 nodes"))
+    said = [
+        line
+        for line in estimate(load_scenario(GPT3).replace(profile=profile)).assumptions
+        if "network as measured" in line
+    ]
+    assert said == ["network as measured on 16 nodes, up to 128 GPUs (profile 'logs')"]
+    slower = load_scenario(GPT3, ["cluster.inter_node_bandwidth=100 Gbit/s"]).replace(profile=profile)
+    (line,) = (line for line in estimate(slower).assumptions if "network as measured" in line)
+    assert "200 Gbit/s a GPU; here it is 100 Gbit/s" in line
+
+
+TWO_HOSTS = """\
+# Collective test starting: all_reduce_perf
+# Using devices
+#  Rank  0 Group  0 Pid 1111 on hostA device  0 [0x07] NVIDIA A100-SXM4-80GB
+#  Rank  1 Group  0 Pid 1112 on hostB device  0 [0x07] NVIDIA A100-SXM4-80GB
+#
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    100.0   10.49   10.49      0
+     4194304       1048576     float     sum      -1    280.0   14.98   14.98      0
+     8388608       2097152     float     sum      -1    480.0   17.48   17.48      0
+    16777216       4194304     float     sum      -1    880.0   19.07   19.07      0
+    33554432       8388608     float     sum      -1   1680.0   19.97   19.97      0
+    67108864      16777216     float     sum      -1   3280.0   20.46   20.46      0
+# Avg bus bandwidth    : 17.08
+"""
+
+
+def test_two_hosts_with_a_gpu_each_are_a_network(tmp_path):
+    log = tmp_path / "two.txt"
+    log.write_text(TWO_HOSTS)
+    read = read_measurements(log)
+    result = calibrate("two", MeasurementSet(read.machine, read.measurements), NODE, BASE, draws=1)
+    assert set(result.fits) == {"network"}
+    usual, mine = (estimate(load_scenario(GPT3).replace(profile=each)).step_time_s for each in (BASE, result.profile))
+    assert mine == pytest.approx(usual, rel=0.05)  # 251 s when it was taken for an NVLink
+
+
+def collective(time_s, **given):
+    shape = {"operation": "all_reduce", "num_ranks": 8, "num_nodes": 1, "nbytes": 2**30} | given
+    return Measurement("collective", shape, time_s, source="log.txt: line 7")
+
+
+def gemm(time_s, **given):
+    return Measurement(
+        "gemm", {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16"} | given, time_s, source="g.csv: line 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (gemm(1e-4), r"g.csv: line 2: 1\.37 PFLOP/s is above the bf16 peak of A100.*312 TFLOP/s; was it this device"),
+        (gemm(1e-4, dtype="banana"), "g.csv: line 2: unknown dtype 'banana'"),
+        (collective(1e-3), "line 7: all_reduce of 1.07 GB on 8 ranks in 1,000 us is more than NVLink.*300 GB/s a GPU"),
+        (
+            collective(2e-3, num_ranks=16, num_nodes=2),
+            "more than the network .*25.0 GB/s a GPU.*--network '3200 Gbit/s'",
+        ),
+        (collective(1e-2, operation="send", num_ranks=2, num_nodes=2), "send of 1.07 GB on 2 ranks"),
+    ],
+)
+def test_what_the_hardware_cannot_do_is_refused(item, why):
+    with pytest.raises(ProfileError, match=why):
+        calibrate("mine", MeasurementSet({}, (item,) * 8), NODE, BASE, draws=1)
+
+
+def test_a_given_network_bandwidth_is_what_shares_are_of():
+    faster = measured_cluster({}, "dgx-a100-80gb", 400e9)
+    assert faster.inter_node_bandwidth_bytes_per_s == 50e9
+    items = tuple(read_measurements(DATA / "azure-a100-all-reduce.csv").measurements)
+    half, whole = (calibrate("n", MeasurementSet({}, items), node, BASE, 1) for node in (faster, NODE))
+    ratio = half.profile.network.efficiency / whole.profile.network.efficiency
+    assert ratio == pytest.approx(0.5, rel=0.1)
+
+
+def test_racks_are_one_domain_over_many_hosts():
+    rack = measured_cluster({"device": "NVIDIA GB200"})
+    assert (rack.node.gpus_per_node, rack.nvlink_domain_gpus) == (4, 72)
+    inside = [
+        Measurement(
+            "collective", {"operation": "all_reduce", "num_ranks": 64, "num_nodes": 16, "nbytes": n}, 1e-4 + n / 4e11
+        )
+        for n in (2**e for e in range(16, 34, 2))
+    ]
+    base = Profile.read(load_preset("profiles", "b200"), "b200")
+    assert set(calibrate("rack", MeasurementSet({}, tuple(inside)), rack, base, 1).fits) == {"nvlink"}
+
+
+@pytest.mark.parametrize(
+    ("device", "node"),
+    [
+        ("NVIDIA H100 80GB HBM3", "dgx-h100"),
+        ("NVIDIA H200", "dgx-h200"),
+        ("NVIDIA B200", "dgx-b200"),
+        ("NVIDIA B300 SXM6 AC", "dgx-b300"),
+        ("NVIDIA GB200", "gb200-tray"),
+        ("NVIDIA GB300", "gb300-tray"),
+        ("NVIDIA A100-SXM4-80GB", "dgx-a100-80gb"),
+        ("A100-SXM4-40GB", "dgx-a100-40gb"),
+        ("NVIDIA A800-SXM4-80GB", "hgx-a800"),
+        ("NVIDIA H800", "hgx-h800"),
+        ("Tesla V100-SXM2-16GB", "dgx-1v-16gb"),
+        ("Tesla V100-SXM2-32GB", "dgx-1v"),
+        ("Tesla V100-SXM3-32GB", "dgx-2h"),
+        ("AMD Instinct MI300X OAM", "mi300x-8"),
+        ("AMD Instinct MI355X", "mi355x-8"),
+    ],
+)
+def test_devices_as_drivers_print_them_find_their_node(device, node):
+    assert node_of({"device": device}) == node
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("A100", "2 node presets have a GPU called 'A100'.*dgx-a100-40gb, dgx-a100-80gb"),
+        ("NVIDIA A100 80GB PCIe", "no node preset has a GPU called 'NVIDIA A100 80GB PCIe'"),
+        ("NVIDIA H100 NVL", "no node preset"),
+        ("NVIDIA GeForce RTX 4090", "no node preset"),
+        ("", "the data do not name the device"),
+    ],
+)
+def test_devices_of_several_nodes_or_none_are_asked_for(device, why):
+    with pytest.raises(SpecError, match=why):
+        node_of({"device": device})
+
+
+def test_a_tag_that_tears_a_line_apart_is_taken_out(tmp_path):
+    log = tmp_path / "all_reduce.log"
+    lines = [f"[1,0]<stdout>:{line}" for line in TWO_HOSTS.splitlines()]
+    log.write_text("\n".join(lines).replace("on hostB", "on host[1,0]<stdout>:B"))
+    assert {item.shape["num_nodes"] for item in read_measurements(log).measurements} == {2}
+    log.write_text("\n".join(lines).replace("on hostB", "on host[1,0]<stdout>:A"))
+    with pytest.raises(ProfileError):
+        read_measurements(log)  # one host, and both ranks on its first GPU
