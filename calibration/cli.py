@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,6 +88,8 @@ def run(
 
         data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
     if data is not None:
+        for line in _failures(data):
+            typer.secho(f"could not be measured: {line}", err=True)
         _fit(data, out, raw, _asked(data.machine, node, network, base), draws, force)
 
 
@@ -367,6 +370,14 @@ def _asked(machine: dict[str, Any], node: str | None, network: str | None, base:
         raise SpecError(f"--network: {error}") from None
     cluster = measured_cluster({} if machine.get("device") == "not stated" else machine, node, rate)
     return cluster, profile_of_gpu(cluster.gpu) if base is None else _profile(base)
+
+
+def _failures(data: Any) -> list[str]:
+    """What could not be measured, counted by kind and reason."""
+    counts = Counter(
+        (item.kind, item.shape.get("algorithm") or item.shape.get("dtype", ""), item.reason) for item in data.failures
+    )
+    return [f"{count} {kind} {what}: {reason}".replace(" :", ":") for (kind, what, reason), count in counts.items()]
 
 
 def _fit(data: Any, out: Path, raw: Path, asked: tuple[Any, Any], draws: int, force: bool) -> None:

@@ -1,0 +1,159 @@
+"""Who started a process, what the driver's tool tells while kernels run, and what ended a run before."""
+
+import json
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+
+from calibration.bench import ranks, timing
+from calibration.bench.ranks import Job, launched_job
+from calibration.bench.telemetry import Telemetry, parse_line
+from calibration.measurement import Journal, read_journal
+from sim.errors import ProfileError
+
+SRUN = {"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_NUM_NODES": "2", "SLURM_LOCALID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        ({}, None),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, Job(3, 8, 8, 3)),
+        ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "1"}, Job(9, 16, 8, 1)),
+        (SRUN, Job(9, 16, 8, 1)),
+        # The batch script itself, or a shell of salloc: one process, whatever the job may start later.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+    ],
+)
+def test_a_launchers_ranks_are_known_by_its_environment(environment, job):
+    assert launched_job(environment) == job
+
+
+def test_nodes_with_different_numbers_of_ranks_are_refused():
+    with pytest.raises(ProfileError, match="10 ranks, 4 on this node: start as many on every node"):
+        launched_job({"RANK": "0", "WORLD_SIZE": "10", "LOCAL_WORLD_SIZE": "4"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node[03-05,7],other", "node03"), ("alpha,beta", "alpha"), ("gpu-12", "gpu-12"), ("", "localhost")],
+)
+def test_sruns_ranks_meet_on_the_first_node(monkeypatch, nodes, first):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "SLURM_LAUNCH_NODE_IPADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_STEP_NODELIST", nodes)
+    monkeypatch.setenv("SLURM_JOB_ID", "1234567")
+    ranks._meeting_point()
+    environment = ranks.os.environ
+    assert environment["MASTER_ADDR"] == first
+    port = environment["MASTER_PORT"]
+    assert 20_000 <= int(port) < 40_000
+    ranks._meeting_point()  # torchrun's own stands
+    assert environment["MASTER_ADDR"] == first
+    monkeypatch.setenv("MASTER_ADDR", "")  # so that the environment is put back as it was
+    monkeypatch.setenv("MASTER_PORT", port)
+
+
+def told_by(lines, pause_s=0.0):
+    """A program that prints these lines, as nvidia-smi does."""
+    code = f"import time\nfor line in {lines!r}:\n    print(line, flush=True); time.sleep({pause_s})\ntime.sleep(30)"
+    return Telemetry((sys.executable, "-c", code))
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_clocks_power_and_what_held_them_down_are_those_of_the_busy_gpu():
+    begin = time.monotonic()
+    lines = ["header", "0, 1755, 1980, 690.1, 64, 0x0000000000000004", "1, 345, 1980, 70.0, 30, 0x0000000000000001"]
+    telemetry = told_by([*lines, "0, 1410, 1980, 701.5, 66, 0x0000000000000024", "0, [N/A], 1980, 1, 2, 0x0"])
+    wait_for(lambda: len(telemetry._samples) == 3)
+    seen = telemetry.during(begin, time.monotonic())
+    telemetry.close()
+    assert seen == {
+        "gpus_seen": 1,
+        "sm_mhz": pytest.approx((1755 + 1410) / 2),
+        "least_sm_mhz": 1410,
+        "max_sm_mhz": 1980,
+        "power_w": pytest.approx(695.8),
+        "celsius": 66,
+        "throttled": "power cap, software thermal",
+    }
+    assert telemetry.during(begin - 2, begin - 1) == {}
+
+
+def test_without_the_tool_nothing_is_told():
+    telemetry = Telemetry(("no-such-program-anywhere",))
+    assert telemetry.during(0, time.monotonic()) == {}
+    telemetry.close()
+    assert parse_line("0, 1755, 1980", 0.0) is None
+
+
+def test_what_a_graph_cannot_hold_is_timed_with_its_launches(monkeypatch):
+    import torch
+
+    class Refusing:
+        def __enter__(self):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def __exit__(self, *_):
+            return False
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: Refusing())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert timing.captured(lambda: None, 3) is None
+
+
+def test_a_device_that_runs_nothing_is_no_time():
+    with pytest.raises(RuntimeError, match=r"the clock shows 0.0 s"):
+        timing.summarise([0.0] * 5)
+
+
+SHAPE = {"operation": "all_reduce", "num_ranks": 8, "nbytes": 1024}
+MACHINE = {"device": "a test", "torch": "1"}
+
+
+def started(path):
+    """A run that is about to measure, and never comes back."""
+    journal = Journal(path, MACHINE)
+    wanted = journal.lacks("collective", SHAPE)
+    if wanted:
+        journal.begin("collective", SHAPE)
+    return wanted
+
+
+def test_what_ended_a_run_twice_is_left_out_with_the_reason(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    assert started(path)
+    assert started(path)  # once more: a node may have been rebooted
+    assert not started(path)
+    (failure,) = read_journal(path).failures
+    assert str(failure).startswith("collective (")
+    assert str(failure).endswith("): the run ended 2 times while it was measured")
+
+
+def test_an_interrupt_is_not_held_against_what_was_measured_then(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    for _ in range(4):
+        assert started(path)
+        Journal(path, MACHINE).interrupted()
+    assert not read_journal(path).failures
+
+
+def test_what_failed_stays_failed_whatever_was_begun(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    journal = Journal(path, MACHINE)
+    journal.begin("collective", SHAPE)
+    journal.fail("collective", SHAPE, "CUDA out of memory")
+    assert not Journal(path, MACHINE).lacks("collective", SHAPE)
+    assert [item.reason for item in read_journal(path).failures] == ["CUDA out of memory"]
+    assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
