@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from calibration.bench.collectives import collective_shapes, members
-from calibration.cli import _change
+from calibration.commands.look import _change
 from calibration.measurement import UNSTEADY, Journal, Measurement, least_disturbed, read_journal, write_journal
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,1 @@
+"""The verbs of `flopcast calibrate`, a file each for what belongs together."""

@@ -1,0 +1,94 @@
+"""`calibrate show` and `calibrate compare`: profiles looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibration.commands.measure import Node
+from calibration.commands.shared import console, profile_data, read_profile
+from sim.errors import ProfileError
+
+#: Measurements of shipped profiles.
+_SHIPPED_DATA = Path(__file__).parents[1] / "data"
+
+
+def show(
+    profile: Annotated[str, typer.Argument(help="A profile's YAML file, or the name of a shipped one.")],
+    png: Annotated[
+        Path | None, typer.Option(help="Draw measured points against the fitted curves (.png or .svg).")
+    ] = None,
+    node: Node = None,
+) -> None:
+    """A profile's values with intervals and sources; with --png, its fits drawn against the measurements."""
+    from sim.specs.presets import source_rows
+    from sim.table import Table
+
+    data, path = profile_data(profile)
+    record = read_profile(profile)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("field", "value", "90 % interval", "source"):
+        table.add_column(name, overflow="fold", style="dim" if name == "source" else "")
+    for field, value, source, interval in source_rows(data):
+        between = " to ".join(str(limit) for limit in interval) if interval else ""
+        table.add_row(field, str(value), between, source)
+    out = console()
+    out.print(table)
+    if png is not None:
+        from calibration.measurement import read_journal
+        from calibration.node import measured_cluster
+        from calibration.report import draw_profile
+
+        raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
+        if not raw.is_file():
+            raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
+        measured = read_journal(raw)
+        draw_profile(record, measured_cluster(measured.machine, node), measured, png)
+        out.print(f"drawn: {png}")
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A profile's YAML file or name.")],
+    second: Annotated[str, typer.Argument(help="Another.")],
+) -> None:
+    """Two profiles side by side."""
+    from sim.table import Table
+
+    left, right = read_profile(first), read_profile(second)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("field", left.name, right.name, "change"):
+        table.add_column(name, justify="left" if name == "field" else "right")
+    for section in ("gemm", "attention", "memory", "nvlink", "network", "host"):
+        pair = [getattr(record, section).model_dump() for record in (left, right)]
+        for field, value in pair[0].items():
+            other = pair[1][field]
+            if any(isinstance(one, (int, float)) for one in (value, other)):
+                shown = ["–" if one is None else f"{one:.4g}" for one in (value, other)]
+                table.add_row(f"{section}.{field}", *shown, _change(value, other))
+    for field, (one, another) in _of_stacks(first, second).items():
+        table.add_row(f"stack.{field}", *("–" if value is None else str(value) for value in (one, another)), "")
+    console().print(table)
+
+
+def _of_stacks(*profiles: str) -> dict[str, tuple[Any, ...]]:
+    """Values of the stack that were fitted with each profile."""
+    from sim.specs.presets import load_file_as_preset, split_profile
+
+    files = [name.endswith((".yaml", ".yml")) for name in profiles]
+    stacks = [
+        split_profile(load_file_as_preset(Path(name)))[1] if file else {}
+        for name, file in zip(profiles, files, strict=True)
+    ]
+    return {field: tuple(stack.get(field) for stack in stacks) for field in dict.fromkeys(k for s in stacks for k in s)}
+
+
+def _change(value: float | None, other: float | None) -> str:
+    """A percentage where the two are of one size; a factor where they are not; nothing beside (almost) zero."""
+    if not value or not other:
+        return ""
+    ratio = other / value
+    if not 1e-4 < ratio < 1e4:
+        return ""
+    return f"{ratio - 1:+.0%}" if 0.1 <= ratio < 10 else f"× {ratio:.2g}"

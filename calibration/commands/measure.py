@@ -1,0 +1,197 @@
+"""`calibrate run` and `calibrate fit`: from a machine, or from logs of one, to a profile."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibration.commands.shared import check_out, console, read_profile
+from sim.commands.progress import progress_bar, spinner
+from sim.errors import ProfileError, SpecError, nearest
+
+#: A fit whose median error on its own data is above this is not written unasked.
+MOST_ERROR = 0.25
+
+Node = Annotated[
+    str | None,
+    typer.Option(help="Node preset that was measured, or cluster preset; found by the device's name if not given."),
+]
+Network = Annotated[
+    str | None,
+    typer.Option(help="What all network cards of a node carry together ('3200 Gbit/s'); default: the preset's."),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(help="Profile whose values stand in for what was not measured; default: the GPU's own."),
+]
+Draws = Annotated[int, typer.Option(min=1, help="Bootstrap refits for the intervals.")]
+Force = Annotated[bool, typer.Option("--force", help="Write the profile even where a fit misses its own data.")]
+
+
+def run(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the raw data go beside it.")] = Path(
+        "profile.yaml"
+    ),
+    device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes, under two minutes.")] = False,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes for collectives; 1 leaves them out.")] = None,
+    scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
+    node: Node = None,
+    network: Network = None,
+    base: Base = None,
+    draws: Draws = 20,
+    force: Force = False,
+) -> None:
+    """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped.
+
+    On several nodes: torchrun --nnodes 2 --nproc-per-node 8 … -m sim.cli calibrate run, or srun with a task a GPU.
+    """
+    from calibration.bench.machine import describe
+    from calibration.bench.ranks import launched_job
+    from calibration.bench.run import pick_device, run_suite
+    from sim import load_scenario
+
+    # Whatever can be wrong with the request is found before anything is measured.
+    if device not in ("auto", "cuda", "cpu"):
+        raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
+    job = launched_job()
+    leads = job is None or job.rank == 0
+    if leads:
+        check_out(out)
+    chosen = pick_device(device)
+    if leads:
+        _asked(describe(chosen), node, network, base)
+    raw = out.with_suffix(".jsonl")
+    question = load_scenario(scenario) if scenario is not None else None
+    with progress_bar("measuring") if leads else nullcontext() as bar:
+
+        def report(what: str, done: int, total: int) -> None:
+            if bar is not None:
+                bar(done, total, what)
+
+        data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
+    if data is not None:
+        for line in _failures(data):
+            typer.secho(f"could not be measured: {line}", err=True)
+        _fit(data, out, raw, _asked(data.machine, node, network, base), draws, force)
+
+
+def fit(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Journals of runs, tables, and logs of nccl-tests and other programs; any number of files."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write.")] = Path("profile.yaml"),
+    operation: Annotated[str | None, typer.Option(help="Collective of logs that do not say it.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks of logs that do not list them.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of logs that do not name their hosts.")] = None,
+    node: Node = None,
+    network: Network = None,
+    base: Base = None,
+    draws: Draws = 20,
+    force: Force = False,
+) -> None:
+    """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
+    from calibration.measurement import MeasurementSet, least_disturbed, write_journal
+    from calibration.readers import read_measurements
+
+    check_out(out)
+    machine: dict[str, Any] = {}
+    items = []
+    for path in files:
+        log = read_measurements(path, operation, ranks, nodes)
+        for note in log.notes:
+            typer.secho(f"{path}: {note}", err=True)
+        _join(machine, log.machine, path)
+        items += log.measurements
+    data = MeasurementSet(machine, tuple(least_disturbed(items)))
+    asked = _asked(data.machine, node, network, base)
+    raw = out.with_suffix(".jsonl")
+    result = _fitted(data, out, asked, draws, force)
+    if raw not in files:
+        write_journal(raw, {"device": "not stated", **machine, "node": asked[0].name}, data.measurements)
+    _write(result, out, raw)
+
+
+def _join(machine: dict[str, Any], facts: dict[str, Any], path: Path) -> None:
+    """Add what a file says of its machine; files of two machines make no profile."""
+    device, other = machine.get("device"), facts.get("device")
+    if device and other and device != other and "not stated" not in (device, other):
+        raise ProfileError(f"{path} was measured on {other!r}, another file on {device!r}; fit one machine at a time")
+    machine.update({name: value for name, value in facts.items() if value != "not stated" or name not in machine})
+
+
+def _asked(machine: dict[str, Any], node: str | None, network: str | None, base: str | None) -> tuple[Any, Any]:
+    """The measured hardware, and the profile that stands in for what is not measured."""
+    from calibration.node import measured_cluster
+    from sim.specs.loading import profile_of_gpu
+    from sim.units import parse
+
+    try:
+        rate = None if network is None else parse(network, "bytes_per_s")
+    except SpecError as error:
+        raise SpecError(f"--network: {error}") from None
+    cluster = measured_cluster({} if machine.get("device") == "not stated" else machine, node, rate)
+    return cluster, profile_of_gpu(cluster.gpu) if base is None else read_profile(base)
+
+
+def _failures(data: Any) -> list[str]:
+    """What could not be measured, counted by kind and reason."""
+    counts = Counter(
+        (item.kind, item.shape.get("algorithm") or item.shape.get("dtype", ""), item.reason) for item in data.failures
+    )
+    return [f"{count} {kind} {what}: {reason}".replace(" :", ":") for (kind, what, reason), count in counts.items()]
+
+
+def _fit(data: Any, out: Path, raw: Path, asked: tuple[Any, Any], draws: int, force: bool) -> None:
+    """Fit, write, and say what came of it."""
+    _write(_fitted(data, out, asked, draws, force), out, raw)
+
+
+def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: bool) -> Any:
+    """The calibration, said aloud.
+
+    Raises
+    ------
+    ProfileError
+        A fit is so far from its own data that the profile would mislead.
+    """
+    from calibration.build import calibrate
+
+    cluster, base = asked
+    with spinner("fitting"):
+        result = calibrate(out.stem, data, cluster, base, draws)
+    print_ = console().print
+    poor = result.profile.poor_fits
+    for part, fit in result.fits.items():
+        verdict = "  poor: estimates will say so" if part in poor else ""
+        unseen = result.profile.unseen.get(part)
+        beyond = "" if unseen is None else f", on unseen ones {unseen:.1%}"
+        print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
+    print_(f"not measured: {', '.join(result.not_measured)}")
+    for line in result.left_out:
+        print_(f"not used: {line}")
+    absurd = {part: fit.median_error for part, fit in result.fits.items() if fit.median_error > MOST_ERROR}
+    if absurd and not force:
+        listed = ", ".join(f"{part} {error:.0%}" for part, error in absurd.items())
+        raise ProfileError(
+            f"not written: half of the measurements are further from the fit than {MOST_ERROR:.0%} ({listed}); is the "
+            f"machine right (--node {cluster.node.name}, --network)? --force writes the profile all the same"
+        )
+    return result
+
+
+def _write(result: Any, out: Path, raw: Path) -> None:
+    from calibration.write import write_profile
+
+    write_profile(result, out, raw)
+    print_ = console().print
+    print_(f"profile: {out}   raw data: {raw}")
+    print_(f"use it:  flopcast estimate SCENARIO --profile {shlex.quote(str(out))}", soft_wrap=True)

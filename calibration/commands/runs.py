@@ -1,0 +1,93 @@
+"""`calibrate from-runs`: from a table of training runs that were timed to a profile."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibration.commands.shared import check_out, console
+from sim.errors import SpecError, nearest
+
+
+def from_runs(
+    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of docs/validation.md.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write, with the stack's values in it.")] = Path(
+        "profile.yaml"
+    ),
+    stack: Annotated[
+        str | None, typer.Option(help="Only the runs of this stack; needed where there are several.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="Only runs whose GPU's name holds this.")] = "",
+    precision: Annotated[str, typer.Option(help="Only runs of this precision.")] = "",
+    base: Annotated[str | None, typer.Option(help="Profile to start from; default: the one of the runs' GPU.")] = None,
+    parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
+    folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
+) -> None:
+    """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
+    from calibration.from_runs import fit_runs
+    from calibration.priors import parameters_named
+    from calibration.readers.training_runs import read_training_runs, unread_columns
+    from calibration.write import write_runs_profile
+    from sim.table import Table
+
+    check_out(out)
+    names = parameters_named(parameter)
+    unread = unread_columns(runs)
+    if unread:
+        typer.echo(f"columns that nothing reads: {', '.join(unread)}")
+    read = read_training_runs(runs, base)
+    chosen = [
+        run
+        for run in read
+        if run.choices and gpu in run.gpu and precision in run.precision and stack in (None, run.choices[0].stack.name)
+    ]
+    print_ = console().print
+    left = [run for run in read if run.skipped]
+    if not chosen:
+        raise SpecError(f"no run of {runs} is left to fit: {_why_none(read, stack, gpu, precision)}")
+    kinds = sorted({(run.choices[0].profile.name, run.choices[0].stack.name) for run in chosen})
+    if len(kinds) > 1:
+        listed = "; ".join(f"profile {name}, stack {of}" for name, of in kinds)
+        raise SpecError(f"runs of several kinds cannot share one fit: {listed}; choose with --stack and --gpu")
+    found = fit_runs(chosen, names, folds=folds, report=lambda text: print_(f"[dim]{text}[/dim]"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("parameter", "bottom-up", "fitted", "±", "least", "most", ""):
+        table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)
+    for item in found.parameters:
+        ends = (f"{min(item.left_out):.4g}", f"{max(item.left_out):.4g}") if item.left_out else ("", "")
+        verdict = "" if item.identified else "not identified"
+        table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", *ends, verdict)
+    print_(table)
+    if found.left_out_errors is not None:
+        print_("least, most: of the fits that each left a group of families out")
+    count = len({run.family for run in found.runs})
+    not_modelled = len(left) + len(chosen) - len(found.runs)
+    print_(f"{len(found.runs)} runs of {count} families; {not_modelled} rows of the file are not modelled")
+    for what, errors in (
+        ("before", found.before),
+        ("fitted", found.errors),
+        *((("left out", found.left_out_errors),) if found.left_out_errors is not None else ()),
+    ):
+        print_(f"{what:9} mean absolute error {abs(errors).mean():6.1%}   bias {errors.mean():+6.1%}")
+    write_runs_profile(found, out, runs.name)
+    print_(f"profile: {out}")
+    print_(f"use it:  flopcast estimate SCENARIO --profile {shlex.quote(str(out))}", soft_wrap=True)
+
+
+def _why_none(read: list[Any], stack: str | None, gpu: str, precision: str) -> str:
+    """What to change where a choice leaves no run."""
+    usable = [run for run in read if run.choices]
+    if not usable:
+        return f"none of {len(read)} rows can be modelled ({read[0].id}: {read[0].skipped})"
+    stacks = {run.choices[0].stack.name for run in usable}
+    if stack is not None and stack not in stacks:
+        return f"no run of stack {stack!r}{nearest(stack, stacks)}"
+    gpus, precisions = ({getattr(run, name) for run in usable} for name in ("gpu", "precision"))
+    if not any(gpu in name for name in gpus):
+        return f"no run on a GPU {gpu!r}{nearest(gpu, gpus)}"
+    if not any(precision in name for name in precisions):
+        return f"no run of precision {precision!r}{nearest(precision, precisions)}"
+    return f"{len(usable)} runs, but none of all of --stack, --gpu and --precision; loosen one"
