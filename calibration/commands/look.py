@@ -30,10 +30,15 @@ def show(
     record = read_profile(profile)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("field", "value", "90 % interval", "source"):
-        table.add_column(name, overflow="fold", style="dim" if name == "source" else "")
+        table.add_column(name, overflow="fold", style="dim" if name == "source" else "", no_wrap=name == "field")
+    section = ""
     for field, value, source, interval in source_rows(data):
         between = " to ".join(str(limit) for limit in interval) if interval else ""
-        table.add_row(field, str(value), between, source)
+        before, dot, name = field.partition(".")
+        if dot and before != section:
+            section = before
+            table.add_row(f"[bold]{section}[/bold]", "", "", "")
+        table.add_row(f"  {name}" if dot else field, str(value), between, source)
     out = console()
     out.print(table)
     if png is not None:
