@@ -61,6 +61,14 @@ def settle(device: str) -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def release(device: str) -> None:
+    """Give back GPU memory that is not used any more: other processes of this machine are about to need it."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 def _nvidia_smi(field: str) -> str:
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader", "--id=0"]
     try:

@@ -12,8 +12,9 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 from calibration.bench.collectives import members, time_collective
 from calibration.bench.interference import time_pair, time_together
 from calibration.bench.machine import settle
+from calibration.bench.telemetry import Telemetry
 from calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError
 
@@ -195,8 +197,25 @@ def _work(
     parcel = [todo]
     dist.broadcast_object_list(parcel, device=torch.device("cpu"), group=control)
     tasks = parcel[0] or []
-    groups = _Groups()
     journal = Journal(path, read_journal(path).machine) if path is not None else None
+    telemetry = Telemetry() if device == "cuda" and journal is not None else None
+    with closing(telemetry) if telemetry else nullcontext():
+        _measure_all(job, device, tasks, control, journal, telemetry, advance)
+
+
+def _measure_all(
+    job: Job,
+    device: str,
+    tasks: list[Task],
+    control: Any,
+    journal: Journal | None,
+    telemetry: Telemetry | None,
+    advance: Callable[[], Any],
+) -> None:
+    """Every task in turn; what rank 0 keeps in the journal is what all ranks agree on."""
+    import torch.distributed as dist
+
+    groups = _Groups()
     unable: dict[str, str] = {}
     for kind, shape in tasks:
         algorithm = str(shape.get("algorithm", ""))
@@ -206,6 +225,7 @@ def _work(
             continue
         if journal is not None:
             journal.begin(kind, shape)
+        begin = time.monotonic()
         timing, error = _one(kind, shape, job, device, groups)
         errors: list[str | None] = [None] * job.world
         dist.all_gather_object(errors, error, group=control)
@@ -218,7 +238,8 @@ def _work(
             journal.fail(kind, shape, error)
         elif timing is not None:
             source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
-            journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1]))
+            seen = {} if telemetry is None else telemetry.during(begin, time.monotonic())
+            journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1] | seen))
         advance()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from calibration.bench.collectives import collective_shapes
 from calibration.bench.interference import interference_shapes, together_shapes
 from calibration.bench.kernels import Case
-from calibration.bench.machine import describe, settle
+from calibration.bench.machine import describe, release, settle
 from calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
 from calibration.bench.suite import kernel_cases, usual_dtype
 from calibration.bench.telemetry import Telemetry
@@ -106,6 +106,7 @@ def run_suite(
                         break
                     _measure(case, device, journal, telemetry)
                     progress.step(case.kind)
+                release(device)
                 run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
     except KeyboardInterrupt:
         journal.interrupted()

@@ -233,6 +233,7 @@ def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, in
         "get_device_capability": lambda index=0: capability,
         "set_device": lambda index: None,
         "synchronize": clock.wait,
+        "empty_cache": lambda: None,
         "Event": lambda enable_timing: _Event(clock),
         "CUDAGraph": lambda: _Graph(clock),
         "graph": lambda graph: _capture(clock, graph),
