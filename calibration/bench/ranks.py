@@ -75,8 +75,19 @@ def launched_job(environment: Mapping[str, str] | None = None) -> Job | None:
     return Job(rank, world, per_node, local)
 
 
-def _meeting_point() -> None:
-    """Where ranks meet, which torchrun says and srun does not: the step's first node, at a port of the job's own."""
+def enter(job: Job) -> None:
+    """Put what torchrun says of a rank into the environment, where srun did not: its numbers, and where ranks meet.
+
+    They meet on the step's first node, at a port of the job's own.
+    """
+    told = {
+        "RANK": job.rank,
+        "WORLD_SIZE": job.world,
+        "LOCAL_RANK": job.local_rank,
+        "LOCAL_WORLD_SIZE": job.ranks_per_node,
+    }
+    for name, value in told.items():
+        os.environ.setdefault(name, str(value))
     if "MASTER_ADDR" in os.environ:
         return
     first = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or _first_host(
@@ -134,7 +145,7 @@ def joined(job: Job | None, device: str) -> Iterator[None]:
     if device == "cuda":
         torch.cuda.set_device(job.local_rank)
     settle(device)
-    _meeting_point()
+    enter(job)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_LIMIT)
     try:

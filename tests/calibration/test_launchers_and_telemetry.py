@@ -1,6 +1,7 @@
 """Who started a process, what the driver's tool tells while kernels run, and what ended a run before."""
 
 import json
+import os
 import sys
 import time
 
@@ -43,19 +44,17 @@ def test_nodes_with_different_numbers_of_ranks_are_refused():
     [("node[03-05,7],other", "node03"), ("alpha,beta", "alpha"), ("gpu-12", "gpu-12"), ("", "localhost")],
 )
 def test_sruns_ranks_meet_on_the_first_node(monkeypatch, nodes, first):
-    for name in ("MASTER_ADDR", "MASTER_PORT", "SLURM_LAUNCH_NODE_IPADDR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SLURM_STEP_NODELIST", nodes)
-    monkeypatch.setenv("SLURM_JOB_ID", "1234567")
-    ranks._meeting_point()
-    environment = ranks.os.environ
+    known = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    given = {"SLURM_STEP_NODELIST": nodes, "SLURM_JOB_ID": "1234567"}
+    environment = {name: value for name, value in os.environ.items() if name not in known} | given
+    monkeypatch.setattr(ranks.os, "environ", environment)
+    ranks.enter(Job(9, 16, 8, 1))
+    assert [environment[name] for name in known[2:]] == ["9", "16", "1", "8"]
     assert environment["MASTER_ADDR"] == first
-    port = environment["MASTER_PORT"]
-    assert 20_000 <= int(port) < 40_000
-    ranks._meeting_point()  # torchrun's own stands
-    assert environment["MASTER_ADDR"] == first
-    monkeypatch.setenv("MASTER_ADDR", "")  # so that the environment is put back as it was
-    monkeypatch.setenv("MASTER_PORT", port)
+    assert 20_000 <= int(environment["MASTER_PORT"]) < 40_000
+    environment["MASTER_ADDR"] = "torchrun's own"
+    ranks.enter(Job(9, 16, 8, 1))
+    assert environment["MASTER_ADDR"] == "torchrun's own"
 
 
 def told_by(lines, pause_s=0.0):

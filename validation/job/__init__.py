@@ -1,1 +1,1 @@
-"""A real job: a small GPT trained with PyTorch's own parallelism of three kinds, predicted before it runs."""
+"""A real job: a GPT trained with PyTorch, cut over processes in every way, each predicted before it runs."""

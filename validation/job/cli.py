@@ -13,6 +13,7 @@ from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
+    from validation.job.choose import Choice
     from validation.job.compare import JobResult
 
 _COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
@@ -25,12 +26,20 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "validate job --quick",
             "validate job --json job.json --figure job.png",
+            "validate job --device cpu --size tiny",
         ),
     )(job)
 
 
 def job(
     quick: Annotated[bool, typer.Option("--quick", help="Three small configurations, for CI.")] = False,
+    size: Annotated[
+        str,
+        typer.Option(
+            help="Of the model: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, "
+            "on GPUs the largest that one of them trains."
+        ),
+    ] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Run all configurations so often, one after the other.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5,
     device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
@@ -46,34 +55,34 @@ def job(
         Path | None, typer.Option(help="Folder for the raw measurements; those it holds are not taken again.")
     ] = None,
 ) -> None:
-    """Train a small GPT for real, cut in many ways; predict each step time before it runs, and compare.
+    """Train a GPT for real, cut in many ways; predict each step time before it runs, and compare.
 
-    Needs torch. Ctrl-C keeps what was measured.
+    Needs torch. Uses the GPUs of this machine, or those of several under torchrun. Ctrl-C keeps what was measured.
     """
     from calibration.bench.run import pick_device
 
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
     chosen = pick_device(device)
-    from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, GptShape
+    from validation.job.choose import SIZE_NAMES, choose
+    from validation.job.world import joined_world
 
-    shape, suite = (QUICK_SHAPE, QUICK_SUITE) if quick else (GptShape(), SUITE)
-    suite = _fitting(suite, chosen)
-    _compare(shape, suite, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
-
-
-def _fitting(suite: tuple[Any, ...], device: str) -> tuple[Any, ...]:
-    """On GPUs a rank needs one of its own."""
-    if device == "cpu":
-        return suite
-    import torch
-
-    return tuple(cut for cut in suite if cut.num_ranks <= torch.cuda.device_count())
+    if size not in SIZE_NAMES:
+        raise SpecError(f"unknown size {size!r}{nearest(size, SIZE_NAMES)}")
+    others = joined_world()
+    if others is not None and others.rank > 0:
+        others.follow()
+        return
+    try:
+        choice = choose(size, quick, chosen)
+        _compare(choice, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
+    finally:
+        if others is not None:
+            others.release()
 
 
 def _compare(
-    shape: Any,
-    suite: tuple[Any, ...],
+    choice: Choice,
     device: str,
     steps: int,
     repeats: int,
@@ -89,7 +98,10 @@ def _compare(
     from validation.job.calibrate import calibrate_machine
     from validation.job.compare import measure_all, predict_all
 
+    shape, suite = choice.shape, choice.suite
     console = Console(highlight=False)
+    for line in choice.notes:
+        console.print(line, style="dim")
     with tempfile.TemporaryDirectory() as folder:
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
@@ -144,8 +156,9 @@ def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
     console.print(table)
     found = summary(done)
     console.print(
-        f"{found['configurations']} configurations: mean absolute error {found['mean_abs_error']:.1%}, "
-        f"largest {found['max_abs_error']:.1%}, Kendall's tau {found['kendall_tau']:.2f}"
+        f"{found['configurations']} configurations: absolute error {found['median_abs_error']:.1%} in the median, "
+        f"{found['mean_abs_error']:.1%} in the mean, largest {found['max_abs_error']:.1%}, "
+        f"Kendall's tau {found['kendall_tau']:.2f}"
     )
     if figure is not None:
         draw(max(done, key=lambda row: (row.configuration.pp, row.configuration.num_chunks)), figure)
@@ -160,7 +173,7 @@ def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any])
     data = {
         "machine": facts,
         "model": asdict(shape),
-        "loss_tolerance": LOSS_TOLERANCE,
+        "loss_tolerance": LOSS_TOLERANCE[shape.precision],
         "summary": summary(done),
         "rows": [row.to_dict() for row in done],
     }

@@ -1,4 +1,4 @@
-"""Start a job under torchrun, or its launcher, and bring back what it wrote."""
+"""Start a job's ranks, or have those do it that torchrun started us with, and bring back what it answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import FlopcastError
+from validation.job import world
 from validation.job.configs import Configuration, GptShape
 
 #: One thread a rank; and freed memory stays with the process: otherwise each large tensor is faulted in anew, page by
@@ -28,21 +29,23 @@ from validation.job.configs import Configuration, GptShape
 _SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
+ENTRY = "validation.job.rank"
+"""Module that torchrun runs on every rank."""
 _ATTEMPTS = 3
 """A rank that dies of a signal is tried again: gloo's threads may abort where a peer has gone first."""
 
 
 def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 600.0) -> Any:
-    """Run `module` in `num_ranks` processes of this machine and return the JSON it writes.
+    """Have `module.run(job)` run by `num_ranks` processes together, and return what the first of them answers.
+
+    Under torchrun those are its ranks, this one the first. Otherwise they are started on this machine.
 
     Parameters
     ----------
     module : str
-        Run as `module JOB_FILE OUT_FILE` on every rank.
     job : dict
-        What JOB_FILE holds.
+        Plain data, as JSON knows it; `device` says what a rank computes with.
     num_ranks : int
-        torchrun picks a free port for them to meet.
     timeout_s : float
         Then the job is killed, every process of it. [s]
 
@@ -51,23 +54,26 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
     FlopcastError
         The job failed or hung; with the end of what it printed.
     """
+    others = world.joined_world()
+    if others is not None:
+        return others.lead(module, job, num_ranks)
     for attempt in range(1, _ATTEMPTS + 1):
-        code, printed, answer = _run(module, job, num_ranks, timeout_s)
-        if code == 0 and answer is not None:
-            return answer
-        if "Signal" not in printed or attempt == _ATTEMPTS:
+        code, printed, answers = _run(module, job, num_ranks, timeout_s)
+        if code == 0 and answers:
+            return answers[0]
+        if "signal" not in printed.lower() or attempt == _ATTEMPTS:
             break
     raise FlopcastError(f"{module} failed on {num_ranks} ranks:\n{_reason(printed)}")
 
 
-def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> tuple[int, str, Any]:
-    """One try: the exit code, what was printed, and the answer, if there is one."""
+def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> tuple[int, str, list[Any]]:
+    """One try: the exit code, what was printed, and the answer in a list, empty if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         ask, answer, printed = (Path(folder) / name for name in ("job.json", "out.json", "printed.txt"))
         ask.write_text(json.dumps(job), encoding="utf-8")
-        words = (module, str(num_ranks), str(ask), str(answer))
+        words = (num_ranks, module, str(ask), str(answer))
         # CUDA wants interpreters of their own.
-        target = _ranks if job.get("device", "cpu") == "cpu" else _torchrun
+        target = _ranks if job["device"] == "cpu" else partial(_torchrun, ENTRY)
         process = _loaded().Process(target=_in_a_session, args=(printed, target, words))
         process.start()
         try:
@@ -77,7 +83,7 @@ def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> 
         finally:
             if process.exitcode is None:
                 _kill(process)
-        found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
+        found = [json.loads(answer.read_text(encoding="utf-8"))] if answer.exists() else []
         return process.exitcode, printed.read_text(encoding="utf-8", errors="replace"), found
 
 
@@ -101,7 +107,7 @@ def _loaded() -> ForkServerContext:
     return context
 
 
-def _in_a_session(printed: Path, target: Callable[..., None], words: tuple[str, ...]) -> None:
+def _in_a_session(printed: Path, target: Callable[..., None], words: tuple[Any, ...]) -> None:
     """What a job's first process does: it can be killed with all it starts, and prints into a file."""
     os.setsid()
     with printed.open("wb") as file:
@@ -110,15 +116,15 @@ def _in_a_session(printed: Path, target: Callable[..., None], words: tuple[str, 
     target(*words)
 
 
-def _ranks(*words: str) -> None:
+def _ranks(num_ranks: int, *words: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    importlib.import_module("validation.job.ranks").main(*words)
+    importlib.import_module("validation.job.ranks").main(num_ranks, *words)
 
 
-def _torchrun(module: str, num_ranks: str, *files: str) -> None:
+def _torchrun(entry: str, num_ranks: int, *words: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    os.execv(sys.executable, [*command, "-m", module, *files])
+    os.execv(sys.executable, [*command, "-m", entry, *words])
 
 
 def _kill(process: BaseProcess) -> None:

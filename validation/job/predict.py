@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Floats, Ints
 from sim.engines import Timeline, build_program, run
 from sim.pricing.cost_model import cost_model
 from sim.pricing.scenario import StageCosts, stage_costs
@@ -14,44 +15,56 @@ from sim.schedules import build_order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
-from sim.work.stages import part_params
+from sim.work.stages import part_expert_params, part_params
 from validation.job.configs import Configuration, GptShape
+from validation.job.model import expert_width
 
-#: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits.
-STACK = {
+#: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Keys and values
+#: are gathered before attention, logits before the loss.
+STACK: dict[str, Any] = {
     "name": "torch eager",
     "attention": "flash",
     "fused_bias_activation": False,
     "fused_cross_entropy": True,
+    "vocab_parallel_loss": False,
     "fused_gradient_accumulation": False,
     "fused_optimizer": True,
     "gradient_precision": "fp32",
     "p2p_scatter_gather": False,
     "overlap_p2p": True,
+    "overlap_context": False,
     "kernel_launch_s": 0.0,
 }
+#: With 16-bit weights gradients are kept as they are, and logits are cast to fp32 for the loss.
+_STACK_BF16 = {"gradient_precision": "bf16", "fused_cross_entropy": False}
+#: FSDP gathers the next layer's weights and reduces the last one's gradients on streams of their own.
+_STACK_GPU = {"overlap_param_gather": True, "overlap_grad_reduce": True}
 #: What gloo's efficiencies are shares of; only their product counts.
 _LOOPBACK = "2 GB/s"
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedMachine:
-    """What was calibrated: kernels and links, the host's times by tensor-parallel degree, cores that are shared.
+    """What was calibrated: kernels and links, the host's times by kind of layer, cores that are shared.
 
     cores : as `NodeSpec.cores`, for up to so many processes: [(processes, cores), …], the last for any more. More
         processes than processors also take turns in the caches. Empty where every rank has a device of its own.
-    host : by tensor-parallel degree, and whether there are more processes than processors.
+    host : by the smallest cut with such layers (`Configuration.passes_block`), and whether there are more processes
+        than processors.
+    nodes : machines there are, and ranks on each, where these are fewer than its GPUs; None: one machine.
     """
 
     profile: Profile
     node: str
     cores: tuple[tuple[int, float], ...]
-    host: dict[tuple[int, bool], dict[str, float]]
+    host: dict[tuple[Configuration, bool], dict[str, float]]
+    nodes: tuple[int, int] | None = None
 
-    def host_for(self, tp: int, processes: int) -> dict[str, float]:
-        """Host times of a process, one of so many."""
-        crowded = (tp, bool(self.cores) and processes > self.cores[0][0])
-        return self.host[crowded if crowded in self.host else (tp, False)]
+    def host_for(self, block: Configuration, processes: int) -> dict[str, float]:
+        """Host times of a process, one of so many; those of uncut layers where one rank was all there was."""
+        crowded = bool(self.cores) and processes > self.cores[0][0]
+        tried = ((block, crowded), (block, False), (Configuration(), False))
+        return next(self.host[each] for each in tried if each in self.host)
 
     def cores_for(self, processes: int) -> float | None:
         """Cores that a job of so many processes shares."""
@@ -60,12 +73,37 @@ class CalibratedMachine:
 
 
 def scenario_of(
-    shape: GptShape, cut: Configuration, node: str, profile: Profile | str, cores: float | None = None
+    shape: GptShape,
+    cut: Configuration,
+    node: str,
+    profile: Profile | str,
+    cores: float | None = None,
+    nodes: tuple[int, int] | None = None,
 ) -> Scenario:
-    """The question the simulator is asked."""
+    """The question the simulator is asked.
+
+    Parameters
+    ----------
+    cores : float, optional
+        That processes share, on a CPU; None where every rank has a device.
+    nodes : (int, int), optional
+        Machines, and ranks on each; default one machine.
+    """
     machine: dict[str, Any] = {"preset": node}
+    if nodes is not None:
+        machine["gpus_per_node"] = nodes[1]
+    stack = STACK
     if cores is not None:
         machine |= {"cores": cores, "nvlink_bandwidth": _LOOPBACK}
+    else:
+        stack = stack | _STACK_GPU
+    if shape.precision == "bf16":
+        stack = stack | _STACK_BF16
+    names = ("tp", "cp", "pp", "dp", "ep", "microbatch_size", "schedule", "num_chunks", "recompute")
+    experts: dict[str, int] = {}
+    if cut.num_experts:
+        experts = {"num_experts": cut.num_experts, "experts_per_token": cut.experts_per_token}
+        experts["expert_intermediate_size"] = expert_width(shape, cut)
     description: dict[str, Any] = {
         "name": cut.name,
         "model": {
@@ -75,19 +113,19 @@ def scenario_of(
             "vocab_size": shape.vocab_size,
             "max_sequence_length": shape.sequence_length,
             "tied_embeddings": False,
+            **experts,
         },
-        "cluster": {"name": "this machine", "node": machine, "num_nodes": 1},
+        "cluster": {"name": "this machine", "node": machine, "num_nodes": 1 if nodes is None else nodes[0]},
         "plan": {
-            **{name: getattr(cut, name) for name in ("tp", "pp", "dp", "microbatch_size", "schedule", "num_chunks")},
-            "recompute": cut.recompute,
-            "zero_stage": 1 if cut.dp > 1 else 0,
+            **{name: getattr(cut, name) for name in names},
+            "zero_stage": cut.zero_stage if cut.num_replicas > 1 else 0,
         },
         "training": {
             "global_batch_size": cut.global_batch_size,
             "sequence_length": shape.sequence_length,
-            "precision": "fp32",
+            "precision": shape.precision,
         },
-        "stack": STACK,
+        "stack": stack,
         "profile": profile if isinstance(profile, str) else profile.model_dump(),
     }
     return build_scenario(description, where="job")
@@ -96,60 +134,121 @@ def scenario_of(
 def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> Timeline:
     """Simulate one step of a configuration."""
     cores = machine.cores_for(cut.num_ranks)
-    scenario = scenario_of(shape, cut, machine.node, machine.profile, cores)
+    scenario = scenario_of(shape, cut, machine.node, machine.profile, cores, machine.nodes)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
-    priced = stage_costs(scenario, visits_per_stage(order), order.rank_of_stage)
-    costs = with_host(priced, scenario, machine, order.rank_of_stage)
-    waiting = 0.0 if cores is None else machine.host_for(min(cut.tp, 2), cut.num_ranks)["waiting"]
-    idle = (waiting * costs.forward[Cause.HOST], waiting * costs.backward.get(Cause.HOST, 0.0 * costs.forward_s))
-    costs = with_flat_buffers(costs, scenario)
-    program = build_program(order, costs, cores=cores, twins=cut.tp * cut.dp, idle_per_stage=idle)
+    home = order.rank_of_stage
+    priced = with_update(stage_costs(scenario, visits_per_stage(order), home), scenario, home)
+    costs = (with_host_behind if cores is None else with_host)(priced, cut, machine, home)
+    idle = None
+    if cores is not None:
+        waiting = machine.host_for(cut.passes_block(), cut.num_ranks)["waiting"]
+        idle = (waiting * costs.forward[Cause.HOST], waiting * costs.backward[Cause.HOST])
+    costs = with_flat_buffers(costs, scenario, home)
+    program = build_program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
     return run(program, "dag" if cores is None else "shared")
 
 
-def with_host(costs: StageCosts, scenario: Scenario, machine: CalibratedMachine, home: np.ndarray) -> StageCosts:
-    """Add the host's time, which kernels on a CPU do not hide.
+def with_update(costs: StageCosts, scenario: Scenario, home: Ints) -> StageCosts:
+    """The update as the job runs it: no gradient norm; Adam in fp32, casts around it, and what pipelines divide.
 
-    On a GPU the kernels run behind the host; there only what exceeds them would show, which `stack.kernel_launch_s`
-    is for, and nothing is added here.
+    Adam reads a gradient, and reads and writes a weight and two moments: 28 bytes a parameter. Gradients are zeroed
+    beforehand, and divided by the number of micro-batches. Beside 16-bit weights they are cast, and the masters back.
     """
-    if not machine.cores:
-        return costs
-    plan = scenario.plan
-    host = machine.host_for(min(plan.tp, 2), plan.num_gpus)
+    plan, compute = scenario.plan, cost_model(scenario).compute
+    held, alone = held_params(costs, scenario, home)
+    updated = (held - alone) / plan.num_replicas + alone
+    width = scenario.training.activation_bytes
+    casts = 2 * (width + 4) if width == 2 else 0
+    passes = casts + width + 2 * width * (scenario.num_microbatches > 1)
+    seconds = updated * (28 / compute.memory_bandwidth("adam") + passes / compute.memory_bandwidth("copy"))
+    return replace(costs, optimizer_s=seconds)
+
+
+def held_params(costs: StageCosts, scenario: Scenario, home: Ints) -> tuple[Floats, Floats]:
+    """Parameters of every pipeline rank before replicas share them out: all, and of experts that one device has alone.
+
+    home : which rank holds each stage.
+    """
+    plan, model = scenario.plan, scenario.model
+    held, alone = np.zeros((2, plan.pp))
+    for rank, stage in zip(home, costs.stages, strict=True):
+        held[rank] += part_params(stage.part, model, plan.tp, plan.ep)
+        alone[rank] += part_expert_params(stage.part, model, plan.ep) * (plan.ep > 1)
+    return held, alone
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """What the host does: for a forward and a backward of every stage, and for every rank's update. [s]"""
+
+    forward: Floats
+    backward: Floats
+    update: Floats
+
+
+def host_work(costs: StageCosts, cut: Configuration, machine: CalibratedMachine, home: Ints) -> HostWork:
+    """The host's time of a configuration, from that of layers and visits."""
+    host = machine.host_for(cut.passes_block(), cut.num_ranks)
     layers = np.array([stage.num_layers for stage in costs.stages], dtype=float)
-    forward = layers * host["layer_forward_s"] + host["visit_forward_s"]
-    backward = layers * host["layer_backward_s"] + host["visit_backward_s"]
-    if plan.recompute == "full":
+    forward = layers * host["layer_forward_s"] + host["visit_forward_s"] + host["runner_s"] / 2
+    backward = layers * host["layer_backward_s"] + host["visit_backward_s"] + host["runner_s"] / 2
+    if cut.recompute == "full":
         backward = backward + layers * host["layer_forward_s"]
-    # Sharded or cut, parameters are DTensors, and the optimizer unpacks each of them.
-    updating = machine.host_for(2 if plan.tp * plan.dp > 1 else 1, plan.num_gpus)
+    updating = machine.host_for(cut.update_block(), cut.num_ranks)
     per_rank = np.bincount(home, layers)
+    return HostWork(forward, backward, per_rank * updating["layer_update_s"] + updating["update_s"])
+
+
+def with_host(costs: StageCosts, cut: Configuration, machine: CalibratedMachine, home: Ints) -> StageCosts:
+    """Add the host's time, which kernels on a CPU do not hide."""
+    host = host_work(costs, cut, machine, home)
     return replace(
         costs,
-        forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + forward},
-        backward={**costs.backward, Cause.HOST: backward},
-        optimizer_s=costs.optimizer_s + per_rank * updating["layer_update_s"] + updating["update_s"],
+        forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + host.forward},
+        backward={**costs.backward, Cause.HOST: costs.backward.get(Cause.HOST, 0.0) + host.backward},
+        optimizer_s=costs.optimizer_s + host.update,
     )
 
 
-def with_flat_buffers(costs: StageCosts, scenario: Scenario) -> StageCosts:
+def with_host_behind(costs: StageCosts, cut: Configuration, machine: CalibratedMachine, home: np.ndarray) -> StageCosts:
+    """Let no visit be over before the host has launched it: on a GPU kernels run behind the host.
+
+    A visit takes what its kernels and collectives take, or the host, whichever is longer; what the GPU waits is put
+    down as the host's.
+    """
+    host = host_work(costs, cut, machine, home)
+    waits = (
+        np.maximum(0.0, host.forward - costs.forward_s),
+        np.maximum(0.0, host.backward - costs.backward_s),
+    )
+    return replace(
+        costs,
+        forward={**costs.forward, Cause.HOST: costs.forward[Cause.HOST] + waits[0]},
+        backward={**costs.backward, Cause.HOST: costs.backward.get(Cause.HOST, 0.0) + waits[1]},
+        optimizer_s=np.maximum(costs.optimizer_s, host.update),
+    )
+
+
+def with_flat_buffers(costs: StageCosts, scenario: Scenario, home: Ints) -> StageCosts:
     """Add what FSDP2 copies around its two collectives: parameters move through flat buffers.
 
     Before the gather a shard is copied in, after it the whole is copied out; before the scatter the gradients are
-    copied in, after it the shard is divided and added to the one that is kept.
+    copied in, after it the shard is divided and added to the one that is kept. With ZeRO stage 3 a forward gathers,
+    and a backward gathers again and scatters; otherwise each is done once a step.
     """
-    plan, model = scenario.plan, scenario.model
-    if plan.dp == 1:
+    plan = scenario.plan
+    if plan.num_replicas == 1:
         return costs
-    compute = cost_model(scenario).compute
-    width = scenario.training.activation_bytes
-    held = np.zeros(plan.pp)
-    for stage in costs.stages:
-        held[stage.index % plan.pp] += width * part_params(stage.part, model, plan.tp)
-    rate = compute.memory_bandwidth("copy")
-    return replace(
-        costs,
-        gather_s=costs.gather_s + (2 * held / plan.dp + 2 * held) / rate,
-        reduce_s=costs.reduce_s + (2 * held + 5 * held / plan.dp) / rate,
+    held, alone = held_params(costs, scenario, home)
+    moved = scenario.training.activation_bytes * (held - alone)
+    rate = cost_model(scenario).compute.memory_bandwidth("copy")
+    gather = (2 * moved / plan.num_replicas + 2 * moved) / rate
+    reduce = (2 * moved + 5 * moved / plan.num_replicas) / rate
+    if plan.zero_stage < 3:
+        return replace(costs, gather_s=costs.gather_s + gather, reduce_s=costs.reduce_s + reduce)
+    causes = (costs.forward, costs.backward)
+    forward, backward = (
+        {**seconds, Cause.DATA_PARALLEL: seconds.get(Cause.DATA_PARALLEL, 0.0) + more}
+        for seconds, more in zip(causes, (gather, gather + reduce), strict=True)
     )
+    return replace(costs, forward=forward, backward=backward)

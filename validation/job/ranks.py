@@ -1,34 +1,24 @@
-"""Start the ranks of a job as torchrun does, from one process that has loaded everything once.
+"""Start a job's ranks on this machine's CPU, from one process that has loaded everything once.
 
 torchrun starts every rank as a fresh interpreter; loading torch takes each of them seconds of processor time, more than
-a small job itself. Its own launcher also takes a function and forks: same agent, same rendezvous, same environment.
+a small job itself. Here they are forked. Its launcher can fork, too, but out of a process that has threads by then: now
+and again one of eight ranks never met the others.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-import uuid
+from pathlib import Path
 
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.multiprocessing import start_processes
 
-
-def main(module: str, num_ranks: str, job_file: str, out: str) -> None:
-    """Run `module.main(job_file, out)` on so many ranks of this machine, forked."""
-    entry = importlib.import_module(module).main
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=int(num_ranks),
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.1,
-        start_method="fork",
-    )
-    elastic_launch(config, entry)(job_file, out)
+from validation.job import rank
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def main(num_ranks: int, module: str, job_file: str, out: str) -> None:
+    """Run `rank.main(module, job_file, out)` on so many ranks of this machine; raises what the first to fail raised."""
+    start_processes(_rank, (num_ranks, module, job_file, out), nprocs=num_ranks, start_method="fork")
+
+
+def _rank(number: int, num_ranks: int, module: str, job_file: str, out: str) -> None:
+    meeting = Path(out).with_name("meeting").as_uri()
+    rank.main(module, job_file, out, init_method=meeting, rank=number, world_size=num_ranks)

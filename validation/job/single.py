@@ -1,39 +1,61 @@
-"""The plain job: one process, no wrappers, the whole batch at once. Every cut of it must give the same losses."""
+"""The plain job: one process, no wrappers. Every cut of it must give the same losses."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
+from dataclasses import asdict
+from typing import Any
 
-from calibration.bench.machine import settle
-from validation.job.configs import GptShape
+import torch
+
+from validation.job.configs import Configuration, GptShape
+from validation.job.device import take_device
 from validation.job.model import batch_of, build_part, loss_of
-from validation.job.train import SEED, clear, make_optimizers, update
+from validation.job.optimizer import Update
 
 
-def single_process(shape: GptShape, batch: int, steps: int, device: str = "cpu") -> list[float]:
-    """Loss of every step."""
-    model = build_part(shape, range(shape.num_layers), SEED).to(device)
-    optimizers = make_optimizers([model])
+def single_process(
+    shape: GptShape, cut: Configuration, batch: int, steps: int, here: torch.device, at_once: int | None = None
+) -> list[float]:
+    """Loss of every step.
+
+    Parameters
+    ----------
+    cut : Configuration
+        What of it changes what is computed: the experts.
+    at_once : int, optional
+        Sequences that go through the model together; default all of the batch.
+    """
+    model = build_part(shape, range(shape.num_layers), Configuration(num_experts=cut.num_experts), here)
+    optimizer = Update([model], shape.hidden_size)
     losses = []
     for step in range(steps):
-        inputs, targets = (tensor.to(device) for tensor in batch_of(shape, batch, step))
-        clear(optimizers)
-        loss = loss_of(model(inputs), targets)
-        loss.backward()
-        update(optimizers)
-        losses.append(loss.item())
+        inputs, targets = (tensor.to(here).split(at_once or batch) for tensor in batch_of(shape, batch, step))
+        optimizer.clear()
+        pieces = []
+        for some, wanted in zip(inputs, targets, strict=True):
+            loss = loss_of(model(some), wanted) * (len(some) / batch)
+            loss.backward()
+            pieces.append(loss.detach())
+        optimizer.step()
+        losses.append(float(torch.stack(pieces).sum()))
     return losses
 
 
-def main(job_file: str, out: str) -> None:
-    """Run what `job_file` describes and write the losses to `out`."""
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    settle("cpu")
-    losses = single_process(GptShape(**job["shape"]), job["batch"], job["steps"], job["device"])
-    Path(out).write_text(json.dumps(losses), encoding="utf-8")
+def described(shape: GptShape, cut: Configuration, device: str, steps: int) -> dict[str, Any]:
+    """The job of the single process that a configuration is held against."""
+    plain = asdict(Configuration(num_experts=cut.num_experts))
+    return {
+        "shape": asdict(shape), "configuration": plain, "device": device, "steps": steps, "batch": cut.global_batch_size
+    }  # fmt: skip
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def run(job: dict[str, Any]) -> list[float] | None:
+    """The losses of what `job` describes; None where it does not fit the device's memory."""
+    here = take_device(job["device"])
+    # A GPU that the model fills has no room for a whole batch's activations.
+    at_once = None if job["device"] == "cpu" else 1
+    shape, cut = GptShape(**job["shape"]), Configuration(**job["configuration"])
+    try:
+        return single_process(shape, cut, job["batch"], job["steps"], here, at_once)
+    except torch.OutOfMemoryError:
+        return None

@@ -1,0 +1,45 @@
+"""What differs between ranks on CPUs and ranks on GPUs: where tensors lie, who carries messages, when work is done."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import torch
+
+from calibration.bench.machine import settle
+
+
+def backend_of(device: str) -> str:
+    """Of process groups. On GPUs gloo stands beside NCCL, for numbers that the hosts tell each other."""
+    return "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+
+
+def take_device(device: str) -> torch.device:
+    """Make this process a rank of one device, its own GPU or a core's worth of the CPU, and say which."""
+    if device == "cuda":
+        here = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(here)
+        return here
+    settle(device)
+    return torch.device(device)
+
+
+def wait_for(device: str) -> None:
+    """Until the device has done all it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def now(device: str) -> float:
+    """Seconds of a clock that all processes of a machine share, when the device has done all it was given."""
+    wait_for(device)
+    return time.perf_counter()
+
+
+def let_go(device: str) -> None:
+    """Give back the memory of what is not used any more: the next job of this process may need all of it."""
+    gc.collect()  # modules and their hooks point at each other
+    if device == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,53 @@
+"""One rank of a job: joins the others, runs a module's `run`, and writes down what it answers.
+
+Started as `python -m validation.job.rank MODULE JOB_FILE OUT_FILE` by torchrun, or called by `validation.job.ranks`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from validation.job.device import backend_of, let_go
+
+TIMEOUT = timedelta(minutes=5)
+"""How long a rank waits for the others."""
+
+
+def main(module: str, job_file: str, out: str, **where: Any) -> None:
+    """Run what `job_file` describes; rank 0 writes the answer to `out`.
+
+    where : as of `joined`.
+    """
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    with joined(job["device"], **where):
+        answer = importlib.import_module(module).run(job)
+        if dist.get_rank() == 0:
+            Path(out).write_text(json.dumps(answer), encoding="utf-8")
+        dist.barrier()
+
+
+@contextmanager
+def joined(device: str, **where: Any) -> Iterator[None]:
+    """This process as one of a job's ranks.
+
+    where : rank, world_size, and the store or init_method by which they meet; default what torchrun says.
+    """
+    dist.init_process_group(backend_of(device), timeout=TIMEOUT, **where)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        let_go(device)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
