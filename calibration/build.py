@@ -6,6 +6,7 @@ inside and between NVLink domains. Logs of one of them alone fit that, and the r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,18 +71,24 @@ class _Draft:
     """What is known so far of a profile under construction."""
 
     draws: int
+    most_error: float = math.inf
     fits: dict[str, Fit] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     unseen: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    refused: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, found: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], least: int) -> dict[str, float]:
-        """Parameters fitted to the points found, if there are enough of them, bootstrapped."""
+        """Parameters fitted to the points found, bootstrapped; none if these are too few, or too far from it."""
         if len(found) < least:
             self.missing.append(f"{name} ({len(found)} measurements, {least} needed)" if found else name)
             return {}
-        result = self.fits[name] = fit(found)
+        result = fit(found)
+        if result.median_error > self.most_error:
+            self.refused[name] = result.median_error
+            return {}
+        self.fits[name] = result
         self.counts[name] = len(found)
         self.intervals[name] = bootstrap(found, fit, self.draws)
         unseen = unseen_error(found, fit)
@@ -89,7 +96,14 @@ class _Draft:
         return result.params
 
 
-def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profile, draws: int = 20) -> Calibration:
+def calibrate(
+    name: str,
+    data: MeasurementSet,
+    cluster: ClusterSpec,
+    base: Profile,
+    draws: int = 20,
+    most_error: float = math.inf,
+) -> Calibration:
     """Fit everything the measurements identify.
 
     Parameters
@@ -103,6 +117,8 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
         Where values come from that the measurements do not identify; each is listed as not measured.
     draws : int
         Bootstrap refits.
+    most_error : float
+        A fit whose median error on its own data is above this is not taken: the base's values stand.
 
     Raises
     ------
@@ -110,7 +126,7 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
         No part of a profile could be fitted, or a measurement is beyond what the hardware can do.
     """
     points.check_rates(data, cluster)
-    draft = _Draft(draws)
+    draft = _Draft(draws, most_error)
     changes = _kernels(draft, data, cluster, base)
     nvlink = changes["nvlink"] = _nvlink(draft, data, cluster, base.nvlink)
     changes["network"] = _network(draft, data, cluster, base.replace(nvlink=nvlink))
@@ -119,13 +135,20 @@ def calibrate(name: str, data: MeasurementSet, cluster: ClusterSpec, base: Profi
     in_graphs = draft.add("graph launch", graphs, fit_graph_launch, 1) if graphs else {}
     copies = draft.add("copies", points.copy_points(data), fit_copy, 4)
     changes["host"] = base.host.replace(**launch, **in_graphs, **copies)
+    if not draft.fits and draft.refused:
+        listed = ", ".join(f"{part} {error:.0%}" for part, error in draft.refused.items())
+        raise ProfileError(
+            f"nothing could be fitted: half of the measurements are further from the fit than {most_error:.0%} "
+            f"({listed}); is the machine right (--node {cluster.name}, --network)? --force takes the fits all the same"
+        )
     if not draft.fits:
         raise ProfileError(
             f"nothing could be fitted, for want of measurements: {', '.join(draft.missing)}{_why_unused(data, cluster)}"
         )
     device = data.machine.get("device", "a machine the data do not name")
     software = f", torch {data.machine['torch']}" if "torch" in data.machine else ""
-    missing = (*draft.missing, f"everything else not listed as fitted (as in profile {base.name!r})")
+    far = (f"{part} (measured, but {error:.0%} from its fit)" for part, error in draft.refused.items())
+    missing = (*far, *draft.missing, f"everything else not listed as fitted (as in profile {base.name!r})")
     changes |= {
         "name": name,
         "gpu": base.gpu if base.gpu in cluster.gpu.name else cluster.gpu.name,
@@ -167,7 +190,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     shares = {}
     for name, found in others if gemm else ():
         one = draft.add(f"gemm {name}", found, partial(share, precision=name), 3)
-        shares |= dict.fromkeys([name], one["max_efficiency"]) if one else {}
+        shares |= {name: one["max_efficiency"]} if one else {}
     busy = points.together_points(data, precision)
     if gemm and busy:
         # A node whose GPUs are all busy is hotter and draws more power than one with a single GPU at work.
@@ -210,15 +233,11 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         own = _own_values(draft, between, fit_one, NETWORK)
         own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
         trees = bool(reduces.get("two_domain_trees", network.two_domain_trees))
-        # One group's share bounds what each of many keeps, until that is measured itself.
-        bound = {
-            name: min(value, reduces["efficiency"])
-            for name in ("shared_efficiency",)
-            if (value := getattr(network, name)) is not None
-        }
-        network = network.replace(
-            **(reduces | {"two_domain_trees": trees} | bound), operations=_all_to_all_of(network) | own
-        )
+        values = reduces | {"two_domain_trees": trees}
+        if network.shared_efficiency is not None:
+            # One group's share bounds what each of many keeps, until that is measured itself.
+            values["shared_efficiency"] = min(network.shared_efficiency, reduces["efficiency"])
+        network = network.replace(**values, operations=_all_to_all_of(network) | own)
     with_it = base.replace(network=network)
     many = between("all_reduce", together=True)
     shared = draft.add("network shared", many, partial(fit_shared, node=node, profile=with_it), 3)

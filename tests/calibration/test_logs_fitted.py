@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from calibration.build import calibrate
@@ -199,3 +200,20 @@ def test_a_tag_that_tears_a_line_apart_is_taken_out(tmp_path):
     log.write_text("\n".join(lines).replace("on hostB", "on host[1,0]<stdout>:A"))
     with pytest.raises(ProfileError):
         read_measurements(log)  # one host, and both ranks on its first GPU
+
+
+def test_a_fit_that_misses_its_own_data_is_not_taken_unasked():
+    rng = np.random.default_rng(0)
+    noise = [
+        collective(float(t), nbytes=2.0**e) for e, t in zip(range(12, 24), 10 ** rng.uniform(-4, -1, 12), strict=True)
+    ]
+    data = MeasurementSet({}, tuple(noise))
+    with pytest.raises(ProfileError, match=r"further from the fit than 25% \(nvlink .*--force takes the fits"):
+        calibrate("mine", data, NODE, BASE, draws=1, most_error=0.25)
+    assert "nvlink" in calibrate("mine", data, NODE, BASE, draws=1).fits
+    # Beside others that do fit, the base's values stand for it, and the answer says so.
+    both = MeasurementSet({}, (*noise, *read_measurements(DATA / "dgx-a100-gemm.csv").measurements))
+    result = calibrate("mine", both, NODE, BASE, draws=1, most_error=0.25)
+    assert set(result.fits) == {"gemm"}
+    assert result.profile.nvlink == BASE.nvlink
+    assert any(line.startswith("nvlink (measured, but ") for line in result.not_measured)
