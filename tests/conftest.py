@@ -81,7 +81,7 @@ def make_costs(num_ranks, forward, backward, **given):
     forward, backward = np.asarray(forward, dtype=float), np.asarray(backward, dtype=float)
     num_stages = len(forward)
     none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
-    stages = tuple(Stage(i, 1, i == 0, i == num_stages - 1) for i in range(num_stages))
+    stages = tuple(Stage(i, (1,), i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
         "stages": stages,
         "forward": {Cause.MATMUL: forward},

@@ -14,7 +14,7 @@ from sim.specs import Scenario
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
 from sim.work.params import expert_params, layer_params
-from sim.work.stages import LAYER, ModelPart, part_expert_params
+from sim.work.stages import ModelPart
 
 
 def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
@@ -85,10 +85,11 @@ def _gathered_bytes(batch: Batch, most: Number) -> Number:
     if (zero < 2).all():
         return 0.0
     layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
-    experts = part_expert_params(LAYER, model, batch.ep)
+    experts = expert_params(model) / batch.ep if model.has("sparse") else 0.0
     at_work: Number
     if stack.gathers_per_layer == 1:
-        at_work = layers * ((layer_params(model) - expert_params(model)) / batch.tp + experts)
+        largest = max(layer_params(model, kind) - kind.sparse * expert_params(model) for kind in model.layer_kinds)
+        at_work = layers * (largest / batch.tp + experts)
     elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
     else:

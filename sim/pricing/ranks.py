@@ -28,26 +28,24 @@ from sim.work.operations import Phase
 from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
 from sim.work.stages import ModelPart
 
-EMBEDDING_FIRST, LAYER_FIRST, DENSE_FIRST = 1, 0, 3
-"""Blocks whose gradients are complete last, as places on the axis over blocks."""
-
 
 @dataclass(frozen=True, slots=True)
 class RankKind:
     """A kind of pipeline ranks: what they hold, and how many of the ranks are of it.
 
     part : numbers, or arrays over layouts.
-    first_block : the block that is first on its first stage: its gradients are complete last.
+    first_block : the block that is first on its first stage, as a place on the axis over blocks (`blocks_of`), or an
+        array of them over layouts: its gradients are complete last.
     count : number, or array over layouts; of kinds that a layout does not have, 0.
     """
 
     part: ModelPart
-    first_block: int
+    first_block: Number
     count: Number
 
     def key(self) -> tuple[Any, ...]:
         """What tells kinds apart."""
-        numbers = (*(getattr(self.part, name) for name in ModelPart.__slots__), self.first_block, self.count)
+        numbers = (*self.part.counts, self.part.shared_tables, self.first_block, self.count)
         return tuple(each.tobytes() if isinstance(each, np.ndarray) else each for each in numbers)
 
 
@@ -106,7 +104,8 @@ def _over_layouts(
         known: tuple[Floats, Floats] = costs.known[key]
         return known
     held, blocks = params_of([kind.part for kind in kinds], costs, layouts), block_params(costs, layouts)
-    first = np.stack([blocks.total[kind.first_block] for kind in kinds])
+    own = np.arange(len(layouts))
+    first = np.stack([blocks.total[kind.first_block, own] for kind in kinds])
     replicas = replicas_of(layouts)
     work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated)
     parts = work.seconds(held, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric)

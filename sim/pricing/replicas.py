@@ -71,14 +71,14 @@ def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, la
     """What one GPU holds of parts of the model, (parts, layouts); or (parts, plans) of plans with these layouts."""
     blocks, tp = block_params(costs, layouts).take(layout), layouts.tp[layout]
     total, experts = put_together(parts, blocks.total), put_together(parts, blocks.experts)
-    if costs.model.tied_embeddings and any(np.any(part.shared_tables) for part in parts):
+    if any(np.any(part.shared_tables) for part in parts):
         table = costs.model.vocab_size * costs.model.hidden_size / tp
         total = total - np.stack([np.broadcast_to(part.shared_tables * table, tp.shape) for part in parts])
     return Params(total, experts)
 
 
 def block_params(costs: CostModel, layouts: Layouts) -> Params:
-    """What one GPU holds of every block, (blocks, layouts); remembered. A head here has a table of its own."""
+    """What one GPU holds of every block, (blocks, layouts); remembered. Each has a table of its own."""
     key = ("params", layouts.tp.tobytes(), layouts.ep.tobytes())
     if key not in costs.known:
         model, blocks = costs.model, blocks_of(costs.model)
@@ -95,7 +95,7 @@ def block_params(costs: CostModel, layouts: Layouts) -> Params:
 
 def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:
     """What parts of the model have of what each of its blocks has: (parts, …) from (blocks, …)."""
-    counts = [_counts(part, len(blocks)) for part in parts]
+    counts = [part.counts for part in parts]
     if not any(isinstance(count, np.ndarray) for of_part in counts for count in of_part):
         whole = np.array(counts, dtype=float) @ blocks.reshape(len(blocks), -1)
         return np.asarray(whole.reshape(len(counts), *blocks.shape[1:]))
@@ -104,12 +104,6 @@ def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:
         terms = [count * block for count, block in zip(of_part, blocks, strict=True) if np.ndim(count) or count]
         found.append(np.broadcast_to(sum(terms), np.broadcast_shapes(*map(np.shape, terms), blocks[0].shape)))
     return np.stack(found)
-
-
-def _counts(part: ModelPart, num_blocks: int) -> tuple[Number, ...]:
-    """How many of each block a part has."""
-    counts = (part.num_layers - part.num_dense_layers, part.embeddings, part.heads, part.num_dense_layers)
-    return counts[:num_blocks]
 
 
 def replicas_of(layouts: Layouts) -> Replicas:

@@ -12,9 +12,9 @@ from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
 from sim.pricing.replicas import Params, Replicas, params_of, reduced_to_shards, replicas_of, summed_over
-from sim.specs import StackSpec
+from sim.specs import ModelSpec, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import blocks_of
+from sim.work.stages import ModelPart, blocks_of
 
 
 def zero_visits(num_chunks: Number, num_microbatches: Number, scheduled: Number | None = None) -> Number:
@@ -45,19 +45,19 @@ def gathered_widths(costs: CostModel) -> list[int]:
     """In numbers of how many bytes ZeRO gathers the weights of every block."""
     width = costs.training.activation_bytes
     layer = 1 if costs.training.precision == "fp8" and costs.stack.fp8_gathers else width
-    return [layer, width, width, layer][: len(blocks_of(costs.model))]
+    return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 
 def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBlocks:
     """What moving the blocks takes, over layouts; remembered.
 
-    alone : where the head shares its stage with the embedding, and a tied table with it.
+    alone : where one stage holds the embedding and the head, and one table for all that needs one.
     """
     key = ("sharded", layouts.key, np.asarray(alone).tobytes())
     if key in costs.known:
         known: ShardedBlocks = costs.known[key]
         return known
-    blocks = [replace(part, shared_tables=part.heads * np.asarray(alone)) for part in blocks_of(costs.model)]
+    blocks = blocks_sharing(costs.model, alone)
     params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
     widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     gather, reduce = visit_seconds(costs.stack, params, widths, replicas, costs.fabric)
@@ -65,6 +65,14 @@ def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBl
     found = ShardedBlocks(params.total * widths, params.total * grad_width, gather, reduce)
     costs.remember(key, found)
     return found
+
+
+def blocks_sharing(model: ModelSpec, alone: Number) -> list[ModelPart]:
+    """The blocks of a model, of which head and multi-token prediction have no tables of their own where all share."""
+    tied = int(model.tied_embeddings)
+    return [
+        replace(part, shared_tables=(part.heads * tied + part.mtps) * np.asarray(alone)) for part in blocks_of(model)
+    ]
 
 
 def visit_seconds(

@@ -93,7 +93,7 @@ def _plain(order: Order, forward: float, backward: float, weight: float) -> Stag
     stages, ranks = order.num_stages, order.num_ranks
     none, nothing, each = np.zeros(stages), np.zeros(ranks), np.ones(stages)
     return StageCosts(
-        stages=tuple(Stage(index, 1, False, False) for index in range(stages)),
+        stages=tuple(Stage(index, (1,), False, False) for index in range(stages)),
         forward={Cause.MATMUL: forward * each},
         backward={Cause.MATMUL: backward * each},
         at_peak={},

@@ -290,8 +290,7 @@ def _memory_bytes(batch: Batch) -> PlanFloats:
 
 def _of_plans(part: ModelPart, batch: Batch) -> ModelPart:
     """A part that every layout has, of every plan."""
-    numbers = (getattr(part, name) for name in ModelPart.__slots__)
-    return ModelPart(*(each[batch.layout] if np.ndim(each) else each for each in numbers))
+    return part.each(lambda number: number[batch.layout] if np.ndim(number) else number)
 
 
 def _rows(

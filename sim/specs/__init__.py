@@ -2,7 +2,7 @@
 
 from sim.specs.hardware import ClusterSpec, GpuSpec, NodeSpec
 from sim.specs.loading import build_scenario, load_scenario
-from sim.specs.model import ModelSpec
+from sim.specs.model import LayerKind, ModelSpec
 from sim.specs.network import LevelSpec, NetworkSpec
 from sim.specs.plan import ParallelPlan
 from sim.specs.presets import load_preset, preset_names, preset_source
@@ -14,6 +14,7 @@ from sim.specs.training import TrainingSpec
 __all__ = [
     "ClusterSpec",
     "GpuSpec",
+    "LayerKind",
     "LevelSpec",
     "ModelSpec",
     "NetworkSpec",

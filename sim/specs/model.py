@@ -1,12 +1,52 @@
-"""The model: a decoder-only transformer by its shape, GPT-like, Llama-like, or with a mixture of experts."""
+"""The model: a decoder by its shape: GPT-like, Llama-like, with experts, windows, or layers without attention."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import cached_property
+from itertools import cycle, islice
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
+
+LayerType = Literal[
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+    "mamba2",
+    "gated_delta_net",
+    "kimi_delta_attention",
+    "none",
+]
+"""What mixes the tokens of a layer, in Hugging Face's words where it has any."""
+MlpType = Literal["dense", "sparse", "none"]
+"""A layer's MLP: one for all tokens, experts, or none. Hugging Face's words."""
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+RECURRENT = ("mamba2", "gated_delta_net", "kimi_delta_attention")
+"""Layer types with softmax attention, and those that carry a state along the sequence."""
+
+
+class LayerKind(NamedTuple):
+    """A kind of layers: what mixes its tokens, and its MLP."""
+
+    mixer: LayerType
+    mlp: MlpType
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has softmax attention, of whatever reach."""
+        return self.mixer in ATTENTION
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it carries a state along the sequence."""
+        return self.mixer in RECURRENT
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it has experts."""
+        return self.mlp == "sparse"
 
 
 class ModelSpec(Spec):
@@ -61,6 +101,36 @@ class ModelSpec(Spec):
     num_dense_layers: NonNegativeInt = 0
     """First layers that have an MLP of intermediate_size instead of experts (DeepSeek)."""
 
+    layer_types: tuple[LayerType, ...] = ("full_attention",)
+    """What mixes the tokens of each layer; a shorter list repeats. full_attention; sliding_attention, of the last
+    sliding_window tokens (Mistral, Gemma, gpt-oss); chunked_attention, inside pieces of attention_chunk_size (Llama 4);
+    mamba2, gated_delta_net (Qwen3-Next), kimi_delta_attention, which carry a state along the sequence; none, in models
+    whose layers are a mixer or an MLP (Nemotron-H)."""
+    mlp_layer_types: tuple[MlpType, ...]
+    """The MLP of each layer; a shorter list repeats. dense: one of intermediate_size for all tokens; sparse: experts;
+    none. Default: dense, and in a mixture of experts sparse after num_dense_layers."""
+    sliding_window: NonNegativeInt = 0
+    """Tokens that a token of a layer of sliding_attention sees, itself included."""
+    attention_chunk_size: NonNegativeInt = 0
+    """Tokens of a piece of the sequence inside which layers of chunked_attention see each other."""
+    num_mtp_layers: NonNegativeInt = 0
+    """Modules of multi-token prediction, each a layer that predicts one token further (DeepSeek-V3): trained with the
+    model, and counted in its parameters and FLOPs."""
+
+    linear_num_heads: NonNegativeInt = 0
+    """Heads of mamba2, and of the values of gated_delta_net and kimi_delta_attention."""
+    linear_head_dim: NonNegativeInt = 0
+    """Columns of each of these heads."""
+    linear_num_key_heads: NonNegativeInt = 0
+    """Heads of keys and queries of gated_delta_net; groups of mamba2, whose heads share their B and C. Default:
+    linear_num_heads."""
+    linear_key_head_dim: NonNegativeInt = 0
+    """Columns of each of these heads: the width of the state (mamba2's state size). Default: linear_head_dim."""
+    linear_conv_kernel: NonNegativeInt = 4
+    """Tokens that the convolution before the state sees."""
+    attention_gate: bool = False
+    """The attention's output is weighted by a sigmoid of as many columns, beside the queries (Qwen3-Next)."""
+
     position: Literal["learned", "rotary", "none"] = "learned"
     """How positions come in: a table of learned rows (GPT), queries and keys that are turned (Llama), or neither."""
     max_sequence_length: PositiveInt = 2048
@@ -112,9 +182,11 @@ class ModelSpec(Spec):
                     f"or use {divisor_near(hidden, heads)} heads"
                 )
             data["head_dim"] = hidden // heads
-        for name, like in (("value_head_dim", "head_dim"), ("expert_intermediate_size", "intermediate_size")):
-            if data.get(name) is None and data.get(like) is not None:
+        for name, like in _LIKE.items():
+            if not data.get(name) and data.get(like) is not None:
                 data[name] = data[like]
+        if not data.get("mlp_layer_types"):
+            data["mlp_layer_types"] = ("sparse" if data.get("num_experts") else "dense",)
         for name in ("qkv_bias", "attention_output_bias", "mlp_bias"):
             if data.get(name) is None:
                 data[name] = data.get("bias", True)
@@ -131,6 +203,7 @@ class ModelSpec(Spec):
             )
         self._check_experts()
         self._check_latent()
+        self._check_layers()
         return self
 
     def _check_experts(self) -> None:
@@ -168,6 +241,68 @@ class ModelSpec(Spec):
                 f"its own; leave it out, or set it to num_heads {self.num_heads}"
             )
 
+    def _check_layers(self) -> None:
+        for name in ("layer_types", "mlp_layer_types"):
+            given = len(getattr(self, name))
+            if given > self.num_layers or not given:
+                raise ValueError(
+                    f"{name} names {given} layers, but num_layers is {self.num_layers}; "
+                    "give as many, or fewer that repeat"
+                )
+        kinds = set(self.kind_of_layer)
+        if LayerKind("none", "none") in kinds:
+            where = self.kind_of_layer.index(LayerKind("none", "none"))
+            raise ValueError(
+                f"layer {where} has neither a mixer nor an MLP; give it one in layer_types or mlp_layer_types"
+            )
+        needs = {
+            "sliding_attention": ("sliding_window",),
+            "chunked_attention": ("attention_chunk_size",),
+            **dict.fromkeys(RECURRENT, ("linear_num_heads", "linear_head_dim")),
+        }
+        for mixer, names in needs.items():
+            for name in names:
+                if any(kind.mixer == mixer for kind in kinds) and not getattr(self, name):
+                    raise ValueError(f"layer type {mixer} needs {name}; set it, or take {mixer} out of layer_types")
+        if any(kind.sparse for kind in kinds) != bool(self.num_experts):
+            raise ValueError(
+                f"mlp_layer_types {'has' if not self.num_experts else 'has no'} sparse, but num_experts is "
+                f"{self.num_experts}; layers with experts are sparse, and only they have num_experts"
+            )
+        if self.linear_num_heads and self.linear_num_heads % self.linear_num_key_heads:
+            raise ValueError(
+                f"linear_num_heads {self.linear_num_heads} must be a multiple of linear_num_key_heads "
+                f"{self.linear_num_key_heads}"
+            )
+
+    @cached_property
+    def kind_of_layer(self) -> tuple[LayerKind, ...]:
+        """The kind of every layer, in order."""
+        mixers = islice(cycle(self.layer_types), self.num_layers)
+        mlps = islice(cycle(self.mlp_layer_types), self.num_layers)
+        return tuple(
+            LayerKind(mixer, "dense" if layer < self.num_dense_layers and mlp == "sparse" else mlp)
+            for layer, (mixer, mlp) in enumerate(zip(mixers, mlps, strict=True))
+        )
+
+    @cached_property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of layers there are: the last layer's first, which stands for the model where one must."""
+        return tuple(dict.fromkeys(reversed(self.kind_of_layer)))
+
+    def layers_of(self, kind: LayerKind) -> int:
+        """How many layers are of a kind."""
+        return self.kind_of_layer.count(kind)
+
+    @property
+    def num_sparse_layers(self) -> int:
+        """Layers with experts."""
+        return sum(kind.sparse for kind in self.kind_of_layer)
+
+    def has(self, part: str) -> bool:
+        """Whether any layer is of this layer type or MLP type."""
+        return any(part in kind for kind in self.layer_kinds)
+
     def _derived(self) -> set[str]:
         rules = {
             "num_kv_heads": self.num_kv_heads == self.num_heads,
@@ -179,5 +314,17 @@ class ModelSpec(Spec):
             "attention_output_bias": self.attention_output_bias == self.bias,
             "mlp_bias": self.mlp_bias == self.bias,
             "norm_bias": self.norm_bias == (self.norm == "layernorm"),
+            "mlp_layer_types": self.mlp_layer_types == ("sparse" if self.num_experts else "dense",),
+            "linear_num_key_heads": self.linear_num_key_heads == self.linear_num_heads,
+            "linear_key_head_dim": self.linear_key_head_dim == self.linear_head_dim,
         }
         return {name for name, derived in rules.items() if derived}
+
+
+_LIKE = {
+    "value_head_dim": "head_dim",
+    "expert_intermediate_size": "intermediate_size",
+    "linear_num_key_heads": "linear_num_heads",
+    "linear_key_head_dim": "linear_head_dim",
+}
+"""Fields that are what another is, where they are left out."""

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
+
+_REPEATED = re.compile(r"\(([^()]*)\)\*(\d+)|([EtmL|])\*(\d+)")
+_MOST_LETTERS = 100_000
+
+
+def layout_stages(layout: str) -> tuple[str, ...]:
+    """The letters of each stage of a pipeline layout, repetitions written out.
+
+    Raises
+    ------
+    ValueError
+        Another letter, or a repetition that is no repetition.
+    """
+    text = re.sub(r"[\s,]", "", layout)
+    while (found := _REPEATED.search(text)) is not None:
+        inner, times = found[1] if found[1] is not None else found[3], int(found[2] or found[4])
+        if len(text) + len(inner) * times > _MOST_LETTERS:
+            raise ValueError(f"pipeline_layout {layout[:60]!r} has more than {_MOST_LETTERS:,} letters")
+        text = text[: found.start()] + inner * times + text[found.end() :]
+    strange = next((letter for letter in text if letter not in "EtmL|"), None)
+    if strange is not None:
+        raise ValueError(
+            f"pipeline_layout {layout!r}: {strange!r} is none of E (embedding), t (layer), m (multi-token prediction), "
+            "L (head and loss), | (next stage), or of (...)*n"
+        )
+    return tuple(text.split("|"))
+
 
 LAYERED = ("breadth_first", "modular")
 """Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
@@ -57,6 +85,10 @@ class ParallelPlan(Spec):
 
     uneven_layers: bool = False
     """Let some stages hold a layer more than others where the stages do not divide the layers."""
+    pipeline_layout: str = ""
+    """What each of the pp · num_chunks stages holds, in the order that a micro-batch goes through them, in Megatron's
+    letters: E the embedding, t a layer, m multi-token prediction, L the head and its loss, | between stages, *n and
+    (...)*n for repetitions: Et*4|(t*4|)*14tmL. Default: layers are dealt evenly."""
 
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
@@ -69,6 +101,8 @@ class ParallelPlan(Spec):
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
         if self.sharding_group is not None:
             self._check_sharding_group(self.sharding_group)
+        if self.pipeline_layout:
+            self._check_layout()
         width = self.tp * self.cp * self.dp
         if width % self.ep:
             raise ValueError(
@@ -76,6 +110,29 @@ class ParallelPlan(Spec):
                 f"nearest that does: {divisor_near(width, self.ep)}"
             )
         return self
+
+    def _check_layout(self) -> None:
+        stages, said = self.stages_of_layout, f"pipeline_layout {self.pipeline_layout!r}"
+        if len(stages) != self.num_stages:
+            raise ValueError(
+                f"{said} has {len(stages)} stages, but pp · num_chunks = {self.pp} · {self.num_chunks} = "
+                f"{self.num_stages}; write one more than there are |, or change pp or num_chunks"
+            )
+        order = "".join(stages)
+        wrong = (
+            "begin with one E" if order.count("E") != 1 or order[0] != "E"
+            else "end with one L" if order.count("L") != 1 or order[-1] != "L"
+            else "have its m behind all t" if "t" in order.partition("m")[2]
+            else ""
+        )  # fmt: skip
+        if wrong:
+            raise ValueError(f"{said} must {wrong}: E, then layers t, then m where there are such modules, then L")
+        empty = next((place for place, stage in enumerate(stages) if not stage), None)
+        if empty is not None:
+            raise ValueError(f"{said}: stage {empty} holds nothing; give it a layer, or leave its | out")
+        given = [name for name in ("uneven_layers", "embedding_as_layer", "head_as_layer") if getattr(self, name)]
+        if given:
+            raise ValueError(f"{given[0]} deals layers evenly, but {said} says where they are; leave one of them out")
 
     def _check_sharding_group(self, size: int) -> None:
         if not self.zero_stage:
@@ -85,6 +142,11 @@ class ParallelPlan(Spec):
                 f"sharding_group {size} must divide dp · cp = {self.num_replicas}, the GPUs that hold the same part of "
                 f"the model; nearest that does: {divisor_near(self.num_replicas, size)}"
             )
+
+    @property
+    def stages_of_layout(self) -> tuple[str, ...]:
+        """The letters of each stage of `pipeline_layout`."""
+        return layout_stages(self.pipeline_layout)
 
     @property
     def num_gpus(self) -> int:

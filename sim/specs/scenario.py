@@ -63,16 +63,18 @@ class Scenario(Spec):
         """(whether the rule applies, divisor, its name, dividend, its name)."""
         model, plan, length = self.model, self.plan, self.training.sequence_length
         shared, tp = model.shared_expert_intermediate_size, plan.tp
-        dense = not model.num_experts or model.num_dense_layers > 0
+        dense, attends = model.has("dense"), any(kind.attends for kind in model.layer_kinds)
+        linear = max(1, model.linear_num_key_heads)
         with_sequence = plan.cp * (tp if plan.sequence_parallel else 1)
         cp = "plan.cp (times plan.tp under sequence parallelism)"
         sequence, slices = "training.sequence_length", plan.sequence_slices
         return (
-            (True, tp, "plan.tp", model.num_heads, "model.num_heads"),
+            (attends, tp, "plan.tp", model.num_heads, "model.num_heads"),
+            (model.linear_num_heads > 0, tp, "plan.tp", linear, "model.linear_num_key_heads"),
             (dense, tp, "plan.tp", model.intermediate_size, "model.intermediate_size"),
             (model.num_experts > 0, plan.ep, "plan.ep", model.num_experts, "model.num_experts"),
             (shared > 0, tp, "plan.tp", shared, "model.shared_expert_intermediate_size"),
-            (model.num_kv_heads > tp, tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"),
+            (attends and model.num_kv_heads > tp, tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"),
             (plan.sequence_parallel, tp, "plan.tp", length, sequence),
             (slices > 1, slices, "plan.sequence_slices", length, sequence),
             (plan.cp > 1, with_sequence, cp, length, sequence),
@@ -114,6 +116,15 @@ class Scenario(Spec):
     def _stages(self) -> list[str]:
         """Layers that cannot be dealt to the stages, with all that would help in this scenario."""
         model, plan = self.model, self.plan
+        if plan.pipeline_layout:
+            letters = "".join(plan.stages_of_layout)
+            held = (("t", "model.num_layers", model.num_layers), ("m", "model.num_mtp_layers", model.num_mtp_layers))
+            return [
+                f"plan.pipeline_layout has {letters.count(letter)} {letter}, but {name} is {number}; "
+                f"write {number}, or change {name}"
+                for letter, name, number in held
+                if letters.count(letter) != number
+            ]
         dealt, stages = model.num_layers + plan.embedding_as_layer + plan.head_as_layer, plan.num_stages
         product = f"plan.pp · plan.num_chunks = {plan.pp} · {plan.num_chunks} = {stages}"
         if plan.uneven_layers and dealt < stages:

@@ -7,7 +7,7 @@ other traffic: how long they take in full, how many bytes they move, and how muc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from sim.network.placement import Group, layer_groups
 from sim.pricing.batch import batch_of
 from sim.pricing.cost_model import cost_model, cut_of
 from sim.pricing.replicas import Params, Replicas, params_of, put_together, replicas_of, sent_in_ring
-from sim.pricing.zero import gathered_widths, visit_seconds
+from sim.pricing.zero import blocks_sharing, gathered_widths, visit_seconds
 from sim.specs import Scenario
 from sim.work.layers import block_works
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.stages import Stage, blocks_of
+from sim.work.stages import Stage
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
 """Rows of an Exchange; recomputation belongs to the input gradient, as does all that ZeRO moves in a backward."""
@@ -77,8 +77,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     compute, fabric, replicas = costs.noting(), costs.fabric, replicas_of(batch.layouts)
     groups = layer_groups(plan, scenario.cluster) | {"dp": replicas.data.take(0)}
     tables = []
-    alone = int(plan.num_stages == 1)
-    blocks = [replace(part, shared_tables=part.heads * alone) for part in blocks_of(scenario.model)]
+    blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
     works = block_works(scenario.model, scenario.stack, cut, (plan.recompute,))
     for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
         table: _Table = {}

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.work.flops import reach
 from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.pieces import (
     Cut,
@@ -31,10 +32,16 @@ def projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut:
     out_f, out_i, out_w = linear("attention output", tokens, h, context, stack, w)
     # The heads are laid out anew around the core: one read and one write of the context.
     permute = memory("head layout", 2 * w * tokens * context)
+    gates: tuple[Operation, ...] = ()
+    if model.attention_gate:  # a sigmoid and a product; backward the gradients of both
+        gates = (memory("attention gate", 3 * w * tokens * context, 2, sort="activation"),)
     reduce_f, reduce_b = reduce_out(cut, h)
     return BlockWork(
-        forward=Phase((norm_f,)) + before.forward + core.forward + Phase((permute, out_f, res_f), reduce_f),
-        input_grad=Phase((res_b, out_i, permute), reduce_b) + core.input_grad + before.input_grad + Phase((norm_b,)),
+        forward=Phase((norm_f,)) + before.forward + core.forward + Phase((permute, *gates, out_f, res_f), reduce_f),
+        input_grad=Phase((res_b, out_i, *gates, *gates, permute), reduce_b)
+        + core.input_grad
+        + before.input_grad
+        + Phase((norm_b,)),
         weight_grad=Phase((out_w,)) + before.weight_grad,
     )
 
@@ -44,7 +51,8 @@ def _projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     query, key_value = model.num_heads * model.head_dim / cut.tp, key_value_width(model, cut.tp)
     turned = query + key_value * model.head_dim / (model.head_dim + model.value_head_dim)
-    qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value, h, stack, w)
+    context = model.num_heads * model.value_head_dim / cut.tp * model.attention_gate
+    qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value + context, h, stack, w)
     rotations = _rotary(tokens * turned, model, stack, w)
     qk_f, qk_b = _query_key_norms(tokens * turned, model, stack, w)
     gather_f, gather_b = gather_in(cut, h, stack)
@@ -94,8 +102,12 @@ def _rotary(elements: Number, model: ModelSpec, stack: StackSpec, width: int) ->
     return (memory("rotary positions", passes * width * elements, kernels),)
 
 
-def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Scores, softmax, dropout and values: what selective recomputation runs again."""
+def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
+    """Scores, softmax, dropout and values: what selective recomputation runs again.
+
+    A fused kernel leaves out what a window or a piece of the sequence hides; step by step all scores are computed.
+    """
+    kind = kind or model.layer_kinds[0]
     s, b, w = cut.sequence_length, cut.microbatch_size, cut.width
     d, of_values = model.head_dim, model.value_head_dim
     heads = model.num_heads / cut.tp * b
@@ -105,15 +117,20 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     exchange_f, exchange_b = _exchange_keys(model, stack, cut)
     if stack.attention == "flash":
         # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
-        skipped = 1.0
+        skipped: Number = 1.0
         if stack.causal_attention:
             skipped = 0.5 if stack.balanced_context else 1.0 - 0.5 / cut.cp
+        seen = reach(model, s, kind)
+        if seen < s:
+            # Of a window also the corner before its first row; pieces are attended to one by one.
+            corner = 0.5 * seen / s if kind.mixer == "sliding_attention" else 0.5
+            skipped = np.minimum(skipped, seen / s * (1.0 - corner if stack.causal_attention else 1.0))
         nbytes = w * cut.tokens * (model.num_heads * (d + of_values) / cut.tp + key_value_width(model, cut.tp))
 
         def fused(name: str, times: float, credited: float, back: bool) -> Operation:
             return Operation(
                 name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if back else 1),
-                batch=heads, length=s, backward=back, credited_flop=credited * full,
+                batch=heads, length=seen, backward=back, credited_flop=credited * full * seen / s,
             )  # fmt: skip
 
         # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),

@@ -6,48 +6,83 @@ sequence × sequence attention, as Megatron-LM does.
 
 from __future__ import annotations
 
-from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
+from sim.specs import LayerKind, ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.params import latent_head_params
+from sim.work.recurrent import recurrent_widths
 
 
-def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, dense: bool = False) -> float:
+def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, kind: LayerKind | None = None) -> float:
     """Forward matrix multiplies of one layer, attention not halved, of experts those a token goes through. [FLOP]
 
     Parameters
     ----------
-    dense : bool
-        One of the first layers of a mixture of experts, which have none.
+    kind : LayerKind, optional
+        Of the model's `layer_kinds`. Default: the last layer's.
     """
+    kind = kind or model.layer_kinds[0]
     tokens, h = batch * sequence, model.hidden_size
-    if model.key_value_rank:  # every matrix once, as in sim.work.params
-        projections = latent_head_params(model) + h * (model.query_rank + model.key_value_rank + model.rotary_head_dim)
-    else:
-        query, values = model.num_heads * model.head_dim, model.num_heads * model.value_head_dim
-        projections = h * (query + values + model.num_kv_heads * (model.head_dim + model.value_head_dim))
-    width = model.intermediate_size
+    width = {"none": 0, "dense": model.intermediate_size, "sparse": 0}[kind.mlp]
     router = 0
-    if model.num_experts and not dense:
+    if kind.sparse:
         width = model.experts_per_token * model.expert_intermediate_size + model.shared_expert_intermediate_size
         router = h * (model.num_experts + model.shared_expert_gate)
     mlp = (3 if model.gated_mlp else 2) * h * width + router
-    return 2.0 * tokens * (projections + mlp) + attention_core_flop(model, batch, sequence)
+    return 2.0 * tokens * (_projections(model, kind) + mlp) + mixer_core_flop(model, batch, sequence, kind)
+
+
+def _projections(model: ModelSpec, kind: LayerKind) -> int:
+    """Weights of the matrices around what mixes the tokens: every one once, as in `sim.work.params`."""
+    h = model.hidden_size
+    if kind.recurs:
+        return recurrent_widths(model, kind).weights
+    if not kind.attends:
+        return 0
+    if model.key_value_rank:
+        return latent_head_params(model) + h * (model.query_rank + model.key_value_rank + model.rotary_head_dim)
+    query, values = model.num_heads * model.head_dim, model.num_heads * model.value_head_dim
+    gate = values * model.attention_gate
+    return h * (query + gate + values + model.num_kv_heads * (model.head_dim + model.value_head_dim))
 
 
 def layers_forward_flop(model: ModelSpec, batch: float, sequence: float) -> float:
-    """Forward matrix multiplies of all layers. [FLOP]"""
-    dense = model.num_dense_layers
-    with_experts = layer_forward_flop(model, batch, sequence)
-    return (model.num_layers - dense) * with_experts + dense * layer_forward_flop(model, batch, sequence, dense=True)
+    """Forward matrix multiplies of all layers, those of multi-token prediction included. [FLOP]"""
+    layers = sum(model.layers_of(kind) * layer_forward_flop(model, batch, sequence, kind) for kind in model.layer_kinds)
+    projection = 2.0 * batch * sequence * 2 * model.hidden_size**2
+    return layers + model.num_mtp_layers * (layer_forward_flop(model, batch, sequence) + projection)
 
 
-def attention_core_flop(model: ModelSpec, batch: float, sequence: float) -> float:
-    """Scores and values of one layer, forward: 2 b s² times the columns of all heads' queries and values. [FLOP]"""
-    return 2.0 * batch * sequence**2 * model.num_heads * (model.head_dim + model.value_head_dim)
+def reach(model: ModelSpec, sequence: float, kind: LayerKind) -> float:
+    """Tokens that a token of a layer attends to at most, the mask of what comes after it left aside."""
+    limit = {"sliding_attention": model.sliding_window, "chunked_attention": model.attention_chunk_size}
+    return min(sequence, limit.get(kind.mixer, sequence))
+
+
+def attention_core_flop(model: ModelSpec, batch: float, sequence: float, kind: LayerKind | None = None) -> float:
+    """Scores and values of one layer, forward: 2 b s² times the columns of all heads' queries and values. [FLOP]
+
+    Of a layer that sees a window or a piece of w tokens 2 b s w: like the whole, not halved for the mask.
+    """
+    seen = reach(model, sequence, kind or model.layer_kinds[0])
+    return 2.0 * batch * sequence * seen * model.num_heads * (model.head_dim + model.value_head_dim)
+
+
+def mixer_core_flop(model: ModelSpec, batch: float, sequence: float, kind: LayerKind) -> float:
+    """What mixes the tokens of a layer, forward, as formulas credit it. [FLOP]
+
+    A state of k × v numbers a head: 6 k v a token and head (decayed and read by the key, added to, read by the query);
+    for mamba2 7, the count of Megatron-LM (megatron/training/training.py, mamba_layer_flops).
+    """
+    if kind.attends:
+        return attention_core_flop(model, batch, sequence, kind)
+    if not kind.recurs:
+        return 0.0
+    numbers = model.linear_num_heads * model.linear_head_dim * model.linear_key_head_dim
+    return (7.0 if kind.mixer == "mamba2" else 6.0) * batch * sequence * numbers
 
 
 def logits_flop(model: ModelSpec, batch: float, sequence: float) -> float:
-    """Forward output projection. [FLOP]"""
-    return 2.0 * batch * sequence * model.hidden_size * model.vocab_size
+    """Forward output projection, once for every token that is predicted. [FLOP]"""
+    return 2.0 * batch * sequence * model.hidden_size * model.vocab_size * (1 + model.num_mtp_layers)
 
 
 def model_flop(model: ModelSpec, training: TrainingSpec) -> float:
@@ -71,7 +106,10 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     .. [2] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
     batch, sequence = training.global_batch_size, training.sequence_length
-    core = model.num_layers * attention_core_flop(model, batch, sequence)
+    kinds = [(model.layers_of(kind), kind) for kind in model.layer_kinds if kind.attends]
+    if model.layer_kinds[0].attends:
+        kinds.append((model.num_mtp_layers, model.layer_kinds[0]))
+    core = sum(count * attention_core_flop(model, batch, sequence, kind) for count, kind in kinds)
     forward = layers_forward_flop(model, batch, sequence)
     again = {"none": 0.0, "selective": core, "per_op": 0.5 * (forward - core), "full": forward}
     return model_flop(model, training) + again[plan.recompute]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
 from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
@@ -29,6 +29,7 @@ from sim.work.pieces import (
     norms_of_block,
     residual,
 )
+from sim.work.recurrent import recurrent_widths, recurrent_work
 
 
 def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[list[BlockWork]]:
@@ -36,13 +37,14 @@ def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequen
 
     Embedding and head are never recomputed.
     """
-    layers = [
-        layer_works(model, stack, cut, recomputes, dense) for dense in (False, True)[: 1 + bool(model.num_dense_layers)]
-    ]
-    return [layers[0], [embedding_work(model, stack, cut)], [head_work(model, stack, cut)], *layers[1:]]
+    layers = [layer_works(model, stack, cut, recomputes, kind) for kind in model.layer_kinds]
+    mtp = [[BlockWork(Phase(), Phase(), Phase())]]
+    if model.num_mtp_layers:
+        mtp = [mtp_works(model, stack, cut, layers[0])]
+    return [[embedding_work(model, stack, cut)], [head_work(model, stack, cut)], *layers, *mtp]
 
 
-def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, dense: bool = False) -> BlockWork:
+def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
     """One transformer layer, one micro-batch, on one GPU.
 
     Parameters
@@ -50,36 +52,78 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, dense: bool = False
     model, stack : records
     cut : Cut
         Degrees and sizes; arrays broadcast.
-    dense : bool
-        One of the first layers of a mixture of experts, which have none.
+    kind : LayerKind, optional
+        Of the model's `layer_kinds`. Default: the last layer's.
 
     Returns
     -------
     BlockWork
         Forward, input gradient, weight gradient, and what `cut.recompute` runs again in the backward.
     """
-    return layer_works(model, stack, cut, (cut.recompute,), dense)[0]
+    return layer_works(model, stack, cut, (cut.recompute,), kind)[0]
 
 
 def layer_works(
-    model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str], dense: bool = False
+    model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str], kind: LayerKind | None = None
 ) -> list[BlockWork]:
     """As `layer_work`, for several ways to recompute instead of the cut's own; they share all other phases."""
-    core = attention_core(model, stack, cut)
-    attention = projections_around(core, model, stack, cut)
-    experts = bool(model.num_experts) and not dense
-    mlp = experts_work(model, stack, cut) if experts else _mlp(model, stack, cut)
-    forward = attention.forward + mlp.forward
-    params = (layer_params(model, dense) - experts * expert_params(model)) / cut.tp
-    if experts:
+    kind = kind or model.layer_kinds[0]
+    mixer, core = _mixer(model, stack, cut, kind)
+    mlp = _NOTHING
+    if kind.mlp != "none":
+        mlp = experts_work(model, stack, cut) if kind.sparse else _mlp(model, stack, cut)
+    forward = mixer.forward + mlp.forward
+    params = (layer_params(model, kind) - kind.sparse * expert_params(model)) / cut.tp
+    if kind.sparse:
         params = params + expert_params(model) / cut.ep
     accumulate = gradient_accumulation(params, stack, cut.width)
-    cast_f, cast_b = _casts(params, model, stack, cut, experts)
-    attention = BlockWork(cast_f + attention.forward, cast_b + attention.input_grad, attention.weight_grad)
-    input_grad = mlp.input_grad + attention.input_grad
-    weight_grad = mlp.weight_grad + attention.weight_grad + accumulate
-    again = {"none": Phase(), "selective": core.forward, "per_op": _per_op(forward), "full": forward}
+    cast_f, cast_b = _casts(params, model, stack, cut, kind)
+    mixer = BlockWork(cast_f + mixer.forward, cast_b + mixer.input_grad, mixer.weight_grad)
+    input_grad = mlp.input_grad + mixer.input_grad
+    weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
+    again = {"none": Phase(), "selective": core, "per_op": _per_op(forward), "full": forward}
     return [BlockWork(forward, input_grad, weight_grad, again[each]) for each in recomputes]
+
+
+_NOTHING = BlockWork(Phase(), Phase(), Phase())
+
+
+def _mixer(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[BlockWork, Phase]:
+    """What mixes the tokens of a layer; and of that what selective recomputation runs again: the attention core."""
+    if kind.recurs:
+        return recurrent_work(model, stack, cut, kind), Phase()
+    if not kind.attends:
+        return _NOTHING, Phase()
+    core = attention_core(model, stack, cut, kind)
+    return projections_around(core, model, stack, cut), core.forward
+
+
+def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[BlockWork]) -> list[BlockWork]:
+    """One module of multi-token prediction, around a layer: it looks the next token up, norms that and the hidden
+    state, projects both to one, and norms what the layer makes of it; the head is the model's (DeepSeek-V3,
+    arXiv:2412.19437, section 2.2; NVIDIA/Megatron-LM:megatron/core/transformer/multi_token_prediction.py).
+    """
+    h, w = model.hidden_size, cut.width
+    norm_f, norm_b = norm_work(cut.norm_tokens * h, stack, w, 3)
+    both = memory("hidden states joined", 4 * w * cut.norm_tokens * h)
+    up_f, up_i, up_w = linear("multi-token projection", cut.tokens, h / cut.tp, 2 * h, stack, w)
+    gather_f, gather_b = gather_in(cut, 2 * h, stack)
+    whole = Collective("gather multi-token projection", "all_gather", w * cut.tokens * h)
+    table = embedding_work(model, stack, cut)
+    around = BlockWork(
+        table.forward + Phase((norm_f, both, up_f), (*gather_f, whole)),
+        Phase((up_i, both, norm_b), gather_b) + table.input_grad,
+        Phase((up_w,)) + table.weight_grad + gradient_accumulation(2 * h * h / cut.tp, stack, w),
+    )
+    return [
+        BlockWork(
+            around.forward + layer.forward,
+            layer.input_grad + around.input_grad,
+            layer.weight_grad + around.weight_grad,
+            layer.recompute,
+        )
+        for layer in layers
+    ]
 
 
 def _per_op(forward: Phase) -> Phase:
@@ -89,7 +133,7 @@ def _per_op(forward: Phase) -> Phase:
     return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
 
 
-def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, experts: bool) -> tuple[Phase, Phase]:
+def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[Phase, Phase]:
     """Scaling linears' inputs, weights and output gradients to 8 bits, where no other kernel does it in passing.
 
     A pass finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is written
@@ -98,17 +142,30 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, experts
     if not cut.fp8 or stack.fused_casts:
         return Phase(), Phase()
     h, tokens = model.hidden_size, cut.tokens
-    query, products = model.num_heads * model.head_dim / cut.tp, 2 if model.gated_mlp else 1
-    if experts:
+    products = 2 if model.gated_mlp else 1
+    copies: Number = 0.0
+    inner: Number = 0.0
+    if kind.sparse:
         copies, inner = routed(model, cut).copies, model.expert_intermediate_size
-    else:
+    elif kind.mlp == "dense":
         copies, inner = tokens, model.intermediate_size / cut.tp
-    inputs = tokens * (h + query) + copies * (h + inner)
-    gradients = tokens * (query + key_value_width(model, cut.tp) + h) + copies * (h + products * inner)
+    columns, context = _mixer_columns(model, cut, kind)
+    mixes = tokens * (kind.mixer != "none")
+    inputs = mixes * (h + context) + copies * (h + inner)
+    gradients = mixes * (columns + h) + copies * (h + products * inner)
     return (
         Phase((memory("casts to fp8", 5 * (inputs + params), kernels=16),)),
         Phase((memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),)),
     )
+
+
+def _mixer_columns(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[Number, Number]:
+    """Columns that come out of a mixer's first multiply on one GPU, and that go into its last."""
+    if kind.recurs:
+        wide = recurrent_widths(model, kind)
+        return (wide.mixed + wide.gates) / cut.tp, wide.values / cut.tp
+    query = model.num_heads * model.head_dim / cut.tp
+    return query + key_value_width(model, cut.tp), query
 
 
 def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
@@ -148,9 +205,10 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Final norm, logits and cross-entropy over a vocabulary cut by tp; never recomputed.
 
     Megatron-LM computes the loss in fp32 from 16-bit logits without gathering them: three all-reduces of one number a
-    token (Shoeybi et al. 2019, section 3). A stack without a vocabulary-parallel loss gathers them.
+    token (Shoeybi et al. 2019, section 3). A stack without a vocabulary-parallel loss gathers them. Every module of
+    multi-token prediction has its tokens' logits and loss besides.
     """
-    h, w, tokens = model.hidden_size, cut.width, cut.tokens
+    h, w, tokens = model.hidden_size, cut.width, cut.tokens * (1 + model.num_mtp_layers)
     vocabulary = model.vocab_size / cut.tp
     whole = not stack.vocab_parallel_loss
     logits = tokens * (model.vocab_size if whole else vocabulary)
@@ -167,7 +225,7 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
         # backward: scale in place (8), cast back (4 + w).
         loss_f = memory("cross-entropy", (w + 36) * logits, 6)
         loss_b = memory("cross-entropy backward", (w + 12) * logits, 3)
-    gather_f, gather_b = gather_in(cut, h, stack)
+    gather_f, gather_b = gather_in(cut, h * (1 + model.num_mtp_layers), stack)
     statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
     if whole:
         statistics = (Collective("gather logits", "all_gather", w * logits),)

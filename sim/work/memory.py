@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.work.experts import experts_activation_bytes, routed
 from sim.work.pieces import Cut, key_value_width
+from sim.work.recurrent import recurrent_activation_bytes
 from sim.work.stages import ModelPart
 
 
@@ -52,7 +53,7 @@ def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:
 
 
 def layer_activation_bytes(
-    model: ModelSpec, stack: StackSpec, cut: Cut, recompute: str | None = None, dense: bool = False
+    model: ModelSpec, stack: StackSpec, cut: Cut, recompute: str | None = None, kind: LayerKind | None = None
 ) -> Number:
     """Activations one layer keeps for the backward of one micro-batch. [bytes]
 
@@ -63,18 +64,55 @@ def layer_activation_bytes(
     ----------
     recompute : str, optional
         Instead of the cut's own.
-    dense : bool
-        One of the first layers of a mixture of experts, which have none.
+    kind : LayerKind, optional
+        Of the model's `layer_kinds`. Default: the last layer's.
 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, table 2.
     """
+    kind, mode = kind or model.layer_kinds[0], recompute or cut.recompute
+    if kind.attends and kind.mlp != "none":
+        return _attention_layer_bytes(model, stack, cut, mode, kind)
+    w, h = cut.width, model.hidden_size
+    if mode == "full":
+        return w * cut.norm_tokens * h
+    # Blocks apart: what either keeps is what a whole layer keeps less than without the other.
+    kept: Number = 0.0
+    if kind.recurs:
+        kept = w * cut.norm_tokens * h + recurrent_activation_bytes(model, stack, cut, kind)
+    elif kind.attends:
+        kept = _block_bytes(model, stack, cut, mode, LayerKind(kind.mixer, "none"))
+    if kind.mlp != "none":
+        kept = kept + _block_bytes(model, stack, cut, mode, LayerKind("none", kind.mlp))
+    return kept
+
+
+def _block_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, mode: str, kind: LayerKind) -> Number:
+    """Activations that the attention block or the MLP block of a layer keeps. [bytes]"""
+    w, h, tokens, own = cut.width, model.hidden_size, cut.tokens, cut.norm_tokens
+    kept = 1 if cut.fp8 else w
+    inputs = 2 if model.gated_mlp else 1
+    around = own * h * (w + (0 if kind.sparse else kept) + (0 if stack.fused_norm else 8) + bool(model.dropout))
+    if kind.sparse:
+        return around + experts_activation_bytes(model, stack, cut)
+    if cut.sequence_parallel and not stack.regather_sequence:
+        around = around + kept * (tokens - own) * h
+    if kind.mlp == "dense":
+        return around + tokens * model.intermediate_size / cut.tp * (w * inputs + kept)
+    query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
+    core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
+    key_value = key_value_width(model, cut.tp)
+    norms = w * (query + key_value / 2) * (model.query_key_norm != "none")
+    return around + tokens * (w * (query + key_value) + kept * context + norms) + core
+
+
+def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, mode: str, kind: LayerKind) -> Number:
+    """Activations that a layer of attention and an MLP or experts keeps. [bytes]"""
     w, h, tokens = cut.width, model.hidden_size, cut.tokens
-    mode = recompute or cut.recompute
     if mode == "full":
         return w * cut.norm_tokens * h
     query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
     key_value = key_value_width(model, cut.tp)
-    experts = bool(model.num_experts) and not dense
+    experts = kind.sparse
     inputs = 2 if model.gated_mlp else 1
     if mode == "per_op":  # the layer's input, the attention's output, and the outputs of every other multiply
         up = (
@@ -148,15 +186,22 @@ def activation_bytes(
         Layers of the whole model that keep theirs in host memory; every stage has its share of them.
     """
     kept: Number = 0.0
-    if np.any(part.num_layers):
-        kept = (part.num_layers - part.num_dense_layers) * layer_activation_bytes(model, stack, cut)
-    if np.any(part.num_dense_layers):
-        kept = kept + part.num_dense_layers * layer_activation_bytes(model, stack, cut, dense=True)
+    for count, kind in zip(part.layers, model.layer_kinds, strict=False):
+        if np.any(count):
+            kept = kept + count * layer_activation_bytes(model, stack, cut, kind=kind)
+    if model.num_mtp_layers and np.any(part.mtps):
+        # Inputs of the two norms and of the one behind the layer, and both normed, joined.
+        kept = kept + part.mtps * (layer_activation_bytes(model, stack, cut) + 5 * _rows_bytes(model, cut))
     kept = kept * (1.0 - offloaded_layers / model.num_layers)
     if model.dropout:
         kept = kept + part.embeddings * cut.norm_tokens * model.hidden_size
-    # Inputs of the final norm and of the logits' matrix.
-    return kept + part.heads * (2 * cut.width * cut.norm_tokens * model.hidden_size)
+    # Inputs of the final norm and of the logits' matrix; of multi-token prediction those of the matrix.
+    return kept + part.heads * (2 + model.num_mtp_layers) * _rows_bytes(model, cut)
+
+
+def _rows_bytes(model: ModelSpec, cut: Cut) -> Number:
+    """Hidden states of the tokens that one GPU norms. [bytes]"""
+    return cut.width * cut.norm_tokens * model.hidden_size
 
 
 def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
@@ -169,8 +214,10 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
         return 0.0
     if not stack.vocab_parallel_loss:
         return held_logits_bytes(model, stack, cut) + 16 * cut.tokens * model.vocab_size
+    # Every module of multi-token prediction has logits besides, kept until its loss's gradient.
+    tokens = cut.tokens * (1 + model.num_mtp_layers)
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
-    return per_logit * cut.tokens * model.vocab_size / cut.tp
+    return per_logit * tokens * model.vocab_size / cut.tp
 
 
 def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
@@ -215,7 +262,13 @@ def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: i
 
 def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int) -> Number:
     """The largest thing alive for a moment besides what is kept."""
-    everything = layer_activation_bytes(model, stack, cut, "none")
+    everything: Number = 0.0
+    per_op: Number = 0.0
+    for kind in model.layer_kinds:
+        whole = layer_activation_bytes(model, stack, cut, "none", kind)
+        everything = np.maximum(everything, whole)
+        if cut.recompute == "per_op":
+            per_op = np.maximum(per_op, whole - layer_activation_bytes(model, stack, cut, "per_op", kind))
     if model.num_experts:
         to = routed(model, cut)
         widest = to.copies * max(model.expert_intermediate_size, model.hidden_size)
@@ -224,7 +277,7 @@ def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layer
     again = {
         "none": 0.0,
         "selective": attention_core_bytes(model, stack, cut),
-        "per_op": everything - layer_activation_bytes(model, stack, cut, "per_op"),
+        "per_op": per_op,
         "full": everything,
     }[cut.recompute]
     # The largest gradients of the backward: the activation's beside its input, or the attention core's.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.specs import ModelSpec
+from sim.specs import LayerKind, ModelSpec
 
 
 def norm_params(model: ModelSpec) -> int:
@@ -23,9 +23,45 @@ def attention_params(model: ModelSpec) -> int:
         return latent_projection_params(model) + latent_head_params(model) + sinks
     query, context = model.num_heads * model.head_dim, model.num_heads * model.value_head_dim
     key_value = model.num_kv_heads * (model.head_dim + model.value_head_dim)
-    weights = model.hidden_size * (query + key_value) + context * model.hidden_size
-    biases = (query + key_value) * model.qkv_bias + model.hidden_size * model.attention_output_bias
+    projected = query + key_value + context * model.attention_gate
+    weights = model.hidden_size * projected + context * model.hidden_size
+    biases = projected * model.qkv_bias + model.hidden_size * model.attention_output_bias
     return weights + biases + query_key_norm_params(model) + sinks
+
+
+def mixer_params(model: ModelSpec, kind: LayerKind) -> int:
+    """What mixes the tokens of a layer: attention's projections, or those around a state that is carried along."""
+    if kind.recurs:
+        return recurrent_params(model, kind) + recurrent_whole_params(model, kind)
+    return attention_params(model) if kind.attends else 0
+
+
+def recurrent_params(model: ModelSpec, kind: LayerKind) -> int:
+    """Of a layer that carries a state what tensor parallelism cuts by heads.
+
+    mamba2: the gate, x, B, C and a step a head from one projection; a convolution with a bias over x, B and C; decay,
+    skip and bias of the step a head; the gated norm (Dao and Gu 2024, arXiv:2405.21060, section 7.1). gated_delta_net:
+    queries, keys, values, a gate, and two numbers a head (Yang et al. 2024, arXiv:2412.06464). kimi_delta_attention:
+    its decays and gates come through projections of one head's width (Kimi 2025, arXiv:2510.26692, section 4).
+    """
+    h, heads = model.hidden_size, model.linear_num_heads
+    values, keys = heads * model.linear_head_dim, model.linear_num_key_heads * model.linear_key_head_dim
+    mixed = values + 2 * keys  # what the convolution sees
+    conv, out = mixed * model.linear_conv_kernel, values * h
+    if kind.mixer == "mamba2":
+        return h * (values + mixed + heads) + conv + mixed + 3 * heads + values + out
+    if kind.mixer == "gated_delta_net":
+        return h * (values + mixed + 2 * heads) + conv + 2 * heads + out
+    gates = 2 * model.linear_head_dim * values  # up from one head's width: decays, and the output's gate
+    return h * (mixed + heads) + gates + conv + values + heads + out
+
+
+def recurrent_whole_params(model: ModelSpec, kind: LayerKind) -> int:
+    """Of a layer that carries a state what is on every GPU: norms of one head, and projections to one head's width."""
+    if kind.mixer == "mamba2":
+        return 0
+    down = 2 * model.hidden_size * model.linear_head_dim * (kind.mixer == "kimi_delta_attention")
+    return model.linear_head_dim + down
 
 
 def latent_projection_params(model: ModelSpec) -> int:
@@ -72,30 +108,44 @@ def shared_expert_params(model: ModelSpec) -> int:
     return _mlp_of(model, size) if size else 0
 
 
-def layer_params(model: ModelSpec, dense: bool = False) -> int:
+def norms_of(model: ModelSpec, kind: LayerKind) -> int:
+    """Normalisations of a layer: those of its blocks."""
+    both = kind.mixer != "none" and kind.mlp != "none"
+    return model.norms_per_layer if both else max(1, model.norms_per_layer // 2)
+
+
+def layer_params(model: ModelSpec, kind: LayerKind | None = None) -> int:
     """One transformer layer, its norms and experts included.
 
     Parameters
     ----------
-    dense : bool
-        One of the first layers of a mixture of experts, which have none.
+    kind : LayerKind, optional
+        Of the model's `layer_kinds`. Default: the last layer's.
     """
-    mlp = mlp_params(model)
-    if model.num_experts and not dense:
+    kind = kind or model.layer_kinds[0]
+    mlp = {"none": 0, "dense": mlp_params(model), "sparse": 0}[kind.mlp]
+    if kind.sparse:
         mlp = expert_params(model) + router_params(model) + shared_expert_params(model)
-    return attention_params(model) + mlp + model.norms_per_layer * norm_params(model)
+    return mixer_params(model, kind) + mlp + norms_of(model, kind) * norm_params(model)
 
 
 def layers_params(model: ModelSpec) -> int:
     """All layers."""
-    dense = model.num_dense_layers
-    return (model.num_layers - dense) * layer_params(model) + dense * layer_params(model, dense=True)
+    return sum(model.layers_of(kind) * layer_params(model, kind) for kind in model.layer_kinds)
+
+
+def mtp_params(model: ModelSpec) -> int:
+    """One module of multi-token prediction: a layer like the last, a projection from two hidden states to one, norms of
+    both and of what comes out. Embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2).
+    """
+    return layer_params(model) + 2 * model.hidden_size**2 + 3 * norm_params(model)
 
 
 def active_params(model: ModelSpec) -> int:
     """Parameters that a token meets: all but the experts it is not sent to."""
     idle = expert_params(model) // max(model.num_experts, 1) * (model.num_experts - model.experts_per_token)
-    return total_params(model) - (model.num_layers - model.num_dense_layers) * idle
+    with_experts = model.num_sparse_layers + model.num_mtp_layers * model.layer_kinds[0].sparse
+    return total_params(model) - with_experts * idle
 
 
 def embedding_params(model: ModelSpec) -> int:
@@ -111,11 +161,12 @@ def head_params(model: ModelSpec) -> int:
 
 
 def total_params(model: ModelSpec) -> int:
-    """All parameters of the model, tied ones once.
+    """All parameters of the model, tied ones once, modules of multi-token prediction included.
 
     For a GPT this is 12 l h² (1 + 13/(12h) + (V + s)/(12 l h)) [1]_ plus the 2h of the final norm, which the
     formula leaves out.
 
     .. [1] Narayanan et al. 2021, arXiv:2104.04473, equation 2.
     """
-    return layers_params(model) + embedding_params(model) + head_params(model)
+    mtp = model.num_mtp_layers * mtp_params(model)
+    return layers_params(model) + embedding_params(model) + head_params(model) + mtp

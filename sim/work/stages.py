@@ -1,20 +1,24 @@
-"""Which virtual pipeline stage holds what: layers, embedding, head; and the parameters on each rank."""
+"""Which virtual pipeline stage holds what: layers, embedding, head, multi-token prediction; and its parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, ParallelPlan
+from sim.specs import LayerKind, ModelSpec, ParallelPlan
 from sim.work.params import (
     embedding_params,
     expert_params,
     latent_projection_params,
     layer_params,
     norm_params,
+    norms_of,
     query_key_norm_params,
+    recurrent_whole_params,
     router_params,
 )
 
@@ -23,77 +27,142 @@ from sim.work.params import (
 class ModelPart:
     """How much of the model a stage holds, or a rank; numbers, or arrays over plans.
 
-    num_layers : all of them; of which `num_dense_layers` have no experts though the model has.
-    embeddings, heads : how often the embedding and the output head.
-    shared_tables : how often both on one stage, where a tied head needs no second table.
+    layers : of each of the model's `layer_kinds`.
+    embeddings, heads, mtps : how often the embedding, the output head, a module of multi-token prediction.
+    shared_tables : how many of the vocabulary's tables that these need it holds once for two of them.
     """
 
-    num_layers: Number = 0
-    num_dense_layers: Number = 0
+    layers: tuple[Number, ...] = ()
     embeddings: Number = 0
     heads: Number = 0
+    mtps: Number = 0
     shared_tables: Number = 0
 
     def __add__(self, other: ModelPart) -> ModelPart:
-        return ModelPart(*(getattr(self, name) + getattr(other, name) for name in ModelPart.__slots__))
+        layers = tuple(mine + theirs for mine, theirs in zip_longest(self.layers, other.layers, fillvalue=0))
+        rest = (getattr(self, name) + getattr(other, name) for name in ModelPart.__slots__[1:])
+        return ModelPart(layers, *rest)
+
+    @property
+    def num_layers(self) -> Number:
+        """Layers of all kinds, modules of multi-token prediction apart."""
+        return sum(self.layers)
+
+    @property
+    def counts(self) -> tuple[Number, ...]:
+        """How often each block of the model, in the order of `blocks_of`."""
+        return (self.embeddings, self.heads, *self.layers, self.mtps)
+
+    def each(self, change: Callable[[Number], Number]) -> ModelPart:
+        """The part with every number changed."""
+        layers = tuple(change(number) for number in self.layers)
+        return ModelPart(layers, *(change(getattr(self, name)) for name in ModelPart.__slots__[1:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One virtual stage: what it holds of the model.
 
-    num_layers : all of them; of which `num_dense_layers` have no experts though the model has.
+    layers : of each of the model's `layer_kinds`. num_mtp : modules of multi-token prediction.
+    first_kind : of the first of its layers, as a place in `layer_kinds`.
+    tied : the head has the embedding's table.
     """
 
     index: int
-    num_layers: int
+    layers: tuple[int, ...]
     has_embedding: bool
     has_head: bool
-    num_dense_layers: int = 0
+    num_mtp: int = 0
+    first_kind: int = 0
+    tied: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of all kinds, modules of multi-token prediction apart."""
+        return sum(self.layers)
 
     @property
     def part(self) -> ModelPart:
-        """What it holds."""
-        both = int(self.has_embedding and self.has_head)
-        return ModelPart(self.num_layers, self.num_dense_layers, int(self.has_embedding), int(self.has_head), both)
+        """What it holds.
+
+        The embedding and every module of multi-token prediction look tokens up in one table, which a tied head shares.
+        """
+        readers = self.has_embedding + self.num_mtp
+        shared = max(0, readers - 1) + (self.tied and self.has_head and readers > 0)
+        return ModelPart(self.layers, int(self.has_embedding), int(self.has_head), self.num_mtp, shared)
 
 
-LAYER, EMBEDDING, HEAD = ModelPart(num_layers=1), ModelPart(embeddings=1), ModelPart(heads=1)
-DENSE_LAYER = ModelPart(num_layers=1, num_dense_layers=1)
-"""What models are made of."""
+EMBEDDING, HEAD, FIRST_KIND = range(3)
+"""Places on the axis over blocks; the kinds of layers follow one another, and last comes multi-token prediction."""
 
 
 def blocks_of(model: ModelSpec) -> tuple[ModelPart, ...]:
-    """The blocks that this model is made of: layer, embedding, head, and a layer without experts where some have none.
+    """The blocks that this model is made of: embedding, head, the kinds of layers, a module of multi-token prediction.
 
-    Seconds and bytes of blocks stand in this order wherever blocks are an axis.
+    Seconds and bytes of blocks stand in this order wherever blocks are an axis. The last is there of all models, and
+    held by none that has no such modules.
     """
-    return (LAYER, EMBEDDING, HEAD, *([DENSE_LAYER] if model.num_dense_layers else []))
+    kinds = range(len(model.layer_kinds))
+    layers = (ModelPart(tuple(int(each == kind) for each in kinds)) for kind in kinds)
+    none = (0,) * len(kinds)
+    return (ModelPart(none, embeddings=1), ModelPart(none, heads=1), *layers, ModelPart(none, mtps=1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a pipeline layout gives a stage."""
+
+    layers: int
+    embedding: bool = False
+    mtps: int = 0
+    head: bool = False
 
 
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
-    """Deal the layers evenly, in order, to pp · num_chunks stages; under `uneven_layers` some get one more.
+    """Deal the layers, in order, to pp · num_chunks stages: as the plan's layout says, or evenly.
 
-    The first stage holds the embedding, the last the head; `embedding_as_layer` and `head_as_layer` let them take the
-    place of a layer (Llama 3, arXiv:2407.21783, section 3.3.2).
+    Evenly, the first stage holds the embedding, the last the head and multi-token prediction; `embedding_as_layer` and
+    `head_as_layer` let them take the place of a layer (Llama 3, arXiv:2407.21783, section 3.3.2). Under
+    `uneven_layers` some get one more.
     """
+    if plan.pipeline_layout:
+        pieces = [_Piece(each.count("t"), "E" in each, each.count("m"), "L" in each) for each in plan.stages_of_layout]
+    else:
+        pieces = _even_pieces(model, plan)
+    stages, first = [], 0
+    for index, piece in enumerate(pieces):
+        held = model.kind_of_layer[first : first + piece.layers]
+        layers = tuple(held.count(kind) for kind in model.layer_kinds)
+        kind = model.layer_kinds.index(held[0]) if held else 0
+        stages.append(Stage(index, layers, piece.embedding, piece.head, piece.mtps, kind, model.tied_embeddings))
+        first += piece.layers
+    return tuple(stages)
+
+
+def _even_pieces(model: ModelSpec, plan: ParallelPlan) -> list[_Piece]:
     num_stages = plan.num_stages
     dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
     share, rest = divmod(dealt, num_stages)
-    stages: list[Stage] = []
-    dense = model.num_dense_layers  # the first ones
+    pieces = []
     for index in range(num_stages):
+        first, last = index == 0, index == num_stages - 1
         # The rest goes to the stages from the second on: the first has the embedding, the last the head.
         layers = share + ((index - 1) % num_stages < rest)
-        layers -= (plan.embedding_as_layer and index == 0) + (plan.head_as_layer and index == num_stages - 1)
-        stages.append(Stage(index, layers, index == 0, index == num_stages - 1, min(dense, layers)))
-        dense -= stages[-1].num_dense_layers
-    return tuple(stages)
+        layers -= (plan.embedding_as_layer and first) + (plan.head_as_layer and last)
+        pieces.append(_Piece(layers, first, model.num_mtp_layers * last, last))
+    return pieces
 
 
 def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number) -> Number:
     """Of `part_params`, those of the experts on one GPU: every ep-th expert, whole."""
-    return (part.num_layers - part.num_dense_layers) * expert_params(model) / ep
+    return _sparse_layers(part, model) * expert_params(model) / ep
+
+
+def _sparse_layers(part: ModelPart, model: ModelSpec) -> Number:
+    """Layers of a part that have experts, modules of multi-token prediction among them."""
+    kinds = model.layer_kinds
+    of_kinds = sum(count for count, kind in zip(part.layers, kinds, strict=False) if kind.sparse)
+    return of_kinds + part.mtps * kinds[0].sparse
 
 
 def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> Number:
@@ -104,30 +173,43 @@ def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -
     heads that are fewer than the GPUs. Experts are dealt over ep GPUs, whole. A tied output projection on another
     stage than the embedding is a second copy.
     """
-    norms = norm_params(model)
-    whole = model.norms_per_layer * norms
-    if model.key_value_rank:
-        whole += latent_projection_params(model)
-    else:
-        whole += model.hidden_size * model.attention_output_bias
-        if model.query_key_norm == "head":  # one weight for all heads
-            whole += query_key_norm_params(model)
-    # Each GPU holds at least one key/value head.
-    head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
-    extra_heads = np.maximum(0, tp - model.num_kv_heads) * 2 * head_weights
-    with_experts = part.num_layers - part.num_dense_layers if model.num_experts else 0
-    dense = part.num_layers - with_experts
-    row_bias = model.hidden_size * model.mlp_bias
-    replicated = part.num_layers * whole + dense * row_bias
-    cut = dense * (layer_params(model, dense=True) - whole - row_bias) + part.num_layers * extra_heads
-    if model.num_experts:
-        row_bias = row_bias if model.shared_expert_intermediate_size else 0
-        router = router_params(model)
-        replicated = replicated + with_experts * (row_bias + router)
-        cut = cut + with_experts * (layer_params(model) - expert_params(model) - router - whole - row_bias)
-    table = model.vocab_size * model.hidden_size
-    tables = part.embeddings + part.heads - (part.shared_tables if model.tied_embeddings else 0)
+    norm, h = norm_params(model), model.hidden_size
+    cut: Number = 0
+    replicated: Number = 0
+    for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.layer_kinds[0]), strict=False):
+        whole = _replicated_params(model, kind)
+        replicated = replicated + count * whole
+        of_layer = layer_params(model, kind) - (expert_params(model) if kind.sparse else 0)
+        cut = cut + count * (of_layer - whole + _extra_heads(model, tp) * kind.attends)
+    cut = cut + part.mtps * 2 * h * h
+    table = model.vocab_size * h
+    tables = part.embeddings + part.heads + part.mtps - part.shared_tables
     cut = cut + table * tables + part.heads * (model.vocab_size * model.head_bias)
-    replicated = replicated + part.embeddings * (embedding_params(model) - table) + part.heads * norms
+    replicated = replicated + part.embeddings * (embedding_params(model) - table) + (part.heads + 3 * part.mtps) * norm
     held: Number = cut / tp + replicated + part_expert_params(part, model, ep)
     return held
+
+
+def _replicated_params(model: ModelSpec, kind: LayerKind) -> int:
+    """Of one layer what every tensor-parallel GPU holds."""
+    h = model.hidden_size
+    whole = norms_of(model, kind) * norm_params(model)
+    if kind.recurs:
+        whole += recurrent_whole_params(model, kind)
+    elif kind.attends and model.key_value_rank:
+        whole += latent_projection_params(model)
+    elif kind.attends:
+        whole += h * model.attention_output_bias
+        if model.query_key_norm == "head":  # one weight for all heads
+            whole += query_key_norm_params(model)
+    if kind.sparse:
+        whole += router_params(model) + h * model.mlp_bias * (model.shared_expert_intermediate_size > 0)
+    elif kind.mlp == "dense":
+        whole += h * model.mlp_bias
+    return whole
+
+
+def _extra_heads(model: ModelSpec, tp: Number) -> Number:
+    """Parameters, over all GPUs, of key/value heads that several hold: each has at least one."""
+    head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
+    return np.maximum(0, tp - model.num_kv_heads) * 2 * head_weights

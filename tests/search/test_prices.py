@@ -9,6 +9,7 @@ import pytest
 
 from sim.errors import FlopcastError
 from sim.estimate import estimate
+from sim.pricing.deal import stages_alike
 from sim.search import build_space, price_all
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category
 from sim.specs import ParallelPlan, load_scenario
@@ -56,9 +57,15 @@ def differences(scenario, gpus, turn, **options):
         for place in random.integers(len(rows), size=SAMPLES).tolist():
             alone = estimate(space.scenario_of(int(rows[place]), wanted[number]), "closed_form")
             apart = (seconds[place] / alone.step_time_s - 1, needed[place] / alone.largest.total - 1)
+            plan = alone.scenario.plan
+            if not stages_alike(scenario.model, plan, plan.pp, plan.num_chunks):
+                # Several kinds of layers, unevenly met: a bound of the time, and of the memory from above.
+                assert -0.35 < apart[0] < 1e-9, plan
+                assert -1e-9 < apart[1] < 0.35, plan
+                continue
             worst = np.maximum(worst, np.abs(apart))
             met.append(alone.scenario.plan.ep)
-    assert len(met) >= SAMPLES * len(wanted)
+    assert len(met) >= SAMPLES * len(wanted) * (0.5 if len(scenario.model.layer_kinds) > 1 else 1)
     assert len(set(met)) > 2 or not scenario.model.num_experts
     return worst
 
@@ -159,7 +166,7 @@ def test_prices_of_published_mixtures_equal_estimates(preset):
 
 @pytest.mark.parametrize("dense", [0, 2])
 def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
-    """Every combination of degrees, one by one; of layers without experts the search wants all on the first stage."""
+    """Every combination of degrees, one by one."""
     model = {"num_layers": 6, "hidden_size": 768, "num_heads": 12, "vocab_size": 51200, "bias": False,
              "num_experts": 12, "experts_per_token": 2, "expert_intermediate_size": 768, "num_dense_layers": dense}  # fmt: skip
     scenario = small(model=model)
@@ -179,16 +186,19 @@ def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
             scenario.replace(plan=plan)
         except FlopcastError:
             continue
-        if deal_stages(scenario.model, plan)[0].num_dense_layers == dense:
-            taken.add(numbers)
+        taken.add(numbers)
     assert found == taken
     assert {plan[4] for plan in taken} == {1, 2, 3, 4, 6, 12}
 
 
 def test_layered_models_keep_dense_layers_on_the_first_chunk():
     model, plan = MIXTURES["deepseek"]
-    columns = build_space(small(model=model | {"num_dense_layers": 3}, plan=plan), (1, 48)).columns
-    assert (12 // (columns.pp * columns.num_chunks) - 1 >= 3).all()
+    model = model | {"num_layers": 22, "num_dense_layers": 3}
+    columns = build_space(small(model=model, plan=plan), (1, 48)).columns
+    stages = columns.pp * columns.num_chunks
+    several = (columns.num_chunks > 1) & (stages > 3)
+    assert several.any()
+    assert (24 // stages[several] - 1 >= 3).all()
 
 
 def test_no_layout_for_experts_says_so():
@@ -201,9 +211,6 @@ def test_no_layout_for_experts_says_so():
         build_space(small(model=model, plan=plan), (2, 2), experts=(5, 7))
     with pytest.raises(FlopcastError, match=r"degree 2: model .* has no experts; leave --ep out"):
         build_space(small(), (2, 2), experts=(2,))
-    model = MIXTURES["deepseek"][0] | {"num_dense_layers": 6}
-    with pytest.raises(FlopcastError, match=r"the first pipeline stage must hold the 6 layers .*; choose other sizes"):
-        build_space(small(model=model, plan=DEALT), (1152, 1152))
 
 
 def test_space_holds_what_the_rules_allow():

@@ -196,7 +196,7 @@ def test_rotary_positions_keep_nothing_of_their_own():
 
 
 def test_offloaded_layers_leave_their_share_of_every_stage():
-    stage = Stage(1, 6, False, False)
+    stage = Stage(1, (6,), False, False)
     kept = [activation_bytes(stage.part, GPT3, MATH, cut(), offloaded) for offloaded in (0, 24, 96)]
     assert kept == pytest.approx([kept[0], 0.75 * kept[0], 0.0])
 

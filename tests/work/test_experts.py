@@ -12,7 +12,7 @@ from sim.work.layers import layer_work
 from sim.work.memory import layer_activation_bytes
 from sim.work.params import active_params, layer_params, total_params
 from sim.work.pieces import Cut
-from sim.work.stages import LAYER, deal_stages, part_params
+from sim.work.stages import FIRST_KIND, blocks_of, deal_stages, part_params
 
 TRAINING = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
 
@@ -59,7 +59,8 @@ def test_stages_hold_the_model(model):
 def test_expert_parallel_gpus_hold_the_experts_once(model, tp, ep):
     """Of the experts a GPU has one ep-th, of everything else as much as without."""
     ep = ep if model.num_experts else 1
-    experts = part_params(LAYER, model, tp) - part_params(LAYER, model, tp, ep)
+    layer = blocks_of(model)[FIRST_KIND]
+    experts = part_params(layer, model, tp) - part_params(layer, model, tp, ep)
     assert experts == pytest.approx((1 - 1 / ep) * of_experts(model))
 
 
@@ -73,8 +74,9 @@ def of_experts(model):
 @given(models(), st.booleans())
 def test_executed_flop_equals_the_formula(model, dense):
     """Forward, and twice that backward, of a layer on one GPU."""
-    work = layer_work(model, stack(), Cut(1, 2, 1024, False, "none"), dense)
-    expected = layer_forward_flop(model, 2, 1024, dense)
+    kind = model.kind_of_layer[0 if dense else -1]
+    work = layer_work(model, stack(), Cut(1, 2, 1024, False, "none"), kind)
+    expected = layer_forward_flop(model, 2, 1024, kind)
     assert work.forward.model_flop == pytest.approx(expected)
     assert work.input_grad.model_flop + work.weight_grad.model_flop == pytest.approx(2 * expected)
 

@@ -11,7 +11,7 @@ import numpy as np
 from sim.arrays import Array
 from sim.errors import InfeasiblePlan
 from sim.pricing.batch import LAYOUT as LAYOUT
-from sim.pricing.deal import dealt_layers
+from sim.pricing.deal import dealt_layers, stages_alike
 from sim.specs import Scenario
 
 USUAL_DEPTHS = range(2, 17)
@@ -32,12 +32,14 @@ def tensor_degrees(scenario: Scenario) -> list[int]:
     model = scenario.model
     heads = model.num_kv_heads
     widths = [model.shared_expert_intermediate_size]
-    if not model.num_experts or model.num_dense_layers:
+    if model.has("dense"):
         widths.append(model.intermediate_size)
     return [
         tp
         for tp in divisors(model.num_heads)
-        if all(width % tp == 0 for width in widths) and (heads % tp == 0 if heads > tp else tp % heads == 0)
+        if (model.linear_num_key_heads % tp == 0)
+        and all(width % tp == 0 for width in widths)
+        and (heads % tp == 0 if heads > tp else tp % heads == 0)
     ]
 
 
@@ -120,16 +122,10 @@ def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> 
 
 
 def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) -> Array:
-    """Layouts (tp, cp, pp, dp) with every degree to which their experts can be dealt.
-
-    The layers without experts of a mixture must all be on the first stage.
-    """
-    model, plan = scenario.model, scenario.plan
+    """Layouts (tp, cp, pp, dp) with every degree to which their experts can be dealt."""
+    model = scenario.model
     if model.num_experts:
         layouts = layouts[_routes_apart(scenario, layouts)]
-    if model.num_dense_layers:
-        held = dealt_layers(scenario.model, scenario.plan) // layouts[:, 2] - plan.embedding_as_layer
-        layouts = layouts[held >= model.num_dense_layers]
     ep = np.tile(degrees, len(layouts))
     layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
     tp, cp, _, dp, _ = layouts.T
@@ -149,34 +145,39 @@ def _range(gpus: tuple[int, int]) -> str:
 
 def _no_experts(scenario: Scenario, gpus: tuple[int, int], layouts: Array, degrees: tuple[int, ...]) -> str:
     """Which rules of a mixture of experts leave none of these layouts."""
-    dense, length = scenario.model.num_dense_layers, scenario.training.sequence_length
+    length = scenario.training.sequence_length
     rules, sizes = [], "other sizes (--gpus)"
     if degrees[0] > 1:
         rules.append(f"plan.ep = {' or '.join(map(str, degrees))} must divide tp · cp · dp")
         sizes = f"other degrees (--ep; all are searched without it) or {sizes}"
-    if dense:
-        rules.append(f"the first pipeline stage must hold the {dense} layers without experts")
     if not _routes_apart(scenario, layouts).all():
         rules.append(f"tp above 1 must cut the sequence of {length:,} tokens")
     return f"no plan on {_range(gpus)} GPUs deals the experts: {', and '.join(rules)}; choose {sizes}"
 
 
+def several_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
+    """Numbers of chunks above one by which `pp` ranks can be dealt as many layers each, in stages that are alike."""
+    model, plan = scenario.model, scenario.plan
+    dealt = dealt_layers(model, plan)
+    if dealt % pp:
+        return ()
+    return tuple(v for v in divisors(dealt // pp) if v > 1 and stages_alike(model, plan, pp, v))
+
+
 @cache
-def shapes(pp: int, per_replica: int, dealt: int, least: int = 1) -> Array:
+def shapes(pp: int, per_replica: int, several: tuple[int, ...]) -> Array:
     """(micro-batch size, schedule, chunks) of every way to run `per_replica` sequences through `pp` ranks.
 
-    A stage holds at least `least` layers. Each GPipe shape stands before the 1F1B shape of the same numbers.
+    several : numbers of chunks above one that the layers can be dealt to.
+
+    Each GPipe shape stands before the 1F1B shape of the same numbers.
     """
     rows = []
     for size in divisors(per_replica):
         # On one rank GPipe takes as long as 1F1B and only keeps more.
         rows += [(size, 0, 1), (size, 1, 1)] if pp > 1 else [(size, 1, 1)]
-        if (
-            pp > 1 and dealt % pp == 0 and (per_replica // size) % pp == 0
-        ):  # `sim.schedules.interleaved` wants whole rounds
-            rows += [
-                (size, 2, chunks) for chunks in divisors(dealt // pp) if chunks > 1 and dealt // pp // chunks >= least
-            ]
+        if pp > 1 and (per_replica // size) % pp == 0:  # `sim.schedules.interleaved` wants whole rounds
+            rows += [(size, 2, chunks) for chunks in several]
     return np.array(rows, dtype=np.int64)
 
 

@@ -19,6 +19,7 @@ from sim.search.plans.layouts import (
     cuts_sequences,
     find_layouts,
     gpus_of_layouts,
+    several_chunks,
     shapes,
 )
 from sim.specs import ParallelPlan, Scenario
@@ -45,11 +46,9 @@ class Space:
     @cached_property
     def _shapes(self) -> list[Array]:
         """Of every layout."""
-        batch, dealt = self.scenario.training.global_batch_size, self._dealt
-        model, plan = self.scenario.model, self.scenario.plan
-        # The first stage must hold all layers that have no experts.
-        least = model.num_dense_layers + plan.embedding_as_layer if model.num_dense_layers else 1
-        return [shapes(pp, batch // dp, dealt, least) for pp, dp in self.layouts[:, 2:4].tolist()]
+        batch = self.scenario.training.global_batch_size
+        several = {pp: several_chunks(self.scenario, pp) for pp in np.unique(self.layouts[:, 2]).tolist()}
+        return [shapes(pp, batch // dp, several[pp]) for pp, dp in self.layouts[:, 2:4].tolist()]
 
     @property
     def _dealt(self) -> int:

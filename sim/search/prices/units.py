@@ -132,6 +132,10 @@ class _Rows:
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
         self.parts, self.ranks = dealt_stages(self.batch), dealt_ranks(self.batch)
+        several = len(scenario.model.layer_kinds) > 1
+        self.fullest = (
+            (dealt_stages(self.batch, True), dealt_ranks(self.batch, True)) if several else (self.parts, self.ranks)
+        )
         self.longer = longer_ranks(scenario.model, scenario.plan, layouts)[columns.layout]
 
     def recompute(self, category: Category) -> int:
@@ -141,13 +145,14 @@ class _Rows:
     def memory_bytes(self, zeros: Sequence[int]) -> PlanFloats:
         """Peak memory of the fullest GPU under ZeRO stages, over these, ways to recompute and rows.  [bytes]"""
         batch, kept = replace(self.batch, zero_stage=_choices(zeros)), self.in_flight
-        first, middle, last, *longer = stage_bytes(batch, self.parts)
+        parts, ranks = self.fullest
+        first, middle, last, *longer = stage_bytes(batch, parts)
         for each in longer:  # the second rank is the fullest of the middle ones, and among the first to have more
             middle = np.where(self.longer > 0, each, middle)
         peaks = np.stack([kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)])
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
-        held = params_of([kind.part for kind in self.ranks[:3]], batch.costs, batch.layouts).take(batch.layout)
+        held = params_of([kind.part for kind in ranks[:3]], batch.costs, batch.layouts).take(batch.layout)
         first, middle, last = peak_memory(batch, held, peaks, logits).total
         others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))

@@ -18,7 +18,7 @@ import numpy as np
 from sim.arrays import Floats, PlanFloats
 from sim.pricing.deal import dealt_stages
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import EMBEDDING_FIRST, LAYER_FIRST, once_a_step
+from sim.pricing.ranks import once_a_step
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.schedules.registry import is_file
@@ -81,7 +81,7 @@ def least_memory(variant: Variant) -> PlanFloats:
     of_stages = stage_bytes(batch, dealt_stages(batch)[:3])
 
     def needed(embeddings: int, heads: int, stage: int) -> PlanFloats:
-        kind = variant.rank_kind(copies, embeddings, heads, LAYER_FIRST)
+        kind = variant.rank_kind(copies, embeddings, heads)
         held = params_of([kind.part], batch.costs, batch.layouts).take(batch.layout)
         return np.asarray(peak_memory(batch, held, of_stages[stage], int(stage == LAST)).total[0])
 
@@ -98,7 +98,7 @@ class _LeastOnceAStep:
 
     def __init__(self, variant: Variant) -> None:
         copies = float(variant.schedule.copies)
-        held = ((1, 0, EMBEDDING_FIRST), (0, 0, LAYER_FIRST), (0, 1, LAYER_FIRST), (1, 1, EMBEDDING_FIRST))
+        held = ((1, 0), (0, 0), (0, 1), (1, 1))
         kinds = [variant.rank_kind(copies, *each) for each in held]
         often = np.full(variant.batch.shape, 2)
         self._once = once_a_step(variant.batch, kinds, often, variant.schedule.copies)

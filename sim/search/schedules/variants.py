@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Ints
+from sim.arrays import Array, Bools, Ints, Number
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, find_cells, place_layouts
 from sim.pricing.cells import price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import dealt_layers
+from sim.pricing.deal import dealt_layers, layers_before, stages_alike
 from sim.pricing.ranks import RankKind
 from sim.schedules import Schedule, get_schedule
 from sim.schedules.actions import U
@@ -24,7 +24,8 @@ from sim.search.plans.layouts import LAYOUT, divisors
 from sim.search.plans.space import Space, base_plan
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
-from sim.work.stages import ModelPart
+from sim.work.params import layer_params
+from sim.work.stages import EMBEDDING, FIRST_KIND, ModelPart
 
 SLICES = (2, 4, 8)
 """Parts of a sequence that are tried under a schedule that cuts sequences."""
@@ -72,11 +73,10 @@ class Variant:
         """Numbers of chunks that keep the rules of ParallelPlan and Scenario."""
         scenario, chosen = self.space.scenario, self.schedule
         model, dealt = scenario.model, dealt_layers(scenario.model, scenario.plan)
-        # The first stage must hold all layers that have no experts.
-        least = model.num_dense_layers + scenario.plan.embedding_as_layer if model.num_dense_layers else 1
         whole = dealt % pp == 0
         numbers = divisors(dealt // pp) if whole else list(range(1, MOST_UNEVEN_CHUNKS + 1))
-        numbers = [each for each in numbers if dealt // (pp * each) >= max(least, 1)]
+        numbers = [each for each in numbers if dealt // (pp * each) >= 1]
+        numbers = [each for each in numbers if each == 1 or stages_alike(model, scenario.plan, pp, each)]
         if chosen.name == "modular":
             numbers = [each for each in numbers if pp * each == model.num_layers]
         if chosen.chunks != "many":
@@ -162,15 +162,42 @@ class Variant:
         """Layers that are dealt to stages."""
         return dealt_layers(self.space.scenario.model, self.space.scenario.plan)
 
-    def rank_kind(self, share: float, embeddings: int, heads: int, first_block: int, count: int = 1) -> RankKind:
-        """A rank, of every layout, with so large a share of the layers dealt to one of a model without copies."""
+    def rank_kind(self, share: float, embeddings: int, heads: int, count: int = 1) -> RankKind:
+        """A rank, of every layout, with so large a share of the layers dealt to one of a model without copies.
+
+        Of kinds of layers those with the fewest parameters that it can have, and first of all one of these.
+        """
         model, plan = self.space.scenario.model, self.space.scenario.plan
         layers = share * self.least_layers
         layers = layers - embeddings * plan.embedding_as_layer - heads * plan.head_as_layer
-        both = np.minimum(embeddings, heads) * self.alone
-        return RankKind(
-            ModelPart(layers, model.num_dense_layers * embeddings, embeddings, heads, both), first_block, count
-        )
+        mtps = heads * model.num_mtp_layers
+        shared = np.minimum(embeddings, heads) * self.alone * (int(model.tied_embeddings) + mtps)
+        shared = shared + (~self.alone) * max(0, mtps - 1 + model.tied_embeddings * (mtps > 0)) * heads
+        held, smallest = self._least_kinds(layers, share, bool(embeddings))
+        return RankKind(ModelPart(held, embeddings, heads, mtps, shared), EMBEDDING if embeddings else smallest, count)
+
+    def _least_kinds(self, layers: Number, share: float, first: bool) -> tuple[tuple[Number, ...], int]:
+        """So many layers of the kinds with the fewest parameters that a rank can have, and the least of these.
+
+        One without the first stage of any copy has none of its layers.
+        """
+        model, plan = self.space.scenario.model, self.space.scenario.plan
+        if len(model.layer_kinds) == 1:
+            return (layers,), FIRST_KIND
+        columns, at_first = self.columns, np.zeros(len(self.space.layouts), dtype=np.int64)
+        if not first:
+            at_first += model.num_layers
+            of_stage = self.dealt // (columns.pp * columns.num_chunks) - plan.embedding_as_layer
+            np.minimum.at(at_first, columns.layout, np.clip(of_stage, 0, model.num_layers))
+        before = layers_before(model)
+        able = np.ceil(share) * (before[:, -1:] - before[:, at_first])
+        sizes = [layer_params(model, kind) for kind in model.layer_kinds]
+        order, rest, held = np.argsort(sizes), np.asarray(layers), [layers] * len(sizes)
+        for kind in order.tolist():
+            held[kind] = np.minimum(able[kind], rest)
+            rest = rest - held[kind]
+        there = [kind for kind in order.tolist() if (able[kind] > 0).any()]
+        return tuple(held), FIRST_KIND + there[0]
 
     def scenario_of(self, row: int, category: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
