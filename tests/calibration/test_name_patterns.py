@@ -12,15 +12,19 @@ from calibration.readers.frameworks import fields_by_words, framework_of, with_r
 from calibration.readers.machines import cluster_of
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, StackSpec, load_preset, preset_names
 from sim.specs.base import file_name
+from sim.specs.datasheet import NAME as DATASHEET
 from sim.specs.frameworks import resolve_stack
 
 # Name as tables have it -> node preset, profile
 GPUS = {
     "V100-SXM2-16GB": ("dgx-1v-16gb", "v100"), "V100-SXM3-32GB": ("dgx-2h", "v100"), "V100-SXM2-32GB": ("dgx-1v", "v100"),
     "A100-SXM4-40GB": ("dgx-a100-40gb", "a100"), "A100-SXM4-80GB": ("dgx-a100-80gb", "a100"), "Ampere": ("dgx-a100-80gb", "a100"),
-    "A800": ("hgx-a800", "a100"), "H800-SXM": ("hgx-h800", "h100"), "GH200-96GB": ("dgx-h200", "h200"), "H200": ("dgx-h200", "h200"),
+    "A800": ("hgx-a800", "a100"), "H800-SXM": ("hgx-h800", "h100"), "H200": ("dgx-h200", "h200"),
     "H100-94GB": ("dgx-h100", "h100"), "H100-96GB-HBM2e": ("dgx-h100", "h100"), "H100-SXM": ("dgx-h100", "h100"),
     "GB300": ("gb300-tray", "b300"), "GB200": ("gb200-tray", "b200"), "B300": ("dgx-b300", "b300"), "B200": ("dgx-b200", "b200"),
+    "GH200-96GB": ("gh200-96gb-4", "datasheet"), "GH200-144GB": ("gh200-144gb-4", "datasheet"), "VR200": ("vr200-tray", "datasheet"),
+    "MI300": ("mi300x-8", "datasheet"), "MI325X": ("mi325x-8", "datasheet"), "MI350X": ("mi350x-8", "datasheet"),
+    "MI355X": ("mi355x-8", "datasheet"), "RTX A6000": ("rtx-a6000-8", "datasheet"), "L40S": ("l40s-8", "datasheet"),
 }  # fmt: skip
 # Framework, source and other cells as tables have them -> framework and version
 FRAMEWORKS = [
@@ -179,7 +183,7 @@ def test_every_value_is_one_of_ours():
     for entry in name_patterns("gpus"):
         assert entry.keys() <= {"name", "memory", "node", "profile", "variants"}
         assert entry["node"] in preset_names("nodes")
-        assert entry["profile"] in preset_names("profiles")
+        assert entry["profile"] in [*preset_names("profiles"), DATASHEET]
         for changes in entry.get("variants", {}).values():
             GpuSpec.read(
                 {**load_preset("gpus", changes["preset"]), **{k: v for k, v in changes.items() if k != "preset"}}, ""
