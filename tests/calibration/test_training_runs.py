@@ -316,7 +316,6 @@ def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run
         ({"notes": "ONE layer timed"}, "single layer"),
         ({"model_name": "Nemotron-H 8B"}, "Mamba"),
         ({"zero_stage": "4"}, "zero_stage '4'"),
-        ({"notes": "CPU offload of checkpoints"}, "offloading"),
         ({"precision": "nvfp4"}, "precision nvfp4"),
         ({"precision": "bfloat"}, "precision 'bfloat' is not one of"),
         ({"tp": ""}, "tp is empty"),
