@@ -31,6 +31,7 @@ def costs_of(num_ranks, num_stages):
         reduce_share=none + num_ranks / num_stages,
         gather_s=nothing,
         optimizer_s=nothing,
+        offload_s=nothing,
         tied_embedding_s=0.0,
         step_setup_s=0.0,
         hidden_share=1.0,

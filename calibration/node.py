@@ -10,7 +10,7 @@ from sim.specs import ClusterSpec, load_preset, preset_names
 from sim.specs.loading import resolve
 
 #: GPUs of one NVLink domain where it is wider than a node: racks.
-RACKS = {"gb200-tray": 72, "gb300-tray": 72}
+RACKS = {"gb200-tray": 72, "gb300-tray": 72, "vr200-tray": 72}
 _FAMILY = re.compile(r"\b(GB\d{3}|[VABH]\d{3}|MI\d{3}[AX])\b", re.IGNORECASE)
 _MEMORY = re.compile(r"\b(\d{2,3})\s?GB\b", re.IGNORECASE)
 #: Boards of the same chip with other links, clocks and peaks than the nodes' own.

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from sim.contention import contention_note
+from sim.costs.host import COPY_SHARE, Host
 from sim.specs import Scenario
 from sim.units import show
 
 OTHER_NETWORK = 0.1
 """Bandwidths that differ by more are those of another network."""
+
+
+def _copy_rate(scenario: Scenario) -> str:
+    """How fast a GPU and its host copy, and whether that was measured."""
+    host = Host.of(scenario.cluster.node, scenario.profile)
+    rates = sorted({show(rate, "B/s") for rate in (host.to_host_bytes_per_s, host.to_device_bytes_per_s) if rate})
+    measured = scenario.profile.host.to_host_bytes_per_s and scenario.profile.host.to_device_bytes_per_s
+    return " and ".join(rates) + ("" if measured else f" ({COPY_SHARE:.0%} of the host link)")
 
 
 def unshared(scenario: Scenario, engine: str) -> tuple[str, ...]:
@@ -97,7 +106,14 @@ def stated_assumptions(
         )
     if plan.offloaded_layers:
         stated.append(
-            f"activations of {plan.offloaded_layers} layers wait in host memory; the copies take no time of their own"
+            f"activations of {plan.offloaded_layers} layers wait in host memory; copies run beside computation at "
+            f"{_copy_rate(scenario)}, and slow neither kernels nor network"
+        )
+    if plan.optimizer_offload:
+        stated.append(
+            f"the CPU updates {plan.optimizer_offload:.0%} of the parameters at {stack.cpu_update_share:.0%} of the "
+            f"host memory's bandwidth (stack {stack.name!r}); gradients and weights are copied at "
+            f"{_copy_rate(scenario)}"
         )
     if scenario.training.precision == "fp8":
         casts = "take no time of their own" if stack.fused_casts else "are kernels of their own"

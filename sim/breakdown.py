@@ -26,6 +26,7 @@ CAUSES = {
     "stage_imbalance": "waiting for the slowest pipeline rank, in the pipeline and after it",
     "data_parallel_comm": "gradient reduction and weight gathers that nothing hides",
     "optimizer": "gradient norm and update",
+    "offload": "copies to host memory and back that nothing hides, and the update on the CPU",
 }
 
 
@@ -76,7 +77,8 @@ def break_down(timeline: Timeline) -> Breakdown:
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
         "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed,
-        "optimizer": updates * float(costs.optimizer_s.mean()),
+        "optimizer": updates * float((costs.optimizer_s - costs.offload_s).mean()),
+        "offload": busy[Cause.OFFLOAD] + updates * float(costs.offload_s.mean()),
     }
     # What remains the average GPU waits: for the slowest rank's pipeline work, then for reductions and updates longer
     # than its own, and the rest of the time for the pipeline to fill and drain.
@@ -88,7 +90,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         timeline.step_time_s
         - float(timeline.pipeline_end_s.max())
         - exposed
-        - seconds["optimizer"]
+        - updates * float(costs.optimizer_s.mean())
         - costs.step_setup_s
     )
     waiting = min(max(after, 0.0), idle)

@@ -129,6 +129,7 @@ def random_costs():
             reduce_tail_s=reduce * 0.25,
             gather_s=rng.uniform(0.0, 1.0, ranks),
             optimizer_s=rng.uniform(0.0, 1.0, ranks),
+            offload_s=np.zeros(ranks),
             tied_embedding_s=float(rng.uniform(0.0, 2.0)) * (ranks > 1),
             step_setup_s=float(rng.uniform(0.0, 1.0)),
         )

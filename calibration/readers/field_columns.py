@@ -37,12 +37,14 @@ CELLS = {
 ABOUT_THE_RUN = {
     "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
     "model_name", "ffn_hidden", "gated_mlp", "recompute", "schedule", "framework", "measured_value", "measured_unit",
-    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "outcome", "kernel", "peak_gb",
+    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "offloaded_layers", "outcome", "kernel",
+    "peak_gb",
     *CELLS.values(),
 }  # fmt: skip
 """Columns that are read beside fields of a scenario.
 
 unmodelled : why flopcast cannot predict the run.
+offloaded_layers : all, where every layer's activations wait in host memory.
 doubtful : recompute or micro_batch_seqs, where the run may have had another than the row states: one that fits counts.
 """
 

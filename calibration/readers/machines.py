@@ -47,7 +47,7 @@ def cluster_of(row: Mapping[str, str], num_gpus: int) -> tuple[dict[str, Any], s
     if memory == 1e8 and sum(entry["name"] == found["name"] for entry in known) > 1:
         inferred.append(f"node preset {node}: the row does not say which of the {gpu}'s variants")
     cluster: dict[str, Any] = {"name": gpu, "node": description, "num_nodes": max(1, -(-num_gpus // width))}
-    if node in ("gb200-tray", "gb300-tray"):
+    if node in ("gb200-tray", "gb300-tray", "vr200-tray"):
         # Jobs of a multiple of 64 GPUs take 16 of a rack's 18 trays, so that their groups do not straddle racks.
         cluster["nvlink_domain_gpus"] = domain = 64 if num_gpus % 64 == 0 else 72
         cluster["num_nodes"] = -(-num_gpus // domain) * domain // 4

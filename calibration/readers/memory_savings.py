@@ -19,6 +19,8 @@ MemorySaving = tuple[dict[str, Any], str]
 def offloaded_layers(row: Row, framework: FrameworkOfRow, layers: int, inferred: list[str]) -> dict[str, int]:
     """The plan's field for layers whose activations the row, or its authors' script, keeps in host memory."""
     said = row.get("plan.offloaded_layers", "")
+    if row.get("offloaded_layers") == "all":
+        return {"offloaded_layers": layers}
     if said.isdigit():
         return {"offloaded_layers": int(said)}
     if framework.host_checkpoints:

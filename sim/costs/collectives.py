@@ -45,6 +45,12 @@ class Fabric:
             return reached
         return reached * self.nvlink_shares[np.asarray(group.per_domain, dtype=int)]
 
+    @property
+    def pair_bytes_per_s(self) -> Number:
+        """NVLink bandwidth between two GPUs of a domain: in a mesh that of their own link.  [bytes/s]"""
+        pair = 1.0 if self.nvlink_shares is None or len(self.nvlink_shares) < 3 else float(self.nvlink_shares[2])
+        return self.nvlink_bytes_per_s * pair
+
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
         return self._over_cards(group, self.network_bytes_per_s)
@@ -227,7 +233,7 @@ def reduce_scatter(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
     """Time of a point-to-point send from one GPU to another.  [s]"""
     link = fabric.network if crosses_domains else fabric.nvlink
-    bandwidth = fabric.network_bytes_per_s if crosses_domains else fabric.nvlink_bytes_per_s
+    bandwidth = fabric.network_bytes_per_s if crosses_domains else fabric.pair_bytes_per_s
     return link.base_latency_s + link.hop_latency_s + nbytes / (link.p2p_efficiency * bandwidth)
 
 

@@ -25,7 +25,14 @@ from sim.work.operations import Cause
 
 AT_ONCE = 2**23
 """Actions times columns that are played at once: about half a gigabyte of arrays."""
-_NOT_KERNELS = (Cause.TENSOR_PARALLEL, Cause.CONTEXT_PARALLEL, Cause.EXPERT_PARALLEL, Cause.DATA_PARALLEL, Cause.HOST)
+_NOT_KERNELS = (
+    Cause.TENSOR_PARALLEL,
+    Cause.CONTEXT_PARALLEL,
+    Cause.EXPERT_PARALLEL,
+    Cause.DATA_PARALLEL,
+    Cause.HOST,
+    Cause.OFFLOAD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def slowed(costs: StageCosts, rank_of_stage: Array, factor: Array) -> StageCosts
         forward=slow(costs.forward),
         backward=slow(costs.backward),
         weight_grad_s=costs.weight_grad_s * of_stage,
-        optimizer_s=costs.optimizer_s * factor,
+        optimizer_s=(costs.optimizer_s - costs.offload_s) * factor + costs.offload_s,
     )
 
 

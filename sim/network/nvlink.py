@@ -1,6 +1,7 @@
 """What share of its NVLink a group inside one node can use: all of it behind a switch, less in a mesh.
 
-In a mesh a collective runs on rings along direct links. A group whose links form no ring falls back to a chain.
+In the hybrid cube mesh a collective runs on rings along direct links. A group whose links form no ring falls back to a
+chain. In a full mesh every pair has a link of its own, and a group uses those to its own members.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def _most_rings(cycles: tuple[tuple[tuple[int, int], ...], ...], free: dict[tupl
 
 
 def nvlink_shares(topology: str, domain_gpus: int) -> np.ndarray:
-    """Share of the NVLink bandwidth for groups of 0 … domain_gpus GPUs.
+    """Share of the NVLink bandwidth for groups of 0 … domain_gpus GPUs; a pair's is also that of a send.
+
+    In a full mesh n members have n − 1 of a GPU's N − 1 links: whether rings run along them, n − 1 at once, or every
+    member sends each of the others its piece directly, all of them are in use.
 
     Raises
     ------
@@ -74,6 +78,9 @@ def nvlink_shares(topology: str, domain_gpus: int) -> np.ndarray:
     """
     if topology == "switch":
         return np.ones(domain_gpus + 1)
+    if topology == "full_mesh":
+        others = np.maximum(np.arange(domain_gpus + 1) - 1, 0) / max(domain_gpus - 1, 1)
+        return np.where(others > 0, others, 1.0)
     if domain_gpus > _GPUS:
         raise SpecError(f"a hybrid cube mesh joins {_GPUS} GPUs, not {domain_gpus}; set nvlink_topology to switch")
     return mesh_shares()[: domain_gpus + 1]

@@ -101,6 +101,7 @@ class Batch:
     prices, cell : what their cuts take with their micro-batches, and which of these each plan has.
     kind, recompute : places in `prices.cells.kinds` and `.recomputes`.
     embedding_as_layer, head_as_layer : of all plans, where layers are dealt evenly.
+    optimizer_offload : of all plans.
     """
 
     costs: CostModel
@@ -118,6 +119,7 @@ class Batch:
     overlap_param_gather: Bools
     embedding_as_layer: bool = False
     head_as_layer: bool = False
+    optimizer_offload: float = 0.0
 
     def take(self, places: Any) -> Batch:
         """Some of the plans, of a batch with one axis."""
@@ -192,6 +194,7 @@ def batch_of(scenario: Scenario) -> Batch:
         overlap_param_gather=np.array([stack.overlap_param_gather]),
         embedding_as_layer=plan.embedding_as_layer,
         head_as_layer=plan.head_as_layer,
+        optimizer_offload=plan.optimizer_offload,
     )
 
 

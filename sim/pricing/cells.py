@@ -17,6 +17,7 @@ import numpy as np
 from sim.arrays import Floats, Ints
 from sim.costs.block import BlockCosts, block_costs
 from sim.costs.collectives import all_gather, send
+from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import CostModel, cost_model, cut_of
 from sim.specs import Scenario
@@ -127,7 +128,7 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     if key in costs.known:
         known: CellPrices = costs.known[key]
         return known
-    model, fabric, compute = costs.model, costs.fabric, costs.noting()
+    model, fabric, host, compute = costs.model, costs.fabric, costs.host, costs.noting()
     numbers, blocks = cells.numbers(), blocks_of(model)
     groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
     shape = (len(blocks), len(cells.kinds), len(cells.recomputes), len(cells.tp))
@@ -148,6 +149,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
                 _put(backward[block], each.backward, here)
                 weight_grad[(block, *here)] = each.weight_grad
                 kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut, cells.offloaded_layers)
+                if cells.offloaded_layers:
+                    moved = activation_bytes(blocks[block], model, stack, cut) - kept[(block, *here)]
+                    _put(forward[block], {Cause.OFFLOAD: exposed_copy(host.out_s(moved), each.forward_s)}, here)
+                    _put(backward[block], {Cause.OFFLOAD: exposed_copy(host.back_s(moved), each.backward_s)}, here)
             _put(at_peak[block], priced[0].at_peak, (kind,))
         for again, cut in enumerate(cuts):
             sizes = cut_memory(model, stack, cut, cells.offloaded_layers)

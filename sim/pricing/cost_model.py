@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
+from sim.costs.host import Host
 from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec
 from sim.work.pieces import Cut
 
@@ -20,7 +21,7 @@ _models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
 class CostModel:
     """Model, machine, training, software and profile of a scenario: all of it but the plan.
 
-    compute, fabric : the GPU's and the network's rates.
+    compute, fabric, host : the GPU's, the network's and the host's rates.
     forward_setup_s : host time before each forward of a chunk while the GPU waits.
     known : what was priced, by what it depends on; plans that cut a layer alike share it.
     """
@@ -46,6 +47,7 @@ class CostModel:
             stack.flash_version,
         )
         self.fabric = Fabric.of(scenario.cluster, scenario.profile)
+        self.host = Host.of(scenario.cluster.node, scenario.profile)
         self.known: OrderedDict[Any, Any] = OrderedDict()
         self._sizes: dict[Any, int] = {}
         self._kept_bytes = 0

@@ -64,7 +64,7 @@ def peak_memory(
     return MemoryUse(
         weights=held.total * training.activation_bytes * shard[2] * weight_versions * ~fp32_shards,
         gradients=held.total * grad_width * shard[1],
-        optimizer=held.total * state_bytes_per_param(training, stack) * shard[0],
+        optimizer=held.total * state_bytes_per_param(training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
         working=working + _gathered_bytes(batch, held.total - shards),

@@ -11,9 +11,9 @@ import numpy as np
 from sim.arrays import Floats, KindPlanFloats, Number, PlanFloats
 from sim.costs.collectives import Fabric, all_gather, all_reduce
 from sim.costs.compute import ComputeModel
+from sim.costs.host import Host
 from sim.network.placement import Group
-from sim.pricing.batch import Batch, Layouts
-from sim.pricing.cost_model import CostModel
+from sim.pricing.batch import Batch
 from sim.pricing.replicas import (
     Params,
     Replicas,
@@ -25,7 +25,7 @@ from sim.pricing.replicas import (
 )
 from sim.specs import StackSpec, TrainingSpec
 from sim.work.operations import Phase
-from sim.work.optimizer import GRADIENT_WIDTH, optimizer_work
+from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work
 from sim.work.stages import ModelPart
 
 
@@ -54,7 +54,8 @@ class OnceAStep:
     """Of every kind of rank: seconds of a whole step, (kinds of ranks, plans). [s]
 
     reduce, tail : gradient reduction, and the part of it that no backward can hide.
-    gather : ZeRO's weight gather after the update. update : the optimizer.
+    gather : ZeRO's weight gather after the update. update : the optimizer, `offload` of which on the host or on the
+    way there and back.
     held : by one GPU.
     hidden_share : of data-parallel communication that compute overlaps, the share that is really hidden; (plans).
     """
@@ -63,14 +64,16 @@ class OnceAStep:
     tail: KindPlanFloats
     gather: KindPlanFloats
     update: KindPlanFloats
+    offload: KindPlanFloats
     held: Params
     hidden_share: PlanFloats
 
     def take(self, kinds: slice) -> OnceAStep:
         """Some of the kinds of ranks."""
-        reduce, tail, gather, update = (each[kinds] for each in (self.reduce, self.tail, self.gather, self.update))
+        parts = (self.reduce, self.tail, self.gather, self.update, self.offload)
+        reduce, tail, gather, update, offload = (each[kinds] for each in parts)
         held = Params(self.held.total[kinds], self.held.experts[kinds])
-        return OnceAStep(reduce, tail, gather, update, held, self.hidden_share)
+        return OnceAStep(reduce, tail, gather, update, offload, held, self.hidden_share)
 
 
 def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies: int = 1) -> OnceAStep:
@@ -86,20 +89,25 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
     """
     zero, layouts = batch.zero_stage, batch.layouts
     often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
-    of_ranks, shares = np.zeros((6, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
+    of_ranks, shares = np.zeros((7, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
         for repeated in (0, 1) if zero_stage == 2 else (0,):
-            priced, share = _over_layouts(batch.costs, layouts, kinds, zero_stage, bool(repeated), copies)
+            priced, share = _over_layouts(batch, kinds, zero_stage, bool(repeated), copies)
             of_ranks[:, :, zero_stage, repeated], shares[zero_stage, repeated] = priced, share
-    reduce, tail, gather, update, params, experts = of_ranks[:, :, zero, often, batch.layout]
-    return OnceAStep(reduce, tail, gather, update, Params(params, experts), shares[zero, often, batch.layout])
+    reduce, tail, gather, update, offload, params, experts = of_ranks[:, :, zero, often, batch.layout]
+    held = Params(params, experts)
+    return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, often, batch.layout])
 
 
 def _over_layouts(
-    costs: CostModel, layouts: Layouts, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
+    batch: Batch, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
 ) -> tuple[Floats, Floats]:
-    """(reduce, tail, gather, update, params, experts' of every kind; hidden share), over layouts; remembered."""
-    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, repeated, copies)
+    """(reduce, tail, gather, update, offload, params, experts' of every kind; hidden share), over layouts.
+
+    They are remembered.
+    """
+    costs, layouts, offloaded = batch.costs, batch.layouts, batch.optimizer_offload
+    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, repeated, copies, offloaded)
     if key in costs.known:
         known: tuple[Floats, Floats] = costs.known[key]
         return known
@@ -107,13 +115,13 @@ def _over_layouts(
     own = np.arange(len(layouts))
     first = np.stack([blocks.total[kind.first_block, own] for kind in kinds])
     replicas = replicas_of(layouts)
-    work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated)
-    parts = work.seconds(held, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric)
-    found = np.empty((6, *held.total.shape))
+    work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated, offloaded)
+    parts = work.seconds(held, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric, costs.host)
+    found = np.empty((7, *held.total.shape))
     for place, part in enumerate((*parts, held.total, held.experts)):
         found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
-    found[2:4] *= counts > 0  # nothing waits for a rank that is not there
+    found[2:5] *= counts > 0  # nothing waits for a rank that is not there
     reduce, params = (
         (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0)
         for each in (parts[0], held.total)
@@ -131,12 +139,14 @@ class OnceAStepWork:
     """What data parallelism does once a step under a ZeRO stage.
 
     repeated : the schedule turns to a stage more than once, and ZeRO 2 has reduced at every turn.
+    offloaded : share of the optimizer's state in host memory.
     """
 
     stack: StackSpec
     training: TrainingSpec
     zero_stage: int
     repeated: bool
+    offloaded: float = 0.0
 
     def seconds(
         self,
@@ -146,8 +156,10 @@ class OnceAStepWork:
         summed: Replicas,
         compute: ComputeModel,
         fabric: Fabric,
-    ) -> tuple[Number, Number, Number, Number]:
-        """Gradient reduction, its unhideable tail, weight gather and update of ranks. Takes arrays.  [s]
+        host: Host,
+    ) -> tuple[Number, Number, Number, Number, Number]:
+        """Gradient reduction, its unhideable tail, weight gather and update of ranks, and what of that is the host's.
+        Takes arrays.  [s]
 
         Parameters
         ----------
@@ -164,8 +176,21 @@ class OnceAStepWork:
             gather = summed_over(all_gather, held, self.training.activation_bytes, replicas.sharding, fabric)
         if zero:
             shard = held.others / replicas.shards.size + held.experts / replicas.experts.size
-        update = sum(compute.phase_time(Phase(optimizer_work(shard, self.stack, self.training))).values())
-        return reduction, reduction * np.minimum(1.0, first / np.maximum(held.total, 1e-30)), gather, update
+        work = optimizer_work(shard, self.stack, self.training, self.offloaded)
+        update = sum(compute.phase_time(Phase(work)).values())
+        away = self.offload_s(shard * self.offloaded, host) if self.offloaded else np.zeros(1)
+        tail = reduction * np.minimum(1.0, first / np.maximum(held.total, 1e-30))
+        return reduction, tail, gather, update + away, away
+
+    def offload_s(self, params: Number, host: Host) -> Number:
+        """Time in which the host updates so many parameters, after the GPU has its own.  [s]
+
+        Gradients go out, the CPU updates, weights come back: one after the other, or beside each other tensor by
+        tensor, when the longest of the three counts.
+        """
+        work, share = host_update(params, self.stack, self.training), self.stack.cpu_update_share
+        parts = (host.out_s(work.out), host.update_s(work.memory, share), host.back_s(work.back))
+        return np.maximum.reduce(parts) if self.stack.overlap_optimizer_offload else sum(parts)
 
 
 def tied_reduction(batch: Batch) -> PlanFloats:

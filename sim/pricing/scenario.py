@@ -31,7 +31,7 @@ class StageCosts:
     reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
     reduce_share : of its rank's gradients, those of each stage.
     gather_s : ZeRO's weight gather of each rank after the update.
-    optimizer_s : the update on each rank.
+    optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
     tied_embedding_s : reduction of the tied embedding's gradient between first and last rank.
     step_setup_s : host time once a step while the GPUs wait.
     hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
@@ -50,6 +50,7 @@ class StageCosts:
     reduce_share: StageFloats
     gather_s: RankFloats
     optimizer_s: RankFloats
+    offload_s: RankFloats
     tied_embedding_s: float
     step_setup_s: float
     hidden_share: float
@@ -128,6 +129,7 @@ def price_plan(
         reduce_share=stage_params / held.total[rank_of_stage],
         gather_s=once.gather[of_rank, 0],
         optimizer_s=once.update[of_rank, 0],
+        offload_s=once.offload[of_rank, 0],
         tied_embedding_s=float(tied_reduction(batch)[0]) if deal.ends_apart else 0.0,
         step_setup_s=stack.step_setup_s,
         hidden_share=float(once.hidden_share[0]),

@@ -106,6 +106,7 @@ def _plain(order: Order, forward: float, backward: float, weight: float) -> Stag
         reduce_share=each,
         gather_s=nothing,
         optimizer_s=nothing,
+        offload_s=nothing,
         tied_embedding_s=0.0,
         step_setup_s=0.0,
         hidden_share=1.0,

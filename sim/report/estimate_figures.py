@@ -20,6 +20,7 @@ GROUP_COLOURS = {
     "network": "#0072B2",
     "waiting": "#8C8C8C",
     "optimizer": "#D55E00",
+    "offload": "#882255",
 }
 WIDTH_IN = 9.0
 

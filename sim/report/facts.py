@@ -27,6 +27,7 @@ GROUPS = {
     "stage_imbalance": "waiting",
     "data_parallel_comm": "network",
     "optimizer": "optimizer",
+    "offload": "offload",
 }
 """Of causes: the group whose name and colour they have."""
 LABELS = {
@@ -36,6 +37,7 @@ LABELS = {
     "network": "communication that nothing hides",
     "waiting": "waiting",
     "optimizer": "update",
+    "offload": "offloading to the host",
 }
 MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "other")
 PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}

@@ -27,6 +27,7 @@ CAUSE_COLOURS = {
     "stage_imbalance": "#F0E442",
     "memory_bound": "#8C564B",
     "host_wait": "#332288",
+    "offload": "#999933",
     "weights": "#0072B2",
     "gradients": "#E69F00",
     "optimizer": "#56B4E9",

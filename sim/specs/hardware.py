@@ -57,12 +57,18 @@ class NodeSpec(Spec):
     """GPUs of one server; NVLink joins them."""
     nvlink_bandwidth_bytes_per_s: PositiveFloat
     """Bandwidth of NVLink, per GPU and direction. [bytes/s]"""
-    nvlink_topology: Literal["switch", "hybrid_cube_mesh"] = "switch"
-    """How NVLink joins the GPUs: through switches, or directly as in DGX-1 with V100, where groups use a part of it."""
+    nvlink_topology: Literal["switch", "hybrid_cube_mesh", "full_mesh"] = "switch"
+    """How NVLink joins the GPUs: through switches; or directly, where groups use a part of it: as in DGX-1 with V100,
+    or with links of its own for each pair (AMD's xGMI, four GH200)."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat
     """Bandwidth of one network card, per direction. [bytes/s]"""
+    host_link_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """Between a GPU and its host's memory (PCIe, NVLink-C2C), per GPU and direction, which offloading needs. Default:
+    unknown. [bytes/s]"""
+    host_memory_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """Of the host's memory, each GPU's share of it, which updates on the CPU need. Default: unknown. [bytes/s]"""
     cores: PositiveFloat | None = None
     """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
     hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
 
@@ -76,8 +76,11 @@ class ParallelPlan(Spec):
     sharding, HSDP; Megatron-Core's num-distributed-optimizer-instances). Neighbours, so that a group of a node's GPUs
     gathers over NVLink. Default: all that hold the same part of the model."""
     offloaded_layers: NonNegativeInt = 0
-    """Layers of the model whose activations wait in host memory for the backward. The copies are taken to overlap
-    with compute."""
+    """Layers of the model whose activations wait in host memory for the backward. They are copied while other layers
+    compute; what takes longer than that lengthens the step."""
+    optimizer_offload: float = Field(default=0.0, ge=0, le=1)
+    """Of the optimizer's state, the share that is kept in host memory and updated by the CPU (Megatron-Core's
+    optimizer-offload-fraction, DeepSpeed's offload_optimizer). Gradients are copied out, weights back."""
     embedding_as_layer: bool = False
     """Count the embedding as one layer when layers are dealt to stages (Llama 3, Megatron-LM)."""
     head_as_layer: bool = False

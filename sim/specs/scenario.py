@@ -168,6 +168,7 @@ class Scenario(Spec):
                 f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers; "
                 "lower it to that"
             )
+        problems += self._offloading()
         if plan.num_gpus > self.cluster.num_gpus:
             replicas = self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
             nodes = -(-plan.num_gpus // self.cluster.node.gpus_per_node)
@@ -183,6 +184,25 @@ class Scenario(Spec):
                 f"{model.max_sequence_length} learned positions; raise model.max_sequence_length"
             )
         return problems
+
+    def _offloading(self) -> list[str]:
+        """What offloading needs to know of the host and the node does not say."""
+        plan, node, measured = self.plan, self.cluster.node, self.profile.host
+        what = f"plan.offloaded_layers = {plan.offloaded_layers}" if plan.offloaded_layers else ""
+        if plan.optimizer_offload:
+            what = f"plan.optimizer_offload = {plan.optimizer_offload:g}"
+        copies = measured.to_host_bytes_per_s and measured.to_device_bytes_per_s
+        needed = {
+            "host_link_bandwidth: 64 GB/s (PCIe Gen5 x16)": node.host_link_bandwidth_bytes_per_s or copies,
+            "host_memory_bandwidth: 76.8 GB/s (a GPU's share)": node.host_memory_bandwidth_bytes_per_s
+            or not plan.optimizer_offload,
+        }
+        return [
+            f"{what} needs to know the host, but node {node.name!r} has no {example.partition(':')[0]}; add to "
+            f"cluster.node, for example, {example}, or set the plan's to 0"
+            for example, known in needed.items()
+            if what and not known
+        ]
 
     @property
     def num_microbatches(self) -> int:

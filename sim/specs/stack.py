@@ -59,6 +59,14 @@ class StackSpec(Spec):
     packed_masters: bool = False
     """Beside bf16 weights the optimizer keeps only the 16 bits that its fp32 masters have more (Apex's distributed
     Adam, store_param_remainders)."""
+    offload_masters: bool = True
+    """Where plan.optimizer_offload keeps moments in host memory, their fp32 masters are there too; else these stay on
+    the GPU, to which 32-bit weights come back."""
+    overlap_optimizer_offload: bool = False
+    """Gradients go to the host, and weights come back, while the CPU updates others (Megatron-Core's
+    overlap_cpu_optimizer_d2h_h2d), instead of before and after."""
+    cpu_update_share: float = Field(default=0.24, gt=0, le=1)
+    """Share of its part of the host memory's bandwidth that an update on the CPU reaches."""
     gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
     """In which main gradients are kept and reduced."""
     p2p_scatter_gather: bool = True

@@ -12,15 +12,19 @@ from calibration.readers.frameworks import fields_by_words, framework_of, with_r
 from calibration.readers.machines import cluster_of
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, StackSpec, load_preset, preset_names
 from sim.specs.base import file_name
+from sim.specs.datasheet import NAME as DATASHEET
 from sim.specs.frameworks import resolve_stack
 
 # Name as tables have it -> node preset, profile
 GPUS = {
     "V100-SXM2-16GB": ("dgx-1v-16gb", "v100"), "V100-SXM3-32GB": ("dgx-2h", "v100"), "V100-SXM2-32GB": ("dgx-1v", "v100"),
     "A100-SXM4-40GB": ("dgx-a100-40gb", "a100"), "A100-SXM4-80GB": ("dgx-a100-80gb", "a100"), "Ampere": ("dgx-a100-80gb", "a100"),
-    "A800": ("hgx-a800", "a100"), "H800-SXM": ("hgx-h800", "h100"), "GH200-96GB": ("dgx-h200", "h200"), "H200": ("dgx-h200", "h200"),
+    "A800": ("hgx-a800", "a100"), "H800-SXM": ("hgx-h800", "h100"), "H200": ("dgx-h200", "h200"),
     "H100-94GB": ("dgx-h100", "h100"), "H100-96GB-HBM2e": ("dgx-h100", "h100"), "H100-SXM": ("dgx-h100", "h100"),
     "GB300": ("gb300-tray", "b300"), "GB200": ("gb200-tray", "b200"), "B300": ("dgx-b300", "b300"), "B200": ("dgx-b200", "b200"),
+    "GH200-96GB": ("gh200-96gb-4", "datasheet"), "GH200-144GB": ("gh200-144gb-4", "datasheet"), "VR200": ("vr200-tray", "datasheet"),
+    "MI300": ("mi300x-8", "datasheet"), "MI325X": ("mi325x-8", "datasheet"), "MI350X": ("mi350x-8", "datasheet"),
+    "MI355X": ("mi355x-8", "datasheet"), "RTX A6000": ("rtx-a6000-8", "datasheet"), "L40S": ("l40s-8", "datasheet"),
 }  # fmt: skip
 # Framework, source and other cells as tables have them -> framework and version
 FRAMEWORKS = [
@@ -118,8 +122,14 @@ REMARKS = [
     ("torchao MXFP8 recipe; fp8 grads", ("precision", "mxfp8")),
     ("linear layers in MXFP4", ("precision", "nvfp4")),
     ("ONE layer forward+backward", ("unmodelled", "a single layer, not a training step")),
-    ("CPU offload of checkpoints", ("unmodelled", "offloading activations to the host is not modelled")),
-    ("activation CPU offload=True; mode PURE", ("unmodelled", "offloading activations to the host is not modelled")),
+    ("CPU offload of checkpoints", ("offloaded_layers", "all")),
+    ("activation checkpointing with CPU offloading of activations", ("offloaded_layers", "all")),
+    ("activation CPU offload=True; mode PURE", ("offloaded_layers", "all")),
+    ("series; optimizer CPU offload 25%", ("plan.optimizer_offload", "0.25")),
+    ("series; optimizer CPU offload 50%", ("plan.optimizer_offload", "0.5")),
+    ("series; optimizer CPU offload 75%", ("plan.optimizer_offload", "0.75")),
+    ("series; optimizer CPU offload 100%", ("plan.optimizer_offload", "1.0")),
+    ("optimizer CPU offload 100% with D2H/H2D overlap", ("stack.overlap_optimizer_offload", "true")),
     ("(the table itself states only node counts)", ("doubtful", "recompute")),
     ("table column Mic-BS = GBS/DP", ("doubtful", "micro_batch_seqs")),
     ("preset: cpu_offloading_num_layers=40, cuda_graph=None", ("plan.offloaded_layers", "40")),
@@ -179,7 +189,7 @@ def test_every_value_is_one_of_ours():
     for entry in name_patterns("gpus"):
         assert entry.keys() <= {"name", "memory", "node", "profile", "variants"}
         assert entry["node"] in preset_names("nodes")
-        assert entry["profile"] in preset_names("profiles")
+        assert entry["profile"] in [*preset_names("profiles"), DATASHEET]
         for changes in entry.get("variants", {}).values():
             GpuSpec.read(
                 {**load_preset("gpus", changes["preset"]), **{k: v for k, v in changes.items() if k != "preset"}}, ""

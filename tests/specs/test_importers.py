@@ -268,7 +268,7 @@ def test_deepspeed_with_the_model_beside_it(tmp_path):
     assert scenario.training.global_batch_size == 2 * 4 * 16
     assert total_params(scenario.model) == 8_030_261_248
     reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
-    assert reasons["zero_optimization.offload_optimizer.device"].startswith("not modelled: a real step is slower")
+    assert imported.scenario().plan.optimizer_offload == 1.0
     assert reasons["gradient_clipping"].startswith("left to the trainer")
 
 
@@ -301,6 +301,10 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
         (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
         (["MORE='--num-distributed-optimizer-instances 2'"], "sharding_group", None),
+        (["MORE='--optimizer-cpu-offload --optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.5),
+        (["MORE='--optimizer-cpu-offload'"], "optimizer_offload", 1.0),
+        (["MORE='--optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.0),
+        (["MORE='--cpu-offloading-num-layers 2'"], "offloaded_layers", 2),
         (["MORE=\"--recompute-activations\""], "recompute", "selective"),
         (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\""], "recompute", "full"),
         (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),

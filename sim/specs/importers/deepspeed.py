@@ -58,6 +58,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
         raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
     why = "DeepSpeed's without zero_optimization.stage"
     plan.settle("zero_stage", stage, "zero_optimization.stage", 0, why)
+    _offload(plan, zero)
     assume_sequence(training, shape)
     gpus = _batch(plan, training, keys, shape, cluster, given)
     plan.took("dp", gpus, "every GPU is a replica; --set plan.tp=N and others cut it otherwise")
@@ -69,6 +70,18 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _offload(plan: Section, zero: Keys) -> None:
+    """The optimizer's state in host memory, or a part of it (ZeRO-Offload++)."""
+    optimizer = zero.section("offload_optimizer")
+    device, ratio, old = optimizer.text("device"), optimizer.number("ratio"), zero.flag("cpu_offload")
+    if device == "cpu" or old:
+        where = "zero_optimization.offload_optimizer" if device else "zero_optimization.cpu_offload"
+        plan.took("optimizer_offload", 1.0 if ratio is None else ratio, where)
+    elif device not in (None, "none"):
+        zero.ledger.ignore("zero_optimization.offload_optimizer.device", device, "only host memory is modelled")
+    optimizer.leave()
 
 
 def _without_auto(data: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:

@@ -78,6 +78,7 @@ def _plan(arguments: Arguments) -> Section:
     else:
         plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
     _recompute(plan, arguments)
+    _offload(plan, arguments)
     partition = arguments.text("pp-partition-method")
     if partition is not None and "embed" in partition:
         plan.took("embedding_as_layer", True, "--pp-partition-method")
@@ -91,6 +92,19 @@ def _plan(arguments: Arguments) -> Section:
         if arguments.has(switch):
             plan.took(field, True, f"--{switch}")
     return plan
+
+
+def _offload(plan: Section, arguments: Arguments) -> None:
+    """What waits in host memory: layers' activations, and a share of the optimizer."""
+    layers = arguments.whole("cpu-offloading-num-layers", least=0)
+    if layers:
+        plan.took("offloaded_layers", layers, "--cpu-offloading-num-layers")
+    share = arguments.number("optimizer-offload-fraction")
+    if arguments.has("optimizer-cpu-offload"):
+        # megatron/training/arguments.py: everything, unless a fraction is given.
+        plan.took("optimizer_offload", 1.0 if share is None else share, "--optimizer-cpu-offload")
+    elif share is not None:
+        plan.ledger.ignore("--optimizer-offload-fraction", share, "without effect without --optimizer-cpu-offload")
 
 
 def _sharding_group(plan: Section, arguments: Arguments) -> None:
@@ -229,6 +243,8 @@ def _stack(arguments: Arguments, old: bool) -> Section:
         asked = arguments.has(switch)
         if (name, version) == ("megatron-lm", "latest"):
             stack.settle(field, asked or None, f"--{switch}", False, f"no --{switch}")
+    if arguments.has("overlap-cpu-optimizer-d2h-h2d"):
+        stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")
     if arguments.has("grad-reduce-in-bf16"):
         stack.took("gradient_precision", "bf16", "--grad-reduce-in-bf16")
     if flash:

@@ -1,0 +1,71 @@
+"""Seconds of copies between a GPU and its host, and of an update on the host's processors: what offloading takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.arrays import Number
+from sim.errors import SpecError
+from sim.specs import NodeSpec, Profile
+
+#: Share of the host link's bandwidth that copies of pinned memory reach, where a profile has not measured them.
+#: About 26 of 32 GB/s of PCIe Gen4 and 55 of 64 GB/s of Gen5 are usual; assumed, and stated with the answer.
+COPY_SHARE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A GPU's part of its host. Bandwidths per direction; None: the node does not say. [bytes/s]
+
+    to_host_bytes_per_s, to_device_bytes_per_s : that copies reach.
+    memory_bytes_per_s : peak of the memory.
+    """
+
+    node: str
+    to_host_bytes_per_s: float | None
+    to_device_bytes_per_s: float | None
+    memory_bytes_per_s: float | None
+
+    @classmethod
+    def of(cls, node: NodeSpec, profile: Profile) -> Host:
+        """The host of a node; what a profile measured goes first."""
+        link, measured = node.host_link_bandwidth_bytes_per_s, profile.host
+        reached = None if link is None else COPY_SHARE * link
+        return cls(
+            node.name,
+            measured.to_host_bytes_per_s or reached,
+            measured.to_device_bytes_per_s or reached,
+            node.host_memory_bandwidth_bytes_per_s,
+        )
+
+    def out_s(self, nbytes: Number) -> Number:
+        """Time of a copy to the host.  [s]"""
+        return nbytes / self._known(self.to_host_bytes_per_s, "host_link_bandwidth: 64 GB/s")
+
+    def back_s(self, nbytes: Number) -> Number:
+        """Time of a copy to the GPU.  [s]"""
+        return nbytes / self._known(self.to_device_bytes_per_s, "host_link_bandwidth: 64 GB/s")
+
+    def update_s(self, nbytes: Number, share: float) -> Number:
+        """Time of an update that reads and writes so much of the host's memory, at a share of its bandwidth.  [s]"""
+        return nbytes / (share * self._known(self.memory_bytes_per_s, "host_memory_bandwidth: 76.8 GB/s"))
+
+    def _known(self, rate: float | None, example: str) -> float:
+        if rate is None:
+            field = example.partition(":")[0]
+            raise SpecError(
+                f"node {self.node!r} does not say its {field}, which offloading to the host needs; add it to "
+                f"cluster.node, such as {example}, or offload nothing"
+            )
+        return rate
+
+
+def exposed_copy(copy_s: Number, compute_s: Number) -> Number:
+    """What copies beside computation add to it: what they take longer.  [s]
+
+    Layers are copied while others compute, so all of a pass hides all of its copies. Copy engines take no SMs; that
+    copies share PCIe with the network cards, and the memory's bandwidth with kernels, is left out.
+    """
+    return np.maximum(copy_s - compute_s, 0.0)

@@ -1,0 +1,144 @@
+"""Offloading: what copies to the host and updates on its processors take, and what they free."""
+
+import numpy as np
+import pytest
+
+from sim import estimate
+from sim.breakdown import CAUSES
+from sim.costs.host import COPY_SHARE, Host, exposed_copy
+from sim.errors import SpecError
+from sim.specs import build_scenario
+from sim.work.optimizer import host_update, state_bytes_per_param
+from sim.work.params import total_params
+
+QWEN3 = {  # Qwen3 30B on two nodes of H100, as Megatron-Bridge's card on offloading has it; batch and length are not in it
+    "model": "qwen3-30b-a3b",
+    "cluster": {"node": "dgx-h100", "num_nodes": 2, "name": "two nodes"},
+    "training": {"global_batch_size": 16, "sequence_length": 2048, "precision": "bf16"},
+    "plan": {"tp": 2, "pp": 2, "ep": 4, "dp": 4, "sequence_parallel": True, "zero_stage": 1},
+    "stack": {"framework": "megatron-bridge"},
+    "profile": "h100",
+}
+# NVIDIA-NeMo/Megatron-Bridge:skills/nemo-mbridge-perf-cpu-offloading/card.yaml@067f987df0: share on the CPU, step [s] and
+# memory [GB]; the last with copies beside the update.
+MEASURED = [
+    (0.0, False, 0.996, 47.2),
+    (0.25, False, 1.871, 43.4),
+    (0.5, False, 2.484, 39.6),
+    (0.75, False, 3.187, 35.6),
+    (1.0, False, 4.189, 32.0),
+    (1.0, True, 3.877, 32.0),
+]
+
+
+def qwen3(share, beside=False, **plan):
+    return build_scenario(
+        QWEN3,
+        [
+            f"plan.optimizer_offload={share}",
+            f"stack.overlap_optimizer_offload={str(beside).lower()}",
+            *(f"plan.{name}={value}" for name, value in plan.items()),
+        ],
+        "qwen3",
+    )
+
+
+@pytest.mark.parametrize(("share", "beside", "step", "memory_gb"), MEASURED[1:])
+def test_the_published_series_of_optimizers_on_the_host(share, beside, step, memory_gb):
+    without, with_it = estimate(qwen3(0.0)), estimate(qwen3(share, beside))
+    longer = with_it.step_time_s - without.step_time_s
+    assert longer == pytest.approx(step - MEASURED[0][2], rel=0.12)
+    freed = max(use.total for use in without.memory) - max(use.total for use in with_it.memory)
+    assert freed / 1e9 == pytest.approx(MEASURED[0][3] - memory_gb, abs=0.25)
+
+
+def test_a_breakdown_with_offloading_still_sums_to_the_step():
+    for answer in (estimate(qwen3(1.0)), estimate(qwen3(0.5, offloaded_layers=48))):
+        assert answer.breakdown.total == pytest.approx(answer.step_time_s)
+        assert set(answer.breakdown.seconds) == set(CAUSES)
+    whole = estimate(qwen3(1.0)).breakdown.seconds
+    assert whole["optimizer"] < 0.05 < 2 < whole["offload"]
+    assert estimate(qwen3(0.0)).breakdown.seconds["offload"] == 0
+
+
+def test_engines_agree_on_offloading():
+    scenario = qwen3(0.5, offloaded_layers=48, microbatch_size=2)
+    dag, des = (estimate(scenario, engine=engine).step_time_s for engine in ("dag", "des"))
+    assert dag == pytest.approx(des)
+
+
+def test_an_update_on_the_host_by_hand():
+    scenario = qwen3(1.0)
+    training, stack = scenario.training, scenario.stack
+    moved = host_update(1e9, stack, training)
+    assert (moved.out, moved.back, moved.memory) == (4e9, 4e9, 28e9)
+    there = stack.replace(offload_masters=True)
+    assert host_update(1e9, there, training).back == 2e9
+    host = Host.of(scenario.cluster.node, scenario.profile)
+    assert host.out_s(4e9) == pytest.approx(4 / (COPY_SHARE * 64))
+    assert host.update_s(28e9, 0.5) == pytest.approx(28 / 38.4)
+    # Moments leave, and masters where the stack sends them too.
+    assert state_bytes_per_param(training, stack, 0.5) == 8
+    assert state_bytes_per_param(training, there, 0.5) == 6
+    assert state_bytes_per_param(training, there, 1.0) == 0
+
+
+def test_copies_of_activations_cost_what_compute_does_not_hide():
+    assert exposed_copy(np.array([1.0, 3.0]), 2.0).tolist() == [0, 1]
+    slow, fast = ("1 GB/s", "4000 GB/s")
+    plain = estimate(qwen3(0.0)).step_time_s
+    steps, parts = {}, {}
+    for rate in (slow, fast):
+        scenario = build_scenario(QWEN3, ["plan.offloaded_layers=48", f"cluster.node.host_link_bandwidth={rate}"], "q")
+        answer = estimate(scenario)
+        steps[rate], parts[rate] = answer.step_time_s, answer.breakdown.seconds["offload"]
+    assert steps[fast] == pytest.approx(plain)
+    assert parts[fast] == 0
+    assert steps[slow] > 5 * plain
+    assert parts[slow] > 0.5 * steps[slow]
+
+
+def test_more_layers_on_the_host_never_take_less_time_and_always_less_memory():
+    answers = [estimate(qwen3(0.0, offloaded_layers=layers)) for layers in (0, 12, 24, 48)]
+    steps = [answer.step_time_s for answer in answers]
+    assert steps == sorted(steps)
+    kept = [max(float(use.activations) for use in answer.memory) for answer in answers]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[-1] < 0.1 * kept[0]
+
+
+def test_a_host_that_is_not_known_is_asked_for():
+    for change, missing in (("plan.offloaded_layers=4", "link"), ("plan.optimizer_offload=0.5", "link")):
+        with pytest.raises(
+            SpecError, match=rf"needs to know the host, but node .* has no host_{missing}_bandwidth; add"
+        ):
+            build_scenario(
+                QWEN3 | {"cluster": {"name": "c", "num_nodes": 2, "node": _without_host()}}, [change], "unknown"
+            )
+    with pytest.raises(SpecError, match="does not say its host_link_bandwidth"):
+        Host("here", None, None, None).out_s(1.0)
+
+
+def _without_host():
+    from sim.specs import load_preset
+
+    node = load_preset("nodes", "dgx-h100")
+    return {name: value for name, value in node.items() if not name.startswith("host_")}
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.5", "25"])
+def test_a_share_is_between_none_and_all(share):
+    with pytest.raises(SpecError, match="optimizer_offload"):
+        qwen3(share)
+
+
+def test_the_answer_says_what_it_assumes_of_the_host():
+    said = " ".join(estimate(qwen3(0.5, offloaded_layers=4)).assumptions)
+    assert "the CPU updates 50% of the parameters at 24%" in said
+    assert "copies run beside computation at 54.4 GB/s (85% of the host link)" in said
+
+
+def test_all_of_the_optimizer_on_the_host_leaves_none_on_the_gpu():
+    scenario = build_scenario(QWEN3, ["plan.optimizer_offload=1.0", "stack.offload_masters=true"], "q")
+    assert max(use.optimizer for use in estimate(scenario).memory) == 0
+    assert total_params(scenario.model) > 30e9
