@@ -12,6 +12,7 @@ from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec
 from sim.work.pieces import Cut
+from sim.work.recompute import recompute_word
 
 _KEPT_MODELS, _KEPT_BYTES = 16, 4_000_000
 _models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
@@ -116,7 +117,7 @@ def cut_of(scenario: Scenario) -> Cut:
         microbatch_size=plan.microbatch_size,
         sequence_length=training.sequence_length,
         sequence_parallel=plan.sequence_parallel,
-        recompute=plan.recompute,
+        recompute=recompute_word(plan, scenario.model),
         width=training.activation_bytes,
         cp=plan.cp,
         fp8=training.precision == "fp8",

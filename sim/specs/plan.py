@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
+from sim.specs.modules import RECOMPUTE_MODULES, check_names
 
 LAYERED = ("breadth_first", "modular")
 """Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
+DEFAULT_RECOMPUTE_MODULES = ("core_attn",)
+"""What selective recomputation runs again where nothing else is said (Korthikanti et al. 2022, section 5)."""
 
 
 class ParallelPlan(Spec):
@@ -37,8 +41,16 @@ class ParallelPlan(Spec):
     sequence_slices: PositiveInt = 1
     """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"
-    """Activations recomputed in the backward: none, the attention core only (selective), the cheap kernels and
-    every other multiply (per_op, what torchtitan calls selective), or each whole layer."""
+    """Activations recomputed in the backward: none, modules of each layer (selective: those of recompute_modules),
+    the cheap kernels and every other multiply (per_op, what torchtitan calls selective), or whole layers."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules of a layer that selective recomputation runs again, by Megatron-Core's names: core_attn, layernorm,
+    mla_up_proj, mlp, moe, moe_act, shared_experts. Default: core_attn where recompute is selective."""
+    recompute_method: Literal["uniform", "block"] = "uniform"
+    """Which layers full recomputation runs again: all, by groups of recompute_num_layers whose inputs are kept
+    (uniform), or so many of every stage, the others none (block)."""
+    recompute_num_layers: PositiveInt = 1
+    """Layers that full recomputation runs again together (uniform), or of every virtual stage (block)."""
     sequence_parallel: bool = False
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
@@ -58,8 +70,25 @@ class ParallelPlan(Spec):
     uneven_layers: bool = False
     """Let some stages hold a layer more than others where the stages do not divide the layers."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        names = data.get("recompute_modules")
+        if isinstance(names, str):
+            return {**data, "recompute_modules": tuple(re.split(r"[\s,+]+", names.strip()))}
+        if data.get("recompute") == "selective" and not names:
+            return {**data, "recompute_modules": DEFAULT_RECOMPUTE_MODULES}
+        return data
+
+    def _derived(self) -> set[str]:
+        fixed = self.recompute == "selective" and self.recompute_modules == DEFAULT_RECOMPUTE_MODULES
+        return {"recompute_modules"} if fixed else set()
+
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
+        self._check_recompute()
         if self.num_chunks > 1 and self.pp == 1 and self.schedule not in LAYERED:
             raise ValueError(
                 f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1, or num_chunks to 1 with schedule "
@@ -76,6 +105,23 @@ class ParallelPlan(Spec):
                 f"nearest that does: {divisor_near(width, self.ep)}"
             )
         return self
+
+    def _check_recompute(self) -> None:
+        names, mode = self.recompute_modules, self.recompute
+        check_names("recompute_modules", names, RECOMPUTE_MODULES)
+        if names and mode != "selective":
+            raise ValueError(
+                f"recompute_modules {', '.join(names)} need recompute: selective, not {mode}; set that, or leave the "
+                "modules out"
+            )
+        for part in ("moe_act", "shared_experts"):
+            if "moe" in names and part in names:
+                raise ValueError(f"recompute_modules: moe runs {part} again already; leave {part} out, or moe")
+        if mode != "full" and (self.recompute_num_layers > 1 or self.recompute_method != "uniform"):
+            raise ValueError(
+                f"recompute_num_layers and recompute_method need recompute: full, not {mode}; set that, or leave them "
+                "out"
+            )
 
     def _check_sharding_group(self, size: int) -> None:
         if not self.zero_stage:

@@ -152,6 +152,7 @@ class Scenario(Spec):
             problems.append(
                 f"plan.sharding_group = {plan.sharding_group} with a mixture of experts is not modelled; leave it out"
             )
+        problems += self._recomputed()
         if plan.offloaded_layers > model.num_layers:
             problems.append(
                 f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers; "
@@ -170,6 +171,32 @@ class Scenario(Spec):
             problems.append(
                 f"training.sequence_length = {training.sequence_length} exceeds the model's "
                 f"{model.max_sequence_length} learned positions; raise model.max_sequence_length"
+            )
+        return problems
+
+    def _recomputed(self) -> list[str]:
+        """What the plan recomputes and the model does not have."""
+        model, plan = self.model, self.plan
+        dense = not model.num_experts or model.num_dense_layers > 0
+        needs = {
+            "moe": (model.num_experts, "experts"),
+            "moe_act": (model.num_experts, "experts"),
+            "shared_experts": (model.shared_expert_intermediate_size, "shared experts"),
+            "mla_up_proj": (model.key_value_rank, "latent attention"),
+            "mlp": (dense, "layers without experts"),
+        }
+        problems = []
+        for name in plan.recompute_modules:
+            there, what = needs.get(name, (True, ""))
+            if not there:
+                problems.append(
+                    f"plan.recompute_modules has {name}, but model {model.name!r} has no {what}; leave {name} out"
+                )
+        most = -(-model.num_layers // plan.num_stages)
+        if plan.recompute_num_layers > most:
+            problems.append(
+                f"plan.recompute_num_layers = {plan.recompute_num_layers} exceeds the {most} layers of a stage; "
+                f"lower it to {most}"
             )
         return problems
 

@@ -79,7 +79,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     tables = []
     alone = int(plan.num_stages == 1)
     blocks = [replace(part, shared_tables=part.heads * alone) for part in blocks_of(scenario.model)]
-    works = block_works(scenario.model, scenario.stack, cut, (plan.recompute,))
+    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
     for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
         table: _Table = {}
         _within(table, work, compute, groups, fabric)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.params import latent_head_params
+from sim.work.recompute import read_recompute, recompute_word
 
 
 def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, dense: bool = False) -> float:
@@ -73,5 +74,30 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     batch, sequence = training.global_batch_size, training.sequence_length
     core = model.num_layers * attention_core_flop(model, batch, sequence)
     forward = layers_forward_flop(model, batch, sequence)
-    again = {"none": 0.0, "selective": core, "per_op": 0.5 * (forward - core), "full": forward}
-    return model_flop(model, training) + again[plan.recompute]
+    said = read_recompute(recompute_word(plan, model))
+    if said.mode == "selective":
+        again = sum(modules_flop(model, batch, sequence)[name] for name in said.names)
+    else:
+        again = {"none": 0.0, "per_op": 0.5 * (forward - core), "full": said.share * forward}[said.mode]
+    return model_flop(model, training) + again
+
+
+def modules_flop(model: ModelSpec, batch: float, sequence: float) -> dict[str, float]:
+    """Forward matrix multiplies of all layers by module that may be recomputed, attention not halved. [FLOP]"""
+    tokens, h, products = batch * sequence, model.hidden_size, 3 if model.gated_mlp else 2
+    with_experts = model.num_layers - model.num_dense_layers if model.num_experts else 0
+    dense, shared = model.num_layers - with_experts, model.shared_expert_intermediate_size
+    up = 0
+    if model.key_value_rank:
+        up = latent_head_params(model) - model.num_heads * model.value_head_dim * h
+    of_shared = h * (products * shared + model.shared_expert_gate)
+    routed = h * (products * model.experts_per_token * model.expert_intermediate_size + model.num_experts)
+    return {
+        "core_attn": model.num_layers * attention_core_flop(model, batch, sequence),
+        "layernorm": 0.0,
+        "mla_up_proj": 2.0 * tokens * model.num_layers * up,
+        "mlp": 2.0 * tokens * dense * h * products * model.intermediate_size,
+        "moe": 2.0 * tokens * with_experts * (routed + of_shared),
+        "moe_act": 0.0,
+        "shared_experts": 2.0 * tokens * with_experts * of_shared,
+    }

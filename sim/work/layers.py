@@ -29,6 +29,7 @@ from sim.work.pieces import (
     norms_of_block,
     residual,
 )
+from sim.work.recompute import read_recompute
 
 
 def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[list[BlockWork]]:
@@ -65,8 +66,7 @@ def layer_works(
     model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str], dense: bool = False
 ) -> list[BlockWork]:
     """As `layer_work`, for several ways to recompute instead of the cut's own; they share all other phases."""
-    core = attention_core(model, stack, cut)
-    attention = projections_around(core, model, stack, cut)
+    attention = projections_around(attention_core(model, stack, cut), model, stack, cut)
     experts = bool(model.num_experts) and not dense
     mlp = experts_work(model, stack, cut) if experts else _mlp(model, stack, cut)
     forward = attention.forward + mlp.forward
@@ -78,8 +78,17 @@ def layer_works(
     attention = BlockWork(cast_f + attention.forward, cast_b + attention.input_grad, attention.weight_grad)
     input_grad = mlp.input_grad + attention.input_grad
     weight_grad = mlp.weight_grad + attention.weight_grad + accumulate
-    again = {"none": Phase(), "selective": core.forward, "per_op": _per_op(forward), "full": forward}
-    return [BlockWork(forward, input_grad, weight_grad, again[each]) for each in recomputes]
+    return [BlockWork(forward, input_grad, weight_grad, _again(forward, each)) for each in recomputes]
+
+
+def _again(forward: Phase, recompute: str) -> Phase:
+    """What of a forward runs again in the backward; of several layers' mean, as much as that."""
+    said = read_recompute(recompute)
+    if said.mode == "selective":
+        return forward.of_modules(said.modules)
+    if said.mode == "full" and said.share < 1.0:
+        return forward.scaled(said.share)
+    return {"none": Phase(), "per_op": _per_op(forward), "full": forward}[said.mode]
 
 
 def _per_op(forward: Phase) -> Phase:
@@ -113,9 +122,10 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, experts
 
 def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Norm, up (and gate), activation, down, residual."""
-    norm_f, norm_b = norms_of_block(model, stack, cut)
-    res_f, res_b = residual(model, stack, cut, model.mlp_bias)
-    inner = mlp_between("MLP", model.intermediate_size, model, stack, cut)
+    # Transformer Engine runs the norm inside the module of the multiply after it.
+    norm_f, norm_b = norms_of_block(model, stack, cut, "mlp")
+    res_f, res_b = residual(model, stack, cut, model.mlp_bias, "mlp_residual")
+    inner = mlp_between("MLP", model.intermediate_size, model, stack, cut, "mlp")
     return BlockWork(
         forward=Phase((norm_f,)) + inner.forward + Phase((res_f,)),
         input_grad=Phase((res_b,)) + inner.input_grad + Phase((norm_b,)),

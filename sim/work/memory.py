@@ -8,8 +8,9 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.work.experts import experts_activation_bytes, routed
+from sim.work.experts import experts_activations, routed
 from sim.work.pieces import Cut, key_value_width
+from sim.work.recompute import Recompute, mixture, read_recompute
 from sim.work.stages import ModelPart
 
 
@@ -62,16 +63,20 @@ def layer_activation_bytes(
     Parameters
     ----------
     recompute : str, optional
-        Instead of the cut's own.
+        Instead of the cut's own: a word of `sim.work.recompute`. Of layers that are treated differently, the mean.
     dense : bool
         One of the first layers of a mixture of experts, which have none.
 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, table 2.
     """
     w, h, tokens = cut.width, model.hidden_size, cut.tokens
-    mode = recompute or cut.recompute
+    said = read_recompute(recompute or cut.recompute)
+    mode = said.mode
+    if said.share < 1.0:
+        modes = mixture(recompute or cut.recompute)
+        return sum(share * layer_activation_bytes(model, stack, cut, each, dense) for each, share in modes)
     if mode == "full":
-        return w * cut.norm_tokens * h
+        return said.kept * w * cut.norm_tokens * h
     query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
     key_value = key_value_width(model, cut.tp)
     experts = bool(model.num_experts) and not dense
@@ -105,11 +110,51 @@ def layer_activation_bytes(
         latent = model.query_rank + model.key_value_rank
         around = around + cut.norm_tokens * (w * (latent + model.rotary_head_dim) + kept * latent)
     if experts:
-        around = around + experts_activation_bytes(model, stack, cut)
+        around = around + experts_activations(model, stack, cut).total
     if model.query_key_norm != "none":  # what they normalise, besides what comes out
         cut_by_tp = cut_by_tp + tokens * w * (query + key_value / 2)
-    core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
-    return around + cut_by_tp + core
+    everything = around + cut_by_tp + attention_core_bytes(model, stack, cut)
+    return everything - (_spared_bytes(model, stack, cut, said, experts) if mode == "selective" else 0.0)
+
+
+def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute, experts: bool) -> Number:
+    """Of what one layer keeps, what recomputation of its modules spares. [bytes]
+
+    A module that runs again keeps its input; one that throws its output away keeps all but that, and the norm's output
+    which only the module reads goes with it where Transformer Engine runs it inside.
+    """
+    w, h, tokens, own = cut.width, model.hidden_size, cut.tokens, cut.norm_tokens
+    kept, names = 1 if cut.fp8 else w, said.names
+    # The norm's output, as the multiply after it keeps it; gathered and kept whole, it is not thrown away.
+    whole = cut.sequence_parallel and not stack.regather_sequence
+    inside = 0 if stack.fused_norm else 8 * own * h * model.norms_per_layer / 2
+    norm = kept * own * h * (0 if whole else 1) + inside
+    spared: Number = 0.0
+    if "core_attn" in names:
+        spared = spared + attention_core_bytes(model, stack, cut)
+    if "mla_up_proj" in names:
+        heads = model.num_heads / cut.tp
+        spared = spared + w * tokens * (heads * model.head_dim + key_value_width(model, cut.tp))
+    if "layernorm" in names and model.key_value_rank:
+        spared = spared + norm
+    if experts:
+        parts = experts_activations(model, stack, cut)
+        if "layernorm" in names:
+            spared = spared + parts.norm + inside
+        if "moe" in names:
+            spared = spared + parts.scores + parts.copies + parts.activation + parts.shared
+        if "moe_act" in names:
+            spared = spared + parts.activation
+        if "shared_experts" in names:
+            spared = spared + parts.shared
+    elif "mlp" in names:
+        products = 2 if model.gated_mlp else 1
+        unfused = 1 if model.gated_mlp and not stack.fused_bias_activation else 0
+        inner = model.intermediate_size / cut.tp
+        spared = spared + tokens * inner * (w * (products + unfused) + kept)
+        if model.norms_per_layer > 1:  # one norm for both blocks is the attention's too
+            spared = spared + kept * (tokens if whole else own) * h + inside
+    return spared
 
 
 def attention_core_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
@@ -221,12 +266,13 @@ def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layer
         widest = to.copies * max(model.expert_intermediate_size, model.hidden_size)
     else:
         widest = cut.tokens * np.maximum(model.intermediate_size / cut.tp, model.hidden_size)
-    again = {
-        "none": 0.0,
-        "selective": attention_core_bytes(model, stack, cut),
-        "per_op": everything - layer_activation_bytes(model, stack, cut, "per_op"),
-        "full": everything,
-    }[cut.recompute]
+    said = read_recompute(cut.recompute)
+    if said.mode == "full":  # a group of layers, whose inputs but the first one's are alive only then
+        again = said.group * everything
+    elif said.mode == "selective":
+        again = _spared_bytes(model, stack, cut, said, bool(model.num_experts))
+    else:
+        again = everything - layer_activation_bytes(model, stack, cut, cut.recompute)
     # The largest gradients of the backward: the activation's beside its input, or the attention core's.
     backward = 2 * cut.width * widest
     if offloaded_layers:  # one layer's activations on their way to the host or back
