@@ -43,6 +43,7 @@ class CostModel:
             stack.kernel_launch_s if same is None else same,
             stack.backward_launch_s if same is None else same,
             stack.collective_launch_s if same is None else same,
+            in_graph,
             stack.elementwise_rate,
             stack.flash_version,
         )

@@ -9,7 +9,9 @@ before latent attention and before experts are modules of their own [1]_.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from sim.errors import nearest
 
@@ -35,7 +37,6 @@ recompute_modules).
 GRAPH_MODULES: Mapping[str, tuple[str, ...]] = {
     "attn": ("attn", "attn_layernorm", "core_attn", "mla_up_proj"),
     "mlp": ("mlp",),
-    "moe": ("moe_layernorm", *ROUTED),
     "moe_router": ("moe_layernorm", "moe_router", "shared_experts"),
     "moe_preprocess": ("moe_preprocess",),
     "mamba": (),
@@ -43,8 +44,14 @@ GRAPH_MODULES: Mapping[str, tuple[str, ...]] = {
 """What of a layer may be a CUDA graph, by name, and the modules of operations in it.
 
 The router's holds the norm before it and experts that every token goes through; what follows the host's wait for the
-numbers of tokens is launched kernel by kernel (NVIDIA/Megatron-LM:docs/user-guide/features/cuda_graph.md).
+numbers of tokens is launched kernel by kernel (NVIDIA/Megatron-LM:docs/user-guide/features/cuda_graph.md). Megatron-
+Core's `moe`, for experts that drop what exceeds a fixed number of tokens, has no counterpart: none are dropped here.
 """
+
+
+def as_names(value: Any) -> Any:
+    """Names of a file or a command line as a list: one text may hold several, between commas, pluses or blanks."""
+    return tuple(each for each in re.split(r"[\s,+]+", value) if each) if isinstance(value, str) else value
 
 
 def check_names(field: str, names: Collection[str], known: Collection[str]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
-from sim.specs.modules import RECOMPUTE_MODULES, check_names
+from sim.specs.modules import RECOMPUTE_MODULES, as_names, check_names
 
 LAYERED = ("breadth_first", "modular")
 """Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
@@ -75,10 +74,9 @@ class ParallelPlan(Spec):
     def _derive(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        names = data.get("recompute_modules")
-        if isinstance(names, str):
-            return {**data, "recompute_modules": tuple(re.split(r"[\s,+]+", names.strip()))}
-        if data.get("recompute") == "selective" and not names:
+        if "recompute_modules" in data:
+            data = {**data, "recompute_modules": as_names(data["recompute_modules"])}
+        if data.get("recompute") == "selective" and not data.get("recompute_modules"):
             return {**data, "recompute_modules": DEFAULT_RECOMPUTE_MODULES}
         return data
 
@@ -114,9 +112,6 @@ class ParallelPlan(Spec):
                 f"recompute_modules {', '.join(names)} need recompute: selective, not {mode}; set that, or leave the "
                 "modules out"
             )
-        for part in ("moe_act", "shared_experts"):
-            if "moe" in names and part in names:
-                raise ValueError(f"recompute_modules: moe runs {part} again already; leave {part} out, or moe")
         if mode != "full" and (self.recompute_num_layers > 1 or self.recompute_method != "uniform"):
             raise ValueError(
                 f"recompute_num_layers and recompute_method need recompute: full, not {mode}; set that, or leave them "

@@ -192,6 +192,18 @@ class Scenario(Spec):
                 problems.append(
                     f"plan.recompute_modules has {name}, but model {model.name!r} has no {what}; leave {name} out"
                 )
+        scope = self.stack.cuda_graph_scope
+        # NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, __post_init__.
+        if "moe" in plan.recompute_modules and "moe_router" in scope:
+            problems.append(
+                "plan.recompute_modules has moe, which would run again the CUDA graph of moe_router; leave one of the "
+                "two out"
+            )
+        if plan.recompute == "full" and scope:
+            problems.append(
+                f"plan.recompute: full does not go with CUDA graphs of {', '.join(scope)}; recompute modules "
+                "(recompute: selective), or set stack.cuda_graphs to none or full_iteration"
+            )
         most = -(-model.num_layers // plan.num_stages)
         if plan.recompute_num_layers > most:
             problems.append(

@@ -76,7 +76,8 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     forward = layers_forward_flop(model, batch, sequence)
     said = read_recompute(recompute_word(plan, model))
     if said.mode == "selective":
-        again = sum(modules_flop(model, batch, sequence)[name] for name in said.names)
+        names = said.names - {"shared_experts"} if "moe" in said.names else said.names  # they are a part of it
+        again = sum(modules_flop(model, batch, sequence)[name] for name in names)
     else:
         again = {"none": 0.0, "per_op": 0.5 * (forward - core), "full": said.share * forward}[said.mode]
     return model_flop(model, training) + again

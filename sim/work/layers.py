@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
+from sim.specs.modules import GRAPH_MODULES
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
 from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
@@ -78,6 +79,11 @@ def layer_works(
     attention = BlockWork(cast_f + attention.forward, cast_b + attention.input_grad, attention.weight_grad)
     input_grad = mlp.input_grad + attention.input_grad
     weight_grad = mlp.weight_grad + attention.weight_grad + accumulate
+    if stack.cuda_graph_scope:
+        # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.
+        graphed = {name for each in stack.cuda_graph_scope for name in GRAPH_MODULES[each]}
+        forward, input_grad = forward.in_graph(graphed, 1), input_grad.in_graph(graphed, 1)
+        weight_grad = weight_grad.in_graph(graphed, 0)
     return [BlockWork(forward, input_grad, weight_grad, _again(forward, each)) for each in recomputes]
 
 

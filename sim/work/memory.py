@@ -143,10 +143,8 @@ def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute,
             spared = spared + parts.norm + inside
         if "moe" in names:
             spared = spared + parts.scores + parts.copies + parts.activation + parts.shared
-        if "moe_act" in names:
-            spared = spared + parts.activation
-        if "shared_experts" in names:
-            spared = spared + parts.shared
+        elif names & {"moe_act", "shared_experts"}:
+            spared = spared + parts.activation * ("moe_act" in names) + parts.shared * ("shared_experts" in names)
     elif "mlp" in names:
         products = 2 if model.gated_mlp else 1
         unfused = 1 if model.gated_mlp and not stack.fused_bias_activation else 0
@@ -277,4 +275,19 @@ def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layer
     backward = 2 * cut.width * widest
     if offloaded_layers:  # one layer's activations on their way to the host or back
         again = again + layer_activation_bytes(model, stack, cut)
-    return again + np.maximum(backward, attention_moment_bytes(model, stack, cut))
+    attention = attention_moment_bytes(model, stack, cut)
+    if stack.cuda_graph_scope:
+        return again + backward + attention + graph_bytes(model, cut)
+    return again + np.maximum(backward, attention)
+
+
+def graph_bytes(model: ModelSpec, cut: Cut) -> Number:
+    """What CUDA graphs of parts of a layer hold beside what they keep for the backward. [bytes]
+
+    Graphs have a pool of their own, whose temporaries nothing outside can use (the gradients of queries, keys, values
+    and context), and read and write at fixed places: a layer's input and output, and the gradients of both. All graphs
+    share the pool and, as they follow each other, the places (NVIDIA/TransformerEngine:transformer_engine/pytorch/
+    graph.py, _reuse_graph_input_output_buffers): those of one layer are counted. Assumed.
+    """
+    columns = model.num_heads * (model.head_dim + model.value_head_dim) / cut.tp + key_value_width(model, cut.tp)
+    return cut.width * (cut.tokens * columns + 4 * cut.norm_tokens * model.hidden_size)

@@ -42,6 +42,7 @@ class Operation:
         skips the masked half runs fewer than it is credited for. [FLOP]
     module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked
         for by. Empty outside layers.
+    graphed : in a CUDA graph, so that the host does not launch it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Operation:
     sort: str = ""
     credited_flop: Number | None = None
     module: str = ""
+    graphed: bool = False
 
     @property
     def model_flop(self) -> Number:
@@ -74,7 +76,7 @@ class Collective:
         all-to-all hands out, its own share included. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
     copies : of every piece of an all-to-all, where a domain that is to have several of them is sent it once.
-    module : as of an operation.
+    module, graphed : as of an operation.
     """
 
     name: str
@@ -84,17 +86,34 @@ class Collective:
     group: Literal["tp", "cp", "ep"] = "tp"
     copies: int = 1
     module: str = ""
+    graphed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one GPU does in one pass (forward, input gradient, weight gradient) through one block."""
+    """What one GPU does in one pass (forward, input gradient, weight gradient) through one block.
+
+    graphs : CUDA graphs that the host launches.
+    """
 
     operations: tuple[Operation, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    graphs: int = 0
 
     def __add__(self, other: Phase) -> Phase:
-        return Phase(self.operations + other.operations, self.collectives + other.collectives)
+        return Phase(
+            self.operations + other.operations, self.collectives + other.collectives, self.graphs + other.graphs
+        )
+
+    def in_graph(self, names: Collection[str], graphs: int) -> Phase:
+        """With operations and collectives of some modules in CUDA graphs, of which the host launches so many."""
+        if not any(item.module in names for item in self.operations):
+            return self
+        return Phase(
+            tuple(replace(item, graphed=True) if item.module in names else item for item in self.operations),
+            tuple(replace(item, graphed=True) if item.module in names else item for item in self.collectives),
+            graphs,
+        )
 
     def of_modules(self, names: Collection[str]) -> Phase:
         """Operations and collectives of some modules, in their order."""
