@@ -13,9 +13,12 @@ from typing import Any
 from calibration.readers.csv_values import Row, name_patterns, settings_of
 from sim.errors import SpecError
 from sim.specs.framework_files import framework_named
+from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
 
 UNKNOWN = "pytorch"
 BEFORE_FLASH = "2022"
+LISTS = {"plan.recompute_modules": RECOMPUTE_MODULES, "stack.cuda_graph_scope": GRAPH_MODULES}
+"""Fields that hold names of a layer's modules, and the names."""
 FIRST_FLASH_YEAR = 2023
 """From when on an unknown framework is taken to use flash attention, as in presets/frameworks/pytorch.yaml."""
 
@@ -93,6 +96,13 @@ def fields_by_words(row: Row) -> dict[str, Any]:
         patterns = {cell: pattern for cell, pattern in entry.items() if cell != "set"}
         if all(re.search(pattern, row.get(cell, "")) for cell, pattern in patterns.items()):
             found |= entry["set"]
+    for entry in name_patterns("lists"):
+        matched = re.search(entry["notes"], row.get("notes", ""))
+        names = re.findall(r"\w+", matched["names"]) if matched else []
+        # Names that are no module's, such as that of a hybrid model's layers, say nothing here.
+        known = [name for name in names if name in LISTS[entry["field"]]]
+        if known:
+            found |= {**entry["set"], entry["field"]: known}
     return found
 
 

@@ -51,7 +51,7 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     row, known = with_known_model(row)
     framework = framework_of(row)
     row, inferred = framework.row, _unless_stated(framework.inferred, fields.get("stack", {}))
-    said = fields_by_words(row)
+    row, said = _with_modules(row, fields_by_words(row))
     model = _model(row, known, inferred)
     gpus = whole(row, "num_gpus")
     cluster, own_profile, found = cluster_of(row, gpus)
@@ -92,6 +92,15 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
         )
     savings = tuple(memory_savings(row, framework.name, plan, model["num_layers"]))
     return Reading(tuple(choices), tuple(files), savings, tuple(dict.fromkeys(inferred)))
+
+
+def _with_modules(row: Row, said: dict[str, Any]) -> tuple[Row, dict[str, Any]]:
+    """Modules that a row's words name are what its selective recomputation is; the row's own cell comes first."""
+    if "plan.recompute_modules" in said:
+        row = {**row, "recompute": row.get("recompute") or "selective"}
+        if row["recompute"] != "selective":
+            said = {path: value for path, value in said.items() if not path.startswith("plan.recompute")}
+    return row, said
 
 
 def _unless_stated(inferred: list[str], stack: Mapping[str, Any]) -> list[str]:

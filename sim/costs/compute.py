@@ -12,6 +12,11 @@ from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.specs import GpuSpec, Profile
 from sim.work.operations import Cause, Operation, Phase
 
+LAUNCHES_OF_GRAPH = 3
+"""Of a kernel's host time, what one CUDA graph of a layer takes: the copy of its input to where the graph reads it, the
+launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_engine/pytorch/graph.py, Graphed). Their
+number is counted, the host time of each is taken to be a kernel's: assumed."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComputeModel:
@@ -24,6 +29,7 @@ class ComputeModel:
     kernel_launch_s: float = 0.0
     backward_launch_s: float = 0.0
     collective_launch_s: float = 0.0
+    graph_launch_s: float = 0.0
     elementwise_rate: float = 1.0
     flash_version: str = "2"
     notes: set[str] = field(default_factory=set)
@@ -82,10 +88,14 @@ class ComputeModel:
         They are launched ahead of the GPU, so the host costs nothing until it is slower than all of them together;
         then the GPU waits for it.
         """
-        kernels = sum(operation.kernels for phase in phases for operation in phase.operations)
-        collectives = sum(talk[item.group] * 1 for phase in phases for item in phase.collectives)
         launch = self.backward_launch_s if backward else self.kernel_launch_s
-        return launch * kernels + self.collective_launch_s * collectives
+        graphs = sum(phase.graphs for phase in phases)
+        inside = sum(item.kernels for phase in phases for item in phase.operations if item.graphed)
+        inside = inside + sum(talk[item.group] * 1 for phase in phases for item in phase.collectives if item.graphed)
+        kernels = sum(item.kernels for phase in phases for item in phase.operations if not item.graphed)
+        collectives = sum(talk[item.group] * 1 for phase in phases for item in phase.collectives if not item.graphed)
+        of_graphs = launch * LAUNCHES_OF_GRAPH * graphs + self.graph_launch_s * inside
+        return launch * kernels + self.collective_launch_s * collectives + of_graphs
 
     def _note_range(self, operation: Operation) -> None:
         measured = self.profile.gemm.measured_flop

@@ -25,6 +25,7 @@ from sim.network.placement import (
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.specs import ClusterSpec, Scenario
+from sim.work.recompute import recompute_word
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
 """What a layout's numbers are, in this order."""
@@ -174,7 +175,7 @@ def batch_of(scenario: Scenario) -> Batch:
         layouts.context,
         layouts.experts,
         ((stack.overlap_tp_backward, plan.sequence_parallel),),
-        (plan.recompute,),
+        (recompute_word(plan, scenario.model),),
         plan.sequence_slices,
         plan.offloaded_layers,
     )

@@ -25,6 +25,7 @@ from sim.work.layers import block_works, layer_works
 from sim.work.memory import activation_bytes, cut_memory
 from sim.work.operations import Cause
 from sim.work.pieces import Cut
+from sim.work.recompute import mixture
 from sim.work.stages import blocks_of
 
 CAUSES = tuple(Cause)
@@ -137,23 +138,26 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     weight_grad, kept = np.zeros((2, *shape))
     (near, far), of_logits = np.zeros((2, shape[1], shape[3])), np.zeros((3, shape[1], shape[3]))
     working = np.zeros(shape[1:])
+    ways = tuple(dict.fromkeys(way for each in cells.recomputes for way, _ in mixture(each)))
     for kind, (overlaps, flag) in enumerate(cells.kinds):
         stack = costs.stack_with(overlaps)
         cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
-        for block, work in enumerate(block_works(model, stack, cuts[0], cells.recomputes)):
+        for block, work in enumerate(block_works(model, stack, cuts[0], ways)):
             priced = block_costs(work, compute, groups, fabric)
             for again, cut in enumerate(cuts):
-                # Embedding and head are never recomputed: one stands for all ways.
-                each, here = priced[min(again, len(priced) - 1)], (kind, again)
-                _put(forward[block], each.forward, here)
-                _put(backward[block], each.backward, here)
-                weight_grad[(block, *here)] = each.weight_grad
+                here = (kind, again)
+                for way, share in mixture(cells.recomputes[again]):
+                    # Embedding and head are never recomputed: one stands for all ways.
+                    each = priced[min(ways.index(way), len(priced) - 1)]
+                    _add(forward[block], each.forward, here, share)
+                    _add(backward[block], each.backward, here, share)
+                    weight_grad[(block, *here)] += share * each.weight_grad
                 kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut, cells.offloaded_layers)
                 if cells.offloaded_layers:
                     moved = activation_bytes(blocks[block], model, stack, cut) - kept[(block, *here)]
-                    _put(forward[block], {Cause.OFFLOAD: exposed_copy(host.out_s(moved), each.forward_s)}, here)
-                    _put(backward[block], {Cause.OFFLOAD: exposed_copy(host.back_s(moved), each.backward_s)}, here)
-            _put(at_peak[block], priced[0].at_peak, (kind,))
+                    _add(forward[block], {Cause.OFFLOAD: exposed_copy(host.out_s(moved), each.forward_s)}, here)
+                    _add(backward[block], {Cause.OFFLOAD: exposed_copy(host.back_s(moved), each.backward_s)}, here)
+            _add(at_peak[block], priced[0].at_peak, (kind,))
         for again, cut in enumerate(cuts):
             sizes = cut_memory(model, stack, cut, cells.offloaded_layers)
             working[kind, again] = sizes.working
@@ -170,9 +174,9 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     return prices
 
 
-def _put(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...]) -> None:
+def _add(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...], share: float = 1.0) -> None:
     for cause, each in seconds.items():
-        table[(CAUSES.index(cause), *place)] = each
+        table[(CAUSES.index(cause), *place)] += share * each
 
 
 def send_seconds(costs: CostModel, cut: Cut, group: Group) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from sim.costs.compute import ComputeModel
 from sim.costs.host import Host
 from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec
 from sim.work.pieces import Cut
+from sim.work.recompute import recompute_word
 
 _KEPT_MODELS, _KEPT_BYTES = 16, 4_000_000
 _models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
@@ -43,6 +44,7 @@ class CostModel:
             stack.kernel_launch_s if same is None else same,
             stack.backward_launch_s if same is None else same,
             stack.collective_launch_s if same is None else same,
+            in_graph,
             stack.elementwise_rate,
             stack.flash_version,
         )
@@ -118,7 +120,7 @@ def cut_of(scenario: Scenario) -> Cut:
         microbatch_size=plan.microbatch_size,
         sequence_length=training.sequence_length,
         sequence_parallel=plan.sequence_parallel,
-        recompute=plan.recompute,
+        recompute=recompute_word(plan, scenario.model),
         width=training.activation_bytes,
         cp=plan.cp,
         fp8=training.precision == "fp8",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from sim.specs.base import Spec, divisor_near
+from sim.specs.modules import RECOMPUTE_MODULES, as_names, check_names
 
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d+)|([EtmL|])\*(\d+)")
 _MOST_LETTERS = 100_000
@@ -38,6 +39,8 @@ def layout_stages(layout: str) -> tuple[str, ...]:
 
 LAYERED = ("breadth_first", "modular")
 """Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
+DEFAULT_RECOMPUTE_MODULES = ("core_attn",)
+"""What selective recomputation runs again where nothing else is said (Korthikanti et al. 2022, section 5)."""
 
 
 class ParallelPlan(Spec):
@@ -65,8 +68,16 @@ class ParallelPlan(Spec):
     sequence_slices: PositiveInt = 1
     """Parts of each sequence that go through the pipeline one after the other (schedule seq1f1b)."""
     recompute: Literal["none", "selective", "per_op", "full"] = "none"
-    """Activations recomputed in the backward: none, the attention core only (selective), the cheap kernels and
-    every other multiply (per_op, what torchtitan calls selective), or each whole layer."""
+    """Activations recomputed in the backward: none, modules of each layer (selective: those of recompute_modules),
+    the cheap kernels and every other multiply (per_op, what torchtitan calls selective), or whole layers."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules of a layer that selective recomputation runs again, by Megatron-Core's names: core_attn, layernorm,
+    mla_up_proj, mlp, moe, moe_act, shared_experts. Default: core_attn where recompute is selective."""
+    recompute_method: Literal["uniform", "block"] = "uniform"
+    """Which layers full recomputation runs again: all, by groups of recompute_num_layers whose inputs are kept
+    (uniform), or so many of every stage, the others none (block)."""
+    recompute_num_layers: PositiveInt = 1
+    """Layers that full recomputation runs again together (uniform), or of every virtual stage (block)."""
     sequence_parallel: bool = False
     """Cut norms and dropouts along the sequence over the tensor-parallel group (Korthikanti et al. 2022)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
@@ -93,8 +104,24 @@ class ParallelPlan(Spec):
     letters: E the embedding, t a layer, m multi-token prediction, L the head and its loss, | between stages, *n and
     (...)*n for repetitions: Et*4|(t*4|)*14tmL. Default: layers are dealt evenly."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if "recompute_modules" in data:
+            data = {**data, "recompute_modules": as_names(data["recompute_modules"])}
+        if data.get("recompute") == "selective" and not data.get("recompute_modules"):
+            return {**data, "recompute_modules": DEFAULT_RECOMPUTE_MODULES}
+        return data
+
+    def _derived(self) -> set[str]:
+        fixed = self.recompute == "selective" and self.recompute_modules == DEFAULT_RECOMPUTE_MODULES
+        return {"recompute_modules"} if fixed else set()
+
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
+        self._check_recompute()
         if self.num_chunks > 1 and self.pp == 1 and self.schedule not in LAYERED:
             raise ValueError(
                 f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1, or num_chunks to 1 with schedule "
@@ -136,6 +163,20 @@ class ParallelPlan(Spec):
         given = [name for name in ("uneven_layers", "embedding_as_layer", "head_as_layer") if getattr(self, name)]
         if given:
             raise ValueError(f"{given[0]} deals layers evenly, but {said} says where they are; leave one of them out")
+
+    def _check_recompute(self) -> None:
+        names, mode = self.recompute_modules, self.recompute
+        check_names("recompute_modules", names, RECOMPUTE_MODULES)
+        if names and mode != "selective":
+            raise ValueError(
+                f"recompute_modules {', '.join(names)} need recompute: selective, not {mode}; set that, or leave the "
+                "modules out"
+            )
+        if mode != "full" and (self.recompute_num_layers > 1 or self.recompute_method != "uniform"):
+            raise ValueError(
+                f"recompute_num_layers and recompute_method need recompute: full, not {mode}; set that, or leave them "
+                "out"
+            )
 
     def _check_sharding_group(self, size: int) -> None:
         if not self.zero_stage:

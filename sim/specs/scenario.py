@@ -163,6 +163,7 @@ class Scenario(Spec):
             problems.append(
                 f"plan.sharding_group = {plan.sharding_group} with a mixture of experts is not modelled; leave it out"
             )
+        problems += self._recomputed()
         if plan.offloaded_layers > model.num_layers:
             problems.append(
                 f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers; "
@@ -203,6 +204,44 @@ class Scenario(Spec):
             for example, known in needed.items()
             if what and not known
         ]
+
+    def _recomputed(self) -> list[str]:
+        """What the plan recomputes and the model does not have."""
+        model, plan = self.model, self.plan
+        dense = model.has("dense")
+        needs = {
+            "moe": (model.num_experts, "experts"),
+            "moe_act": (model.num_experts, "experts"),
+            "shared_experts": (model.shared_expert_intermediate_size, "shared experts"),
+            "mla_up_proj": (model.key_value_rank, "latent attention"),
+            "mlp": (dense, "layers without experts"),
+        }
+        problems = []
+        for name in plan.recompute_modules:
+            there, what = needs.get(name, (True, ""))
+            if not there:
+                problems.append(
+                    f"plan.recompute_modules has {name}, but model {model.name!r} has no {what}; leave {name} out"
+                )
+        scope = self.stack.cuda_graph_scope
+        # NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, __post_init__.
+        if "moe" in plan.recompute_modules and "moe_router" in scope:
+            problems.append(
+                "plan.recompute_modules has moe, which would run again the CUDA graph of moe_router; leave one of the "
+                "two out"
+            )
+        if plan.recompute == "full" and scope:
+            problems.append(
+                f"plan.recompute: full does not go with CUDA graphs of {', '.join(scope)}; recompute modules "
+                "(recompute: selective), or set stack.cuda_graphs to none or full_iteration"
+            )
+        most = -(-model.num_layers // plan.num_stages)
+        if plan.recompute_num_layers > most:
+            problems.append(
+                f"plan.recompute_num_layers = {plan.recompute_num_layers} exceeds the {most} layers of a stage; "
+                f"lower it to {most}"
+            )
+        return problems
 
     @property
     def num_microbatches(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
+from sim.specs.modules import GRAPH_MODULES, as_names, check_names
 
 
 class StackSpec(Spec):
@@ -120,9 +121,13 @@ class StackSpec(Spec):
     """Host time a kernel in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
     collective_launch_s: NonNegativeFloat
     """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
-    cuda_graphs: Literal["none", "full_iteration"] = "none"
+    cuda_graphs: Literal["none", "scoped", "full_iteration"] = "none"
     """full_iteration: forward and backward of a whole step are launched as CUDA graphs, whose kernels wait for the host
-    no more than graph_launch each, and no forward is set up on its own."""
+    no more than graph_launch each, and no forward is set up on its own. scoped: of every layer the modules of
+    cuda_graph_scope are one graph forward and one backward; all else is launched kernel by kernel."""
+    cuda_graph_scope: tuple[str, ...] = ()
+    """Modules of a layer that scoped CUDA graphs hold, by Megatron-Core's names: attn, mlp, moe_router, moe_preprocess,
+    mamba. Experts themselves are none of them: the host must know how many tokens come before it launches them."""
     graph_launch_s: NonNegativeFloat = 2e-6
     """Time between kernels of a CUDA graph: assumed, the floor of kernel times. [s]"""
     step_setup_s: NonNegativeFloat = 0.0
@@ -141,12 +146,31 @@ class StackSpec(Spec):
     def _derive(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if "cuda_graph_scope" in data:
+            data = {**data, "cuda_graph_scope": as_names(data["cuda_graph_scope"])}
         launch = next((data[name] for name in ("kernel_launch_s", "kernel_launch") if name in data), None)
         derived = {}
         for name in ("backward_launch", "collective_launch"):
             if launch is not None and not {name, f"{name}_s"} & data.keys():
                 derived[f"{name}_s"] = launch
         return {"causal_attention": data.get("attention", "flash") == "flash", **derived, **data}
+
+    @model_validator(mode="after")
+    def _check_graphs(self) -> StackSpec:
+        names, graphs = self.cuda_graph_scope, self.cuda_graphs
+        check_names("cuda_graph_scope", names, GRAPH_MODULES)
+        if names and graphs != "scoped":
+            raise ValueError(
+                f"cuda_graph_scope {', '.join(names)} needs cuda_graphs: scoped, not {graphs}; set that, or leave the "
+                "scope out"
+            )
+        if graphs == "scoped" and not names:
+            raise ValueError(
+                f"cuda_graphs: scoped needs cuda_graph_scope, the modules that are graphs: {', '.join(GRAPH_MODULES)}"
+            )
+        if "moe_preprocess" in names and "moe_router" not in names:
+            raise ValueError("cuda_graph_scope: moe_preprocess follows the router in one graph; add moe_router")
+        return self
 
     def _derived(self) -> set[str]:
         rules = {

@@ -78,7 +78,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     groups = layer_groups(plan, scenario.cluster) | {"dp": replicas.data.take(0)}
     tables = []
     blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
-    works = block_works(scenario.model, scenario.stack, cut, (plan.recompute,))
+    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
     for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
         table: _Table = {}
         _within(table, work, compute, groups, fabric)

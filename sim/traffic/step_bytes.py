@@ -71,7 +71,7 @@ def step_traffic(
     each = boundary / plan.tp if scatter or plan.sequence_parallel else boundary
     pipeline = sends * each / plan.pp
     tensor = sends * ring_bytes("all_gather", boundary, plan.tp) / plan.pp if scatter else 0.0
-    sent = np.array([_within(work, plan) for (work,) in block_works(model, stack, cut, (plan.recompute,))])
+    sent = np.array([_within(work, plan) for (work,) in block_works(model, stack, cut, (cut.recompute,))])
     whole = sum((stage.part for stage in deal_stages(model, plan)), ModelPart())
     tensor += float(microbatches * put_together([whole], sent)[0] / plan.pp)
     return StepBytes(pipeline, tensor, _between_replicas(scenario, copies, visits, updates, training.activation_bytes))

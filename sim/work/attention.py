@@ -26,16 +26,17 @@ def projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut:
     """Norm, projections to queries, keys and values, the attention core, output projection, residual."""
     h, w, tokens = model.hidden_size, cut.width, cut.tokens
     context = model.num_heads * model.value_head_dim / cut.tp
-    norm_f, norm_b = norms_of_block(model, stack, cut)
-    res_f, res_b = residual(model, stack, cut, model.attention_output_bias)
+    # Transformer Engine runs the norm inside the module of the multiply after it; latent attention's stands alone.
+    norm_f, norm_b = norms_of_block(model, stack, cut, "attn_layernorm" if model.key_value_rank else "attn")
+    res_f, res_b = residual(model, stack, cut, model.attention_output_bias, "attn")
     before = _latent_projections(model, stack, cut) if model.key_value_rank else _projections(model, stack, cut)
-    out_f, out_i, out_w = linear("attention output", tokens, h, context, stack, w)
+    out_f, out_i, out_w = linear("attention output", tokens, h, context, stack, w, module="attn")
     # The heads are laid out anew around the core: one read and one write of the context.
-    permute = memory("head layout", 2 * w * tokens * context)
+    permute = memory("head layout", 2 * w * tokens * context, module="attn")
     gates: tuple[Operation, ...] = ()
     if model.attention_gate:  # a sigmoid and a product; backward the gradients of both
-        gates = (memory("attention gate", 3 * w * tokens * context, 2, sort="activation"),)
-    reduce_f, reduce_b = reduce_out(cut, h)
+        gates = (memory("attention gate", 3 * w * tokens * context, 2, sort="activation", module="attn"),)
+    reduce_f, reduce_b = reduce_out(cut, h, "attn")
     return BlockWork(
         forward=Phase((norm_f,)) + before.forward + core.forward + Phase((permute, *gates, out_f, res_f), reduce_f),
         input_grad=Phase((res_b, out_i, *gates, *gates, permute), reduce_b)
@@ -52,10 +53,10 @@ def _projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     query, key_value = model.num_heads * model.head_dim / cut.tp, key_value_width(model, cut.tp)
     turned = query + key_value * model.head_dim / (model.head_dim + model.value_head_dim)
     context = model.num_heads * model.value_head_dim / cut.tp * model.attention_gate
-    qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value + context, h, stack, w)
-    rotations = _rotary(tokens * turned, model, stack, w)
+    qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value + context, h, stack, w, module="attn")
+    rotations = _rotary(tokens * turned, model, stack, w, "attn")
     qk_f, qk_b = _query_key_norms(tokens * turned, model, stack, w)
-    gather_f, gather_b = gather_in(cut, h, stack)
+    gather_f, gather_b = gather_in(cut, h, stack, "attn")
     return BlockWork(
         Phase((qkv_f, *qk_f, *rotations), gather_f), Phase((*rotations, *qk_b, qkv_i), gather_b), Phase((qkv_w,))
     )
@@ -71,22 +72,28 @@ def _latent_projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWo
     h, w, tokens, own = model.hidden_size, cut.width, cut.tokens, cut.norm_tokens
     heads, turning = model.num_heads / cut.tp, model.rotary_head_dim
     latent = model.key_value_rank + turning
-    down_f, down_i, down_w = linear("keys' and values' latent", own, latent, h, stack, w)
+    up = "mla_up_proj"  # projections up and positions, from the normed latent vectors on
+    down_f, down_i, down_w = linear("keys' and values' latent", own, latent, h, stack, w, module="attn")
     up_width = heads * (model.head_dim - turning + model.value_head_dim)
-    up_f, up_i, up_w = linear("keys and values from latent", tokens, up_width, model.key_value_rank, stack, w)
-    query_f, query_i, query_w = linear("queries", tokens, heads * model.head_dim, model.query_rank or h, stack, w)
-    norm_f, norm_b = norm_work(own * model.key_value_rank, stack, w)
+    up_f, up_i, up_w = linear(
+        "keys and values from latent", tokens, up_width, model.key_value_rank, stack, w, module=up
+    )
+    of_queries = model.query_rank or h
+    query_f, query_i, query_w = linear("queries", tokens, heads * model.head_dim, of_queries, stack, w, module=up)
+    norm_f, norm_b = norm_work(own * model.key_value_rank, stack, w, module="attn")
     multiplies = [down_f, up_f, query_f], [query_i, up_i, down_i], [query_w, up_w, down_w]
     norms = [norm_f], [norm_b]
     if model.query_rank:
-        for passes, one in zip(multiplies, linear("queries' latent", own, model.query_rank, h, stack, w), strict=True):
+        for passes, one in zip(
+            multiplies, linear("queries' latent", own, model.query_rank, h, stack, w, module="attn"), strict=True
+        ):
             passes.append(one)
-        for passes, one in zip(norms, norm_work(own * model.query_rank, stack, w), strict=True):
+        for passes, one in zip(norms, norm_work(own * model.query_rank, stack, w, module="attn"), strict=True):
             passes.append(one)
-    rotations = _rotary(tokens * (heads + 1) * turning, model, stack, w)
+    rotations = _rotary(tokens * (heads + 1) * turning, model, stack, w, up)
     # Each head's key is its own part and the part that all heads share, joined.
-    join = memory("keys joined", 2 * w * tokens * heads * model.head_dim)
-    gather_f, gather_b = gather_in(cut, latent + (model.query_rank or h), stack)
+    join = memory("keys joined", 2 * w * tokens * heads * model.head_dim, module=up)
+    gather_f, gather_b = gather_in(cut, latent + of_queries, stack, up)
     return BlockWork(
         Phase((*multiplies[0], *norms[0], *rotations, join), gather_f),
         Phase((join, *rotations, *multiplies[1], *norms[1]), gather_b),
@@ -94,12 +101,12 @@ def _latent_projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWo
     )
 
 
-def _rotary(elements: Number, model: ModelSpec, stack: StackSpec, width: int) -> tuple[Operation, ...]:
+def _rotary(elements: Number, model: ModelSpec, stack: StackSpec, width: int, module: str) -> tuple[Operation, ...]:
     """Turning so many elements of queries and keys: one pass; step by step negate, join, two products and a sum."""
     if model.position != "rotary":
         return ()
     passes, kernels = (2, 1) if stack.fused_rotary else (10, 10)
-    return (memory("rotary positions", passes * width * elements, kernels),)
+    return (memory("rotary positions", passes * width * elements, kernels, module=module),)
 
 
 def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
@@ -131,6 +138,7 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
             return Operation(
                 name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if back else 1),
                 batch=heads, length=seen, backward=back, credited_flop=credited * full * seen / s,
+                module="core_attn",
             )  # fmt: skip
 
         # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
@@ -147,28 +155,31 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
     gives_way = np.asarray(heads) % 4 != 0
     # Scale, mask, softmax; where the fused kernel gives way, also a cast to fp32 and one back.
     softmax_passes = 1 + 4 * gives_way if stack.fused_softmax else 3
-    attention = Cause.ATTENTION
+    attention, core = Cause.ATTENTION, "core_attn"
     forward = [
-        matmul("scores", rows, s, d, w, batch=heads, cause=attention),
-        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention, sort="softmax"),
+        matmul("scores", rows, s, d, w, batch=heads, cause=attention, module=core),
+        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention, sort="softmax", module=core),
     ]
     backward = [
-        matmul("values' gradient", s, of_values, rows, w, batch=heads, cause=attention),
-        matmul("probabilities' gradient", rows, s, of_values, w, batch=heads, cause=attention),
+        matmul("values' gradient", s, of_values, rows, w, batch=heads, cause=attention, module=core),
+        matmul("probabilities' gradient", rows, s, of_values, w, batch=heads, cause=attention, module=core),
         memory(
             "softmax backward",
             3 * w * scores + 2 * w * scores * (softmax_passes - 1),
             softmax_passes,
             attention,
             sort="softmax",
+            module=core,
         ),
-        matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention),
-        matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention),
+        matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention, module=core),
+        matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention, module=core),
     ]
     if model.dropout:
-        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention, sort="dropout"))
-        backward.append(memory("attention dropout backward", (2 * w + 1) * scores, cause=attention, sort="dropout"))
-    forward.append(matmul("values", rows, of_values, s, w, batch=heads, cause=attention))
+        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention, sort="dropout", module=core))
+        backward.append(
+            memory("attention dropout backward", (2 * w + 1) * scores, cause=attention, sort="dropout", module=core)
+        )
+    forward.append(matmul("values", rows, of_values, s, w, batch=heads, cause=attention, module=core))
     return BlockWork(Phase(tuple(forward), exchange_f), Phase(tuple(backward), exchange_b), Phase())
 
 
@@ -186,7 +197,7 @@ def _exchange_keys(
     beside = stack.overlap_context
 
     def exchange(name: str, kind: Literal["all_gather", "reduce_scatter"]) -> Collective:
-        return Collective(name, kind, nbytes, overlapped=beside, group="cp")
+        return Collective(name, kind, nbytes, overlapped=beside, group="cp", module="core_attn")
 
     keys = exchange("exchange keys and values", "all_gather")
     return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
@@ -198,5 +209,5 @@ def _query_key_norms(
     """Norms of queries and keys where there are any, a kernel each: forward, backward."""
     if model.query_key_norm == "none":
         return (), ()
-    forward, backward = norm_work(elements / 2, stack, width, 2)
+    forward, backward = norm_work(elements / 2, stack, width, 2, "attn")
     return (forward,), (backward,)

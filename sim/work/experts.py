@@ -21,6 +21,9 @@ from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
 BACKWARD_ROUTING = 2 / 3
 """Launches of a router's backward over those of its forward: counting and the maps have none. Assumed."""
 
+MAPS_OF_ROUTING = 1 / 3
+"""Of a router's launches, those that count tokens and map them to experts (Megatron-Core's preprocess). Assumed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Routed:
@@ -51,29 +54,38 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     h, w, to = model.hidden_size, cut.width, routed(model, cut)
     inner = model.expert_intermediate_size
     inputs = 2 if model.gated_mlp else 1
-    norm_f, norm_b = norms_of_block(model, stack, cut)
-    res_f, res_b = residual(model, stack, cut, False)
-    router_f, router_i, router_w = linear("router", to.own, model.num_experts, h, stack, w)
+    norm_f, norm_b = norms_of_block(model, stack, cut, "moe_layernorm")
+    res_f, res_b = residual(model, stack, cut, False, "mlp_residual")
+    router_f, router_i, router_w = linear("router", to.own, model.num_experts, h, stack, w, module="moe_router")
     # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
     scores = 4.0 * to.own * model.num_experts
-    choose_f = memory("routing", 6 * scores, stack.routing_launches, sort="softmax")
-    choose_b = memory("routing backward", 6 * scores, stack.routing_launches * BACKWARD_ROUTING, sort="softmax")
+    choose_f = _routing("routing", 6 * scores, stack.routing_launches)
+    choose_b = _routing("routing backward", 6 * scores, stack.routing_launches * BACKWARD_ROUTING)
     launches = 1 + to.experts * (stack.fp8_launches_per_expert if cut.fp8 else stack.launches_per_expert)
     up_f, up_i, up_w, down_f, down_i, down_w = (
         replace(multiply, kernels=launches)
         for name, n, k in (("experts up", inputs * inner, h), ("experts down", h, inner))
-        for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts)
+        for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts, module="experts")
     )
     act_f, act_b = _activation(w * to.copies * inner, model)
     shared = _shared(model, stack, cut)
     there, back = _layouts(w * to.copies * h, cut)
     dispatch, combine = (_exchange(name, w * to.copies * h, model, stack) for name in ("dispatch", "combine"))
     return BlockWork(
-        forward=Phase((norm_f, router_f, choose_f, *there, up_f, act_f, down_f, *back, res_f), (dispatch, combine))
+        forward=Phase((norm_f, router_f, *choose_f, *there, up_f, act_f, down_f, *back, res_f), (dispatch, combine))
         + shared.forward,
-        input_grad=Phase((res_b, *back, down_i, act_b, up_i, *there, choose_b, router_i, norm_b), (combine, dispatch))
+        input_grad=Phase((res_b, *back, down_i, act_b, up_i, *there, *choose_b, router_i, norm_b), (combine, dispatch))
         + shared.input_grad,
         weight_grad=Phase((down_w, up_w, router_w)) + shared.weight_grad,
+    )
+
+
+def _routing(name: str, nbytes: Number, launches: float) -> tuple[Operation, Operation]:
+    """Scoring and choosing, and the maps of tokens to experts: `nbytes` of scores, in so many launches."""
+    maps = MAPS_OF_ROUTING
+    return (
+        memory(name, (1 - maps) * nbytes, (1 - maps) * launches, sort="softmax", module="moe_router"),
+        memory(f"{name}: maps", maps * nbytes, maps * launches, sort="softmax", module="moe_preprocess"),
     )
 
 
@@ -87,36 +99,38 @@ def _activation(nbytes: Number, model: ModelSpec) -> tuple[Operation, Operation]
     inputs = 2 if model.gated_mlp else 1
     if model.mlp_bias and model.gated_mlp:
         return (
-            memory("experts' activation", 24 * nbytes, 10, sort="activation"),
-            memory("experts' activation backward", 48 * nbytes, 20, sort="activation"),
+            memory("experts' activation", 24 * nbytes, 10, sort="activation", module="moe_act"),
+            memory("experts' activation backward", 48 * nbytes, 20, sort="activation", module="moe_act"),
         )
     return (
-        memory("experts' activation", nbytes * (inputs + 1), 1, sort="activation"),
-        memory("experts' activation backward", nbytes * (2 * inputs + 1), 1, sort="activation"),
+        memory("experts' activation", nbytes * (inputs + 1), 1, sort="activation", module="moe_act"),
+        memory("experts' activation backward", nbytes * (2 * inputs + 1), 1, sort="activation", module="moe_act"),
     )
 
 
 def _layouts(nbytes: Number, cut: Cut) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
     """Laying tokens out by expert, before they leave and again where they arrive; and the same on the way back."""
-    out = memory("tokens to experts", 2 * nbytes)
-    home = memory("tokens from experts", 2 * nbytes)
+    out = memory("tokens to experts", 2 * nbytes, module="moe_dispatch")
+    home = memory("tokens from experts", 2 * nbytes, module="moe_dispatch")
     # With one GPU there is nothing to lay out anew on arrival.
-    sort = memory("tokens by local expert", 2 * nbytes * (cut.ep > 1), 1 * (cut.ep > 1))
+    far = 1 * (cut.ep > 1)
+    sort = memory("tokens by local expert", 2 * nbytes * far, far, module="moe_dispatch")
     return (out, sort), (sort, home)
 
 
 def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> Collective:
     copies = model.experts_per_token if stack.deduplicated_dispatch else 1
-    return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies)
+    return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, "moe_dispatch")
 
 
 def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Experts for every token: one MLP, cut over the tensor-parallel group like any other."""
     if not model.shared_expert_intermediate_size:
         return BlockWork(Phase(), Phase(), Phase())
-    inner = mlp_between("shared expert", model.shared_expert_intermediate_size, model, stack, cut)
+    name = "shared_experts"
+    inner = mlp_between("shared expert", model.shared_expert_intermediate_size, model, stack, cut, name)
     nbytes = cut.width * cut.norm_tokens * model.hidden_size
-    add = memory("add shared expert", 3 * nbytes, sort="add")
+    add = memory("add shared expert", 3 * nbytes, sort="add", module="mlp_residual")
     gate_f, gate_b = _shared_gate(nbytes, model)
     return BlockWork(
         forward=inner.forward + Phase((*gate_f, add)),
@@ -133,24 +147,47 @@ def _shared_gate(nbytes: Number, model: ModelSpec) -> tuple[tuple[Operation, ...
     if not model.shared_expert_gate:
         return (), ()
     return (
-        (memory("shared expert's gate", 3 * nbytes, 3, sort="add"),),
-        (memory("shared expert's gate backward", 6 * nbytes, 6, sort="add"),),
+        (memory("shared expert's gate", 3 * nbytes, 3, sort="add", module="shared_experts"),),
+        (memory("shared expert's gate backward", 6 * nbytes, 6, sort="add", module="shared_experts"),),
     )
 
 
-def experts_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
-    """What the block keeps for the backward beside its norm's input. [bytes]
+@dataclass(frozen=True, slots=True)
+class ExpertsActivations:
+    """What a block of experts keeps for the backward beside its norm's input. [bytes]
 
-    The norm's output, the scores and their softmax, and copy by copy the tokens that experts read, the activation's
-    input and its output; the same of shared experts, once a token.
+    norm : the norm's output.
+    scores : of all experts, and their softmax.
+    copies : copy by copy, the tokens that experts read and the activation's input.
+    activation : its output, copy by copy; step by step the gate's product too.
+    shared : of experts that every token goes through the same, once a token, and what they gave where a gate weighs it.
     """
+
+    norm: Number
+    scores: Number
+    copies: Number
+    activation: Number
+    shared: Number
+
+    @property
+    def total(self) -> Number:
+        """All of it. [bytes]"""
+        return self.norm + self.scores + self.copies + self.activation + self.shared
+
+
+def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> ExpertsActivations:
+    """What the block keeps for the backward, by what recomputation may spare."""
     h, w, to = model.hidden_size, cut.width, routed(model, cut)
     kept = 1 if cut.fp8 else w
     products = 2 if model.gated_mlp else 1
     inner = model.expert_intermediate_size
-    of_copies = to.copies * (kept * h + w * products * inner + kept * inner)
+    unfused = 1 if not stack.fused_bias_activation and model.gated_mlp else 0
     shared = cut.tokens / cut.tp * model.shared_expert_intermediate_size * (w * products + kept)
-    if not stack.fused_bias_activation and model.gated_mlp:
-        of_copies = of_copies + to.copies * w * inner
     gated = w * h * model.shared_expert_gate  # what shared experts gave, for their gate's gradient
-    return to.own * (w * h + gated + 8.0 * model.num_experts) + of_copies + shared
+    return ExpertsActivations(
+        norm=to.own * w * h,
+        scores=to.own * 8.0 * model.num_experts,
+        copies=to.copies * (kept * h + w * products * inner),
+        activation=to.copies * (kept + w * unfused) * inner,
+        shared=shared + to.own * gated,
+    )

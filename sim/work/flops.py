@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.params import latent_head_params
+from sim.work.recompute import read_recompute, recompute_word
 from sim.work.recurrent import recurrent_widths
 
 
@@ -106,10 +107,41 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     .. [2] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
     batch, sequence = training.global_batch_size, training.sequence_length
-    kinds = [(model.layers_of(kind), kind) for kind in model.layer_kinds if kind.attends]
-    if model.layer_kinds[0].attends:
-        kinds.append((model.num_mtp_layers, model.layer_kinds[0]))
-    core = sum(count * attention_core_flop(model, batch, sequence, kind) for count, kind in kinds)
+    core = modules_flop(model, batch, sequence)["core_attn"]
     forward = layers_forward_flop(model, batch, sequence)
-    again = {"none": 0.0, "selective": core, "per_op": 0.5 * (forward - core), "full": forward}
-    return model_flop(model, training) + again[plan.recompute]
+    said = read_recompute(recompute_word(plan, model))
+    if said.mode == "selective":
+        names = said.names - {"shared_experts"} if "moe" in said.names else said.names  # they are a part of it
+        again = sum(modules_flop(model, batch, sequence)[name] for name in names)
+    else:
+        again = {"none": 0.0, "per_op": 0.5 * (forward - core), "full": said.share * forward}[said.mode]
+    return model_flop(model, training) + again
+
+
+def modules_flop(model: ModelSpec, batch: float, sequence: float) -> dict[str, float]:
+    """Forward matrix multiplies of all layers by module that may be recomputed, attention not halved. [FLOP]"""
+    tokens, h, products = batch * sequence, model.hidden_size, 3 if model.gated_mlp else 2
+    kinds = [
+        *((model.layers_of(kind), kind) for kind in model.layer_kinds),
+        (model.num_mtp_layers, model.layer_kinds[0]),
+    ]
+    with_experts, dense, attending = (
+        sum(count for count, kind in kinds if chosen(kind))
+        for chosen in (lambda kind: kind.sparse, lambda kind: kind.mlp == "dense", lambda kind: kind.attends)
+    )
+    shared = model.shared_expert_intermediate_size
+    up = 0
+    if model.key_value_rank:
+        up = latent_head_params(model) - model.num_heads * model.value_head_dim * h
+    of_shared = h * (products * shared + model.shared_expert_gate)
+    routed = h * (products * model.experts_per_token * model.expert_intermediate_size + model.num_experts)
+    core = sum(count * attention_core_flop(model, batch, sequence, kind) for count, kind in kinds if kind.attends)
+    return {
+        "core_attn": core,
+        "layernorm": 0.0,
+        "mla_up_proj": 2.0 * tokens * attending * up,
+        "mlp": 2.0 * tokens * dense * h * products * model.intermediate_size,
+        "moe": 2.0 * tokens * with_experts * (routed + of_shared),
+        "moe_act": 0.0,
+        "shared_experts": 2.0 * tokens * with_experts * of_shared,
+    }

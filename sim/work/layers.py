@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.specs.modules import GRAPH_MODULES
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
 from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
@@ -29,6 +30,7 @@ from sim.work.pieces import (
     norms_of_block,
     residual,
 )
+from sim.work.recompute import read_recompute
 from sim.work.recurrent import recurrent_widths, recurrent_work
 
 
@@ -68,7 +70,7 @@ def layer_works(
 ) -> list[BlockWork]:
     """As `layer_work`, for several ways to recompute instead of the cut's own; they share all other phases."""
     kind = kind or model.layer_kinds[0]
-    mixer, core = _mixer(model, stack, cut, kind)
+    mixer = _mixer(model, stack, cut, kind)
     mlp = _NOTHING
     if kind.mlp != "none":
         mlp = experts_work(model, stack, cut) if kind.sparse else _mlp(model, stack, cut)
@@ -81,21 +83,24 @@ def layer_works(
     mixer = BlockWork(cast_f + mixer.forward, cast_b + mixer.input_grad, mixer.weight_grad)
     input_grad = mlp.input_grad + mixer.input_grad
     weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
-    again = {"none": Phase(), "selective": core, "per_op": _per_op(forward), "full": forward}
-    return [BlockWork(forward, input_grad, weight_grad, again[each]) for each in recomputes]
+    if stack.cuda_graph_scope:
+        # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.
+        graphed = {name for each in stack.cuda_graph_scope for name in GRAPH_MODULES[each]}
+        forward, input_grad = forward.in_graph(graphed, 1), input_grad.in_graph(graphed, 1)
+        weight_grad = weight_grad.in_graph(graphed, 0)
+    return [BlockWork(forward, input_grad, weight_grad, _again(forward, each)) for each in recomputes]
 
 
 _NOTHING = BlockWork(Phase(), Phase(), Phase())
 
 
-def _mixer(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[BlockWork, Phase]:
-    """What mixes the tokens of a layer; and of that what selective recomputation runs again: the attention core."""
+def _mixer(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> BlockWork:
+    """What mixes the tokens of a layer."""
     if kind.recurs:
-        return recurrent_work(model, stack, cut, kind), Phase()
+        return recurrent_work(model, stack, cut, kind)
     if not kind.attends:
-        return _NOTHING, Phase()
-    core = attention_core(model, stack, cut, kind)
-    return projections_around(core, model, stack, cut), core.forward
+        return _NOTHING
+    return projections_around(attention_core(model, stack, cut, kind), model, stack, cut)
 
 
 def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[BlockWork]) -> list[BlockWork]:
@@ -124,6 +129,16 @@ def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[Blo
         )
         for layer in layers
     ]
+
+
+def _again(forward: Phase, recompute: str) -> Phase:
+    """What of a forward runs again in the backward; of several layers' mean, as much as that."""
+    said = read_recompute(recompute)
+    if said.mode == "selective":
+        return forward.of_modules(said.modules)
+    if said.mode == "full" and said.share < 1.0:
+        return forward.scaled(said.share)
+    return {"none": Phase(), "per_op": _per_op(forward), "full": forward}[said.mode]
 
 
 def _per_op(forward: Phase) -> Phase:
@@ -170,9 +185,10 @@ def _mixer_columns(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[Number,
 
 def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Norm, up (and gate), activation, down, residual."""
-    norm_f, norm_b = norms_of_block(model, stack, cut)
-    res_f, res_b = residual(model, stack, cut, model.mlp_bias)
-    inner = mlp_between("MLP", model.intermediate_size, model, stack, cut)
+    # Transformer Engine runs the norm inside the module of the multiply after it.
+    norm_f, norm_b = norms_of_block(model, stack, cut, "mlp")
+    res_f, res_b = residual(model, stack, cut, model.mlp_bias, "mlp_residual")
+    inner = mlp_between("MLP", model.intermediate_size, model, stack, cut, "mlp")
     return BlockWork(
         forward=Phase((norm_f,)) + inner.forward + Phase((res_f,)),
         input_grad=Phase((res_b,)) + inner.input_grad + Phase((norm_b,)),

@@ -8,8 +8,9 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
-from sim.work.experts import experts_activation_bytes, routed
+from sim.work.experts import experts_activations, routed
 from sim.work.pieces import Cut, key_value_width
+from sim.work.recompute import Recompute, mixture, read_recompute
 from sim.work.recurrent import recurrent_activation_bytes
 from sim.work.stages import ModelPart
 
@@ -63,65 +64,75 @@ def layer_activation_bytes(
     Parameters
     ----------
     recompute : str, optional
-        Instead of the cut's own.
+        Instead of the cut's own: a word of `sim.work.recompute`. Of layers that are treated differently, the mean.
     kind : LayerKind, optional
         Of the model's `layer_kinds`. Default: the last layer's.
 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, table 2.
     """
-    kind, mode = kind or model.layer_kinds[0], recompute or cut.recompute
-    if kind.attends and kind.mlp != "none":
-        return _attention_layer_bytes(model, stack, cut, mode, kind)
-    w, h = cut.width, model.hidden_size
-    if mode == "full":
-        return w * cut.norm_tokens * h
-    # Blocks apart: what either keeps is what a whole layer keeps less than without the other.
+    kind, word = kind or model.layer_kinds[0], recompute or cut.recompute
+    said = read_recompute(word)
+    if said.share < 1.0:
+        return sum(share * layer_activation_bytes(model, stack, cut, each, kind) for each, share in mixture(word))
+    if said.mode == "full":
+        return said.kept * _rows_bytes(model, cut)
+    whole = kind.attends and kind.mlp != "none"
+    if said.mode == "per_op" and whole:
+        return _per_op_bytes(model, stack, cut, kind)
+    everything = _attention_layer_bytes(model, stack, cut, kind) if whole else _blocks_bytes(model, stack, cut, kind)
+    return everything - (_spared_bytes(model, stack, cut, said, kind) if said.mode == "selective" else 0.0)
+
+
+def _per_op_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
+    """The layer's input, the attention's output, and the outputs of every other multiply. [bytes]"""
+    w, tokens, inputs = cut.width, cut.tokens, 2 if model.gated_mlp else 1
+    query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
+    up = (
+        routed(model, cut).copies * model.expert_intermediate_size
+        if kind.sparse
+        else tokens * model.intermediate_size / cut.tp
+    )
+    outputs = w * tokens * (context + query + key_value_width(model, cut.tp)) + w * inputs * up
+    return _rows_bytes(model, cut) + outputs + attention_core_bytes(model, stack, cut)
+
+
+def _blocks_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
+    """Activations that a layer keeps of whose two blocks one is missing, or carries a state. [bytes]"""
     kept: Number = 0.0
     if kind.recurs:
-        kept = w * cut.norm_tokens * h + recurrent_activation_bytes(model, stack, cut, kind)
+        kept = _rows_bytes(model, cut) + recurrent_activation_bytes(model, stack, cut, kind)
     elif kind.attends:
-        kept = _block_bytes(model, stack, cut, mode, LayerKind(kind.mixer, "none"))
+        kept = _block_bytes(model, stack, cut, LayerKind(kind.mixer, "none"))
     if kind.mlp != "none":
-        kept = kept + _block_bytes(model, stack, cut, mode, LayerKind("none", kind.mlp))
+        kept = kept + _block_bytes(model, stack, cut, LayerKind("none", kind.mlp))
     return kept
 
 
-def _block_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, mode: str, kind: LayerKind) -> Number:
+def _block_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
     """Activations that the attention block or the MLP block of a layer keeps. [bytes]"""
     w, h, tokens, own = cut.width, model.hidden_size, cut.tokens, cut.norm_tokens
     kept = 1 if cut.fp8 else w
     inputs = 2 if model.gated_mlp else 1
     around = own * h * (w + (0 if kind.sparse else kept) + (0 if stack.fused_norm else 8) + bool(model.dropout))
     if kind.sparse:
-        return around + experts_activation_bytes(model, stack, cut)
+        return around + experts_activations(model, stack, cut).total
     if cut.sequence_parallel and not stack.regather_sequence:
         around = around + kept * (tokens - own) * h
     if kind.mlp == "dense":
         return around + tokens * model.intermediate_size / cut.tp * (w * inputs + kept)
     query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
-    core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
     key_value = key_value_width(model, cut.tp)
     norms = w * (query + key_value / 2) * (model.query_key_norm != "none")
+    core = attention_core_bytes(model, stack, cut)
     return around + tokens * (w * (query + key_value) + kept * context + norms) + core
 
 
-def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, mode: str, kind: LayerKind) -> Number:
+def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
     """Activations that a layer of attention and an MLP or experts keeps. [bytes]"""
     w, h, tokens = cut.width, model.hidden_size, cut.tokens
-    if mode == "full":
-        return w * cut.norm_tokens * h
     query, context = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
     key_value = key_value_width(model, cut.tp)
-    experts = kind.sparse
-    inputs = 2 if model.gated_mlp else 1
-    if mode == "per_op":  # the layer's input, the attention's output, and the outputs of every other multiply
-        up = (
-            routed(model, cut).copies * model.expert_intermediate_size
-            if experts
-            else tokens * model.intermediate_size / cut.tp
-        )
-        outputs = w * tokens * (context + query + key_value) + w * inputs * up
-        return w * cut.norm_tokens * h + outputs + attention_core_bytes(model, stack, cut)
+    experts, inputs = kind.sparse, 2 if model.gated_mlp else 1
     mask = 1 if model.dropout else 0
     # Inputs of the norms and of the two column-parallel linears (one, if both read the same), both residual dropouts'
     # masks; an unfused norm also keeps its input and its normalised input in fp32 (and would let go of the former in
@@ -143,11 +154,48 @@ def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, mode: s
         latent = model.query_rank + model.key_value_rank
         around = around + cut.norm_tokens * (w * (latent + model.rotary_head_dim) + kept * latent)
     if experts:
-        around = around + experts_activation_bytes(model, stack, cut)
+        around = around + experts_activations(model, stack, cut).total
     if model.query_key_norm != "none":  # what they normalise, besides what comes out
         cut_by_tp = cut_by_tp + tokens * w * (query + key_value / 2)
-    core = attention_core_bytes(model, stack, cut) if mode == "none" else 0.0
-    return around + cut_by_tp + core
+    return around + cut_by_tp + attention_core_bytes(model, stack, cut)
+
+
+def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute, kind: LayerKind) -> Number:
+    """Of what one layer keeps, what recomputation of its modules spares. [bytes]
+
+    A module that runs again keeps its input; one that throws its output away keeps all but that, and the norm's output
+    which only the module reads goes with it where Transformer Engine runs it inside.
+    """
+    w, h, tokens, own = cut.width, model.hidden_size, cut.tokens, cut.norm_tokens
+    kept, names = 1 if cut.fp8 else w, said.names
+    # The norm's output, as the multiply after it keeps it; gathered and kept whole, it is not thrown away.
+    whole = cut.sequence_parallel and not stack.regather_sequence
+    inside = 0 if stack.fused_norm else 8 * own * h * model.norms_per_layer / 2
+    norm = kept * own * h * (0 if whole else 1) + inside
+    spared: Number = 0.0
+    if "core_attn" in names and kind.attends:
+        spared = spared + attention_core_bytes(model, stack, cut)
+    if "mla_up_proj" in names and kind.attends:
+        heads = model.num_heads / cut.tp
+        spared = spared + w * tokens * (heads * model.head_dim + key_value_width(model, cut.tp))
+    if "layernorm" in names and model.key_value_rank and kind.attends:
+        spared = spared + norm
+    if kind.sparse:
+        parts = experts_activations(model, stack, cut)
+        if "layernorm" in names:
+            spared = spared + parts.norm + inside
+        if "moe" in names:
+            spared = spared + parts.scores + parts.copies + parts.activation + parts.shared
+        elif names & {"moe_act", "shared_experts"}:
+            spared = spared + parts.activation * ("moe_act" in names) + parts.shared * ("shared_experts" in names)
+    elif "mlp" in names and kind.mlp == "dense":
+        products = 2 if model.gated_mlp else 1
+        unfused = 1 if model.gated_mlp and not stack.fused_bias_activation else 0
+        inner = model.intermediate_size / cut.tp
+        spared = spared + tokens * inner * (w * (products + unfused) + kept)
+        if model.norms_per_layer > 1:  # one norm for both blocks is the attention's too
+            spared = spared + kept * (tokens if whole else own) * h + inside
+    return spared
 
 
 def attention_core_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
@@ -262,26 +310,36 @@ def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: i
 
 def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int) -> Number:
     """The largest thing alive for a moment besides what is kept."""
-    everything: Number = 0.0
-    per_op: Number = 0.0
-    for kind in model.layer_kinds:
-        whole = layer_activation_bytes(model, stack, cut, "none", kind)
-        everything = np.maximum(everything, whole)
-        if cut.recompute == "per_op":
-            per_op = np.maximum(per_op, whole - layer_activation_bytes(model, stack, cut, "per_op", kind))
     if model.num_experts:
         to = routed(model, cut)
         widest = to.copies * max(model.expert_intermediate_size, model.hidden_size)
     else:
         widest = cut.tokens * np.maximum(model.intermediate_size / cut.tp, model.hidden_size)
-    again = {
-        "none": 0.0,
-        "selective": attention_core_bytes(model, stack, cut),
-        "per_op": per_op,
-        "full": everything,
-    }[cut.recompute]
+    said = read_recompute(cut.recompute)
+    again: Number = 0.0
+    for kind in model.layer_kinds:
+        whole = layer_activation_bytes(model, stack, cut, "none", kind)
+        if said.mode == "full":  # a group of layers, whose inputs but the first one's are alive only then
+            again = np.maximum(again, said.group * whole)
+        elif said.mode != "none":
+            again = np.maximum(again, whole - layer_activation_bytes(model, stack, cut, cut.recompute, kind))
     # The largest gradients of the backward: the activation's beside its input, or the attention core's.
     backward = 2 * cut.width * widest
     if offloaded_layers:  # one layer's activations on their way to the host or back
         again = again + layer_activation_bytes(model, stack, cut)
-    return again + np.maximum(backward, attention_moment_bytes(model, stack, cut))
+    attention = attention_moment_bytes(model, stack, cut)
+    if stack.cuda_graph_scope:
+        return again + backward + attention + graph_bytes(model, cut)
+    return again + np.maximum(backward, attention)
+
+
+def graph_bytes(model: ModelSpec, cut: Cut) -> Number:
+    """What CUDA graphs of parts of a layer hold beside what they keep for the backward. [bytes]
+
+    Graphs have a pool of their own, whose temporaries nothing outside can use (the gradients of queries, keys, values
+    and context), and read and write at fixed places: a layer's input and output, and the gradients of both. All graphs
+    share the pool and, as they follow each other, the places (NVIDIA/TransformerEngine:transformer_engine/pytorch/
+    graph.py, _reuse_graph_input_output_buffers): those of one layer are counted. Assumed.
+    """
+    columns = model.num_heads * (model.head_dim + model.value_head_dim) / cut.tp + key_value_width(model, cut.tp)
+    return cut.width * (cut.tokens * columns + 4 * cut.norm_tokens * model.hidden_size)

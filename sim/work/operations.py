@@ -5,7 +5,8 @@ Numbers may be NumPy arrays: everything above broadcasts over tp, micro-batch an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -40,6 +41,9 @@ class Operation:
     sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
+    module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked
+        for by. Empty outside layers.
+    graphed : in a CUDA graph, so that the host does not launch it.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Operation:
     backward: bool = False
     sort: str = ""
     credited_flop: Number | None = None
+    module: str = ""
+    graphed: bool = False
 
     @property
     def model_flop(self) -> Number:
@@ -71,6 +77,7 @@ class Collective:
         all-to-all hands out, its own share included. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
     copies : of every piece of an all-to-all, where a domain that is to have several of them is sent it once.
+    module, graphed : as of an operation.
     """
 
     name: str
@@ -79,17 +86,52 @@ class Collective:
     overlapped: bool = False
     group: Literal["tp", "cp", "ep"] = "tp"
     copies: int = 1
+    module: str = ""
+    graphed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one GPU does in one pass (forward, input gradient, weight gradient) through one block."""
+    """What one GPU does in one pass (forward, input gradient, weight gradient) through one block.
+
+    graphs : CUDA graphs that the host launches.
+    """
 
     operations: tuple[Operation, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    graphs: int = 0
 
     def __add__(self, other: Phase) -> Phase:
-        return Phase(self.operations + other.operations, self.collectives + other.collectives)
+        return Phase(
+            self.operations + other.operations, self.collectives + other.collectives, self.graphs + other.graphs
+        )
+
+    def in_graph(self, names: Collection[str], graphs: int) -> Phase:
+        """With operations and collectives of some modules in CUDA graphs, of which the host launches so many."""
+        if not any(item.module in names for item in self.operations):
+            return self
+        return Phase(
+            tuple(replace(item, graphed=True) if item.module in names else item for item in self.operations),
+            tuple(replace(item, graphed=True) if item.module in names else item for item in self.collectives),
+            graphs,
+        )
+
+    def of_modules(self, names: Collection[str]) -> Phase:
+        """Operations and collectives of some modules, in their order."""
+        return Phase(
+            tuple(operation for operation in self.operations if operation.module in names),
+            tuple(collective for collective in self.collectives if collective.module in names),
+        )
+
+    def scaled(self, share: float) -> Phase:
+        """As much as a share of it: what it is on average where only some layers do it."""
+        return Phase(
+            tuple(
+                replace(item, flop=share * item.flop, nbytes=share * item.nbytes, kernels=share * item.kernels)
+                for item in self.operations
+            ),
+            tuple(replace(item, nbytes=share * item.nbytes) for item in self.collectives),
+        )
 
     @property
     def flop(self) -> Number:
@@ -122,6 +164,7 @@ def matmul(
     batch: Number = 1.0,
     cause: Cause = Cause.MATMUL,
     output_width: int | None = None,
+    module: str = "",
 ) -> Operation:
     """(m × k) · (k × n), `batch` times, in numbers of `width` bytes; the result moves `output_width` bytes a number."""
     output = width if output_width is None else output_width
@@ -135,11 +178,17 @@ def matmul(
         n=n,
         k=k,
         batch=batch,
+        module=module,
     )
 
 
 def memory(
-    name: str, nbytes: Number, kernels: Number = 1, cause: Cause = Cause.MEMORY_BOUND, sort: str = "copy"
+    name: str,
+    nbytes: Number,
+    kernels: Number = 1,
+    cause: Cause = Cause.MEMORY_BOUND,
+    sort: str = "copy",
+    module: str = "",
 ) -> Operation:
     """A kernel that only moves bytes."""
-    return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort)
+    return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort, module=module)

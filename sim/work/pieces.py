@@ -53,6 +53,7 @@ def linear(
     width: int,
     cause: Cause = Cause.MATMUL,
     batch: Number = 1.0,
+    module: str = "",
 ) -> tuple[Operation, Operation, Operation]:
     """A linear layer's forward, input-gradient and weight-gradient multiplies.
 
@@ -62,39 +63,48 @@ def linear(
     fused = stack.fused_gradient_accumulation
     output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if fused else width
     return (
-        matmul(name, tokens, n, k, width, batch=batch, cause=cause),
-        matmul(f"{name} input gradient", tokens, k, n, width, batch=batch, cause=cause),
-        matmul(f"{name} weight gradient", k, n, tokens, width, batch=batch, cause=cause, output_width=output),
+        matmul(name, tokens, n, k, width, batch=batch, cause=cause, module=module),
+        matmul(f"{name} input gradient", tokens, k, n, width, batch=batch, cause=cause, module=module),
+        matmul(
+            f"{name} weight gradient", k, n, tokens, width, batch=batch, cause=cause, output_width=output, module=module
+        ),
     )
 
 
-def gather_in(cut: Cut, hidden: int, stack: StackSpec) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+def gather_in(
+    cut: Cut, hidden: int, stack: StackSpec, module: str = ""
+) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
     """Collectives before a column-parallel linear: (forward, backward)."""
     nbytes = cut.width * cut.tokens * hidden
     if cut.sequence_parallel:
         # The backward gathers the input again (it is kept sharded) beside the input-gradient multiply, and
         # reduce-scatters the result [Korthikanti 2022, section 4.2.2].
-        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True),)
-        scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward)
+        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True, module=module),)
+        scatter = Collective(
+            "scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward, module=module
+        )
         return (
-            (Collective("gather activations", "all_gather", nbytes),),
+            (Collective("gather activations", "all_gather", nbytes, module=module),),
             (*(again if stack.regather_sequence else ()), scatter),
         )
-    return (), (Collective("reduce input gradient", "all_reduce", nbytes, overlapped=stack.overlap_tp_backward),)
+    beside = stack.overlap_tp_backward
+    return (), (Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside, module=module),)
 
 
-def reduce_out(cut: Cut, hidden: int) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+def reduce_out(cut: Cut, hidden: int, module: str = "") -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
     """Collectives after a row-parallel linear: (forward, backward)."""
     nbytes = cut.width * cut.tokens * hidden
     if cut.sequence_parallel:
         return (
-            (Collective("scatter output", "reduce_scatter", nbytes),),
-            (Collective("gather output gradient", "all_gather", nbytes),),
+            (Collective("scatter output", "reduce_scatter", nbytes, module=module),),
+            (Collective("gather output gradient", "all_gather", nbytes, module=module),),
         )
-    return (Collective("reduce output", "all_reduce", nbytes),), ()
+    return (Collective("reduce output", "all_reduce", nbytes, module=module),), ()
 
 
-def norm_work(elements: Number, stack: StackSpec, width: int, count: Number = 1) -> tuple[Operation, Operation]:
+def norm_work(
+    elements: Number, stack: StackSpec, width: int, count: Number = 1, module: str = ""
+) -> tuple[Operation, Operation]:
     """`count` norms of so many elements each.
 
     Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
@@ -107,57 +117,60 @@ def norm_work(elements: Number, stack: StackSpec, width: int, count: Number = 1)
         # autograd's backward runs each step's gradient, about twice the bytes.
         step = (4 * width + 28) * elements * count
         return (
-            memory("norm", step, kernels=6 * count, sort="norm"),
-            memory("norm backward", 2 * step, kernels=12 * count, sort="norm"),
+            memory("norm", step, kernels=6 * count, sort="norm", module=module),
+            memory("norm backward", 2 * step, kernels=12 * count, sort="norm", module=module),
         )
     forward, again = (2, 0) if stack.persistent_norm else (3, 2)
     return (
-        memory("norm", forward * width * elements * count, count, sort="norm"),
+        memory("norm", forward * width * elements * count, count, sort="norm", module=module),
         # dx (3 tensors), the addition of the residual branch's gradient (3), the weights' gradient (2)
-        memory("norm backward", (8 + again) * width * elements * count, kernels=3 * count, sort="norm"),
+        memory("norm backward", (8 + again) * width * elements * count, 3 * count, sort="norm", module=module),
     )
 
 
-def norms_of_block(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, Operation]:
+def norms_of_block(model: ModelSpec, stack: StackSpec, cut: Cut, module: str) -> tuple[Operation, Operation]:
     """Norms of the attention block or of the MLP block: half of the layer's, one but for unusual models."""
-    return norm_work(cut.norm_tokens * model.hidden_size, stack, cut.width, model.norms_per_layer / 2)
+    return norm_work(cut.norm_tokens * model.hidden_size, stack, cut.width, model.norms_per_layer / 2, module)
 
 
-def residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool) -> tuple[Operation, Operation]:
+def residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool, module: str) -> tuple[Operation, Operation]:
     """Bias, dropout and residual addition, forward and backward."""
     elements = cut.norm_tokens * model.hidden_size
     w = cut.width
     if not model.dropout:
         kernels = 2 if bias and not stack.fused_bias_activation else 1
-        return memory("residual", 3 * w * elements * kernels, kernels, sort="add"), memory(
-            "bias gradient", w * elements * bias
+        return (
+            memory("residual", 3 * w * elements * kernels, kernels, sort="add", module=module),
+            memory("bias gradient", w * elements * bias, module=module),
         )
     if stack.fused_bias_activation:
         return (
-            memory("dropout and residual", (3 * w + 1) * elements, sort="dropout"),
-            memory("dropout backward", (3 * w + 1) * elements, sort="dropout"),
+            memory("dropout and residual", (3 * w + 1) * elements, sort="dropout", module=module),
+            memory("dropout backward", (3 * w + 1) * elements, sort="dropout", module=module),
         )
     # bias add (2 tensors), dropout (2 and the mask), addition (3); backward: dropout, bias gradient
     return (
-        memory("dropout and residual", (7 * w + 1) * elements, kernels=3, sort="dropout"),
-        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2, sort="dropout"),
+        memory("dropout and residual", (7 * w + 1) * elements, kernels=3, sort="dropout", module=module),
+        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2, sort="dropout", module=module),
     )
 
 
-def mlp_between(name: str, width: int, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+def mlp_between(name: str, width: int, model: ModelSpec, stack: StackSpec, cut: Cut, module: str) -> BlockWork:
     """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
     h, w, tokens, inner = model.hidden_size, cut.width, cut.tokens, width / cut.tp
     inputs = 2 if model.gated_mlp else 1
-    up_f, up_i, up_w = linear(f"{name} up", tokens, inputs * inner, h, stack, w)
-    down_f, down_i, down_w = linear(f"{name} down", tokens, h, inner, stack, w)
+    up_f, up_i, up_w = linear(f"{name} up", tokens, inputs * inner, h, stack, w, module=module)
+    down_f, down_i, down_w = linear(f"{name} down", tokens, h, inner, stack, w, module=module)
     unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
-    act_f = memory("activation", w * tokens * inner * (inputs + 1) * unfused, unfused, sort="activation")
+    moved = w * tokens * inner
+    act_f = memory("activation", moved * (inputs + 1) * unfused, unfused, sort="activation", module=module)
     # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
     # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
     back = 2 * inputs + 1 + model.mlp_bias + (4 if unfused > 1 and model.gated_mlp else 0)
-    act_b = memory("activation backward", w * tokens * inner * back, unfused + model.mlp_bias, sort="activation")
-    gather_f, gather_b = gather_in(cut, h, stack)
-    reduce_f, reduce_b = reduce_out(cut, h)
+    kernels = unfused + model.mlp_bias
+    act_b = memory("activation backward", moved * back, kernels, sort="activation", module=module)
+    gather_f, gather_b = gather_in(cut, h, stack, module)
+    reduce_f, reduce_b = reduce_out(cut, h, module)
     return BlockWork(
         forward=Phase((up_f, act_f, down_f), gather_f + reduce_f),
         input_grad=Phase((down_i, act_b, up_i), reduce_b + gather_b),

@@ -59,25 +59,25 @@ def recurrent_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
     """Norm, projection in, convolution, the state, gated norm, projection out, residual."""
     h, w, tokens, wide = model.hidden_size, cut.width, cut.tokens, recurrent_widths(model, kind)
     values, mixed, columns = (each / cut.tp for each in (wide.values, wide.mixed, wide.mixed + wide.gates))
-    norm_f, norm_b = norms_of_block(model, stack, cut)
-    res_f, res_b = residual(model, stack, cut, False)
-    multiplies = [linear(f"{kind.mixer} in", tokens, columns, h, stack, w)]
+    norm_f, norm_b = norms_of_block(model, stack, cut, "mamba")
+    res_f, res_b = residual(model, stack, cut, False, "mamba")
+    multiplies = [linear(f"{kind.mixer} in", tokens, columns, h, stack, w, module="mamba")]
     if wide.narrow:
         multiplies += [
-            linear("gates' narrow projection", cut.norm_tokens, wide.narrow, h, stack, w),
-            *(linear("gates", tokens, values, wide.narrow / 2, stack, w) for _ in range(2)),
+            linear("gates' narrow projection", cut.norm_tokens, wide.narrow, h, stack, w, module="mamba"),
+            *(linear("gates", tokens, values, wide.narrow / 2, stack, w, module="mamba") for _ in range(2)),
         ]
-    out_f, out_i, out_w = linear(f"{kind.mixer} out", tokens, h, values, stack, w)
+    out_f, out_i, out_w = linear(f"{kind.mixer} out", tokens, h, values, stack, w, module="mamba")
     conv_f, conv_b = (
-        memory("convolution", 2 * w * tokens * mixed),
-        memory("convolution backward", 4 * w * tokens * mixed, 2),
+        memory("convolution", 2 * w * tokens * mixed, module="mamba"),
+        memory("convolution backward", 4 * w * tokens * mixed, 2, module="mamba"),
     )
     core = recurrent_core(model, cut, kind)
     # The gated norm reads the state's output and the gate, writes one; backward reads both and a gradient, writes two.
-    gated_f = memory("gated norm", 3 * w * tokens * values, 1, sort="norm")
-    gated_b = memory("gated norm backward", 5 * w * tokens * values, 2, sort="norm")
-    gather_f, gather_b = gather_in(cut, h, stack)
-    reduce_f, reduce_b = reduce_out(cut, h)
+    gated_f = memory("gated norm", 3 * w * tokens * values, 1, sort="norm", module="mamba")
+    gated_b = memory("gated norm backward", 5 * w * tokens * values, 2, sort="norm", module="mamba")
+    gather_f, gather_b = gather_in(cut, h, stack, "mamba")
+    reduce_f, reduce_b = reduce_out(cut, h, "mamba")
     heads_f, heads_b = _cut_by_heads(w * tokens * columns, w * tokens * values, cut)
     return BlockWork(
         forward=Phase((norm_f, *(each[0] for each in multiplies), conv_f), gather_f + heads_f)
@@ -97,7 +97,7 @@ def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> BlockWork:
     w, chunks = cut.width, cut.tokens / chunk
 
     def product(name: str, m: int, n: int, k: int, count: Number) -> Operation:
-        return matmul(name, m, n, k, w, batch=count * chunks, cause=Cause.ATTENTION)
+        return matmul(name, m, n, k, w, batch=count * chunks, cause=Cause.ATTENTION, module="mamba")
 
     scores = product("chunk scores", chunk, chunk, state, groups)
     mixed = product("chunk values", chunk, columns, chunk, heads)
@@ -115,21 +115,21 @@ def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> BlockWork:
         ]
     # States at the ends of chunks: written, carried along, and read.
     states = STATE_WIDTH * heads * chunks * columns * state
-    carry = memory("states carried", 3 * states, 2, Cause.ATTENTION)
+    carry = memory("states carried", 3 * states, 2, Cause.ATTENTION, module="mamba")
     credited = (7.0 if kind.mixer == "mamba2" else 6.0) * cut.tokens * heads * columns * state
     executed = sum(each.flop for each in multiplies)
     forward = Phase((*(_credited(each, each.flop / executed * credited) for each in multiplies), carry))
     # States and scores are computed again, then two gradients of every product.
     again = [_credited(each, 0.0) for each in multiplies if each is not mixed and each is not read]
     twice = [_credited(each, each.flop / executed * credited) for each in multiplies for _ in range(2)]
-    backward = Phase((*again, *twice, memory("states carried back", 5 * states, 4, Cause.ATTENTION)))
+    backward = Phase((*again, *twice, memory("states carried back", 5 * states, 4, Cause.ATTENTION, module="mamba")))
     return BlockWork(forward, backward, Phase())
 
 
 def _credited(operation: Operation, flop: Number) -> Operation:
     return Operation(
         operation.name, operation.cause, operation.kind, operation.flop, operation.nbytes, operation.m, operation.n,
-        operation.k, operation.batch, credited_flop=flop,
+        operation.k, operation.batch, credited_flop=flop, module="mamba",
     )  # fmt: skip
 
 

@@ -79,11 +79,21 @@ WORDS = [
     ({"framework": "Composer", "notes": "mode PURE"}, ("stack.gradient_precision", "bf16")),
     ({"notes": "all-to-all dispatcher"}, ("stack.deduplicated_dispatch", False)),
     ({"notes": "cuda_graph=None"}, ("stack.overlap_experts", False)),
-    ({"notes": "TE CUDA graphs moe_router"}, ("stack.cuda_graphs", "none")),
+    ({"notes": "TE CUDA graphs moe_router"}, ("stack.cuda_graphs", "scoped")),
+    ({"notes": "BF16; TE CUDA graphs attn+moe_router (48 layers)"}, ("stack.cuda_graph_scope", ["attn", "moe_router"])),
+    ({"notes": "TE CUDA graph scope mamba"}, ("stack.cuda_graph_scope", ["mamba"])),
+    ({"notes": "CUDA graph transformer_engine: attn+mlp"}, ("stack.cuda_graph_scope", ["attn", "mlp"])),
+    ({"notes": "cuda_graph=transformer_engine/['attn', 'mlp'], x"}, ("stack.cuda_graph_scope", ["attn", "mlp"])),
+    ({"notes": "recompute_modules=['moe_act', 'layernorm']"}, ("plan.recompute_modules", ["moe_act", "layernorm"])),
+    ({"notes": "SFT; recompute moe+core_attn"}, ("plan.recompute_modules", ["moe", "core_attn"])),
+    ({"notes": "all-to-all, recompute moe_act, NeMo 26.04"}, ("plan.recompute", "selective")),
+    ({"notes": "CUDA graph local: full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"notes": "cuda_graph=full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"notes": "cuda_graph=None; moe_a2a_overlap=True"}, ("stack.overlap_experts", True)),
     ({"notes": "first and last stage hold one layer fewer"}, ("plan.head_as_layer", True)),
 ]
+# Words that name no module of a layer
+NO_MODULES = ["CUDA graphs off", "recompute_modules=None", "recompute_modules=[]", "recompute norm,act", "no recompute"]
 # Model as tables call it -> a fact of its shape
 MODELS = {
     "DeepSeekV3": ("num_dense_layers", 3), "Kimi-K2": ("num_dense_layers", 1), "DeepSeek-V2-Lite": ("intermediate_size", 10944),
@@ -107,6 +117,11 @@ def test_frameworks(row, meant):
     found = framework_of(row)
     assert (found.name, found.version) == meant
     assert resolve_stack({"framework": found.name, "version": found.version}, {}).release in preset_names("stacks")
+
+
+@pytest.mark.parametrize("notes", NO_MODULES)
+def test_words_that_name_no_modules(notes):
+    assert not {"plan.recompute_modules", "stack.cuda_graph_scope"} & fields_by_words({"notes": notes}).keys()
 
 
 @pytest.mark.parametrize(("row", "meant"), WORDS)

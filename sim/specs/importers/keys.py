@@ -184,6 +184,18 @@ class Arguments(Keys):
                 found = (name, value)
         return found
 
+    def words(self, *names: str) -> list[str]:
+        """All values of the first of these that is set, of which one may hold several between commas; none if none."""
+        for name in names:
+            values = self._data.pop(name, None)
+            if values is None:
+                continue
+            if any(UNKNOWN in value for value in values):
+                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}")
+                return []
+            return [word for value in values for word in re.split(r"[\s,\[\]'\"]+", value) if word]
+        return []
+
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
         return SpecError(f"{self.ledger.where}: {self._spelled.get(key, f'--{key}')} {short(value)!r} {rule}")

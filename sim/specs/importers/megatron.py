@@ -16,6 +16,7 @@ from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.megatron_launch import gpus_of, training_command
 from sim.specs.importers.megatron_model import KIND, read_model
 from sim.specs.importers.shell import read_script
+from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
 
 
 def is_megatron(text: str) -> bool:
@@ -40,6 +41,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     model = read_model(arguments, plan)
     training = _training(arguments, model)
     _chunks(plan, arguments, model["num_layers"])
+    _fewer_layers(plan, model["num_layers"])
     name, cluster = cluster_of(given, ledger)
     gpus = gpus_of(script, launcher, plan, given, ledger)
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
@@ -125,25 +127,44 @@ def _recompute(plan: Section, arguments: Arguments) -> None:
     granularity = arguments.text("recompute-granularity")
     method = arguments.text("recompute-method")
     layers = arguments.whole("recompute-num-layers", least=0)
-    modules = arguments.text("recompute-modules")
+    modules = arguments.words("recompute-modules")
     old = arguments.text("activations-checkpoint-method")
     switch = arguments.has("checkpoint-activations")
-    arguments.text("checkpoint-num-layers", "activations-checkpoint-num-layers")
+    each = arguments.whole("checkpoint-num-layers", "activations-checkpoint-num-layers", least=0)
     if arguments.has("recompute-activations"):
         granularity = granularity or "selective"
     if granularity is None and (switch or old):
-        granularity = "full"
+        granularity, layers = "full", each if layers is None else layers
+        method = old if old in ("uniform", "block") else method
     if granularity not in (None, "full", "selective"):
         raise SpecError(f"{ledger.where}: --recompute-granularity {short(granularity)!r} must be full or selective")
     plan.settle("recompute", granularity, "recomputation of activations", "none", "no --recompute-granularity")
-    if granularity is not None and method == "block":
-        why = f"all layers are recomputed in the model, not {layers or 'some'} a stage"
-        ledger.ignore("--recompute-method", "block", why)
-    elif layers is not None and layers > 1 and granularity == "full":
-        why = "one layer at a time is recomputed: more memory kept, less at once"
-        ledger.ignore("--recompute-num-layers", layers, why)
-    if modules is not None and granularity == "selective":
-        ledger.ignore("--recompute-modules", modules, "selective recomputes the attention core only")
+    if granularity == "selective":
+        names = [name for name in modules if name in RECOMPUTE_MODULES]
+        for other in modules:
+            if other not in names:
+                ledger.ignore("--recompute-modules", other, "not modelled")
+        if names:
+            plan.took("recompute_modules", names, "--recompute-modules")
+    if granularity != "full":
+        return
+    if method not in (None, "uniform", "block"):
+        raise SpecError(f"{ledger.where}: --recompute-method {short(method)!r} must be uniform or block")
+    if method == "block":
+        plan.took("recompute_method", method, "--recompute-method")
+    if layers is not None and (layers > 1 or method == "block"):
+        if layers == 0:
+            plan.took("recompute", "none", "--recompute-num-layers 0")
+            plan.pop("recompute_method", None)
+        else:
+            plan.took("recompute_num_layers", layers, "--recompute-num-layers")
+
+
+def _fewer_layers(plan: Section, layers: int) -> None:
+    """Recompute no more layers of a stage than it has: Megatron-LM stops at its end."""
+    number, most = plan.get("recompute_num_layers", 1), -(-layers // (plan["pp"] * plan.get("num_chunks", 1)))
+    if number > most:
+        plan.assume("recompute_num_layers", most, f"a stage has no more layers than that, not {number}")
 
 
 def _chunks(plan: Section, arguments: Arguments, layers: int) -> None:
@@ -250,7 +271,31 @@ def _stack(arguments: Arguments, old: bool) -> Section:
     if flash:
         stack.took("attention", "flash", "--use-flash-attn")
     _dispatch(arguments, stack)
+    _graphs(arguments, stack)
     return stack
+
+
+def _graphs(arguments: Arguments, stack: Section) -> None:
+    """What is launched as CUDA graphs: --cuda-graph-impl, and what of a layer, by the newer and the older name."""
+    kind, names = arguments.text("cuda-graph-impl"), arguments.words("cuda-graph-modules", "cuda-graph-scope")
+    if arguments.has("enable-cuda-graph", "external-cuda-graph") and kind is None:
+        kind = "local"
+    if kind in (None, "none"):
+        return
+    if kind == "full_iteration" or "full_iteration" in names:
+        stack.took("cuda_graphs", "full_iteration", f"--cuda-graph-impl {kind}")
+        return
+    known = [name for name in names if name in GRAPH_MODULES]
+    for name in names:
+        if name not in known:
+            stack.ledger.ignore("--cuda-graph-modules", name, "not modelled")
+    if names and not known:
+        return
+    stack.took("cuda_graphs", "scoped", f"--cuda-graph-impl {kind}")
+    if known:
+        stack.took("cuda_graph_scope", known, "--cuda-graph-modules")
+    else:
+        stack.assume("cuda_graph_scope", ["attn", "mlp"], "whole layers, as Megatron-LM's default; experts never")
 
 
 def _dispatch(arguments: Arguments, stack: Section) -> None:

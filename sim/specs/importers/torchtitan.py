@@ -48,7 +48,7 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     local = local if local is not None else ledger.assume("training.local_batch_size", 8, _DEFAULT)
     _pipeline(plan, local, cut, experimental, shape)
     _training(training, plan, local, training_keys)
-    _recompute(plan, recompute)
+    _recompute(plan, recompute, int(shape["num_layers"]))
     _precision(training, model_keys, training_keys, keys.section("float8"))
     stack = _stack(keys.section("compile"), training_keys)
     for part in (model_keys, training_keys, cut, recompute, experimental, keys):
@@ -198,18 +198,37 @@ def _training(training: Section, plan: Section, local: int, keys: Keys) -> None:
         plan.took("sequence_parallel", True, "torchtitan's tensor parallelism always")
 
 
-def _recompute(plan: Section, keys: Keys) -> None:
+def _recompute(plan: Section, keys: Keys, layers: int) -> None:
     mode = keys.text("mode")
     _, option = keys.take("selective_ac_option")
     if mode is None:
         mode = plan.assume("recompute", "selective", _DEFAULT)
     if mode not in ("none", "selective", "full", "memory_budget"):
         raise keys.wrong("mode", mode, "must be none, selective or full")
+    every = int(str(option)) if str(option).isdecimal() and mode == "selective" else 0
+    if every:
+        _every(plan, every, layers)
+        return
     per_op = mode in ("selective", "memory_budget")
     if per_op and (option not in (None, "op") or mode == "memory_budget"):
         why = "priced as the option op: every other multiply again"
         keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why)
     plan.took("recompute", "per_op" if per_op else mode, f"activation_checkpoint.mode {mode}")
+
+
+def _every(plan: Section, every: int, layers: int) -> None:
+    """Whole layers again, one in so many of each stage (selective_ac_option = "2")."""
+    source = f"activation_checkpoint.selective_ac_option {every}"
+    here = layers // (plan["pp"] * plan.get("num_chunks", 1))
+    number = here // every
+    if number == 0:
+        plan.took("recompute", "none", f"{source}, and a stage has fewer layers than that")
+        return
+    plan.took("recompute", "full", source)
+    if every == 1:
+        return
+    plan.took("recompute_method", "block", source)
+    plan.took("recompute_num_layers", number, f"{source}, of {here} layers a stage")
 
 
 def _precision(training: Section, model: Keys, keys: Keys, float8: Keys) -> None:
