@@ -96,6 +96,7 @@ def make_costs(num_ranks, forward, backward, **given):
         "reduce_share": np.full(num_stages, num_ranks / num_stages),
         "gather_s": nothing,
         "optimizer_s": nothing,
+        "offload_s": nothing,
         "tied_embedding_s": 0.0,
         "step_setup_s": 0.0,
         "hidden_share": 0.6,

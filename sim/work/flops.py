@@ -121,14 +121,11 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
 def modules_flop(model: ModelSpec, batch: float, sequence: float) -> dict[str, float]:
     """Forward matrix multiplies of all layers by module that may be recomputed, attention not halved. [FLOP]"""
     tokens, h, products = batch * sequence, model.hidden_size, 3 if model.gated_mlp else 2
-    kinds = [
-        *((model.layers_of(kind), kind) for kind in model.layer_kinds),
-        (model.num_mtp_layers, model.layer_kinds[0]),
-    ]
-    with_experts, dense, attending = (
-        sum(count for count, kind in kinds if chosen(kind))
-        for chosen in (lambda kind: kind.sparse, lambda kind: kind.mlp == "dense", lambda kind: kind.attends)
-    )
+    last = model.layer_kinds[0]
+    kinds = [*((model.layers_of(kind), kind) for kind in model.layer_kinds), (model.num_mtp_layers, last)]
+    with_experts = sum(count for count, kind in kinds if kind.sparse)
+    dense = sum(count for count, kind in kinds if kind.mlp == "dense")
+    attending = sum(count for count, kind in kinds if kind.attends)
     shared = model.shared_expert_intermediate_size
     up = 0
     if model.key_value_rank:
