@@ -19,7 +19,7 @@ from sim.costs.block import BlockCosts, block_costs
 from sim.costs.collectives import all_gather, send
 from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
-from sim.pricing.cost_model import CostModel, cost_model, cut_of
+from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_of
 from sim.specs import Scenario
 from sim.work.layers import block_works, layer_works
 from sim.work.memory import activation_bytes, cut_memory
@@ -74,18 +74,15 @@ class Cells:
 
     def cut(self, costs: CostModel, sequence_parallel: bool, recompute: str) -> Cut:
         """Of all cells."""
-        training = costs.training
         return Cut(
             tp=self.tp,
             microbatch_size=self.microbatch_size,
-            sequence_length=training.sequence_length,
             sequence_parallel=sequence_parallel,
             recompute=recompute,
-            width=training.activation_bytes,
             cp=self.cp,
-            fp8=training.precision == "fp8",
             slices=self.slices,
             ep=self.ep,
+            **cut_by_training(costs.training),
         )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.host import Host
-from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec
+from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
+from sim.work.adapters import adapters_of
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
 
@@ -118,12 +119,21 @@ def cut_of(scenario: Scenario) -> Cut:
     return Cut(
         tp=plan.tp,
         microbatch_size=plan.microbatch_size,
-        sequence_length=training.sequence_length,
         sequence_parallel=plan.sequence_parallel,
         recompute=recompute_word(plan, scenario.model),
-        width=training.activation_bytes,
         cp=plan.cp,
-        fp8=training.precision == "fp8",
         slices=plan.sequence_slices,
         ep=plan.ep,
+        **cut_by_training(training),
     )
+
+
+def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
+    """What of a cut the training decides."""
+    return {
+        "sequence_length": training.sequence_length,
+        "width": training.activation_bytes,
+        "fp8": training.precision == "fp8",
+        "adapters": adapters_of(training),
+        "packed": training.packed_length,
+    }

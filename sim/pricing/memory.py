@@ -50,21 +50,26 @@ def peak_memory(
     of_cut = (batch.kind, batch.cell)
     fp32_shards = (zero == 3) & stack.fp32_shards
     replicas = batch.layouts.shards.size[batch.layout], batch.layouts.expert_data.size[batch.layout]
-    shards = held.others / replicas[0] + held.experts / replicas[1]
-    share = shards / np.maximum(held.total, 1e-30)
-    shard = [np.where(zero >= level, share, 1.0) for level in (1, 2, 3)]
+    shards, trained = _shards(held, *replicas), held.trained
+    of_trained = _shards(trained, *replicas) / np.maximum(trained.total, 1e-30)
+    shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
+    of_weights = np.where(zero >= 3, shards / np.maximum(held.total, 1e-30), 1.0)
+    # Frozen weights have no optimizer that would keep them in 32 bits.
+    kept_here = (
+        np.where(fp32_shards, held.total - trained.total, held.total) if held.adapters else held.total * ~fp32_shards
+    )
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
-    copies = 0.0 if stack.fused_optimizer else 4.0 * held.total * shard[0]
+    copies = 0.0 if stack.fused_optimizer else 4.0 * trained.total * shard[0]
     working = np.maximum(prices.working_bytes[batch.place], copies - activations)
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
     working = np.maximum(working - freed, 0.0)
     return MemoryUse(
-        weights=held.total * training.activation_bytes * shard[2] * weight_versions * ~fp32_shards,
-        gradients=held.total * grad_width * shard[1],
-        optimizer=held.total * state_bytes_per_param(training, stack, batch.optimizer_offload) * shard[0],
+        weights=kept_here * training.activation_bytes * of_weights * weight_versions,
+        gradients=trained.total * grad_width * shard[1],
+        optimizer=trained.total * state_bytes_per_param(training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
         working=working + _gathered_bytes(batch, held.total - shards),
@@ -72,6 +77,11 @@ def peak_memory(
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
+
+
+def _shards(held: Params, data: Number, experts: Number) -> Number:
+    """Parameters of a GPU's shard."""
+    return held.others / data + held.experts / experts
 
 
 def _gathered_bytes(batch: Batch, most: Number) -> Number:
@@ -95,5 +105,7 @@ def _gathered_bytes(batch: Batch, most: Number) -> Number:
     else:
         at_work = model.hidden_size * model.intermediate_size / batch.tp
     gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (zero >= 2)
+    if training.adapter_rank:
+        gradients = gradients * 0.0
     weights = training.activation_bytes * np.minimum(2 * at_work, most) * (zero == 3)
     return gradients + weights

@@ -72,7 +72,7 @@ class OnceAStep:
         """Some of the kinds of ranks."""
         parts = (self.reduce, self.tail, self.gather, self.update, self.offload)
         reduce, tail, gather, update, offload = (each[kinds] for each in parts)
-        held = Params(self.held.total[kinds], self.held.experts[kinds])
+        held = self.held.rows(kinds)
         return OnceAStep(reduce, tail, gather, update, offload, held, self.hidden_share)
 
 
@@ -89,20 +89,22 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
     """
     zero, layouts = batch.zero_stage, batch.layouts
     often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
-    of_ranks, shares = np.zeros((7, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
+    of_ranks, shares = np.zeros((9, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
         for repeated in (0, 1) if zero_stage == 2 else (0,):
             priced, share = _over_layouts(batch, kinds, zero_stage, bool(repeated), copies)
             of_ranks[:, :, zero_stage, repeated], shares[zero_stage, repeated] = priced, share
-    reduce, tail, gather, update, offload, params, experts = of_ranks[:, :, zero, often, batch.layout]
-    held = Params(params, experts)
+    reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, often, batch.layout]
+    adapters = Params(numbers[2], numbers[3]) if batch.costs.training.adapter_rank else None
+    held = Params(numbers[0], numbers[1], adapters)
     return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, often, batch.layout])
 
 
 def _over_layouts(
     batch: Batch, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
 ) -> tuple[Floats, Floats]:
-    """(reduce, tail, gather, update, offload, params, experts' of every kind; hidden share), over layouts.
+    """(reduce, tail, gather, update, offload, params, experts', adapters', experts' adapters' of every kind; hidden
+    share), over layouts.
 
     They are remembered.
     """
@@ -113,18 +115,21 @@ def _over_layouts(
         return known
     held, blocks = params_of([kind.part for kind in kinds], costs, layouts), block_params(costs, layouts)
     own = np.arange(len(layouts))
-    first = np.stack([blocks.total[kind.first_block, own] for kind in kinds])
+    first = np.stack([blocks.trained.total[kind.first_block, own] for kind in kinds])
     replicas = replicas_of(layouts)
     work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated, offloaded)
-    parts = work.seconds(held, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric, costs.host)
-    found = np.empty((7, *held.total.shape))
-    for place, part in enumerate((*parts, held.total, held.experts)):
+    parts = work.seconds(
+        held.trained, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric, costs.host
+    )
+    found = np.empty((9, *held.total.shape))
+    trained = (held.trained.total, held.trained.experts)
+    for place, part in enumerate((*parts, held.total, held.experts, *trained)):
         found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
     found[2:5] *= counts > 0  # nothing waits for a rank that is not there
     reduce, params = (
         (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0)
-        for each in (parts[0], held.total)
+        for each in (parts[0], held.trained.total)
     )
     # An all-reduce sends gradients twice, one between sharding groups what a shard has of them.
     passes = 2.0 if zero_stage == 0 else 1.0 + 2.0 * (replicas.between_shards is not None) / replicas.shards.size

@@ -13,6 +13,7 @@ from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
+from sim.work.adapters import adapter_params, adapters_of
 from sim.work.stages import ModelPart, blocks_of, part_expert_params, part_params
 
 
@@ -21,10 +22,17 @@ class Params:
     """Parameters on one GPU; numbers may be arrays.
 
     total : all of them; of which `experts` belong to experts.
+    adapters : of them those of adapters, which alone are trained; None where all are.
     """
 
     total: Number
     experts: Number = 0.0
+    adapters: Params | None = None
+
+    @property
+    def trained(self) -> Params:
+        """Those that have gradients and an optimizer."""
+        return self if self.adapters is None else self.adapters
 
     @property
     def others(self) -> Number:
@@ -34,7 +42,13 @@ class Params:
     def take(self, places: Any) -> Params:
         """At some places of the last axis."""
         experts = self.experts[..., places] if np.ndim(self.experts) else self.experts
-        return Params(self.total[..., places], experts)
+        adapters = None if self.adapters is None else self.adapters.take(places)
+        return Params(self.total[..., places], experts, adapters)
+
+    def rows(self, kinds: Any) -> Params:
+        """Of some places of the first axis."""
+        adapters = None if self.adapters is None else self.adapters.rows(kinds)
+        return Params(self.total[kinds], self.experts[kinds], adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,10 @@ def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, la
     if any(np.any(part.shared_tables) for part in parts):
         table = costs.model.vocab_size * costs.model.hidden_size / tp
         total = total - np.stack([np.broadcast_to(part.shared_tables * table, tp.shape) for part in parts])
-    return Params(total, experts)
+    adapters = blocks.adapters
+    if adapters is not None:
+        adapters = Params(put_together(parts, adapters.total), put_together(parts, np.asarray(adapters.experts)))
+    return Params(total, experts, adapters)
 
 
 def block_params(costs: CostModel, layouts: Layouts) -> Params:
@@ -88,9 +105,21 @@ def block_params(costs: CostModel, layouts: Layouts) -> Params:
             np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
             for numbers in (totals, of_experts)
         )
-        costs.remember(key, Params(total, experts))
+        costs.remember(key, _with_adapters(Params(total, experts), costs, layouts))
     found: Params = costs.known[key]
     return found
+
+
+def _with_adapters(params: Params, costs: CostModel, layouts: Layouts) -> Params:
+    """Parameters of every block, (blocks, layouts), and of adapters beside them, if there are any."""
+    adapters, model = adapters_of(costs.training), costs.model
+    if adapters is None:
+        return params
+    held = [adapter_params(part, model, adapters, layouts.tp) for part in blocks_of(model)]
+    total, experts = (
+        np.stack([np.broadcast_to(each[place], len(layouts)) for each in held]).astype(float) for place in (0, 1)
+    )
+    return Params(params.total + total, params.experts + experts, Params(total, experts))
 
 
 def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:

@@ -62,7 +62,7 @@ def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBl
     widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     gather, reduce = visit_seconds(costs.stack, params, widths, replicas, costs.fabric)
     grad_width = GRADIENT_WIDTH[costs.stack.gradient_precision]
-    found = ShardedBlocks(params.total * widths, params.total * grad_width, gather, reduce)
+    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce)
     costs.remember(key, found)
     return found
 
@@ -84,7 +84,7 @@ def visit_seconds(
     # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
     at_once = pieces if stack.slice_s else 1
     grad_width = GRADIENT_WIDTH[stack.gradient_precision]
-    reduce = reduced_to_shards(params, grad_width, replicas, fabric, at_once) + at_once * slicing
+    reduce = reduced_to_shards(params.trained, grad_width, replicas, fabric, at_once) + at_once * slicing
     return gather, reduce
 
 

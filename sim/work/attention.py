@@ -127,10 +127,11 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
         skipped: Number = 1.0
         if stack.causal_attention:
             skipped = 0.5 if stack.balanced_context else 1.0 - 0.5 / cut.cp
-        seen = reach(model, s, kind)
+        seen = reach(model, s, kind, cut.packed)
         if seen < s:
-            # Of a window also the corner before its first row; pieces are attended to one by one.
-            corner = 0.5 * seen / s if kind.mixer == "sliding_attention" else 0.5
+            # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
+            window = kind.mixer == "sliding_attention" and seen == model.sliding_window
+            corner = 0.5 * seen / (cut.packed or s) if window else 0.5
             skipped = np.minimum(skipped, seen / s * (1.0 - corner if stack.causal_attention else 1.0))
         nbytes = w * cut.tokens * (model.num_heads * (d + of_values) / cut.tp + key_value_width(model, cut.tp))
 

@@ -7,18 +7,23 @@ sequence × sequence attention, as Megatron-LM does.
 from __future__ import annotations
 
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, TrainingSpec
+from sim.work.adapters import adapters_forward_flop, adapters_of
 from sim.work.params import latent_head_params
 from sim.work.recompute import read_recompute, recompute_word
 from sim.work.recurrent import recurrent_widths
 
 
-def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, kind: LayerKind | None = None) -> float:
+def layer_forward_flop(
+    model: ModelSpec, batch: float, sequence: float, kind: LayerKind | None = None, packed: int | None = None
+) -> float:
     """Forward matrix multiplies of one layer, attention not halved, of experts those a token goes through. [FLOP]
 
     Parameters
     ----------
     kind : LayerKind, optional
         Of the model's `layer_kinds`. Default: the last layer's.
+    packed : int, optional
+        Length of the sequences that are packed into one.
     """
     kind = kind or model.layer_kinds[0]
     tokens, h = batch * sequence, model.hidden_size
@@ -28,7 +33,7 @@ def layer_forward_flop(model: ModelSpec, batch: float, sequence: float, kind: La
         width = model.experts_per_token * model.expert_intermediate_size + model.shared_expert_intermediate_size
         router = h * (model.num_experts + model.shared_expert_gate)
     mlp = (3 if model.gated_mlp else 2) * h * width + router
-    return 2.0 * tokens * (_projections(model, kind) + mlp) + mixer_core_flop(model, batch, sequence, kind)
+    return 2.0 * tokens * (_projections(model, kind) + mlp) + mixer_core_flop(model, batch, sequence, kind, packed)
 
 
 def _projections(model: ModelSpec, kind: LayerKind) -> int:
@@ -45,36 +50,51 @@ def _projections(model: ModelSpec, kind: LayerKind) -> int:
     return h * (query + gate + values + model.num_kv_heads * (model.head_dim + model.value_head_dim))
 
 
-def layers_forward_flop(model: ModelSpec, batch: float, sequence: float) -> float:
+def layers_forward_flop(model: ModelSpec, batch: float, sequence: float, packed: int | None = None) -> float:
     """Forward matrix multiplies of all layers, those of multi-token prediction included. [FLOP]"""
-    layers = sum(model.layers_of(kind) * layer_forward_flop(model, batch, sequence, kind) for kind in model.layer_kinds)
     projection = 2.0 * batch * sequence * 2 * model.hidden_size**2
-    return layers + model.num_mtp_layers * (layer_forward_flop(model, batch, sequence) + projection)
+    layers = sum(
+        count * layer_forward_flop(model, batch, sequence, kind, packed) for count, kind in counted_kinds(model)
+    )
+    return layers + model.num_mtp_layers * projection
 
 
-def reach(model: ModelSpec, sequence: float, kind: LayerKind) -> float:
-    """Tokens that a token of a layer attends to at most, the mask of what comes after it left aside."""
+def counted_kinds(model: ModelSpec) -> list[tuple[int, LayerKind]]:
+    """How many layers there are of each kind, those of multi-token prediction among them."""
+    kinds = [(model.layers_of(kind), kind) for kind in model.layer_kinds]
+    return [(kinds[0][0] + model.num_mtp_layers, kinds[0][1]), *kinds[1:]]
+
+
+def reach(model: ModelSpec, sequence: float, kind: LayerKind, packed: int | None = None) -> float:
+    """Tokens that a token of a layer attends to at most, the mask of what comes after it left aside.
+
+    packed : length of the sequences that are packed into one, if any are.
+    """
     limit = {"sliding_attention": model.sliding_window, "chunked_attention": model.attention_chunk_size}
-    return min(sequence, limit.get(kind.mixer, sequence))
+    return min(sequence, limit.get(kind.mixer, sequence), packed or sequence)
 
 
-def attention_core_flop(model: ModelSpec, batch: float, sequence: float, kind: LayerKind | None = None) -> float:
+def attention_core_flop(
+    model: ModelSpec, batch: float, sequence: float, kind: LayerKind | None = None, packed: int | None = None
+) -> float:
     """Scores and values of one layer, forward: 2 b s² times the columns of all heads' queries and values. [FLOP]
 
     Of a layer that sees a window or a piece of w tokens 2 b s w: like the whole, not halved for the mask.
     """
-    seen = reach(model, sequence, kind or model.layer_kinds[0])
+    seen = reach(model, sequence, kind or model.layer_kinds[0], packed)
     return 2.0 * batch * sequence * seen * model.num_heads * (model.head_dim + model.value_head_dim)
 
 
-def mixer_core_flop(model: ModelSpec, batch: float, sequence: float, kind: LayerKind) -> float:
+def mixer_core_flop(
+    model: ModelSpec, batch: float, sequence: float, kind: LayerKind, packed: int | None = None
+) -> float:
     """What mixes the tokens of a layer, forward, as formulas credit it. [FLOP]
 
     A state of k × v numbers a head: 6 k v a token and head (decayed and read by the key, added to, read by the query);
     for mamba2 7, the count of Megatron-LM (megatron/training/training.py, mamba_layer_flops).
     """
     if kind.attends:
-        return attention_core_flop(model, batch, sequence, kind)
+        return attention_core_flop(model, batch, sequence, kind, packed)
     if not kind.recurs:
         return 0.0
     numbers = model.linear_num_heads * model.linear_head_dim * model.linear_key_head_dim
@@ -89,11 +109,16 @@ def logits_flop(model: ModelSpec, batch: float, sequence: float) -> float:
 def model_flop(model: ModelSpec, training: TrainingSpec) -> float:
     """FLOPs of one step without recomputation: three times the forward (MFU's numerator).
 
-    For a GPT: 72 B s l h² (1 + s/(6h) + V/(12 l h)).
+    For a GPT: 72 B s l h² (1 + s/(6h) + V/(12 l h)). Frozen weights have no gradients: twice the forward, but for what
+    mixes the tokens, and adapters' three times.
     """
-    batch, sequence = training.global_batch_size, training.sequence_length
-    forward = layers_forward_flop(model, batch, sequence) + logits_flop(model, batch, sequence)
-    return 3.0 * forward
+    batch, sequence, packed = training.global_batch_size, training.sequence_length, training.packed_length
+    forward = layers_forward_flop(model, batch, sequence, packed) + logits_flop(model, batch, sequence)
+    adapters = adapters_of(training)
+    if adapters is None:
+        return 3.0 * forward
+    core = sum(count * mixer_core_flop(model, batch, sequence, kind, packed) for count, kind in counted_kinds(model))
+    return 2.0 * forward + core + 3.0 * adapters_forward_flop(model, adapters, batch * sequence)
 
 
 def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> float:
@@ -107,22 +132,22 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     .. [2] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
     batch, sequence = training.global_batch_size, training.sequence_length
-    core = modules_flop(model, batch, sequence)["core_attn"]
-    forward = layers_forward_flop(model, batch, sequence)
+    packed = training.packed_length
+    core = modules_flop(model, batch, sequence, packed)["core_attn"]
+    forward = layers_forward_flop(model, batch, sequence, packed)
     said = read_recompute(recompute_word(plan, model))
     if said.mode == "selective":
         names = said.names - {"shared_experts"} if "moe" in said.names else said.names  # they are a part of it
-        again = sum(modules_flop(model, batch, sequence)[name] for name in names)
+        again = sum(modules_flop(model, batch, sequence, packed)[name] for name in names)
     else:
         again = {"none": 0.0, "per_op": 0.5 * (forward - core), "full": said.share * forward}[said.mode]
     return model_flop(model, training) + again
 
 
-def modules_flop(model: ModelSpec, batch: float, sequence: float) -> dict[str, float]:
+def modules_flop(model: ModelSpec, batch: float, sequence: float, packed: int | None = None) -> dict[str, float]:
     """Forward matrix multiplies of all layers by module that may be recomputed, attention not halved. [FLOP]"""
     tokens, h, products = batch * sequence, model.hidden_size, 3 if model.gated_mlp else 2
-    last = model.layer_kinds[0]
-    kinds = [*((model.layers_of(kind), kind) for kind in model.layer_kinds), (model.num_mtp_layers, last)]
+    kinds = counted_kinds(model)
     with_experts = sum(count for count, kind in kinds if kind.sparse)
     dense = sum(count for count, kind in kinds if kind.mlp == "dense")
     attending = sum(count for count, kind in kinds if kind.attends)
@@ -132,9 +157,11 @@ def modules_flop(model: ModelSpec, batch: float, sequence: float) -> dict[str, f
         up = latent_head_params(model) - model.num_heads * model.value_head_dim * h
     of_shared = h * (products * shared + model.shared_expert_gate)
     routed = h * (products * model.experts_per_token * model.expert_intermediate_size + model.num_experts)
-    core = sum(count * attention_core_flop(model, batch, sequence, kind) for count, kind in kinds if kind.attends)
+    cores = sum(
+        count * attention_core_flop(model, batch, sequence, kind, packed) for count, kind in kinds if kind.attends
+    )
     return {
-        "core_attn": core,
+        "core_attn": cores,
         "layernorm": 0.0,
         "mla_up_proj": 2.0 * tokens * attending * up,
         "mlp": 2.0 * tokens * dense * h * products * model.intermediate_size,

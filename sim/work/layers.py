@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.specs.modules import GRAPH_MODULES
+from sim.work.adapters import with_adapters
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
 from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
@@ -43,7 +44,8 @@ def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequen
     mtp = [[BlockWork(Phase(), Phase(), Phase())]]
     if model.num_mtp_layers:
         mtp = [mtp_works(model, stack, cut, layers[0])]
-    return [[embedding_work(model, stack, cut)], [head_work(model, stack, cut)], *layers, *mtp]
+    ends = (embedding_work(model, stack, cut), head_work(model, stack, cut))
+    return [*([with_adapters(end, cut.adapters, cut.width)] for end in ends), *layers, *mtp]
 
 
 def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
@@ -83,6 +85,8 @@ def layer_works(
     mixer = BlockWork(cast_f + mixer.forward, cast_b + mixer.input_grad, mixer.weight_grad)
     input_grad = mlp.input_grad + mixer.input_grad
     weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
+    frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width)
+    forward, input_grad, weight_grad = frozen.forward, frozen.input_grad, frozen.weight_grad
     if stack.cuda_graph_scope:
         # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.
         graphed = {name for each in stack.cuda_graph_scope for name in GRAPH_MODULES[each]}
@@ -120,6 +124,7 @@ def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[Blo
         Phase((up_i, both, norm_b), gather_b) + table.input_grad,
         Phase((up_w,)) + table.weight_grad + gradient_accumulation(2 * h * h / cut.tp, stack, w),
     )
+    around = with_adapters(around, cut.adapters, cut.width)
     return [
         BlockWork(
             around.forward + layer.forward,

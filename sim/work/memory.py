@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.work.adapters import spared_bytes
 from sim.work.experts import experts_activations, routed
 from sim.work.pieces import Cut, key_value_width
 from sim.work.recompute import Recompute, mixture, read_recompute
@@ -80,6 +81,10 @@ def layer_activation_bytes(
     if said.mode == "per_op" and whole:
         return _per_op_bytes(model, stack, cut, kind)
     everything = _attention_layer_bytes(model, stack, cut, kind) if whole else _blocks_bytes(model, stack, cut, kind)
+    if cut.adapters is not None:
+        kept = 1 if cut.fp8 else cut.width
+        of_cut = (cut.tokens, cut.norm_tokens, cut.tp)
+        everything = everything - spared_bytes(model, cut.adapters, kind, *of_cut, kept, cut.width)
     return everything - (_spared_bytes(model, stack, cut, said, kind) if said.mode == "selective" else 0.0)
 
 

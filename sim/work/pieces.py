@@ -6,11 +6,15 @@ Elementwise kernels are counted by the bytes they read and write: `width` bytes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
+
+if TYPE_CHECKING:
+    from sim.work.adapters import Adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,8 @@ class Cut:
     width : bytes of an activation or weight in compute precision.
     fp8 : the linear layers inside transformer layers multiply 8-bit numbers.
     slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
+    adapters : that alone are trained; None where all weights are.
+    packed : length of the sequences that are packed into one, as attention sees it; None where none are.
     """
 
     tp: Number
@@ -32,6 +38,8 @@ class Cut:
     fp8: bool = False
     slices: Number = 1
     ep: Number = 1
+    adapters: Adapters | None = None
+    packed: int | None = None
 
     @property
     def tokens(self) -> Number:
