@@ -13,6 +13,7 @@ from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
+from sim.work.optimizer import moments_held, table_moments
 from sim.work.stages import ModelPart, blocks_of, part_expert_params, part_params
 
 
@@ -21,10 +22,12 @@ class Params:
     """Parameters on one GPU; numbers may be arrays.
 
     total : all of them; of which `experts` belong to experts.
+    moments : numbers that the optimizer keeps of them, whatever their width.
     """
 
     total: Number
     experts: Number = 0.0
+    moments: Number = 0.0
 
     @property
     def others(self) -> Number:
@@ -33,8 +36,15 @@ class Params:
 
     def take(self, places: Any) -> Params:
         """At some places of the last axis."""
-        experts = self.experts[..., places] if np.ndim(self.experts) else self.experts
-        return Params(self.total[..., places], experts)
+        return Params(*(each[..., places] if np.ndim(each) else each for each in self._numbers))
+
+    def of_kinds(self, kinds: Any) -> Params:
+        """Of some kinds of ranks, which are the first axis."""
+        return Params(*(each[kinds] for each in self._numbers))
+
+    @property
+    def _numbers(self) -> tuple[Any, ...]:
+        return self.total, self.experts, self.moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +80,12 @@ class Replicas:
 def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, layout: Any = slice(None)) -> Params:
     """What one GPU holds of parts of the model, (parts, layouts); or (parts, plans) of plans with these layouts."""
     blocks, tp = block_params(costs, layouts).take(layout), layouts.tp[layout]
-    total, experts = put_together(parts, blocks.total), put_together(parts, blocks.experts)
+    total, experts, moments = (put_together(parts, each) for each in (blocks.total, blocks.experts, blocks.moments))
     if costs.model.tied_embeddings and any(np.any(part.shared_tables) for part in parts):
         table = costs.model.vocab_size * costs.model.hidden_size / tp
-        total = total - np.stack([np.broadcast_to(part.shared_tables * table, tp.shape) for part in parts])
-    return Params(total, experts)
+        both = np.stack([np.broadcast_to(part.shared_tables, tp.shape) for part in parts])
+        total, moments = total - both * table, moments - both * table_moments(costs.model, costs.training.optimizer, tp)
+    return Params(total, experts, moments)
 
 
 def block_params(costs: CostModel, layouts: Layouts) -> Params:
@@ -84,11 +95,13 @@ def block_params(costs: CostModel, layouts: Layouts) -> Params:
         model, blocks = costs.model, blocks_of(costs.model)
         totals = [part_params(part, model, layouts.tp, layouts.ep) for part in blocks]
         of_experts = [part_expert_params(part, model, layouts.ep) for part in blocks]
-        total, experts = (
+        optimizer = costs.training.optimizer
+        moments = [moments_held(part, model, optimizer, layouts.tp, layouts.ep) for part in blocks]
+        total, experts, of_optimizer = (
             np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
-            for numbers in (totals, of_experts)
+            for numbers in (totals, of_experts, moments)
         )
-        costs.remember(key, Params(total, experts))
+        costs.remember(key, Params(total, experts, of_optimizer))
     found: Params = costs.known[key]
     return found
 
