@@ -12,7 +12,7 @@ from sim.pricing.deal import deal_of
 from sim.pricing.replicas import Params, put_together
 from sim.specs import Scenario
 from sim.work.memory import MemoryUse
-from sim.work.optimizer import GRADIENT_WIDTH, state_bytes_per_param
+from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
 from sim.work.params import expert_params, layer_params
 from sim.work.stages import ModelPart
 
@@ -69,7 +69,7 @@ def peak_memory(
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
         gradients=trained.total * grad_width * shard[1],
-        optimizer=trained.total * state_bytes_per_param(training, stack, batch.optimizer_offload) * shard[0],
+        optimizer=state_bytes(trained.total, trained.moments, training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
         working=working + _gathered_bytes(batch, held.total - shards),

@@ -13,20 +13,22 @@ from sim.costs.collectives import Fabric, all_gather, all_reduce
 from sim.costs.compute import ComputeModel
 from sim.costs.host import Host
 from sim.network.placement import Group
-from sim.pricing.batch import Batch
+from sim.pricing.batch import Batch, Layouts
+from sim.pricing.cost_model import CostModel
 from sim.pricing.replicas import (
     Params,
     Replicas,
     block_params,
     params_of,
+    put_together,
     reduced_to_shards,
     replicas_of,
     summed_over,
 )
 from sim.specs import StackSpec, TrainingSpec
 from sim.work.operations import Phase
-from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work
-from sim.work.stages import ModelPart
+from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation, orthogonalised
+from sim.work.stages import ModelPart, blocks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,7 @@ class OnceAStep:
         """Some of the kinds of ranks."""
         parts = (self.reduce, self.tail, self.gather, self.update, self.offload)
         reduce, tail, gather, update, offload = (each[kinds] for each in parts)
-        held = self.held.rows(kinds)
-        return OnceAStep(reduce, tail, gather, update, offload, held, self.hidden_share)
+        return OnceAStep(reduce, tail, gather, update, offload, self.held.of_kinds(kinds), self.hidden_share)
 
 
 def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies: int = 1) -> OnceAStep:
@@ -89,22 +90,22 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
     """
     zero, layouts = batch.zero_stage, batch.layouts
     often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
-    of_ranks, shares = np.zeros((9, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
+    of_ranks, shares = np.zeros((11, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
         for repeated in (0, 1) if zero_stage == 2 else (0,):
             priced, share = _over_layouts(batch, kinds, zero_stage, bool(repeated), copies)
             of_ranks[:, :, zero_stage, repeated], shares[zero_stage, repeated] = priced, share
     reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, often, batch.layout]
-    adapters = Params(numbers[2], numbers[3]) if batch.costs.training.adapter_rank else None
-    held = Params(numbers[0], numbers[1], adapters)
+    adapters = Params(*numbers[3:]) if batch.costs.training.adapter_rank else None
+    held = Params(numbers[0], numbers[1], numbers[2], adapters)
     return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, often, batch.layout])
 
 
 def _over_layouts(
     batch: Batch, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
 ) -> tuple[Floats, Floats]:
-    """(reduce, tail, gather, update, offload, params, experts', adapters', experts' adapters' of every kind; hidden
-    share), over layouts.
+    """Over layouts: reduce, tail, gather, update, offload; params, experts', moments of every kind, and the same of
+    what is trained of them; and the hidden share.
 
     They are remembered.
     """
@@ -118,12 +119,12 @@ def _over_layouts(
     first = np.stack([blocks.trained.total[kind.first_block, own] for kind in kinds])
     replicas = replicas_of(layouts)
     work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated, offloaded)
-    parts = work.seconds(
-        held.trained, first, replicas, replicas.of_copies(copies), costs.compute, costs.fabric, costs.host
-    )
-    found = np.empty((9, *held.total.shape))
-    trained = (held.trained.total, held.trained.experts)
-    for place, part in enumerate((*parts, held.total, held.experts, *trained)):
+    summed, rates = replicas.of_copies(copies), (costs.compute, costs.fabric, costs.host)
+    parts = list(work.seconds(held.trained, first, replicas, summed, *rates))
+    if costs.training.optimizer == "muon" and held.adapters is None:
+        parts[3] = parts[3] + muon_seconds([kind.part for kind in kinds], costs, layouts, replicas, zero_stage > 0)
+    found = np.empty((11, *held.total.shape))
+    for place, part in enumerate((*parts, *held.numbers, *held.trained.numbers)):
         found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
     found[2:5] *= counts > 0  # nothing waits for a rank that is not there
@@ -181,27 +182,58 @@ class OnceAStepWork:
             gather = summed_over(all_gather, held, self.training.activation_bytes, replicas.sharding, fabric)
         if zero:
             shard = held.others / replicas.shards.size + held.experts / replicas.experts.size
-        work = optimizer_work(shard, self.stack, self.training, self.offloaded)
+        moments = held.moments * shard / np.maximum(held.total, 1e-30)
+        work = optimizer_work(shard, moments, self.stack, self.training, self.offloaded)
         update = sum(compute.phase_time(Phase(work)).values())
-        away = self.offload_s(shard * self.offloaded, host) if self.offloaded else np.zeros(1)
+        away = self.offload_s(shard, moments, host) if self.offloaded else np.zeros(1)
         tail = reduction * np.minimum(1.0, first / np.maximum(held.total, 1e-30))
         return reduction, tail, gather, update + away, away
 
-    def offload_s(self, params: Number, host: Host) -> Number:
-        """Time in which the host updates so many parameters, after the GPU has its own.  [s]
+    def offload_s(self, params: Number, moments: Number, host: Host) -> Number:
+        """Time in which the host updates its share of parameters and moments, after the GPU has its own.  [s]
 
         Gradients go out, the CPU updates, weights come back: one after the other, or beside each other tensor by
         tensor, when the longest of the three counts.
         """
-        work, share = host_update(params, self.stack, self.training), self.stack.cpu_update_share
+        there, share = self.offloaded, self.stack.cpu_update_share
+        work = host_update(params * there, moments * there, self.stack, self.training)
         parts = (host.out_s(work.out), host.update_s(work.memory, share), host.back_s(work.back))
         return np.maximum.reduce(parts) if self.stack.overlap_optimizer_offload else sum(parts)
+
+
+def muon_seconds(
+    parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, replicas: Replicas, sharded: bool
+) -> Number:
+    """What Muon adds to the update of ranks, (parts, layouts): gathers and orthogonalisation.  [s]
+
+    Where data parallelism shards, each GPU takes its share of the matrices, whole, for which the momenta of shards are
+    gathered in 16 bits: at most all of them, as is priced (Moonlight [1]_: 1 to 1.25 times what AdamW communicates).
+    Without, each takes all.
+
+    .. [1] Liu et al. 2025, arXiv:2502.16982, section 2.3.
+    """
+    kinds = (False, True)  # of experts, or not
+    blocks = [orthogonalised(block, costs.model, layouts.tp, layouts.ep) for block in blocks_of(costs.model)]
+    seconds, params = np.zeros((2, 2, len(blocks), len(layouts)))
+    for block, matrices in enumerate(blocks):
+        for each in matrices:
+            work = Phase(orthogonalisation(each))
+            seconds[int(each.of_experts), block] += sum(costs.compute.phase_time(work).values())
+            params[int(each.of_experts), block] += each.params
+    others, experts = (put_together(parts, seconds[int(kind)]) for kind in kinds)
+    if not sharded:
+        return others + experts
+    moved, of_experts = (put_together(parts, params[int(kind)]) for kind in kinds)
+    held = Params(moved + of_experts, of_experts)
+    gathered = summed_over(all_gather, held, 2, replicas.sharding, costs.fabric)
+    return others / replicas.shards.size + experts / replicas.experts.size + gathered
 
 
 def tied_reduction(batch: Batch) -> PlanFloats:
     """All-reduce of a tied embedding's gradient between first and last pipeline rank; none where they are one.  [s]"""
     costs, layouts = batch.costs, batch.layouts
-    if not costs.model.tied_embeddings:
+    # Multi-token prediction looks tokens up in a copy of the embedding.
+    if not costs.model.tied_embeddings and not costs.model.num_mtp_layers:
         return np.zeros(np.shape(batch.layout))
     key = ("tied", layouts.degrees.tobytes())
     if key not in costs.known:

@@ -14,6 +14,7 @@ from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
 from sim.work.adapters import adapter_params, adapters_of
+from sim.work.optimizer import MOMENTS, moments_held, table_moments
 from sim.work.stages import ModelPart, blocks_of, part_expert_params, part_params
 
 
@@ -22,11 +23,13 @@ class Params:
     """Parameters on one GPU; numbers may be arrays.
 
     total : all of them; of which `experts` belong to experts.
+    moments : numbers that the optimizer keeps of them, whatever their width.
     adapters : of them those of adapters, which alone are trained; None where all are.
     """
 
     total: Number
     experts: Number = 0.0
+    moments: Number = 0.0
     adapters: Params | None = None
 
     @property
@@ -41,14 +44,20 @@ class Params:
 
     def take(self, places: Any) -> Params:
         """At some places of the last axis."""
-        experts = self.experts[..., places] if np.ndim(self.experts) else self.experts
-        adapters = None if self.adapters is None else self.adapters.take(places)
-        return Params(self.total[..., places], experts, adapters)
+        return self._each(lambda number: number[..., places] if np.ndim(number) else number)
 
-    def rows(self, kinds: Any) -> Params:
-        """Of some places of the first axis."""
-        adapters = None if self.adapters is None else self.adapters.rows(kinds)
-        return Params(self.total[kinds], self.experts[kinds], adapters)
+    def of_kinds(self, kinds: Any) -> Params:
+        """Of some kinds of ranks, which are the first axis."""
+        return self._each(lambda number: number[kinds])
+
+    @property
+    def numbers(self) -> tuple[Number, Number, Number]:
+        """Without those of adapters alone."""
+        return self.total, self.experts, self.moments
+
+    def _each(self, change: Callable[[Any], Any]) -> Params:
+        adapters = None if self.adapters is None else self.adapters._each(change)
+        return Params(change(self.total), change(self.experts), change(self.moments), adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +93,20 @@ class Replicas:
 def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, layout: Any = slice(None)) -> Params:
     """What one GPU holds of parts of the model, (parts, layouts); or (parts, plans) of plans with these layouts."""
     blocks, tp = block_params(costs, layouts).take(layout), layouts.tp[layout]
-    total, experts = put_together(parts, blocks.total), put_together(parts, blocks.experts)
+    held = _put_together(parts, blocks)
     if any(np.any(part.shared_tables) for part in parts):
         table = costs.model.vocab_size * costs.model.hidden_size / tp
-        total = total - np.stack([np.broadcast_to(part.shared_tables * table, tp.shape) for part in parts])
-    adapters = blocks.adapters
-    if adapters is not None:
-        adapters = Params(put_together(parts, adapters.total), put_together(parts, np.asarray(adapters.experts)))
-    return Params(total, experts, adapters)
+        both = np.stack([np.broadcast_to(part.shared_tables, tp.shape) for part in parts])
+        moments = held.moments - both * table_moments(costs.model, costs.training.optimizer, tp)
+        held = Params(held.total - both * table, held.experts, moments, held.adapters)
+    return held
+
+
+def _put_together(parts: Sequence[ModelPart], blocks: Params) -> Params:
+    """Of parts of the model what each of its blocks has."""
+    total, experts, moments = (put_together(parts, np.asarray(each)) for each in blocks.numbers)
+    adapters = None if blocks.adapters is None else _put_together(parts, blocks.adapters)
+    return Params(total, experts, moments, adapters)
 
 
 def block_params(costs: CostModel, layouts: Layouts) -> Params:
@@ -101,11 +116,13 @@ def block_params(costs: CostModel, layouts: Layouts) -> Params:
         model, blocks = costs.model, blocks_of(costs.model)
         totals = [part_params(part, model, layouts.tp, layouts.ep) for part in blocks]
         of_experts = [part_expert_params(part, model, layouts.ep) for part in blocks]
-        total, experts = (
+        optimizer = costs.training.optimizer
+        moments = [moments_held(part, model, optimizer, layouts.tp, layouts.ep) for part in blocks]
+        total, experts, of_optimizer = (
             np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
-            for numbers in (totals, of_experts)
+            for numbers in (totals, of_experts, moments)
         )
-        costs.remember(key, _with_adapters(Params(total, experts), costs, layouts))
+        costs.remember(key, _with_adapters(Params(total, experts, of_optimizer), costs, layouts))
     found: Params = costs.known[key]
     return found
 
@@ -119,7 +136,8 @@ def _with_adapters(params: Params, costs: CostModel, layouts: Layouts) -> Params
     total, experts = (
         np.stack([np.broadcast_to(each[place], len(layouts)) for each in held]).astype(float) for place in (0, 1)
     )
-    return Params(params.total + total, params.experts + experts, Params(total, experts))
+    trained = Params(total, experts, MOMENTS[costs.training.optimizer] * total)
+    return Params(params.total + total, params.experts + experts, trained.moments, trained)
 
 
 def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:

@@ -113,7 +113,7 @@ def price_plan(
     forward_send, backward_send = sends_by_stage(batch, rank_of_stage, copies)
     at_peak = put_together(deal.stage_parts, batch.prices.at_peak_s[:, :, batch.kind, batch.cell])
     of_stage, of_rank = deal.kind_of_stage, deal.kind_of_rank
-    held = Params(once.held.total[of_rank, 0], once.held.experts[of_rank, 0])
+    held = once.held.of_kinds(of_rank).take(0)
     stage_params = params_of(deal.stage_parts, batch.costs, batch.layouts).total[of_stage, 0]
     costs = StageCosts(
         stages=deal.stages,

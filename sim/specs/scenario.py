@@ -198,6 +198,12 @@ class Scenario(Spec):
             "host_memory_bandwidth: 76.8 GB/s (a GPU's share)": node.host_memory_bandwidth_bytes_per_s
             or not plan.optimizer_offload,
         }
+        if plan.optimizer_offload and self.training.optimizer not in ("adam", "sgd"):
+            optimizer = self.training.optimizer
+            return [
+                f"plan.optimizer_offload = {plan.optimizer_offload:g}: updates on the host are Adam's or SGD's, not "
+                f"{optimizer}'s; set it to 0, or training.optimizer to adam"
+            ]
         return [
             f"{what} needs to know the host, but node {node.name!r} has no {example.partition(':')[0]}; add to "
             f"cluster.node, for example, {example}, or set the plan's to 0"

@@ -20,8 +20,15 @@ class TrainingSpec(Spec):
     """Tokens per sequence."""
     precision: Literal["fp32", "fp16", "bf16", "fp8"] = "bf16"
     """Precision of the matrix multiplies; weights and activations are kept in 16 bits for fp8."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """Its states decide memory and what an update moves: adam keeps two moments of every weight, sgd one."""
+    optimizer: Literal["adam", "adafactor", "muon", "sgd"] = "adam"
+    """Its states decide memory and what an update moves: adam keeps two moments of every weight, sgd one, adafactor a
+    row and a column of every matrix, muon one moment of every matrix in layers, which it orthogonalises, and adam's two
+    of the rest."""
+    moment_precision: Literal["fp32", "bf16", "fp16", "fp8", "int8"] = "fp32"
+    """In which moments are kept: int8 in blocks of 256 with an fp32 scale (8-bit Adam of bitsandbytes and torchao), the
+    others as in Megatron-Core's precision-aware optimizer."""
+    master_precision: Literal["fp32", "fp16", "none"] = "fp32"
+    """In which the optimizer keeps weights of its own beside 16-bit ones; none: it updates those."""
     adapter_rank: NonNegativeInt = 0
     """Rank of low-rank adapters (LoRA): the model is frozen, and only they are trained. 0: all weights are trained."""
     adapter_targets: tuple[AdapterTarget, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
@@ -42,6 +49,16 @@ class TrainingSpec(Spec):
             raise ValueError(
                 f"packed_length {self.packed_length} exceeds sequence_length {self.sequence_length}, into which the "
                 "sequences are packed; lower it, or leave it out"
+            )
+        if self.optimizer == "adafactor" and self.moment_precision != "fp32":
+            raise ValueError(
+                f"moment_precision {self.moment_precision} has no effect with adafactor, whose rows and columns are "
+                "kept in fp32; leave it out"
+            )
+        if self.precision == "fp32" and self.master_precision != "fp32":
+            raise ValueError(
+                f"master_precision {self.master_precision} has no effect with weights in fp32, which have no copies; "
+                "leave it out, or set precision to bf16"
             )
         return self
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, TrainingSpec
 from sim.work.operations import BlockWork, Operation, Phase, matmul, memory
-from sim.work.recurrent import recurrent_widths
+from sim.work.params import recurrent_widths
 from sim.work.stages import ModelPart
 
 TARGETS = {

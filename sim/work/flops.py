@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.adapters import adapters_forward_flop, adapters_of
-from sim.work.params import latent_head_params
+from sim.work.params import latent_head_params, recurrent_widths
 from sim.work.recompute import read_recompute, recompute_word
-from sim.work.recurrent import recurrent_widths
 
 
 def layer_forward_flop(

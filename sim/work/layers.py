@@ -19,7 +19,7 @@ from sim.work.adapters import with_adapters
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
 from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
-from sim.work.params import expert_params, layer_params
+from sim.work.params import expert_params, layer_params, recurrent_widths
 from sim.work.pieces import (
     Cut,
     gather_in,
@@ -32,7 +32,7 @@ from sim.work.pieces import (
     residual,
 )
 from sim.work.recompute import read_recompute
-from sim.work.recurrent import recurrent_widths, recurrent_work
+from sim.work.recurrent import recurrent_work
 
 
 def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[list[BlockWork]]:

@@ -1,36 +1,79 @@
-"""The optimizer step as bytes moved per parameter."""
+"""The optimizer: what it keeps of every parameter, what an update moves, and Muon's multiplies.
+
+Moments are counted as numbers, which `training.moment_precision` gives a width: Adam has two of every parameter, SGD
+one, Adafactor a row and a column of every matrix and one of every other parameter [1]_, Muon one of every matrix within
+layers and Adam's two of the rest [2]_.
+
+.. [1] Shazeer, Stern 2018, arXiv:1804.04235, section 3, without a first moment, as in T5.
+.. [2] Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025 (Moonlight), arXiv:2502.16982.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sim.arrays import Number
-from sim.specs import StackSpec, TrainingSpec
-from sim.work.operations import Cause, Operation, memory
+from sim.specs import ModelSpec, StackSpec, TrainingSpec
+from sim.work.matrices import Matrix, matrices_of
+from sim.work.operations import Cause, Operation, matmul, memory
+from sim.work.stages import ModelPart, part_params
 
 GRADIENT_WIDTH = {"fp16": 2, "bf16": 2, "fp32": 4}
 
-#: fp32 master weight and Adam's two moments, or SGD's momentum. [bytes per parameter]
-STATE_BYTES = {"adam": 12, "sgd": 8}
+#: Blocks of so many moments in 8 bits share an fp32 scale (bitsandbytes' and torchao's optimizers).
+BLOCK = 256
+#: Of one moment. fp8 has one scale a tensor (Transformer Engine's FusedAdam). [bytes]
+MOMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0 + 4.0 / BLOCK}
+#: Moments of every parameter that belongs to no matrix.
+MOMENTS = {"adam": 2, "sgd": 1, "adafactor": 1, "muon": 2}
+
+NEWTON_SCHULZ_STEPS = 5
+"""Iterations by which Muon orthogonalises an update (Jordan et al. 2024)."""
 
 
-def state_bytes_per_param(training: TrainingSpec, stack: StackSpec | None = None, offloaded: float = 0.0) -> float:
-    """Optimizer state on a GPU: moments, and the fp32 master weights where weights are 16-bit. [bytes per parameter]
+def moments_held(part: ModelPart, model: ModelSpec, optimizer: str, tp: Number, ep: Number = 1) -> Number:
+    """Moments that an optimizer keeps of a block's parameters on one GPU, as numbers. Takes arrays."""
+    moments = MOMENTS[optimizer] * part_params(part, model, tp, ep)
+    for each in matrices_of(part, model, tp, ep):
+        if optimizer == "adafactor":
+            moments = moments - each.params + each.count * (each.rows + each.columns)
+        elif optimizer == "muon" and not each.is_table:
+            moments = moments - each.params
+    return moments
+
+
+def table_moments(model: ModelSpec, optimizer: str, tp: Number) -> Number:
+    """Of an embedding or head, those of its table."""
+    rows, columns = model.vocab_size / tp, model.hidden_size
+    return rows + columns if optimizer == "adafactor" else MOMENTS[optimizer] * rows * columns
+
+
+def master_bytes(training: TrainingSpec, stack: StackSpec) -> int:
+    """What the optimizer keeps of a weight besides the 16-bit one. [bytes per parameter]
 
     A stack with packed masters keeps only the half of them that bf16 weights lack.
+    """
+    if training.activation_bytes == 4 or training.master_precision == "none":
+        return 0
+    packed = stack.packed_masters and training.precision == "bf16"
+    return 2 if packed or training.master_precision == "fp16" else 4
+
+
+def state_bytes(
+    params: Number, moments: Number, training: TrainingSpec, stack: StackSpec, offloaded: float = 0.0
+) -> Number:
+    """Optimizer state on a GPU: moments, and master weights where weights are 16-bit. [bytes]
 
     Parameters
     ----------
     offloaded : float
         Share of the parameters whose state is in host memory.
     """
-    moments, masters = STATE_BYTES[training.optimizer] - 4, 4
-    if stack is not None and stack.packed_masters and training.precision == "bf16":
-        masters = 2
-    elif training.activation_bytes == 4:
-        masters = 0
-    elsewhere = offloaded if stack is None or stack.offload_masters else 0.0
-    return moments * (1.0 - offloaded) + masters * (1.0 - elsewhere)
+    elsewhere = offloaded if stack.offload_masters else 0.0
+    masters = master_bytes(training, stack) * params * (1.0 - elsewhere)
+    return MOMENT_BYTES[training.moment_precision] * moments * (1.0 - offloaded) + masters
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +90,33 @@ class HostUpdate:
     memory: Number
 
 
-def host_update(params: Number, stack: StackSpec, training: TrainingSpec) -> HostUpdate:
-    """An update on the host over `params` parameters: gradient read, master and moments read and written."""
+def host_update(params: Number, moments: Number, stack: StackSpec, training: TrainingSpec) -> HostUpdate:
+    """An update on the host: gradient read, 32-bit master and moments read and written."""
     width = training.activation_bytes if stack.offload_masters else 4
-    return HostUpdate(4 * params, width * params, (4 + 2 * STATE_BYTES[training.optimizer]) * params)
+    state = 4 * params + MOMENT_BYTES[training.moment_precision] * moments
+    return HostUpdate(4 * params, width * params, 4 * params + 2 * state)
 
 
 def optimizer_work(
-    params: Number, stack: StackSpec, training: TrainingSpec, offloaded: float = 0.0
+    params: Number, moments: Number, stack: StackSpec, training: TrainingSpec, offloaded: float = 0.0
 ) -> tuple[Operation, ...]:
     """Gradient norm, clipping and the update over `params` parameters on one GPU, but for what the host updates.
+
+    Muon's multiplies are `orthogonalisation`. Adafactor reads gradients once more, for the means of their squares.
 
     Unfused, as in Megatron-LM of 2021 (`optimizer.py`, Float16OptimizerWithFloat16Params): gradients are copied to
     fp32, unscaled, their norm is taken, they are clipped, Adam runs, weights are copied back, gradients are cleared.
     """
-    grad = GRADIENT_WIDTH[stack.gradient_precision]
-    width = training.activation_bytes
-    moments = 16 if training.optimizer == "adam" else 8
-    update = 4 + 8 + moments  # the gradient, the master weight read and written, the moments read and written
-    here = params * (1.0 - offloaded)
+    grad, width = GRADIENT_WIDTH[stack.gradient_precision], training.activation_bytes
+    # The master weight read and written (a half of it where the other is the weight); without, the weight read.
+    master = {"fp32": 8, "fp16": 4, "none": width if width == 2 else 8}[training.master_precision]
+    state = master * params + 2 * MOMENT_BYTES[training.moment_precision] * moments
+    more = grad * params if training.optimizer == "adafactor" else 0.0
+    here = 1.0 - offloaded
     if stack.fused_optimizer:
         return (
             memory("gradient norm", grad * params, cause=Cause.OPTIMIZER),
-            memory("update", (update - 4 + grad + width) * here, cause=Cause.OPTIMIZER, sort="adam"),
+            memory("update", (state + more + (grad + width) * params) * here, cause=Cause.OPTIMIZER, sort="adam"),
             memory("clear gradients", grad * params, cause=Cause.OPTIMIZER),
         )
     return (
@@ -77,7 +124,29 @@ def optimizer_work(
         memory("unscale and check", 8 * params, cause=Cause.OPTIMIZER),
         memory("gradient norm", 4 * params, cause=Cause.OPTIMIZER),
         memory("clip", 8 * params, cause=Cause.OPTIMIZER),
-        memory("update", update * here, cause=Cause.OPTIMIZER, sort="adam"),
-        memory("copy weights back", (4 + width) * here, cause=Cause.OPTIMIZER),
+        memory("update", (state + more + 4 * params) * here, cause=Cause.OPTIMIZER, sort="adam"),
+        memory("copy weights back", (4 + width) * params * here, cause=Cause.OPTIMIZER),
         memory("clear gradients", grad * params, cause=Cause.OPTIMIZER),
     )
+
+
+def orthogonalisation(matrix: Matrix) -> tuple[Operation, ...]:
+    """Muon's Newton-Schulz iterations over matrices of n × m numbers, m ≤ n, in 16 bits.
+
+    Each of the five makes X Xᵀ (2 m² n FLOPs), its polynomial (2 m³) and the product with X (2 m² n).
+    """
+    m, n = np.minimum(matrix.rows, matrix.columns), np.maximum(matrix.rows, matrix.columns)
+    shapes = {"gram": (m, m, n), "polynomial": (m, m, m), "product": (m, n, m)}
+    steps = NEWTON_SCHULZ_STEPS * matrix.count
+    return tuple(
+        matmul(f"Newton-Schulz {name}", *shape, 2, batch=steps, cause=Cause.OPTIMIZER) for name, shape in shapes.items()
+    )
+
+
+def orthogonalised(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> tuple[Matrix, ...]:
+    """The matrices of a block that Muon orthogonalises: those within layers. Takes arrays.
+
+    A tensor-parallel group's GPUs each take the block of a matrix that they hold (Megatron-Core's muon-tp-mode
+    blockwise, its default).
+    """
+    return tuple(each for each in matrices_of(part, model, tp, ep) if not each.is_table)

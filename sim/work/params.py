@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sim.specs import LayerKind, ModelSpec
 
 
@@ -34,6 +36,34 @@ def mixer_params(model: ModelSpec, kind: LayerKind) -> int:
     if kind.recurs:
         return recurrent_params(model, kind) + recurrent_whole_params(model, kind)
     return attention_params(model) if kind.attends else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentWidths:
+    """Columns of the projections, all heads together.
+
+    gates : that come from the hidden state beside what is mixed: the output's gate, steps, decays.
+    mixed : that the convolution mixes: values and twice the keys.
+    narrow : of projections to one head's width and up again: columns of the two together, or 0.
+    """
+
+    values: int
+    keys: int
+    gates: int
+    mixed: int
+    narrow: int
+    weights: int
+
+
+def recurrent_widths(model: ModelSpec, kind: LayerKind) -> RecurrentWidths:
+    """Of one layer; `weights` are those of its matrices, each once."""
+    h, heads = model.hidden_size, model.linear_num_heads
+    values, keys = heads * model.linear_head_dim, model.linear_num_key_heads * model.linear_key_head_dim
+    mixed = values + 2 * keys
+    gates = {"mamba2": values + heads, "gated_delta_net": values + 2 * heads, "kimi_delta_attention": heads}[kind.mixer]
+    narrow = 2 * model.linear_head_dim if kind.mixer == "kimi_delta_attention" else 0
+    weights = h * (mixed + gates + values) + narrow * (h + values)
+    return RecurrentWidths(values, keys, gates, mixed, narrow, weights)
 
 
 def recurrent_params(model: ModelSpec, kind: LayerKind) -> int:

@@ -12,47 +12,18 @@ Context parallelism exchanges the sequence's cut for one of heads before the con
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
+from sim.work.params import recurrent_widths
 from sim.work.pieces import Cut, gather_in, linear, norms_of_block, reduce_out, residual
 
 CHUNK = {"mamba2": 128, "gated_delta_net": 64, "kimi_delta_attention": 64}
 """Tokens of a chunk (Megatron-Core's mamba_chunk_size; flash-linear-attention's chunk kernels)."""
 STATE_WIDTH = 4
 """Bytes of a number of a state at a chunk's end: kept in fp32."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentWidths:
-    """Columns of the projections, all heads together.
-
-    gates : that come from the hidden state beside what is mixed: the output's gate, steps, decays.
-    mixed : that the convolution mixes: values and twice the keys.
-    narrow : of projections to one head's width and up again: columns of the two together, or 0.
-    """
-
-    values: int
-    keys: int
-    gates: int
-    mixed: int
-    narrow: int
-    weights: int
-
-
-def recurrent_widths(model: ModelSpec, kind: LayerKind) -> RecurrentWidths:
-    """Of one layer; `weights` are those of its matrices, each once."""
-    h, heads = model.hidden_size, model.linear_num_heads
-    values, keys = heads * model.linear_head_dim, model.linear_num_key_heads * model.linear_key_head_dim
-    mixed = values + 2 * keys
-    gates = {"mamba2": values + heads, "gated_delta_net": values + 2 * heads, "kimi_delta_attention": heads}[kind.mixer]
-    narrow = 2 * model.linear_head_dim if kind.mixer == "kimi_delta_attention" else 0
-    weights = h * (mixed + gates + values) + narrow * (h + values)
-    return RecurrentWidths(values, keys, gates, mixed, narrow, weights)
 
 
 def recurrent_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> BlockWork:

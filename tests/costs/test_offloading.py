@@ -8,7 +8,7 @@ from sim.breakdown import CAUSES
 from sim.costs.host import COPY_SHARE, Host, exposed_copy
 from sim.errors import SpecError
 from sim.specs import build_scenario
-from sim.work.optimizer import host_update, state_bytes_per_param
+from sim.work.optimizer import host_update, state_bytes
 from sim.work.params import total_params
 
 QWEN3 = {  # Qwen3 30B on two nodes of H100, as Megatron-Bridge's card on offloading has it; batch and length are not in it
@@ -70,17 +70,17 @@ def test_engines_agree_on_offloading():
 def test_an_update_on_the_host_by_hand():
     scenario = qwen3(1.0)
     training, stack = scenario.training, scenario.stack
-    moved = host_update(1e9, stack, training)
+    moved = host_update(1e9, 2e9, stack, training)
     assert (moved.out, moved.back, moved.memory) == (4e9, 4e9, 28e9)
     there = stack.replace(offload_masters=True)
-    assert host_update(1e9, there, training).back == 2e9
+    assert host_update(1e9, 2e9, there, training).back == 2e9
     host = Host.of(scenario.cluster.node, scenario.profile)
     assert host.out_s(4e9) == pytest.approx(4 / (COPY_SHARE * 64))
     assert host.update_s(28e9, 0.5) == pytest.approx(28 / 38.4)
     # Moments leave, and masters where the stack sends them too.
-    assert state_bytes_per_param(training, stack, 0.5) == 8
-    assert state_bytes_per_param(training, there, 0.5) == 6
-    assert state_bytes_per_param(training, there, 1.0) == 0
+    assert state_bytes(1, 2, training, stack, 0.5) == 8
+    assert state_bytes(1, 2, training, there, 0.5) == 6
+    assert state_bytes(1, 2, training, there, 1.0) == 0
 
 
 def test_copies_of_activations_cost_what_compute_does_not_hide():

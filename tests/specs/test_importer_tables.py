@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import SpecError
-from sim.specs import ModelSpec, ParallelPlan, preset_names
+from sim.specs import ModelSpec, ParallelPlan, TrainingSpec, preset_names
 from sim.specs.importers import Given, import_text
 from sim.specs.importers.architectures import READERS
 from sim.specs.importers.imported import KINDS
@@ -60,7 +60,14 @@ def with_key(kind, name):
 
 
 def test_every_kind_of_file_has_a_table_and_no_other():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == KINDS.keys()
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers"}
+
+
+def test_optimizers_are_ours():
+    for names in table("optimizers").values():
+        for name, fields in names.items():
+            assert name == name.lower().replace("_", "").replace("-", "")
+            TrainingSpec.read({"global_batch_size": 1, "sequence_length": 1, **fields}, name)
 
 
 IGNORED = [(kind, reason, name) for kind in KINDS for reason, names in table(kind)["ignored"].items() for name in names]

@@ -314,6 +314,44 @@ def test_shell_texts_are_read_as_a_shell_would(lines, field, value):
     assert getattr(script(*lines).scenario().plan, field) == value
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--optimizer muon", ("muon", "fp32", "fp32")),
+        ("--optimizer dist_muon", ("muon", "fp32", "fp32")),
+        ("--optimizer sgd", ("sgd", "fp32", "fp32")),
+        ("--optimizer lion", ("adam", "fp32", "fp32")),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "bf16", "fp32")),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", ("adam", "bf16", "fp32")),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16", ("adam", "fp32", "fp32")),
+        ("--use-precision-aware-optimizer --main-params-dtype fp16 --main-grads-dtype bf16", ("adam", "fp32", "fp16")),
+        ("--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "fp32", "fp32")),
+    ],
+)
+def test_optimizers_of_scripts(words, meant):
+    training = script(f"MORE='--bf16 {words}'").scenario().training
+    assert (training.optimizer, training.moment_precision, training.master_precision) == meant
+
+
+def test_moments_of_an_unknown_kind_are_refused():
+    with pytest.raises(SpecError, match="--exp-avg-dtype 'fp6' must be one of fp32"):
+        script("MORE='--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp6'")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("adamw_8bit", "moment_precision", "int8"), ("AdamW8bit", "moment_precision", "int8"), ("Muon", "optimizer", "muon"),
+     ("adafactor", "optimizer", "adafactor"), ("AdamW", "optimizer", "adam"), ("Lion", "optimizer", "adam")],
+)  # fmt: skip
+def test_optimizers_by_the_names_of_frameworks(name, field, value, tmp_path):
+    (tmp_path / "config.json").write_text(config())
+    (tmp_path / "ds.json").write_text(json.dumps({**DEEPSPEED, "optimizer": {"type": name}, "zero_optimization": {}}))
+    imported = import_file(tmp_path / "ds.json", Given(gpus=16))
+    assert getattr(imported.scenario().training, field) == value
+    noted = [entry.note for entry in imported.ledger.ignored if entry.name == "optimizer.type"]
+    assert noted == (["priced as Adam"] if name == "Lion" else [])
+
+
 def test_a_script_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     imported = script(

@@ -20,7 +20,7 @@ from sim.pricing.batch import Batch
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
-from sim.pricing.replicas import Params, params_of
+from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
 from sim.pricing.zero import zero_visits
 from sim.schedules import Order
@@ -112,7 +112,7 @@ class SharedOrder:
         fullest = np.zeros(batch.shape)
         for ranks in self.facts.fullest(self.deal.kind_of_rank):
             peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
-            own = Params(held.total[ranks.kind], held.experts[ranks.kind]).take(batch.layout)
+            own = held.of_kinds(ranks.kind).take(batch.layout)
             needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions).total
             fullest = np.maximum(fullest, needed)
         return fullest

@@ -16,6 +16,7 @@ from sim.specs.importers.defaults import (
     cluster_section,
     deal_experts,
     fewest_gpus,
+    take_optimizer,
 )
 from sim.specs.importers.huggingface import given_model
 from sim.specs.importers.keys import Keys
@@ -134,11 +135,7 @@ def _precision(training: Section, keys: Keys) -> None:
     fp16.leave()
     bf16.leave()
     optimizer = keys.section("optimizer")
-    kind = optimizer.text("type")
-    if kind is not None and kind.lower() == "sgd":
-        training.took("optimizer", "sgd", "optimizer.type")
-    elif kind is not None and "adam" not in kind.lower():
-        keys.ledger.ignore("optimizer.type", kind, "priced as Adam")
+    take_optimizer(training, optimizer.text("type"), "optimizer.type")
     optimizer.leave()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
+from sim.specs.importers.keys import table
 from sim.specs.importers.ledger import Ledger, Section
 from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
@@ -128,3 +129,15 @@ def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:
         near = max(1, round(gpus / unit)) * unit
         raise SpecError(f"{ledger.where}: {gpus:,} GPUs are no multiple of {what} = {unit:,}; nearest: --gpus {near:,}")
     return gpus // unit
+
+
+def take_optimizer(training: Section, name: str | None, source: str) -> None:
+    """Fields of training for an optimizer by the name that a framework gives it; unknown ones are priced as Adam."""
+    if name is None:
+        return
+    plain = name.lower().replace("_", "").replace("-", "")
+    known = {each: fields for group in table("optimizers").values() for each, fields in group.items()}
+    if plain not in known:
+        training.ledger.ignore(source, name, "priced as Adam")
+    for field, value in known.get(plain, {}).items():
+        training.took(field, value, source)

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from sim.errors import SpecError
-from sim.specs.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.specs.importers.defaults import Foreign, cluster_of, cluster_section, replicas, take_optimizer
 from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.megatron_launch import gpus_of, training_command
@@ -225,12 +225,31 @@ def _training(arguments: Arguments, model: Section) -> Section:
     if fp8 is not None or arguments.has("fp8-e4m3"):
         precision, source = "fp8", "--fp8-format"
     training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
-    optimizer = arguments.text("optimizer")
-    if optimizer == "sgd":
-        training.took("optimizer", "sgd", "--optimizer")
-    elif optimizer not in (None, "adam"):
-        training.ledger.ignore("--optimizer", optimizer, "priced as Adam")
+    take_optimizer(training, arguments.text("optimizer"), "--optimizer")
+    _precision_of_states(training, arguments)
     return training
+
+
+def _precision_of_states(training: Section, arguments: Arguments) -> None:
+    """Moments and masters in fewer bits, which only --use-precision-aware-optimizer keeps so."""
+    aware, width = arguments.has("use-precision-aware-optimizer"), {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+    first, second = arguments.text("exp-avg-dtype"), arguments.text("exp-avg-sq-dtype")
+    masters, gradients = arguments.text("main-params-dtype"), arguments.text("main-grads-dtype")
+    named = {"--exp-avg-dtype": first, "--exp-avg-sq-dtype": second, "--main-params-dtype": masters}
+    for switch, said in named.items():
+        if said is not None and not aware:
+            training.ledger.ignore(switch, said, "without effect without --use-precision-aware-optimizer")
+        elif said is not None and said not in width:
+            rule = f"must be one of {', '.join(width)}"
+            raise SpecError(f"{arguments.ledger.where}: {switch} {short(said)!r} {rule}")
+    if aware:
+        widest = max((first or "fp32", second or "fp32"), key=lambda each: width[each])
+        if widest != "fp32":
+            training.took("moment_precision", widest, "--exp-avg-dtype, --exp-avg-sq-dtype: the wider of the two")
+        if masters == "fp16":
+            training.took("master_precision", "fp16", "--main-params-dtype")
+    if gradients is not None and aware:
+        training.ledger.ignore("--main-grads-dtype", gradients, "gradients are summed in stack.gradient_precision")
 
 
 def _budget(training: Section, arguments: Arguments) -> None:

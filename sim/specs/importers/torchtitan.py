@@ -8,7 +8,15 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
-from sim.specs.importers.defaults import Foreign, Given, cluster_of, cluster_section, fewest_gpus, replicas
+from sim.specs.importers.defaults import (
+    Foreign,
+    Given,
+    cluster_of,
+    cluster_section,
+    fewest_gpus,
+    replicas,
+    take_optimizer,
+)
 from sim.specs.importers.keys import MOST, Keys, table
 from sim.specs.importers.ledger import Section, short
 from sim.specs.presets import load_preset, preset_names
@@ -49,6 +57,9 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     _pipeline(plan, local, cut, experimental, shape)
     _training(training, plan, local, training_keys)
     _recompute(plan, recompute, int(shape["num_layers"]))
+    optimizer = keys.section("optimizer")
+    take_optimizer(training, optimizer.text("name"), "optimizer.name")
+    optimizer.leave()
     _precision(training, model_keys, training_keys, keys.section("float8"))
     stack = _stack(keys.section("compile"), training_keys)
     for part in (model_keys, training_keys, cut, recompute, experimental, keys):

@@ -1,0 +1,222 @@
+"""Optimizers' states and Muon's multiplies beside those of torch, on a real model."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from sim import estimate  # noqa: E402
+from sim.errors import SpecError  # noqa: E402
+from sim.specs import ModelSpec, StackSpec, TrainingSpec, build_scenario  # noqa: E402
+from sim.work.matrices import Matrix, matrices_of  # noqa: E402
+from sim.work.optimizer import (  # noqa: E402
+    MOMENT_BYTES,
+    host_update,
+    moments_held,
+    optimizer_work,
+    orthogonalisation,
+    orthogonalised,
+    state_bytes,
+    table_moments,
+)
+from sim.work.params import layer_params, total_params  # noqa: E402
+from sim.work.stages import blocks_of, part_params  # noqa: E402
+
+STACK = StackSpec(kernel_launch_s=0.0)
+SHAPE = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "intermediate_size": 160,
+    "vocab_size": 512,
+}
+LLAMA = {"gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False}
+MODELS = {
+    "dense": ModelSpec(**SHAPE, **LLAMA),
+    "gpt": ModelSpec(num_layers=2, hidden_size=64, num_heads=4, vocab_size=512),
+    "experts": ModelSpec(**SHAPE, **LLAMA, num_experts=8, experts_per_token=2, expert_intermediate_size=48,
+                         shared_expert_intermediate_size=96, num_dense_layers=1),
+    "latent": ModelSpec(num_layers=2, hidden_size=64, num_heads=4, vocab_size=512, intermediate_size=160, head_dim=24,
+                        value_head_dim=16, key_value_rank=32, query_rank=48, rotary_head_dim=8, **LLAMA),
+}  # fmt: skip
+
+
+def training(**changes):
+    return TrainingSpec(global_batch_size=1, sequence_length=8, **changes)
+
+
+def blocks(model):
+    """Every block of the model with how often it is there."""
+    embedding, head, *layers = blocks_of(model)
+    kinds = [(part, model.layers_of(kind)) for part, kind in zip(layers, model.layer_kinds, strict=False)]
+    return [*kinds, (embedding, 1), (head, 1)]
+
+
+def of_model(model, optimizer):
+    """(parameters, moments, matrices that Muon takes) of the whole model on one GPU."""
+    shared = model.tied_embeddings
+    table = model.vocab_size * model.hidden_size
+    params = sum(count * part_params(part, model, 1) for part, count in blocks(model)) - shared * table
+    moments = sum(count * moments_held(part, model, optimizer, 1) for part, count in blocks(model))
+    matrices = [(each, count) for part, count in blocks(model) for each in orthogonalised(part, model, 1)]
+    return params, moments - shared * table_moments(model, optimizer, 1), matrices
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_matrices_are_all_but_norms_and_biases(model):
+    for part, _ in blocks(model):
+        rest = part_params(part, model, 1) - sum(each.params for each in matrices_of(part, model, 1))
+        assert (
+            0 <= rest <= max(20 * model.hidden_size, model.hidden_size + model.max_sequence_length * model.hidden_size)
+        )
+        cut = sum(each.params for each in matrices_of(part, model, 2, 2))
+        assert cut <= sum(each.params for each in matrices_of(part, model, 1))
+    if not model.bias:
+        inside = sum(each.params for each in matrices_of(blocks_of(model)[2], model, 1))
+        norms = 2 * model.hidden_size + model.query_rank + model.key_value_rank
+        assert layer_params(model) - inside == norms
+
+
+@pytest.fixture(scope="module")
+def llama():
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=160,
+        vocab_size=512, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    return model
+
+
+def bytes_of(*optimizers):
+    """Of an optimizer's tensors, step counters apart."""
+    found = 0
+    for optimizer in optimizers:
+        optimizer.step()
+        for state in optimizer.state.values():
+            found += sum(t.numel() * t.element_size() for n, t in state.items() if torch.is_tensor(t) and n != "step")
+    return found
+
+
+def of_torch(name, llama):
+    inside = [p for n, p in llama.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    rest = [p for p in llama.parameters() if all(p is not other for other in inside)]
+    return {
+        "adam": lambda: [torch.optim.AdamW(llama.parameters())],
+        "sgd": lambda: [torch.optim.SGD(llama.parameters(), momentum=0.9)],
+        "adafactor": lambda: [torch.optim.Adafactor(llama.parameters())],
+        "muon": lambda: [torch.optim.Muon(inside), torch.optim.AdamW(rest)],
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "muon"])
+def test_states_are_as_large_as_those_of_torch(name, llama):
+    params, moments, _ = of_model(MODELS["dense"], name)
+    assert params == sum(each.numel() for each in llama.parameters())
+    found = state_bytes(params, moments, training(precision="fp32", optimizer=name), STACK)
+    assert found == bytes_of(*of_torch(name, llama))
+
+
+@pytest.mark.parametrize("shape", [(64, 160), (160, 64), (96, 96)])
+def test_muon_multiplies_as_often_as_torch(shape):
+    weight = torch.nn.Parameter(torch.randn(*shape))
+    weight.grad = torch.randn(*shape)
+    optimizer = torch.optim.Muon([weight])
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    assert sum(each.flop for each in orthogonalisation(Matrix(*shape))) == counter.get_total_flops()
+
+
+def test_muon_multiplies_over_a_whole_model_as_often_as_torch(llama):
+    optimizer = of_torch("muon", llama)[0]
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    _, _, matrices = of_model(MODELS["dense"], "muon")
+    ours = sum(count * each.flop for matrix, count in matrices for each in orthogonalisation(matrix))
+    assert ours == counter.get_total_flops()
+    m, n = 64, 160
+    assert sum(o.flop for o in orthogonalisation(Matrix(n, m))) == 5 * (4 * m * m * n + 2 * m**3)
+
+
+def test_moments_in_fewer_bits():
+    per_param = {
+        ("adam", "fp32", "fp32"): 12, ("adam", "bf16", "fp32"): 8, ("adam", "fp8", "fp16"): 4,
+        ("adam", "int8", "fp32"): 4 + 2 * (1 + 4 / 256), ("adam", "int8", "none"): 2 * (1 + 4 / 256), ("sgd", "bf16", "none"): 2,
+    }  # fmt: skip
+    for (name, moment, master), expected in per_param.items():
+        job = training(optimizer=name, moment_precision=moment, master_precision=master)
+        params, moments, _ = of_model(MODELS["dense"], name)
+        assert state_bytes(params, moments, job, STACK) / params == pytest.approx(expected)
+    assert MOMENT_BYTES["int8"] == pytest.approx(1.015625)
+
+
+def test_an_update_moves_what_it_keeps():
+    def moved(**changes):
+        job = training(**changes)
+        params, moments, _ = of_model(MODELS["dense"], job.optimizer)
+        return sum(each.nbytes for each in optimizer_work(params, moments, STACK, job)) / params
+
+    # Gradient's norm, read and clearing 4 + 4 + 4, weight written 2, master 4 + 4, moments twice.
+    assert moved() == pytest.approx(14 + 8 + 16)
+    assert moved(moment_precision="bf16") == pytest.approx(14 + 8 + 8)
+    assert moved(moment_precision="int8", master_precision="none") == pytest.approx(14 + 2 + 4 * (1 + 4 / 256))
+    assert moved(optimizer="sgd") < moved(optimizer="muon") < moved()
+    assert moved(optimizer="adafactor") < moved(optimizer="sgd")
+    assert host_update(1.0, 2.0, STACK, training(moment_precision="bf16")).memory == 4 + 2 * (4 + 4)
+
+
+def answer(*changes):
+    data = {
+        "model": "llama3-8b",
+        "cluster": {"node": "dgx-h100", "num_nodes": 1, "name": "node"},
+        "training": {"global_batch_size": 8, "sequence_length": 4096},
+        "plan": {"dp": 8, "zero_stage": 1, "recompute": "full"},
+        "profile": "h100",
+    }
+    return estimate(build_scenario(data, changes, "llama"))
+
+
+def test_a_muon_step_gathers_and_orthogonalises_its_share():
+    adam, muon = answer(), answer("training.optimizer=muon")
+    alone = answer("training.optimizer=muon", "plan.zero_stage=0", "cluster.node.gpu.memory=400 GB")
+    times = [each.breakdown.seconds["optimizer"] for each in (adam, muon, alone)]
+    assert times == sorted(times)
+    # 32 layers' matrices at 5 (4 m² n + 2 m³): 666 TFLOP at about 600 TFLOP/s.
+    flop = sum(
+        32 * each.flop for matrix in orthogonalised(blocks_of(adam.scenario.model)[2], adam.scenario.model, 1)
+        for each in orthogonalisation(matrix)
+    )  # fmt: skip
+    assert alone.breakdown.seconds["optimizer"] == pytest.approx(flop / 650e12, rel=0.35)
+    assert muon.memory[0].optimizer < adam.memory[0].optimizer
+    per_param = muon.memory[0].optimizer * 8 / total_params(muon.scenario.model)
+    assert 8 < per_param < 9  # masters and a moment; two moments of embedding and head
+
+
+@pytest.mark.parametrize("changes", [("training.moment_precision=bf16",), ("training.optimizer=adafactor",),
+                                     ("training.moment_precision=int8", "training.master_precision=none")])  # fmt: skip
+def test_lighter_optimizers_take_less_memory_and_time(changes):
+    usual, lighter = answer(), answer(*changes)
+    assert lighter.memory[0].optimizer < usual.memory[0].optimizer
+    assert lighter.breakdown.seconds["optimizer"] < usual.breakdown.seconds["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"optimizer": "adafactor", "moment_precision": "bf16"}, "no effect with adafactor.*leave it out"),
+        ({"precision": "fp32", "master_precision": "none"}, "no effect with weights in fp32"),
+        ({"optimizer": "lion"}, "adam"),
+    ],
+)
+def test_what_does_not_go_together(changes, rule):
+    with pytest.raises(SpecError, match=rule):
+        TrainingSpec.read({"global_batch_size": 1, "sequence_length": 8, **changes}, "training")
+
+
+def test_the_host_does_not_orthogonalise():
+    with pytest.raises(SpecError, match="Adam's or SGD's, not muon's; set it to 0"):
+        answer("training.optimizer=muon", "plan.optimizer_offload=0.5")
