@@ -78,8 +78,7 @@ def stated_assumptions(
         )
     if scenario.plan.recompute_modules == DEFAULT_RECOMPUTE_MODULES and stack.attention == "flash":
         stated.append(
-            "recompute: selective saves next to nothing here: flash attention keeps no scores; name other modules "
-            "(recompute_modules), or use none or full"
+            "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
         )
     plan, model, training = scenario.plan, scenario.model, scenario.training
     if plan.recompute_method == "block" and model.num_layers % plan.num_stages:
