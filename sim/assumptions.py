@@ -5,6 +5,7 @@ from __future__ import annotations
 from sim.contention import contention_note
 from sim.costs.host import COPY_SHARE, Host
 from sim.specs import Scenario
+from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 from sim.units import show
 
 OTHER_NETWORK = 0.1
@@ -84,11 +85,24 @@ def stated_assumptions(
         stated.append(
             f"profile {profile.name!r} was made for {profile.gpu} and is used for {scenario.cluster.gpu.name}"
         )
-    if scenario.plan.recompute == "selective" and stack.attention == "flash":
+    if scenario.plan.recompute_modules == DEFAULT_RECOMPUTE_MODULES and stack.attention == "flash":
         stated.append(
             "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
         )
     plan, model, training = scenario.plan, scenario.model, scenario.training
+    if plan.recompute_method == "block" and model.num_layers % plan.num_stages:
+        stated.append(
+            "recompute_method: block is taken as the same share of every stage's layers; some stages hold one more"
+        )
+    if plan.recompute_modules == ("layernorm",) and not (model.key_value_rank or model.num_experts):
+        stated.append(
+            "recompute_modules: layernorm changes nothing here: every norm runs inside the multiply that follows it"
+        )
+    if stack.cuda_graph_scope:
+        stated.append(
+            f"CUDA graphs of {', '.join(stack.cuda_graph_scope)} keep their temporaries, and places for the input and "
+            "output of one layer and their gradients, to themselves"
+        )
     if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
         moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
         often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"

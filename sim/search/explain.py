@@ -28,6 +28,7 @@ from sim.search.schedules.by_schedule import WithFields
 from sim.search.table import CHOICES, FIELDS
 from sim.search.unpriced import try_unpriced
 from sim.specs import ParallelPlan, Scenario
+from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {
     "of the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
@@ -198,6 +199,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
         return "recompute per_op is not in the search"
+    if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
+        return "it recomputes other modules than the scenario, or layers otherwise than each alone"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 

@@ -26,8 +26,9 @@ from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.layouts import divisors, tensor_degrees
-from sim.search.plans.space import refuse_sharding_group
+from sim.search.plans.space import recompute_fields, recomputes_of, refuse_sharding_group
 from sim.specs import ParallelPlan, Scenario
+from sim.work.recompute import searched_word
 from sim.work.stages import ModelPart
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
@@ -94,6 +95,7 @@ class LayeredTable:
         numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in fields_of_plan}
         numbers["offloaded_layers"] = self.offloaded_layers
         numbers |= dict(zip(CHOICES, self.choices[int(self.choice[place])], strict=True))
+        numbers |= recompute_fields(numbers["recompute"], given.plan)
         one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
         plan = ParallelPlan(**numbers, schedule="modular" if one_layer else "breadth_first")
         return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
@@ -166,7 +168,7 @@ def layered_table(
     degrees = [tp for tp in whole if tensor is None or tp in tensor]
     depths = [pp for pp in divisors(layers) if pipeline is None or pp in pipeline]
     everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
-    choices = tuple(product(recomputes, sequence_parallel, zero_stages))
+    choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
     layouts, which = np.unique(everything.layout, axis=0, return_inverse=True)
     placed = place_layouts(layouts, scenario.cluster)
     # Memory first: most plans of a large model do not fit, and need no price.
@@ -211,7 +213,7 @@ def _batch(
 ) -> Batch:
     """Rows of one choice as columns of what they cost."""
     costs, stack = cost_model(scenario), scenario.stack
-    kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (recompute,)
+    kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (searched_word(recompute, scenario.plan),)
     offloaded = {"offloaded_layers": offloaded_layers}
     cells, cell = find_cells(layouts, layout, rows.microbatch_size, kinds, recomputes, **offloaded)
     all_rows = np.zeros(len(rows), dtype=np.int64)

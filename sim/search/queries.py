@@ -19,6 +19,7 @@ from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
 from sim.search.plans.space import Space
 from sim.search.table import CHOICES, FIELDS, NUMBERS, Priced, PriceTable, frame_of, join
 from sim.specs import Scenario
+from sim.work.recompute import recompute_word, searched_word
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
@@ -261,7 +262,9 @@ class PricedPlans:
         overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
         wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
         row = self.space.row_of(plan)
-        if row is None or wanted not in self.space.categories:
+        # Of what is recomputed the search tries the scenario's modules, and whole layers one by one.
+        own = recompute_word(plan, scenario.model) == searched_word(plan.recompute, self.space.scenario.plan)
+        if row is None or wanted not in self.space.categories or not own:
             return None
         return row, self.space.categories.index(wanted)
 

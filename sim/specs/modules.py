@@ -36,7 +36,7 @@ recompute_modules).
 
 GRAPH_MODULES: Mapping[str, tuple[str, ...]] = {
     "attn": ("attn", "attn_layernorm", "core_attn", "mla_up_proj"),
-    "mlp": ("mlp",),
+    "mlp": ("mlp", "mlp_residual"),
     "moe_router": ("moe_layernorm", "moe_router", "shared_experts"),
     "moe_preprocess": ("moe_preprocess",),
     "mamba": ("mamba",),

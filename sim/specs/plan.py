@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -114,6 +114,15 @@ class ParallelPlan(Spec):
         if data.get("recompute") == "selective" and not data.get("recompute_modules"):
             return {**data, "recompute_modules": DEFAULT_RECOMPUTE_MODULES}
         return data
+
+    def replace(self, **changes: Any) -> Self:
+        """As of every record; another way to recompute leaves behind what only the one before it knows."""
+        mode = changes.get("recompute", self.recompute)
+        if mode != self.recompute:
+            left = [] if mode == "selective" else ["recompute_modules"]
+            left += [] if mode == "full" else ["recompute_method", "recompute_num_layers"]
+            changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
+        return super().replace(**changes)
 
     def _derived(self) -> set[str]:
         fixed = self.recompute == "selective" and self.recompute_modules == DEFAULT_RECOMPUTE_MODULES

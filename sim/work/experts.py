@@ -55,7 +55,7 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     inner = model.expert_intermediate_size
     inputs = 2 if model.gated_mlp else 1
     norm_f, norm_b = norms_of_block(model, stack, cut, "moe_layernorm")
-    res_f, res_b = residual(model, stack, cut, False, "mlp_residual")
+    res_f, res_b = residual(model, stack, cut, False, "moe_residual")
     router_f, router_i, router_w = linear("router", to.own, model.num_experts, h, stack, w, module="moe_router")
     # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
     scores = 4.0 * to.own * model.num_experts
@@ -130,7 +130,7 @@ def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     name = "shared_experts"
     inner = mlp_between("shared expert", model.shared_expert_intermediate_size, model, stack, cut, name)
     nbytes = cut.width * cut.norm_tokens * model.hidden_size
-    add = memory("add shared expert", 3 * nbytes, sort="add", module="mlp_residual")
+    add = memory("add shared expert", 3 * nbytes, sort="add", module="moe_residual")
     gate_f, gate_b = _shared_gate(nbytes, model)
     return BlockWork(
         forward=inner.forward + Phase((*gate_f, add)),

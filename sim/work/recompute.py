@@ -75,6 +75,11 @@ def selective_word(plan: ParallelPlan) -> str:
     return f"selective:{'+'.join(name for name in RECOMPUTE_MODULES if name in names)}"
 
 
+def searched_word(mode: str, plan: ParallelPlan) -> str:
+    """What a search's mode recomputes: selective the modules of the scenario's own plan, full each layer alone."""
+    return selective_word(plan) if mode == "selective" else mode
+
+
 def mixture(word: str) -> tuple[tuple[str, float], ...]:
     """Ways to recompute one layer that a word mixes, each with its share of the layers."""
     share = read_recompute(word).share

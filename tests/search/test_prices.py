@@ -41,6 +41,17 @@ def chosen(turn):
     return [Category(*kind, OVERLAPPING[(turn + place) % len(OVERLAPPING)]) for place, kind in kinds]
 
 
+def test_modules_of_the_scenario_are_what_selective_recomputes():
+    """Alone and among many, in the space's plans and in the rank of a plan."""
+    base = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
+    plan = base.plan.replace(recompute="selective", recompute_modules=("mlp", "core_attn"))
+    gaps, _ = differences(base.replace(plan=plan), (64, 128), 1)
+    assert gaps.max() < 1e-9
+    space = build_space(base.replace(plan=plan), (64, 64))
+    chosen = next(each for each in space.categories if each.recompute == "selective")
+    assert space.scenario_of(0, chosen).plan.recompute_modules == ("mlp", "core_attn")
+
+
 def test_every_category_is_compared():
     """The turns below meet all of them."""
     turns = range(len(FILES) + len(STACKS) * len(SHAPES))

@@ -1,6 +1,7 @@
 """Foreign configurations become scenarios: what is read, filled in, left out, and refused."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,25 @@ def test_torchtitan_json():
 
 
 @pytest.mark.parametrize(
+    ("mode", "option", "plan"),
+    [
+        ("selective", "op", ("per_op", "uniform", 1)),
+        ("selective", "1", ("full", "uniform", 1)),
+        ("selective", "2", ("full", "block", 16)),
+        ("selective", "5", ("full", "block", 6)),
+        ("selective", "99", ("none", "uniform", 1)),
+        ("full", "2", ("full", "uniform", 1)),
+    ],
+)
+def test_torchtitan_recomputes_one_layer_in_so_many(mode, option, plan):
+    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text(encoding="utf-8")
+    section = f"[activation_checkpoint]\nmode = '{mode}'\nselective_ac_option = '{option}'\n"
+    text = re.sub(r"\[activation_checkpoint\][^\[]*", section, text)
+    read = import_text(text, "llama.toml", Given(gpus=64)).scenario().plan
+    assert (read.recompute, read.recompute_method, read.recompute_num_layers) == plan
+
+
+@pytest.mark.parametrize(
     ("name", "flavor", "billions"),
     [("deepseek_v3", "16B", 15.7), ("deepseek_v3", "671B", 671.0), ("qwen3", "30B-A3B", 30.5), ("gpt_oss", "120B", 116.8)],
 )  # fmt: skip
@@ -307,6 +327,13 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["MORE='--cpu-offloading-num-layers 2'"], "offloaded_layers", 2),
         (["MORE=\"--recompute-activations\""], "recompute", "selective"),
         (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\""], "recompute", "full"),
+        (["MORE=\"--recompute-granularity selective --recompute-modules core_attn layernorm\""], "recompute_modules", ("core_attn", "layernorm")),
+        (["MORE=\"--recompute-granularity selective --recompute-modules=core_attn,mhc\""], "recompute_modules", ("core_attn",)),
+        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 2\""], "recompute_num_layers", 2),
+        (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 1\""], "recompute_method", "block"),
+        (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 0\""], "recompute", "none"),
+        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 9999\""], "recompute", "full"),
+        (["MORE=\"--activations-checkpoint-method block --activations-checkpoint-num-layers 1\""], "recompute_method", "block"),
         (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),
     ],
 )  # fmt: skip
@@ -350,6 +377,23 @@ def test_optimizers_by_the_names_of_frameworks(name, field, value, tmp_path):
     assert getattr(imported.scenario().training, field) == value
     noted = [entry.note for entry in imported.ledger.ignored if entry.name == "optimizer.type"]
     assert noted == (["priced as Adam"] if name == "Lion" else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "graphs", "scope"),
+    [
+        ("", "none", ()),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "scoped", ("attn",)),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn mlp", "scoped", ("attn", "mlp")),
+        ("--cuda-graph-impl transformer_engine", "scoped", ("attn", "mlp")),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full_iteration", ()),
+        ("--cuda-graph-impl full_iteration", "full_iteration", ()),
+        ("--cuda-graph-impl none --cuda-graph-scope attn", "none", ()),
+    ],
+)
+def test_cuda_graphs_of_a_script(arguments, graphs, scope):
+    stack = script(f'MORE="{arguments}"').scenario().stack
+    assert (stack.cuda_graphs, stack.cuda_graph_scope) == (graphs, scope)
 
 
 def test_a_script_runs_nothing(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
@@ -118,7 +118,7 @@ class Space:
             uneven_layers=self._dealt % (int(self.layouts[layout, 2]) * chunks) != 0,
             microbatch_size=size,
             schedule=SCHEDULES[schedule],
-            recompute=category.recompute,
+            **recompute_fields(category.recompute, self.scenario.plan),
             sequence_parallel=category.sequence_parallel,
             zero_stage=category.zero_stage,
         )
@@ -133,6 +133,28 @@ class Space:
         shape = (plan.microbatch_size, SCHEDULES.index(plan.schedule), plan.num_chunks)
         rows = np.flatnonzero((self._shapes[layout] == shape).all(axis=1))
         return int(self.starts[layout] + rows[0]) if len(rows) else None
+
+
+def recompute_fields(mode: str, plan: ParallelPlan) -> dict[str, Any]:
+    """Fields of a plan that a search tries with a mode; selective recomputes the modules of the scenario's own plan."""
+    return {"recompute": mode, "recompute_modules": plan.recompute_modules if mode == "selective" else ()}
+
+
+def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, ...]:
+    """Those ways to recompute that go with the scenario's CUDA graphs: a layer's own do not run whole layers again.
+
+    Raises
+    ------
+    SpecError
+        None does.
+    """
+    left = tuple(mode for mode in recomputes if mode != "full" or not scenario.stack.cuda_graph_scope)
+    if not left:
+        raise SpecError(
+            f"recompute {', '.join(recomputes)} does not go with stack.cuda_graphs: scoped; set it to none, or search "
+            "other ways to recompute"
+        )
+    return left
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
@@ -187,6 +209,6 @@ def build_space(
     layouts = find_layouts(scenario, gpus, context, experts)
     own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
     flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]
-    choices = product((False, True), recomputes, flags, range(4))
+    choices = product((False, True), recomputes_of(scenario, recomputes), flags, range(4))
     categories = tuple(Category(recompute, sp, zero, flag) for sp, recompute, flag, zero in choices)
     return Space(scenario, layouts, categories)

@@ -30,6 +30,7 @@ from sim.pricing.zero import zero_visits
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Space
 from sim.specs import Scenario
+from sim.work.recompute import searched_word
 
 PLANS_PER_UNIT = 400_000
 """So many that what the plans of a unit share is computed seldom, so few that a worker answers in a fraction of a
@@ -80,7 +81,8 @@ def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, sli
     links = find_links(sizes, scenario.cluster.nvlink_domain_gpus)
     overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
     kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
-    cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, recomputes)
+    words = tuple(searched_word(mode, scenario.plan) for mode in recomputes)
+    cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words)
     prices, flag = price_cells(costs, cells), (np.arange(len(columns)) >= without).astype(np.int64)
     for begin in range(0, len(columns), _AT_ONCE):
         end = min(begin + _AT_ONCE, len(columns))
@@ -106,7 +108,7 @@ class _Rows:
         cell: Ints,
         flag: Ints,
     ) -> None:
-        self._flag = flag
+        self._flag, self._plan = flag, scenario.plan
         self.columns, self.links = columns, links.take(columns.layout)
         count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
         self.gpipe = columns.schedule == SCHEDULES.index("gpipe")
@@ -140,7 +142,7 @@ class _Rows:
 
     def recompute(self, category: Category) -> int:
         """Where a category stands on the axis over ways to recompute."""
-        return self.batch.prices.cells.recomputes.index(category.recompute)
+        return self.batch.prices.cells.recomputes.index(searched_word(category.recompute, self._plan))
 
     def memory_bytes(self, zeros: Sequence[int]) -> PlanFloats:
         """Peak memory of the fullest GPU under ZeRO stages, over these, ways to recompute and rows.  [bytes]"""

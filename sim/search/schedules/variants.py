@@ -21,10 +21,11 @@ from sim.schedules.actions import U
 from sim.schedules.registry import is_file
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Columns, stack_of
 from sim.search.plans.layouts import LAYOUT, divisors
-from sim.search.plans.space import Space, base_plan
+from sim.search.plans.space import Space, base_plan, recompute_fields
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
 from sim.work.params import layer_params
+from sim.work.recompute import searched_word
 from sim.work.stages import EMBEDDING, FIRST_KIND, ModelPart
 
 SLICES = (2, 4, 8)
@@ -119,9 +120,8 @@ class Variant:
         kinds = tuple(sorted(set(pairs)))
         costs, group = cost_model(space.scenario), space.scenario.plan.sharding_group
         layouts = place_layouts(space.layouts, space.scenario.cluster, group)
-        cells, cell = find_cells(
-            layouts, columns.layout, columns.microbatch_size, kinds, RECOMPUTES, slices=self.slices
-        )
+        words = tuple(searched_word(mode, space.scenario.plan) for mode in RECOMPUTES)
+        cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words, slices=self.slices)
         return Batch(
             costs,
             layouts,
@@ -208,7 +208,7 @@ class Variant:
             schedule=self.schedule.name,
             uneven_layers=self.dealt % int(columns.pp[row] * columns.num_chunks[row]) != 0,
             sequence_slices=self.slices,
-            recompute=chosen.recompute,
+            **recompute_fields(chosen.recompute, self.space.scenario.plan),
             sequence_parallel=chosen.sequence_parallel,
             zero_stage=chosen.zero_stage,
         )

@@ -190,10 +190,10 @@ class Arguments(Keys):
             values = self._data.pop(name, None)
             if values is None:
                 continue
-            if any(UNKNOWN in value for value in values):
+            known = [value for value in values if UNKNOWN not in value]
+            if values and not known:
                 self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}")
-                return []
-            return [word for value in values for word in re.split(r"[\s,\[\]'\"]+", value) if word]
+            return [word for value in known for word in re.split(r"[\s,\[\]'\"]+", value) if word]
         return []
 
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:

@@ -1,0 +1,116 @@
+"""CUDA graphs: what the host launches, what waits for it, and what memory they take."""
+
+import pytest
+
+from sim import estimate
+from sim.errors import SpecError
+from sim.specs import build_scenario
+from sim.work.layers import layer_work
+from sim.work.memory import cut_memory, graph_bytes
+from sim.work.pieces import Cut
+
+QWEN = {"num_layers": 48, "hidden_size": 2048, "num_heads": 32, "num_kv_heads": 4, "head_dim": 128,
+        "vocab_size": 151936, "intermediate_size": 6144, "gated_mlp": True, "position": "rotary", "norm": "rmsnorm",
+        "bias": False, "num_experts": 128, "experts_per_token": 8, "expert_intermediate_size": 768}  # fmt: skip
+GPT = {"num_layers": 12, "hidden_size": 1024, "num_heads": 16, "vocab_size": 51200, "intermediate_size": 4096,
+       "position": "rotary", "bias": False, "gated_mlp": True}  # fmt: skip
+SCOPE = ["attn", "moe_router", "moe_preprocess"]
+
+
+def scenario_of(model, stack=None, sequence=1024, **plan):
+    return build_scenario(
+        {"model": model, "cluster": "superpod-h100", "profile": "h100", "plan": {"dp": 8, **plan},
+         "stack": {"preset": "megatron-core", **(stack or {})},
+         "training": {"global_batch_size": 8, "sequence_length": sequence, "precision": "bf16"}}
+    )  # fmt: skip
+
+
+def scoped(*names):
+    return {"cuda_graphs": "scoped", "cuda_graph_scope": list(names)}
+
+
+def step(scenario):
+    return estimate(scenario, "closed_form").step_time_s
+
+
+CUT = Cut(tp=1, microbatch_size=1, sequence_length=1024, sequence_parallel=False, recompute="none", ep=8)
+
+
+def test_one_graph_a_layer_and_pass_and_the_rest_by_the_host():
+    one = scenario_of(QWEN, scoped(*SCOPE), ep=8)
+    work = layer_work(one.model, one.stack, CUT)
+    assert (work.forward.graphs, work.input_grad.graphs, work.weight_grad.graphs) == (1, 1, 0)
+    by_host = {item.module for item in work.forward.operations if not item.graphed}
+    assert by_host == {"moe_dispatch", "experts", "moe_act", "moe_residual"}
+    assert {item.module for item in work.forward.collectives if item.graphed} == {"attn"}
+
+
+def test_what_a_layer_does_not_have_is_no_graph():
+    one = scenario_of(GPT, scoped("moe_router", "mamba"))
+    assert layer_work(one.model, one.stack, CUT).forward.graphs == 0
+    assert step(one) == step(scenario_of(GPT))
+
+
+def test_more_in_graphs_waits_less():
+    """Launch-bound layers; a step whose kernels are long is the same in all."""
+    stacks = [None, scoped("attn"), scoped(*SCOPE), {"cuda_graphs": "full_iteration"}]
+    times = [step(scenario_of(QWEN, stack, ep=8)) for stack in stacks]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] < 0.8 * times[0]
+    dense = [step(scenario_of(GPT, stack)) for stack in (None, scoped("attn"), scoped("attn", "mlp"))]
+    assert dense == sorted(dense, reverse=True)
+
+
+def test_long_kernels_hide_their_launches():
+    wide = GPT | {"hidden_size": 8192, "num_heads": 64, "intermediate_size": 32768, "num_layers": 2}
+    assert step(scenario_of(wide, None, 4096)) == pytest.approx(step(scenario_of(wide, scoped("attn"), 4096)), rel=0.01)
+
+
+def test_host_time_by_hand():
+    """Launches of what is outside, three for each graph, and the time between the kernels inside."""
+    from sim.pricing.cost_model import cost_model
+
+    one, plain = scenario_of(GPT, scoped("attn", "mlp")), scenario_of(GPT)
+    talk = {"tp": 0, "cp": 0, "ep": 0}
+    phase, before = (layer_work(each.model, each.stack, CUT).forward for each in (one, plain))
+    kernels = sum(item.kernels for item in before.operations)
+    launch = one.stack.kernel_launch_s
+    assert cost_model(plain).compute.host_time((before,), talk) == pytest.approx(launch * kernels)
+    expected = launch * 3 + one.stack.graph_launch_s * kernels
+    assert cost_model(one).compute.host_time((phase,), talk) == pytest.approx(expected)
+
+
+def test_memory_of_graphs():
+    """Places for a layer's input, output and their gradients, and temporaries that nothing else can use. [bytes]"""
+    one, plain = scenario_of(QWEN, scoped(*SCOPE), ep=8), scenario_of(QWEN, ep=8)
+    more = cut_memory(one.model, one.stack, CUT).working - cut_memory(plain.model, plain.stack, CUT).working
+    assert more == graph_bytes(one.model, CUT) == 2 * 1024 * (2 * 32 * 128 + 2 * 4 * 128 + 4 * 2048)
+    assert any("CUDA graphs of attn" in line for line in estimate(one).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("stack", "plan", "said"),
+    [
+        ({"cuda_graphs": "scoped"}, {}, "needs cuda_graph_scope"),
+        ({"cuda_graph_scope": ["attn"]}, {}, "needs cuda_graphs: scoped, not none"),
+        (scoped("atn"), {}, "did you mean 'attn'"),
+        (scoped("moe_preprocess"), {}, "add moe_router"),
+        (scoped("attn"), {"recompute": "full"}, "does not go with CUDA graphs of attn"),
+        (scoped("moe_router"), {"recompute": "selective", "recompute_modules": ["moe"]}, "leave one of the two out"),
+    ],
+)
+def test_mistakes(stack, plan, said):
+    with pytest.raises(SpecError) as error:
+        scenario_of(QWEN, stack, ep=8, **plan)
+    assert said in str(error.value)
+
+
+def test_a_search_leaves_out_what_graphs_do_not_allow():
+    from sim.search import build_space
+
+    assert {each.recompute for each in build_space(scenario_of(GPT, scoped("attn")), (8, 8)).categories} == {
+        "none",
+        "selective",
+    }
+    with pytest.raises(SpecError, match="does not go with"):
+        build_space(scenario_of(GPT, scoped("attn")), (8, 8), recomputes=("full",))

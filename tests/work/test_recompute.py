@@ -1,0 +1,264 @@
+"""What is recomputed, module by module: time, bytes kept and FLOPs against hand counts, laws and measurements."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from sim import estimate
+from sim.errors import SpecError
+from sim.specs import build_scenario
+from sim.specs.modules import RECOMPUTE_MODULES
+from sim.work.flops import hardware_flop, model_flop, modules_flop
+from sim.work.layers import layer_work
+from sim.work.memory import layer_activation_bytes
+from sim.work.pieces import Cut
+from sim.work.recompute import read_recompute, recompute_word
+
+# Moonlight-16B-A3B as Megatron-Bridge's card on recomputation ran it.
+MOONLIGHT = {
+    "num_layers": 27, "hidden_size": 2048, "num_heads": 16, "vocab_size": 163840, "intermediate_size": 10944,
+    "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False,
+    "num_experts": 64, "experts_per_token": 6, "expert_intermediate_size": 1408, "num_dense_layers": 1,
+    "shared_expert_intermediate_size": 2816, "key_value_rank": 512, "head_dim": 192, "rotary_head_dim": 64,
+    "value_head_dim": 128,
+}  # fmt: skip
+GPT = {"num_layers": 12, "hidden_size": 1024, "num_heads": 16, "vocab_size": 51200, "intermediate_size": 4096,
+       "position": "rotary", "bias": False, "gated_mlp": True}  # fmt: skip
+PLAN = {"tp": 2, "dp": 4, "ep": 8, "sequence_parallel": True, "zero_stage": 1}
+TRAINING = {"global_batch_size": 4, "sequence_length": 4096, "precision": "bf16"}
+
+
+def scenario_of(model=MOONLIGHT, training=TRAINING, stack="megatron-core", **plan):
+    base = PLAN if model is MOONLIGHT else {}
+    return build_scenario(
+        {"model": model, "cluster": "superpod-h100", "profile": "h100", "stack": stack, "plan": base | plan,
+         "training": training}
+    )  # fmt: skip
+
+
+def cut_of(recompute="none", **changes):
+    return Cut(**{"tp": 2, "microbatch_size": 1, "sequence_length": 4096, "sequence_parallel": True,
+                  "recompute": recompute, "ep": 8, **changes})  # fmt: skip
+
+
+def kind_of(model, dense):
+    """The first layer's kind, which has no experts, or the last's."""
+    return model.kind_of_layer[0 if dense else -1]
+
+
+def spared(*names, dense=False, **changes):
+    """Bytes of a layer that recomputing modules spares."""
+    one, cut = scenario_of(), cut_of(**changes)
+    kept = [
+        layer_activation_bytes(one.model, one.stack, cut, word, kind_of(one.model, dense))
+        for word in ("none", f"selective:{'+'.join(names)}")
+    ]
+    return kept[0] - kept[1]
+
+
+def test_bytes_by_hand():
+    """Per GPU 4096 tokens, of which it routes 2048 to 6 experts each; 8 of the 16 heads. [bytes]"""
+    copies, tokens, own = 2048 * 6, 4096, 2048
+    assert spared("moe_act") == 2 * copies * 1408
+    assert spared("layernorm") == 2 * 2 * own * 2048  # before the attention and before the experts
+    assert spared("mla_up_proj") == 2 * tokens * 8 * (192 + 192 + 128)
+    assert spared("core_attn") == 4 * tokens * 8  # flash attention's row statistics
+    assert spared("shared_experts") == 2 * tokens * 3 * 2816 / 2
+    assert spared("mlp", dense=True) == 2 * tokens * 3 * 10944 / 2 + 2 * own * 2048
+    assert spared("moe") == 2 * copies * (2048 + 3 * 1408) + 8 * own * 64 + spared("shared_experts")
+    assert spared("mlp") == spared("moe", dense=True) == spared("moe_act", dense=True) == 0
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_parts_sum_up_and_never_keep_more(dense):
+    """What two modules spare is what each spares, but for modules that hold each other; more never keep more."""
+    alone = {name: spared(name, dense=dense) for name in RECOMPUTE_MODULES}
+    for one, other in combinations(RECOMPUTE_MODULES, 2):
+        both = spared(one, other, dense=dense)
+        if "moe" in (one, other) and {one, other} & {"moe_act", "shared_experts"}:
+            assert both == alone["moe"]
+        else:
+            assert both == pytest.approx(alone[one] + alone[other])
+    everything = spared(*RECOMPUTE_MODULES, dense=dense)
+    model, stack = scenario_of().model, scenario_of().stack
+    none, full = (
+        layer_activation_bytes(model, stack, cut_of(), word, kind_of(model, dense)) for word in ("none", "full")
+    )
+    assert max(alone.values()) <= everything <= none - full
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_nothing_is_spared_twice(fp8, fused):
+    """All modules together leave the norms' inputs and what attention keeps, in every stack and precision."""
+    stack = scenario_of().stack.replace(fused_norm=fused, fused_bias_activation=fused)
+    cut, model = cut_of(fp8=fp8, width=2), scenario_of().model
+    for dense in (False, True):
+        everything = f"selective:{'+'.join(RECOMPUTE_MODULES)}"
+        left = layer_activation_bytes(model, stack, cut, everything, kind_of(model, dense))
+        assert left >= 2 * layer_activation_bytes(model, stack, cut, "full", kind_of(model, dense))
+
+
+def test_again_is_a_part_of_the_forward():
+    one = scenario_of()
+    works = {name: layer_work(one.model, one.stack, cut_of(f"selective:{name}")) for name in RECOMPUTE_MODULES}
+    for name, work in works.items():
+        assert set(work.recompute.operations) <= set(work.forward.operations), name
+        assert set(work.recompute.collectives) <= set(work.forward.collectives), name
+    names = {name: [item.name for item in work.recompute.collectives] for name, work in works.items()}
+    assert names["moe"] == ["dispatch tokens", "combine tokens", "gather activations", "scatter output"]
+    assert names["shared_experts"] == ["gather activations", "scatter output"]
+    assert names["mla_up_proj"] == ["gather activations"]
+    assert names["moe_act"] == names["layernorm"] == names["core_attn"] == []
+    assert [item.name for item in works["moe_act"].recompute.operations] == ["experts' activation"]
+    assert works["layernorm"].recompute.flop == works["moe_act"].recompute.flop == 0
+
+
+@pytest.mark.parametrize("name", [name for name in RECOMPUTE_MODULES if name not in ("layernorm", "moe_act")])
+def test_flop_of_modules_are_those_of_their_operations(name):
+    """The formula's count of a module, and what its operations run again, credited as formulas do."""
+    one = scenario_of(tp=1, dp=1, ep=1, sequence_parallel=False)
+    cut = cut_of(f"selective:{name}", tp=1, ep=1, sequence_parallel=False)
+    layers = ((one.model.num_layers - 1, False), (1, True))
+    run = sum(
+        number * layer_work(one.model, one.stack, cut, kind_of(one.model, dense)).recompute.model_flop
+        for number, dense in layers
+    )
+    formula = modules_flop(one.model, 1, 4096)[name]
+    assert run == pytest.approx(formula, rel=1e-3)  # the gate of shared experts aside
+    plan = one.plan.replace(recompute="selective", recompute_modules=(name,))
+    again = hardware_flop(one.model, one.training, plan) - model_flop(one.model, one.training)
+    assert again == pytest.approx(4 * formula)  # a batch of four
+
+
+def test_every_operation_of_a_layer_knows_its_module():
+    for model in (scenario_of().model, scenario_of(GPT).model):
+        work = layer_work(model, scenario_of().stack, cut_of(ep=1))
+        for phase in (work.forward, work.input_grad, work.weight_grad):
+            assert all(item.module for item in (*phase.operations, *phase.collectives)), phase
+
+
+def test_steps_and_memory_are_monotone():
+    """A module more never makes a step faster, nor its memory larger."""
+    sets = [(), ("layernorm",), ("layernorm", "moe_act"), ("layernorm", "moe_act", "mla_up_proj"),
+            ("layernorm", "mla_up_proj", "moe"), ("layernorm", "mla_up_proj", "moe", "mlp", "core_attn")]  # fmt: skip
+    answers = [estimate(with_modules(names)) for names in sets]
+    times, kept = ([getter(each) for each in answers] for getter in (step, activations))
+    full = estimate(scenario_of(recompute="full"))
+    assert [*times, full.step_time_s] == sorted([*times, full.step_time_s])
+    assert [*kept, activations(full)] == sorted([*kept, activations(full)], reverse=True)
+
+
+def step(answer):
+    return answer.step_time_s
+
+
+def activations(answer):
+    return answer.memory[0].activations
+
+
+def with_modules(names):
+    return scenario_of(recompute="selective", recompute_modules=names) if names else scenario_of()
+
+
+@pytest.mark.parametrize(("names", "saved_gb"), [(("mla_up_proj",), 0.716), (("moe_act",), 0.677)])
+def test_memory_saved_as_measured(names, saved_gb):
+    """Peak allocated of Moonlight-16B-A3B on 8 H100, 36.618 GB without (Megatron-Bridge, card on recomputation)."""
+    gain = activations(estimate(scenario_of())) - activations(estimate(with_modules(names)))
+    assert gain / 1e9 == pytest.approx(saved_gb, rel=0.34)
+
+
+def test_time_of_an_mlp_again_as_measured():
+    """Llama 3 70B on 32 H100: 704 TFLOP/s a GPU with core_attn, 593.6 with mlp (the same card, PR 3107)."""
+    llama = {"num_layers": 80, "hidden_size": 8192, "num_heads": 64, "num_kv_heads": 8, "vocab_size": 128256,
+             "intermediate_size": 28672, "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False,
+             "tied_embeddings": False}  # fmt: skip
+    plan = {"tp": 4, "pp": 4, "dp": 2, "num_chunks": 5, "schedule": "interleaved", "sequence_parallel": True,
+            "zero_stage": 1, "recompute": "selective"}  # fmt: skip
+    batch = TRAINING | {"global_batch_size": 32, "precision": "fp8"}
+    core, mlp = (
+        estimate(scenario_of(llama, batch, **plan, recompute_modules=[name])).step_time_s
+        for name in ("core_attn", "mlp")
+    )
+    assert mlp / core == pytest.approx(704 / 593.6, rel=0.03)
+
+
+def test_layers_in_groups_and_some_layers():
+    """Inputs of every fourth layer; three of six layers of a stage as the mean of all and none."""
+    plan = {"pp": 2, "recompute": "full"}
+    batch = TRAINING | {"global_batch_size": 8}
+    one, groups, half, none = (
+        estimate(scenario_of(GPT, batch, **each))
+        for each in (
+            plan, plan | {"recompute_num_layers": 3}, plan | {"recompute_num_layers": 3, "recompute_method": "block"},
+            plan | {"recompute": "none"},
+        )
+    )  # fmt: skip
+    assert groups.step_time_s == pytest.approx(one.step_time_s)
+    layer_inputs = 6 * 2 * 2 * 4096 * 1024  # of a stage's layers and two micro-batches in flight
+    assert activations(one) - activations(groups) == pytest.approx(layer_inputs * 2 / 3)
+    whole = layer_activation_bytes(one.scenario.model, one.scenario.stack, cut_of(tp=1, sequence_parallel=False))
+    assert groups.memory[0].working - one.memory[0].working == pytest.approx(2 * whole)
+    assert half.step_time_s == pytest.approx((one.step_time_s + none.step_time_s) / 2, rel=0.02)
+    assert activations(half) == pytest.approx((activations(one) + activations(none)) / 2)
+    flop = [
+        hardware_flop(each.scenario.model, each.scenario.training, each.scenario.plan) for each in (one, half, none)
+    ]
+    assert flop[1] == pytest.approx((flop[0] + flop[2]) / 2)
+    every = estimate(scenario_of(GPT, batch, **plan, recompute_method="block", recompute_num_layers=6))
+    assert every.step_time_s == one.step_time_s
+
+
+def test_words():
+    model = scenario_of(GPT).model
+    for changes, word in (
+        ({}, "none"), ({"recompute": "selective"}, "selective"), ({"recompute": "full"}, "full"),
+        ({"recompute": "selective", "recompute_modules": "mlp, core_attn"}, "selective:core_attn+mlp"),
+        ({"recompute": "full", "recompute_num_layers": 4}, "full:4:0.25"),
+        ({"recompute": "full", "recompute_num_layers": 5}, "full:5:0.25"),  # two of five and one of two
+        ({"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3}, "full*0.25"),
+    ):  # fmt: skip
+        assert recompute_word(scenario_of(GPT, **changes).plan, model) == word
+    assert read_recompute("full:4:0.25").group == 4
+    assert read_recompute("selective").names == {"core_attn"}
+
+
+def test_another_way_to_recompute_leaves_modules_behind():
+    plan = scenario_of(recompute="selective", recompute_modules=["moe_act"]).plan
+    assert plan.replace(recompute="full").recompute_modules == ()
+    assert plan.replace(microbatch_size=2).recompute_modules == ("moe_act",)
+    groups = scenario_of(recompute="full", recompute_num_layers=3).plan
+    assert groups.replace(recompute="none").recompute_num_layers == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "said"),
+    [
+        (MOONLIGHT, {"recompute_modules": ["moe_act"]}, "need recompute: selective, not none"),
+        (MOONLIGHT, {"recompute": "selective", "recompute_modules": ["moe_akt"]}, "did you mean 'moe_act'"),
+        (MOONLIGHT, {"recompute": "selective", "recompute_modules": ["mlp", "mlp"]}, "twice"),
+        (GPT, {"recompute": "selective", "recompute_modules": ["moe_act"]}, "has no experts"),
+        (GPT, {"recompute": "selective", "recompute_modules": ["moe"]}, "has no experts"),
+        (GPT, {"recompute": "selective", "recompute_modules": ["shared_experts"]}, "has no shared experts"),
+        (GPT, {"recompute": "selective", "recompute_modules": ["mla_up_proj"]}, "has no latent attention"),
+        (MOONLIGHT | {"num_dense_layers": 0}, {"tp": 1, "recompute": "selective", "recompute_modules": ["mlp"]},
+         "no layers without experts"),
+        (GPT, {"recompute": "selective", "recompute_num_layers": 2}, "need recompute: full, not selective"),
+        (GPT, {"recompute": "full", "recompute_num_layers": 13}, "exceeds the 12 layers of a stage; lower it to 12"),
+    ],
+)  # fmt: skip
+def test_mistakes(model, plan, said):
+    with pytest.raises(SpecError) as error:
+        scenario_of(model, **plan)
+    assert said in str(error.value)
+
+
+def test_arrays_of_cuts():
+    """Words are categories, numbers broadcast."""
+    one = scenario_of()
+    for word in ("selective:moe_act+layernorm", "full:3:0.4", "full*0.5"):
+        sizes = np.array([1.0, 2.0, 4.0])
+        many = layer_activation_bytes(one.model, one.stack, cut_of(word, microbatch_size=sizes))
+        alone = [layer_activation_bytes(one.model, one.stack, cut_of(word, microbatch_size=size)) for size in sizes]
+        assert many == pytest.approx(alone)
