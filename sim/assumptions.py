@@ -129,9 +129,13 @@ def stated_assumptions(
             f"host memory's bandwidth (stack {stack.name!r}); gradients and weights are copied at "
             f"{_copy_rate(scenario)}"
         )
-    if scenario.training.precision == "fp8":
-        casts = "take no time of their own" if stack.fused_casts else "are kernels of their own"
-        stated.append(f"fp8 multiplies are taken to reach bf16's share of peak; casts {casts} (stack {stack.name!r})")
+    training = scenario.training
+    if training.format is not None:
+        fused = stack.fused_casts and not training.format.cast
+        casts = "take no time of their own" if fused else "are kernels of their own"
+        known = training.peak_precision in scenario.profile.gemm.precisions
+        share = "" if known else f"{training.precision} multiplies are taken to reach bf16's share of peak; "
+        stated.append(f"{share}casts {casts} (stack {stack.name!r})")
     if scenario.training.tokens is not None:
         stated.append("training time counts no failures, checkpoints or evaluation")
     if contention:

@@ -107,7 +107,7 @@ class Estimate(NotebookDisplay):
     @property
     def peak_flop_per_s(self) -> float:
         """Of one GPU at the training precision. [FLOP/s]"""
-        return self.scenario.cluster.gpu.peak(self.scenario.training.precision)
+        return self.scenario.cluster.gpu.peak(self.scenario.training.peak_precision)
 
     @property
     def mfu(self) -> float:

@@ -36,7 +36,8 @@ def is_unknown(stack: StackSpec) -> bool:
 
 def recipe_of(scenario: Scenario) -> str:
     """Precision, and whether there are experts: "16-bit", "fp8 experts"."""
-    precision = "fp8" if scenario.training.precision == "fp8" else "16-bit"
+    peak = scenario.training.peak_precision
+    precision = peak if peak in ("fp8", "fp4") else "16-bit"
     return f"{precision} experts" if scenario.model.num_experts else precision
 
 

@@ -110,7 +110,7 @@ def with_remarks(row: Row) -> Row:
     """The row with empty cells filled by what words and settings of its notes stand for."""
     said: dict[str, str] = {}
     for entry in name_patterns("remarks"):
-        if re.search(entry["notes"], row.get("notes", "")):
+        if all(re.search(entry[cell], row.get(cell, "")) for cell in ("notes", "framework") if cell in entry):
             said |= entry["cells"]
     given = settings_of(row)
     settings = ((entry["field"], given.get(entry["name"], "None")) for entry in name_patterns("settings"))

@@ -157,7 +157,7 @@ def _refuse(row: Row) -> None:
     reasons: tuple[tuple[bool, str], ...] = (
         (bool(row.get("unmodelled")), row.get("unmodelled", "")),
         ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
-        (row.get("precision") in ("nvfp4", "int8"), f"precision {row.get('precision')} is not modelled"),
+        (row.get("precision") == "int8", f"precision {row.get('precision')} is not modelled"),
     )
     for applies, reason in reasons:
         if applies:
@@ -263,10 +263,10 @@ def _precision(row: Row, inferred: list[str]) -> str:
     if not said:
         said = "fp16" if "V100" in row.get("gpu", "") else "bf16"  # V100 has no bf16
         inferred.append(f"precision {said}")
-    known = {"mxfp8": "fp8", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp32": "fp32"}
+    known = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
     if said not in known:
         raise Unmodelled(f"precision {said!r} is not one of {', '.join(known)}")
-    return known[said]
+    return said
 
 
 def _batches(row: Row, plan: dict[str, Any], inferred: list[str]) -> list[tuple[int, Row]]:

@@ -120,7 +120,7 @@ class Run:
         }[self.unit]()
 
     def _peak(self, scenario: Scenario) -> float:
-        return self.peak_flop_per_s or scenario.cluster.gpu.peak(scenario.training.precision)
+        return self.peak_flop_per_s or scenario.cluster.gpu.peak(scenario.training.peak_precision)
 
     def step_time_s(self, scenario: Scenario) -> float:
         """The measurement as a step time. [s]"""
@@ -305,7 +305,7 @@ def _beyond_16_bits(run: Run, scenario: Scenario) -> bool:
     if "fp8" not in scenario.cluster.gpu.peak_flop_per_s:
         return False
     rate = model_flop(scenario.model, scenario.training) / run.step_time_s(scenario) / scenario.plan.num_gpus
-    return rate > MOST_OF_PEAK * scenario.cluster.gpu.peak(scenario.training.precision)
+    return rate > MOST_OF_PEAK * scenario.cluster.gpu.peak(scenario.training.peak_precision)
 
 
 def reason(error: Exception) -> str:

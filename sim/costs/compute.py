@@ -10,6 +10,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.specs import GpuSpec, Profile
+from sim.specs.formats import FORMATS
 from sim.work.operations import Cause, Operation, Phase
 
 LAUNCHES_OF_GRAPH = 3
@@ -32,6 +33,8 @@ class ComputeModel:
     graph_launch_s: float = 0.0
     elementwise_rate: float = 1.0
     flash_version: str = "2"
+    wide_share: float = 0.0
+    """Of the layers, the share whose multiplies stay in 16 bits."""
     notes: set[str] = field(default_factory=set)
     """What was extrapolated; shown with the answer."""
 
@@ -40,8 +43,11 @@ class ComputeModel:
         return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * self.elementwise_rate
 
     def precision_of(self, operation: Operation) -> str:
-        """Matrix-unit precision: under fp8 attention cores and the head stay in 16 bits, as in published recipes."""
-        return "bf16" if self.precision == "fp8" and operation.cause is not Cause.MATMUL else self.precision
+        """Matrix-unit precision: in 8 and 4 bits attention cores and the head stay in 16, as in published recipes."""
+        narrow = FORMATS.get(self.precision)
+        if narrow is None:
+            return self.precision
+        return narrow.peak if operation.cause is Cause.MATMUL else "bf16"
 
     def peak(self, operation: Operation) -> float:
         """The peak that bounds an operation's FLOPs.  [FLOP/s]"""
@@ -50,15 +56,14 @@ class ComputeModel:
     def phase_time(self, phase: Phase) -> dict[Cause, Number]:
         """Time of a phase's operations on the GPU by cause, without the host's share.  [s]"""
         by_cause: dict[Cause, Number] = {}
-        profile, gemm = self.profile, self.profile.gemm
+        gemm = self.profile.gemm
         for item in phase.operations:
             if item.kind == "matmul":
                 self._note_range(item)
-                precision, memory = self.precision_of(item), profile.memory.efficiency
-                own = gemm.of(precision)
-                seconds = gemm_time(
-                    item.m, item.n, item.k, item.batch, precision, self.width, self.gpu, own, memory, item.nbytes
-                )
+                seconds = self._matmul_time(item, self.precision_of(item))
+                if self.wide_share and item.cause is Cause.MATMUL:
+                    wide = self._matmul_time(item, "bf16")
+                    seconds = seconds + self.wide_share * (wide - seconds)
             else:
                 floor = gemm.kernel_floor_s * item.kernels
                 moved = item.nbytes / self.memory_bandwidth(item.sort)
@@ -68,6 +73,11 @@ class ComputeModel:
                     seconds = np.maximum(item.flop / self.attention_rate(item), moved) + floor
             by_cause[item.cause] = by_cause.get(item.cause, 0.0) + seconds
         return by_cause
+
+    def _matmul_time(self, item: Operation, precision: str) -> Number:
+        own, memory = self.profile.gemm.of(precision), self.profile.memory.efficiency
+        sizes = (item.m, item.n, item.k, item.batch)
+        return gemm_time(*sizes, precision, self.width, self.gpu, own, memory, item.nbytes)
 
     def operation_time(self, operation: Operation) -> Number:
         """Time of one operation on the GPU, without the host's share.  [s]"""

@@ -48,6 +48,7 @@ class CostModel:
             in_graph,
             stack.elementwise_rate,
             stack.flash_version,
+            scenario.training.high_precision_layers / scenario.model.num_layers,
         )
         self.fabric = Fabric.of(scenario.cluster, scenario.profile)
         self.host = Host.of(scenario.cluster.node, scenario.profile)
@@ -133,7 +134,7 @@ def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
     return {
         "sequence_length": training.sequence_length,
         "width": training.activation_bytes,
-        "fp8": training.precision == "fp8",
+        "format": training.format,
         "adapters": adapters_of(training),
         "packed": training.packed_length,
     }

@@ -44,7 +44,7 @@ class ShardedBlocks:
 def gathered_widths(costs: CostModel) -> list[int]:
     """In numbers of how many bytes ZeRO gathers the weights of every block."""
     width = costs.training.activation_bytes
-    layer = 1 if costs.training.precision == "fp8" and costs.stack.fp8_gathers else width
+    layer = 1 if costs.training.format is not None and costs.stack.fp8_gathers else width
     return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 

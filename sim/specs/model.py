@@ -94,6 +94,9 @@ class ModelSpec(Spec):
     """Experts that a token goes through, shared ones apart."""
     expert_intermediate_size: PositiveInt
     """Width of one expert. Default: intermediate_size."""
+    expert_latent_size: NonNegativeInt = 0
+    """Experts work on a vector of so many numbers a token, to which all share one projection from the hidden state, and
+    one back (LatentMoE: Nemotron 3 Super). 0: on the hidden state itself."""
     shared_expert_intermediate_size: NonNegativeInt = 0
     """Width, all together, of experts that every token goes through besides."""
     shared_expert_gate: bool = False
@@ -208,7 +211,12 @@ class ModelSpec(Spec):
 
     def _check_experts(self) -> None:
         if not self.num_experts:
-            fields = ("experts_per_token", "shared_expert_intermediate_size", "num_dense_layers")
+            fields = (
+                "experts_per_token",
+                "shared_expert_intermediate_size",
+                "num_dense_layers",
+                "expert_latent_size",
+            )
             given = [name for name in fields if getattr(self, name)]
             if given:
                 raise ValueError(f"{given[0]} {getattr(self, given[0])} needs num_experts; set it, or leave it out")
@@ -287,8 +295,19 @@ class ModelSpec(Spec):
 
     @cached_property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of layers there are: the last layer's first, which stands for the model where one must."""
-        return tuple(dict.fromkeys(reversed(self.kind_of_layer)))
+        """The kinds of layers there are, that of multi-token prediction too: the last layer's first, which stands for
+        the model where one must."""
+        kinds = dict.fromkeys(reversed(self.kind_of_layer))
+        return tuple(kinds | {self.mtp_kind: None} if self.num_mtp_layers else kinds)
+
+    @property
+    def mtp_kind(self) -> LayerKind:
+        """The kind of the layer in a module of multi-token prediction: like the last, but that it attends, and has an
+        MLP where layers of the model are one or the other (Qwen3-Next, Nemotron 3)."""
+        last = self.kind_of_layer[-1]
+        mlps = (kind.mlp for kind in reversed(self.kind_of_layer) if kind.mlp != "none")
+        mixer: LayerType = last.mixer if last.attends else "full_attention"
+        return LayerKind(mixer, last.mlp if last.mlp != "none" else next(mlps, "dense"))
 
     def layers_of(self, kind: LayerKind) -> int:
         """How many layers are of a kind."""

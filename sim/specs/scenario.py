@@ -41,7 +41,7 @@ class Scenario(Spec):
         problems = [*self._divisibility(), *self._limits()]
         if problems:
             raise ValueError("\n".join(problems))
-        self.cluster.gpu.peak(self.training.precision)
+        self.cluster.gpu.peak(self.training.peak_precision)
         if self.profile.gpu not in self.cluster.gpu.name:
             raise ProfileError(
                 f"profile {self.profile.name!r} was made for {self.profile.gpu}, but the cluster has "
@@ -164,6 +164,11 @@ class Scenario(Spec):
                 f"plan.sharding_group = {plan.sharding_group} with a mixture of experts is not modelled; leave it out"
             )
         problems += self._recomputed()
+        if training.high_precision_layers > model.num_layers:
+            problems.append(
+                f"training.high_precision_layers = {training.high_precision_layers} exceeds the {model.num_layers} "
+                "layers; lower it to that"
+            )
         if plan.offloaded_layers > model.num_layers:
             problems.append(
                 f"plan.offloaded_layers = {plan.offloaded_layers} exceeds the {model.num_layers} layers; "

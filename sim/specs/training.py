@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
+from sim.specs.formats import FORMATS, Format
 
 AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"]
 
@@ -18,8 +19,11 @@ class TrainingSpec(Spec):
     """Sequences per optimizer step, over all data-parallel replicas."""
     sequence_length: PositiveInt
     """Tokens per sequence."""
-    precision: Literal["fp32", "fp16", "bf16", "fp8"] = "bf16"
-    """Precision of the matrix multiplies; weights and activations are kept in 16 bits for fp8."""
+    precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4"] = "bf16"
+    """Precision of the matrix multiplies; in 8 and 4 bits those of attention and of the head, weights and activations
+    stay in 16. fp8 has a scale a tensor or a block, mxfp8 and mxfp4 one for 32 numbers, nvfp4 for 16."""
+    high_precision_layers: NonNegativeInt = 0
+    """Layers whose multiplies stay in 16 bits where precision is less, such as the first and the last."""
     optimizer: Literal["adam", "adafactor", "muon", "sgd"] = "adam"
     """Its states decide memory and what an update moves: adam keeps two moments of every weight, sgd one, adafactor a
     row and a column of every matrix, muon one moment of every matrix in layers, which it orthogonalises, and adam's two
@@ -50,6 +54,11 @@ class TrainingSpec(Spec):
                 f"packed_length {self.packed_length} exceeds sequence_length {self.sequence_length}, into which the "
                 "sequences are packed; lower it, or leave it out"
             )
+        if self.high_precision_layers and self.format is None:
+            raise ValueError(
+                f"high_precision_layers {self.high_precision_layers} has no effect with precision {self.precision}; "
+                "leave it out, or set precision to fp8, mxfp8, nvfp4 or mxfp4"
+            )
         if self.optimizer == "adafactor" and self.moment_precision != "fp32":
             raise ValueError(
                 f"moment_precision {self.moment_precision} has no effect with adafactor, whose rows and columns are "
@@ -66,6 +75,16 @@ class TrainingSpec(Spec):
     def tokens_per_step(self) -> int:
         """Tokens in one optimizer step."""
         return self.global_batch_size * self.sequence_length
+
+    @property
+    def format(self) -> Format | None:
+        """Of multiplies in 8 or 4 bits; None for more."""
+        return FORMATS.get(self.precision)
+
+    @property
+    def peak_precision(self) -> str:
+        """Of the matrix units that run the layers' multiplies."""
+        return self.format.peak if self.format else self.precision
 
     @property
     def activation_bytes(self) -> int:

@@ -94,9 +94,11 @@ class _Linear(NamedTuple):
 
 def adapters_forward_flop(model: ModelSpec, adapters: Adapters, tokens: float) -> float:
     """Forward multiplies of all adapters. [FLOP]"""
-    last = model.layer_kinds[0]
     flop = 0.0
-    for count, kind in (*((model.layers_of(kind), kind) for kind in model.layer_kinds), (model.num_mtp_layers, last)):
+    for count, kind in (
+        *((model.layers_of(kind), kind) for kind in model.layer_kinds),
+        (model.num_mtp_layers, model.mtp_kind),
+    ):
         for linear in _linears(model, kind):
             if linear.target in adapters.targets:
                 met = model.experts_per_token if linear.routed else 1
@@ -141,7 +143,7 @@ def adapter_params(part: ModelPart, model: ModelSpec, adapters: Adapters, tp: Nu
     """
     others: Number = 0.0
     experts: Number = 0.0
-    for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.layer_kinds[0]), strict=False):
+    for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.mtp_kind), strict=False):
         for linear in _linears(model, kind):
             held = count * adapters.rank * (linear.k + linear.n) * (linear.target in adapters.targets)
             experts, others = experts + held * linear.routed, others + held / tp * (not linear.routed)
@@ -155,7 +157,7 @@ def spared_bytes(
     tokens: Number,
     own: Number,
     tp: Number,
-    kept: int,
+    kept: float,
     width: int,
 ) -> Number:
     """Of what a layer keeps for its weights' gradients, what frozen weights spare; less what adapters keep. [bytes]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Collective, Operation, Phase, memory
+from sim.work.params import expert_width
 from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
 
 BACKWARD_ROUTING = 2 / 3
@@ -52,7 +53,7 @@ def routed(model: ModelSpec, cut: Cut) -> Routed:
 def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Norm, router, dispatch, experts, combine, residual; experts that every token goes through beside them."""
     h, w, to = model.hidden_size, cut.width, routed(model, cut)
-    inner = model.expert_intermediate_size
+    inner, outer = model.expert_intermediate_size, expert_width(model)
     inputs = 2 if model.gated_mlp else 1
     norm_f, norm_b = norms_of_block(model, stack, cut, "moe_layernorm")
     res_f, res_b = residual(model, stack, cut, False, "moe_residual")
@@ -61,22 +62,39 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     scores = 4.0 * to.own * model.num_experts
     choose_f = _routing("routing", 6 * scores, stack.routing_launches)
     choose_b = _routing("routing backward", 6 * scores, stack.routing_launches * BACKWARD_ROUTING)
-    launches = 1 + to.experts * (stack.fp8_launches_per_expert if cut.fp8 else stack.launches_per_expert)
+    launches = 1 + to.experts * (stack.fp8_launches_per_expert if cut.format else stack.launches_per_expert)
     up_f, up_i, up_w, down_f, down_i, down_w = (
         replace(multiply, kernels=launches)
-        for name, n, k in (("experts up", inputs * inner, h), ("experts down", h, inner))
+        for name, n, k in (("experts up", inputs * inner, outer), ("experts down", outer, inner))
         for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts, module="experts")
     )
     act_f, act_b = _activation(w * to.copies * inner, model)
     shared = _shared(model, stack, cut)
-    there, back = _layouts(w * to.copies * h, cut)
-    dispatch, combine = (_exchange(name, w * to.copies * h, model, stack) for name in ("dispatch", "combine"))
+    there, back = _layouts(w * to.copies * outer, cut)
+    dispatch, combine = (_exchange(name, w * to.copies * outer, model, stack) for name in ("dispatch", "combine"))
+    inside = BlockWork(
+        Phase((*there, up_f, act_f, down_f, *back), (dispatch, combine)),
+        Phase((*back, down_i, act_b, up_i, *there), (combine, dispatch)),
+        Phase((down_w, up_w)),
+    )
+    if model.expert_latent_size:
+        inside = _through_latent(inside, model, stack, cut)
     return BlockWork(
-        forward=Phase((norm_f, router_f, *choose_f, *there, up_f, act_f, down_f, *back, res_f), (dispatch, combine))
-        + shared.forward,
-        input_grad=Phase((res_b, *back, down_i, act_b, up_i, *there, *choose_b, router_i, norm_b), (combine, dispatch))
-        + shared.input_grad,
-        weight_grad=Phase((down_w, up_w, router_w)) + shared.weight_grad,
+        forward=Phase((norm_f, router_f, *choose_f)) + inside.forward + Phase((res_f,)) + shared.forward,
+        input_grad=Phase((res_b,)) + inside.input_grad + Phase((*choose_b, router_i, norm_b)) + shared.input_grad,
+        weight_grad=inside.weight_grad + Phase((router_w,)) + shared.weight_grad,
+    )
+
+
+def _through_latent(inside: BlockWork, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+    """Experts between projections, of the tokens that a GPU routes, to the vector they work on and back."""
+    h, own, latent = model.hidden_size, cut.norm_tokens, model.expert_latent_size
+    down_f, down_i, down_w = linear("to experts' latent", own, latent, h, stack, cut.width, module="moe_router")
+    up_f, up_i, up_w = linear("from experts' latent", own, h, latent, stack, cut.width, module="experts")
+    return BlockWork(
+        Phase((down_f,)) + inside.forward + Phase((up_f,)),
+        Phase((up_i,)) + inside.input_grad + Phase((down_i,)),
+        Phase((up_w,)) + inside.weight_grad + Phase((down_w,)),
     )
 
 
@@ -178,7 +196,7 @@ class ExpertsActivations:
 def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> ExpertsActivations:
     """What the block keeps for the backward, by what recomputation may spare."""
     h, w, to = model.hidden_size, cut.width, routed(model, cut)
-    kept = 1 if cut.fp8 else w
+    kept, outer = cut.kept, expert_width(model)
     products = 2 if model.gated_mlp else 1
     inner = model.expert_intermediate_size
     unfused = 1 if not stack.fused_bias_activation and model.gated_mlp else 0
@@ -187,7 +205,7 @@ def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> Experts
     return ExpertsActivations(
         norm=to.own * w * h,
         scores=to.own * 8.0 * model.num_experts,
-        copies=to.copies * (kept * h + w * products * inner),
+        copies=to.copies * (kept * outer + w * products * inner) + kept * to.own * 2 * model.expert_latent_size,
         activation=to.copies * (kept + w * unfused) * inner,
         shared=shared + to.own * gated,
     )

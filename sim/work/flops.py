@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.adapters import adapters_forward_flop, adapters_of
-from sim.work.params import latent_head_params, recurrent_widths
+from sim.work.params import expert_width, latent_head_params, recurrent_widths
 from sim.work.recompute import read_recompute, recompute_word
 
 
@@ -26,12 +26,12 @@ def layer_forward_flop(
     """
     kind = kind or model.layer_kinds[0]
     tokens, h = batch * sequence, model.hidden_size
-    width = {"none": 0, "dense": model.intermediate_size, "sparse": 0}[kind.mlp]
-    router = 0
+    products = 3 if model.gated_mlp else 2
+    mlp = products * h * model.intermediate_size if kind.mlp == "dense" else 0
     if kind.sparse:
-        width = model.experts_per_token * model.expert_intermediate_size + model.shared_expert_intermediate_size
-        router = h * (model.num_experts + model.shared_expert_gate)
-    mlp = (3 if model.gated_mlp else 2) * h * width + router
+        shared = products * h * model.shared_expert_intermediate_size
+        experts = model.experts_per_token * products * expert_width(model) * model.expert_intermediate_size
+        mlp = shared + experts + h * (model.num_experts + model.shared_expert_gate + 2 * model.expert_latent_size)
     return 2.0 * tokens * (_projections(model, kind) + mlp) + mixer_core_flop(model, batch, sequence, kind, packed)
 
 
@@ -60,8 +60,9 @@ def layers_forward_flop(model: ModelSpec, batch: float, sequence: float, packed:
 
 def counted_kinds(model: ModelSpec) -> list[tuple[int, LayerKind]]:
     """How many layers there are of each kind, those of multi-token prediction among them."""
-    kinds = [(model.layers_of(kind), kind) for kind in model.layer_kinds]
-    return [(kinds[0][0] + model.num_mtp_layers, kinds[0][1]), *kinds[1:]]
+    return [
+        (model.layers_of(kind) + model.num_mtp_layers * (kind == model.mtp_kind), kind) for kind in model.layer_kinds
+    ]
 
 
 def reach(model: ModelSpec, sequence: float, kind: LayerKind, packed: int | None = None) -> float:
@@ -155,7 +156,8 @@ def modules_flop(model: ModelSpec, batch: float, sequence: float, packed: int | 
     if model.key_value_rank:
         up = latent_head_params(model) - model.num_heads * model.value_head_dim * h
     of_shared = h * (products * shared + model.shared_expert_gate)
-    routed = h * (products * model.experts_per_token * model.expert_intermediate_size + model.num_experts)
+    experts = products * model.experts_per_token * model.expert_intermediate_size * expert_width(model)
+    routed = experts + h * (model.num_experts + 2 * model.expert_latent_size)
     cores = sum(
         count * attention_core_flop(model, batch, sequence, kind, packed) for count, kind in kinds if kind.attends
     )

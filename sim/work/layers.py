@@ -43,7 +43,7 @@ def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequen
     layers = [layer_works(model, stack, cut, recomputes, kind) for kind in model.layer_kinds]
     mtp = [[BlockWork(Phase(), Phase(), Phase())]]
     if model.num_mtp_layers:
-        mtp = [mtp_works(model, stack, cut, layers[0])]
+        mtp = [mtp_works(model, stack, cut, layers[model.layer_kinds.index(model.mtp_kind)])]
     ends = (embedding_work(model, stack, cut), head_work(model, stack, cut))
     return [*([with_adapters(end, cut.adapters, cut.width)] for end in ends), *layers, *mtp]
 
@@ -154,12 +154,12 @@ def _per_op(forward: Phase) -> Phase:
 
 
 def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[Phase, Phase]:
-    """Scaling linears' inputs, weights and output gradients to 8 bits, where no other kernel does it in passing.
+    """Scaling linears' inputs, weights and output gradients to 8 or 4 bits, where no other kernel does it in passing.
 
-    A pass finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is written
-    twice, once transposed for the weight gradient.
+    To 8 bits a pass finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is
+    written twice, once transposed for the weight gradient. To 4 bits no other kernel casts.
     """
-    if not cut.fp8 or stack.fused_casts:
+    if cut.format is None or (stack.fused_casts and not cut.format.cast):
         return Phase(), Phase()
     h, tokens = model.hidden_size, cut.tokens
     products = 2 if model.gated_mlp else 1
@@ -173,6 +173,9 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     mixes = tokens * (kind.mixer != "none")
     inputs = mixes * (h + context) + copies * (h + inner)
     gradients = mixes * (columns + h) + copies * (h + products * inner)
+    if cut.format.cast:  # weights are cast once a step
+        there, back, kernels = cut.format.cast * inputs, cut.format.cast * gradients, 4 * cut.format.kernels
+        return Phase((memory("casts", there, kernels),)), Phase((memory("gradients' casts", back, kernels),))
     return (
         Phase((memory("casts to fp8", 5 * (inputs + params), kernels=16),)),
         Phase((memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),)),

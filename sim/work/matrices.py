@@ -44,8 +44,8 @@ def matrices_of(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -
         # A tied head on another stage than the embedding has a copy of the table.
         return tables
     mtp = bool(np.any(part.mtps))
-    place = 0 if mtp else next(place for place, count in enumerate(part.layers) if np.any(count))
-    matrices = _layer(model.layer_kinds[place], model, tp, ep)
+    kinds = (kind for count, kind in zip(part.layers, model.layer_kinds, strict=True) if np.any(count))
+    matrices = _layer(model.mtp_kind if mtp else next(kinds), model, tp, ep)
     h = model.hidden_size
     return (*tables, Matrix(h / tp, 2 * h), *matrices) if mtp else matrices
 
@@ -96,10 +96,12 @@ def _mlp(width: int, model: ModelSpec, tp: Number) -> tuple[Matrix, ...]:
 
 def _experts(model: ModelSpec, tp: Number, ep: Number) -> tuple[Matrix, ...]:
     count, width, h = model.num_experts / ep, model.expert_intermediate_size, model.hidden_size
+    latent = model.expert_latent_size
     shared = model.shared_expert_intermediate_size
     return (
-        Matrix(width, h, count * (2 if model.gated_mlp else 1), of_experts=True),
-        Matrix(h, width, count, of_experts=True),
+        Matrix(width, latent or h, count * (2 if model.gated_mlp else 1), of_experts=True),
+        Matrix(latent or h, width, count, of_experts=True),
         Matrix(model.num_experts, h),
+        *([Matrix(latent, h, 2)] if latent else []),
         *(_mlp(shared, model, tp) if shared else ()),
     )

@@ -82,9 +82,8 @@ def layer_activation_bytes(
         return _per_op_bytes(model, stack, cut, kind)
     everything = _attention_layer_bytes(model, stack, cut, kind) if whole else _blocks_bytes(model, stack, cut, kind)
     if cut.adapters is not None:
-        kept = 1 if cut.fp8 else cut.width
         of_cut = (cut.tokens, cut.norm_tokens, cut.tp)
-        everything = everything - spared_bytes(model, cut.adapters, kind, *of_cut, kept, cut.width)
+        everything = everything - spared_bytes(model, cut.adapters, kind, *of_cut, cut.kept, cut.width)
     return everything - (_spared_bytes(model, stack, cut, said, kind) if said.mode == "selective" else 0.0)
 
 
@@ -116,7 +115,7 @@ def _blocks_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind)
 def _block_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
     """Activations that the attention block or the MLP block of a layer keeps. [bytes]"""
     w, h, tokens, own = cut.width, model.hidden_size, cut.tokens, cut.norm_tokens
-    kept = 1 if cut.fp8 else w
+    kept = cut.kept
     inputs = 2 if model.gated_mlp else 1
     around = own * h * (w + (0 if kind.sparse else kept) + (0 if stack.fused_norm else 8) + bool(model.dropout))
     if kind.sparse:
@@ -146,7 +145,7 @@ def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     count, linears = model.norms_per_layer, min(model.norms_per_layer, 2) - experts
     norms = 0 if stack.fused_norm else count * (4 + 4)
     # Linears that multiply 8-bit numbers keep their inputs in 8 bits.
-    kept = 1 if cut.fp8 else w
+    kept = cut.kept
     around = cut.norm_tokens * h * (count * w + linears * kept + norms + 2 * mask)
     if cut.sequence_parallel and not stack.regather_sequence:
         around += linears * kept * (tokens - cut.norm_tokens) * h
@@ -172,7 +171,7 @@ def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute,
     which only the module reads goes with it where Transformer Engine runs it inside.
     """
     w, h, tokens, own = cut.width, model.hidden_size, cut.tokens, cut.norm_tokens
-    kept, names = 1 if cut.fp8 else w, said.names
+    kept, names = cut.kept, said.names
     # The norm's output, as the multiply after it keeps it; gathered and kept whole, it is not thrown away.
     whole = cut.sequence_parallel and not stack.regather_sequence
     inside = 0 if stack.fused_norm else 8 * own * h * model.norms_per_layer / 2
@@ -244,7 +243,9 @@ def activation_bytes(
             kept = kept + count * layer_activation_bytes(model, stack, cut, kind=kind)
     if model.num_mtp_layers and np.any(part.mtps):
         # Inputs of the two norms and of the one behind the layer, and both normed, joined.
-        kept = kept + part.mtps * (layer_activation_bytes(model, stack, cut) + 5 * _rows_bytes(model, cut))
+        kept = kept + part.mtps * (
+            layer_activation_bytes(model, stack, cut, kind=model.mtp_kind) + 5 * _rows_bytes(model, cut)
+        )
     kept = kept * (1.0 - offloaded_layers / model.num_layers)
     if model.dropout:
         kept = kept + part.embeddings * cut.norm_tokens * model.hidden_size

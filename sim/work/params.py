@@ -115,20 +115,26 @@ def mlp_params(model: ModelSpec) -> int:
     return _mlp_of(model, model.intermediate_size)
 
 
-def _mlp_of(model: ModelSpec, width: int) -> int:
-    inputs = 2 if model.gated_mlp else 1
-    weights = (inputs + 1) * model.hidden_size * width
-    return weights + (inputs * width + model.hidden_size) * model.mlp_bias
+def _mlp_of(model: ModelSpec, width: int, outer: int | None = None) -> int:
+    inputs, outer = 2 if model.gated_mlp else 1, outer or model.hidden_size
+    weights = (inputs + 1) * outer * width
+    return weights + (inputs * width + outer) * model.mlp_bias
 
 
 def expert_params(model: ModelSpec) -> int:
     """All experts of one layer that a router picks from; 0 for a model without."""
-    return model.num_experts * _mlp_of(model, model.expert_intermediate_size)
+    return model.num_experts * _mlp_of(model, model.expert_intermediate_size, expert_width(model))
+
+
+def expert_width(model: ModelSpec) -> int:
+    """Numbers a token that experts read and give."""
+    return model.expert_latent_size or model.hidden_size
 
 
 def router_params(model: ModelSpec) -> int:
-    """The router of one layer, which has a bias where the experts have, and the gate of shared experts."""
-    columns = model.num_experts + model.shared_expert_gate
+    """The router of one layer, which has a bias where the experts have, the gate of shared experts, and projections to
+    the vector that experts work on and back."""
+    columns = model.num_experts + model.shared_expert_gate + 2 * model.expert_latent_size
     return model.hidden_size * columns + model.num_experts * model.mlp_bias
 
 
@@ -165,16 +171,18 @@ def layers_params(model: ModelSpec) -> int:
 
 
 def mtp_params(model: ModelSpec) -> int:
-    """One module of multi-token prediction: a layer like the last, a projection from two hidden states to one, norms of
-    both and of what comes out. Embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2).
+    """One module of multi-token prediction: a layer (`ModelSpec.mtp_kind`), a projection from two hidden states to one,
+    norms of both and of what comes out.
+
+    Embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2).
     """
-    return layer_params(model) + 2 * model.hidden_size**2 + 3 * norm_params(model)
+    return layer_params(model, model.mtp_kind) + 2 * model.hidden_size**2 + 3 * norm_params(model)
 
 
 def active_params(model: ModelSpec) -> int:
     """Parameters that a token meets: all but the experts it is not sent to."""
     idle = expert_params(model) // max(model.num_experts, 1) * (model.num_experts - model.experts_per_token)
-    with_experts = model.num_sparse_layers + model.num_mtp_layers * model.layer_kinds[0].sparse
+    with_experts = model.num_sparse_layers + model.num_mtp_layers * model.mtp_kind.sparse
     return total_params(model) - with_experts * idle
 
 

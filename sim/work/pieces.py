@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
+from sim.specs.formats import Format
 from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 
@@ -22,7 +23,7 @@ class Cut:
     """What of plan and training the counts depend on. Numbers may be arrays; the flags are categories.
 
     width : bytes of an activation or weight in compute precision.
-    fp8 : the linear layers inside transformer layers multiply 8-bit numbers.
+    format : of the numbers that linears inside transformer layers multiply; None for those of `width` bytes.
     slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
     adapters : that alone are trained; None where all weights are.
     packed : length of the sequences that are packed into one, as attention sees it; None where none are.
@@ -35,11 +36,16 @@ class Cut:
     recompute: str
     width: int = 2
     cp: Number = 1
-    fp8: bool = False
+    format: Format | None = None
     slices: Number = 1
     ep: Number = 1
     adapters: Adapters | None = None
     packed: int | None = None
+
+    @property
+    def kept(self) -> float:
+        """Bytes of a number that a linear keeps of its input for its weights' gradient."""
+        return self.format.nbytes if self.format else self.width
 
     @property
     def tokens(self) -> Number:

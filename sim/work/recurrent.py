@@ -119,6 +119,6 @@ def recurrent_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kin
     What comes out of the projection, before and after the convolution; the state's output, before and after its norm
     and gate. States at the ends of chunks are computed again.
     """
-    w, wide, kept = cut.width, recurrent_widths(model, kind), 1 if cut.fp8 else cut.width
+    w, wide, kept = cut.width, recurrent_widths(model, kind), cut.kept
     columns = w * (2 * wide.mixed + wide.gates + wide.values) + kept * wide.values + w * wide.narrow
     return cut.tokens * columns / cut.tp + kept * cut.norm_tokens * model.hidden_size

@@ -162,7 +162,7 @@ def _sparse_layers(part: ModelPart, model: ModelSpec) -> Number:
     """Layers of a part that have experts, modules of multi-token prediction among them."""
     kinds = model.layer_kinds
     of_kinds = sum(count for count, kind in zip(part.layers, kinds, strict=False) if kind.sparse)
-    return of_kinds + part.mtps * kinds[0].sparse
+    return of_kinds + part.mtps * model.mtp_kind.sparse
 
 
 def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> Number:
@@ -176,7 +176,7 @@ def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -
     norm, h = norm_params(model), model.hidden_size
     cut: Number = 0
     replicated: Number = 0
-    for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.layer_kinds[0]), strict=False):
+    for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.mtp_kind), strict=False):
         whole = _replicated_params(model, kind)
         replicated = replicated + count * whole
         of_layer = layer_params(model, kind) - (expert_params(model) if kind.sparse else 0)

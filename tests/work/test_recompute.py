@@ -8,6 +8,7 @@ import pytest
 from sim import estimate
 from sim.errors import SpecError
 from sim.specs import build_scenario
+from sim.specs.formats import FORMATS
 from sim.specs.modules import RECOMPUTE_MODULES
 from sim.work.flops import hardware_flop, model_flop, modules_flop
 from sim.work.layers import layer_work
@@ -93,7 +94,7 @@ def test_parts_sum_up_and_never_keep_more(dense):
 def test_nothing_is_spared_twice(fp8, fused):
     """All modules together leave the norms' inputs and what attention keeps, in every stack and precision."""
     stack = scenario_of().stack.replace(fused_norm=fused, fused_bias_activation=fused)
-    cut, model = cut_of(fp8=fp8, width=2), scenario_of().model
+    cut, model = cut_of(format=FORMATS["fp8"] if fp8 else None, width=2), scenario_of().model
     for dense in (False, True):
         everything = f"selective:{'+'.join(RECOMPUTE_MODULES)}"
         left = layer_activation_bytes(model, stack, cut, everything, kind_of(model, dense))

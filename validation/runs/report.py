@@ -99,7 +99,7 @@ def reading(item: Scored) -> str:
             NO_CONVENTION in run.inferred,
             "flops_convention is not stated: are recomputed FLOPs counted?",
         ),
-        (scenario.training.precision == "fp8", "8-bit recipes differ in what stays in 16 bits, and cast costs"),
+        (scenario.training.format is not None, "8-bit recipes differ in what stays in 16 bits, and cast costs"),
         (scenario.model.hidden_size <= 2048, "small kernels: the host's speed decides, which differs between machines"),
     ]
     return next((text for applies, text in notes if applies), "no known cause")

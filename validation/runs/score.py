@@ -175,7 +175,7 @@ def _ideal(run: Run) -> tuple[float, float, float]:
     """Step time at peak on executed FLOPs with the bubble, at peak on six a parameter and token, and measured. [s]"""
     scenario = run.choices[0]
     plan, training, model = scenario.plan, scenario.training, scenario.model
-    peak = scenario.cluster.gpu.peak(training.precision) * plan.num_gpus
+    peak = scenario.cluster.gpu.peak(training.peak_precision) * plan.num_gpus
     bubble = (plan.pp - 1) / (plan.num_chunks * scenario.num_microbatches)
     executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
     return executed, 6 * total_params(model) * training.tokens_per_step / peak, run.step_time_s(scenario)

@@ -101,7 +101,7 @@ def _memory(entry: StrategyBest) -> list[RenderableType]:
 
 def _hiding(shape: FamilyModel, scenario: Scenario, entries: Sequence[StrategyBest]) -> Table:
     """Intensity of each traffic over what its link needs: above 1 it hides."""
-    peak = scenario.cluster.gpu.peak(scenario.training.precision)
+    peak = scenario.cluster.gpu.peak(scenario.training.peak_precision)
     network = 2.0 * scenario.cluster.inter_node_bandwidth_bytes_per_s
     nvlink = 2.0 * scenario.cluster.node.nvlink_bandwidth_bytes_per_s
     best = [entry.answer for entry in entries if entry.answer is not None and entry.method == "improved"]
