@@ -15,7 +15,7 @@ from sim.work.params import total_params
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-DENSE, MIXTURES = (table("huggingface")[kind] for kind in ("dense", "mixtures"))
+DENSE, MIXTURES, HYBRIDS = (table("huggingface")[kind] for kind in ("dense", "mixtures", "hybrids"))
 
 
 def gpt2(layers, hidden, heads):
@@ -82,15 +82,26 @@ FOREIGN = {
     "mistral": {},
     "mistral with narrow heads": {"hidden_size": 5120, "head_dim": 128},
     "ministral": {"head_dim": 128},
+    "ministral3": {},
     "qwen2": {},
+    "qwen2 with windows": {"num_hidden_layers": 4, "use_sliding_window": True, "max_window_layers": 2},
     "qwen3": {"hidden_size": 2560, "num_key_value_heads": 8},
     "gemma": {},
     "gemma2": {},
-    "gemma3_text": {},
+    "gemma3_text": {"num_hidden_layers": 7},
     "phi3": {},
     "granite": {},
     "smollm3": {},
     "olmo2": {},
+    "olmo3": {"num_hidden_layers": 5},
+    "exaone4": {"num_hidden_layers": 5},
+    "seed_oss": {},
+    "seed_oss with biases": {"attention_out_bias": True, "mlp_bias": True},
+    "glm": {"num_key_value_heads": 2, "attention_bias": True},
+    "glm4": {"num_key_value_heads": 2},
+    "ernie4_5": {},
+    "ernie4_5 with biases": {"use_bias": True, "tie_word_embeddings": False},
+    "cohere2": {"num_hidden_layers": 5},
     "stablelm": {},
     "stablelm of 12 billion": {"qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": True, "num_key_value_heads": 8},
     "cohere": {},
@@ -120,10 +131,14 @@ FOREIGN = {
     "mixtral with tied embeddings": {"tie_word_embeddings": True},
     "qwen2_moe": {},
     "qwen2_moe with layers without experts": {"mlp_only_layers": [0], "qkv_bias": False},
+    "qwen2_moe with windows": {"num_hidden_layers": 4, "use_sliding_window": True, "max_window_layers": 3},
     "qwen3_moe": {"num_key_value_heads": 4, "head_dim": 128},
+    "qwen3_moe with experts in every other layer": {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
     "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
     "deepseek_v2 without a query latent": {"num_experts_per_tok": 6, "q_lora_rank": None, "n_shared_experts": 2},
     "deepseek_v3": {"first_k_dense_replace": 1},
+    "kimi_k2": {"num_hidden_layers": 3, "first_k_dense_replace": 1, "n_routed_experts": 384, "num_attention_heads": 64},
+    "glm4_moe_lite": {},
     "gpt_oss": {},
     "olmoe": {"num_key_value_heads": 8},
     "olmoe with biases": {"attention_bias": True},
@@ -134,7 +149,29 @@ FOREIGN = {
     "glm4_moe with biases": {"head_dim": 128, "attention_bias": True},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "minimax_m2": {},
+    "llama4_text": {"num_hidden_layers": 5},
+    "llama4_text with experts in every other layer": {"num_hidden_layers": 5, "interleave_moe_layer_step": 2, "attention_bias": True},
+    "ernie4_5_moe": {"num_hidden_layers": 3},
+    "qwen3_next": {"num_hidden_layers": 5},
+    "qwen3_next with layers without experts": {"num_hidden_layers": 6, "decoder_sparse_step": 2, "full_attention_interval": 3},
+    "qwen3_5_text": {"num_hidden_layers": 5},
+    "qwen3_5_moe_text": {"num_hidden_layers": 5},
+    "kimi_linear": {"num_hidden_layers": 6},
+    "kimi_linear of the hub": {
+        "num_hidden_layers": 4,
+        "linear_attn_config": {"full_attn_layers": [3], "kda_layers": [1, 2, 4], "num_heads": 16, "head_dim": 64, "short_conv_kernel_size": 3},
+    },
+    "olmo_hybrid": {"num_hidden_layers": 5},
+    "nemotron_h": {"hybrid_override_pattern": "M-M*M-ME"},
+    "nemotron_h without experts": {"hybrid_override_pattern": "M-*M-", "mlp_bias": True, "attention_bias": True},
+    "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [2]},
+    "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]},
+    "granitemoehybrid without experts": {
+        "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 0, "position_embedding_type": "rope",
+    },
 }  # fmt: skip
+SAME_AS = {"kimi_k2": "deepseek_v3"}
+"""Model types of files on the hub that bring their own code, and the library's of the same shape."""
 LAYERS = 2
 """Enough to tell a layer from the rest, and quick to build."""
 
@@ -144,25 +181,35 @@ def test_imported_config_counts_as_transformers_does(name):
     kind = name.partition(" ")[0].removesuffix("-rw")
     shape = dict(FOREIGN[name])
     if "num_layers" not in shape:
-        shape["num_hidden_layers"] = LAYERS
+        shape.setdefault("num_hidden_layers", LAYERS)
+    config, count = counted(kind, shape)
+    # As a file says it, with what differs from the defaults only, and with everything.
+    for text in (config.to_json_string(use_diff=True), config.to_json_string(use_diff=False)):
+        text = text.replace(f'"model_type": "{SAME_AS.get(kind)}"', f'"model_type": "{kind}"')
+        model = ModelSpec.read(import_text(text, "config.json").data["model"], "model")
+        assert total_params(model.replace(num_mtp_layers=0)) == count
+
+
+def counted(kind, shape):
+    """The library's configuration, and the parameters of its model that a gradient moves.
+
+    Modules of multi-token prediction are none of its: it loads them for faster decoding only.
+    """
     try:
-        config = transformers.AutoConfig.for_model(kind, **shape)
+        config = transformers.AutoConfig.for_model(SAME_AS.get(kind, kind), **shape)
     except ValueError:
         pytest.skip(f"this release of transformers does not know {kind}")
     with torch.device("meta"):
         theirs = transformers.AutoModelForCausalLM.from_config(config)
-    count = sum(p.numel() for p in theirs.parameters())
-    # As a file says it, with what differs from the defaults only, and with everything.
-    for text in (config.to_json_string(use_diff=True), config.to_json_string(use_diff=False)):
-        model = ModelSpec.read(import_text(text, "config.json").data["model"], "model")
-        assert total_params(model) == count
+    return config, sum(p.numel() for p in theirs.parameters() if p.requires_grad)
 
 
 def test_every_architecture_is_compared():
-    assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == {*DENSE, *MIXTURES}
+    assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == {*DENSE, *MIXTURES, *HYBRIDS}
 
 
 def test_the_page_says_how_many_there_are():
     page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
     assert f"Decoders of {len(DENSE)} dense model types" in page
     assert f"of {len(MIXTURES)} with mixtures of experts" in page
+    assert f"of {len(HYBRIDS)} hybrids" in page

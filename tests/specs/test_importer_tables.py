@@ -16,15 +16,31 @@ from sim.work.params import total_params
 
 FOLDER = Path(__file__).parents[2] / "sim" / "presets" / "importers"
 HUGGINGFACE = table("huggingface")
-ARCHITECTURES = {**HUGGINGFACE["dense"], **HUGGINGFACE["mixtures"]}
+ARCHITECTURES = {**HUGGINGFACE["dense"], **HUGGINGFACE["mixtures"], **HUGGINGFACE["hybrids"]}
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512, "tie_word_embeddings": False,
 }  # fmt: skip
 MIXTURE = {
-    "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 128,
-    "first_k_dense_replace": 1, "n_shared_experts": 1, "kv_lora_rank": 32, "q_lora_rank": 16, "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "moe_intermediate_size": 64,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 128,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "intermediate_size_mlp": 128,
+    "moe_num_experts": 8,
+    "moe_k": 2,
+}
+HYBRID = {
+    "linear_num_value_heads": 8, "linear_value_head_dim": 32, "linear_num_key_heads": 4, "linear_key_head_dim": 32,
+    "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_num_heads": 8, "mamba_head_dim": 64,
+    "ssm_state_size": 128, "hybrid_override_pattern": "M-*M", "shared_intermediate_size": 128,
 }  # fmt: skip
 TITAN = {
     "job": {},
@@ -131,7 +147,7 @@ def test_refused_architectures(what, part):
 def test_an_architecture_is_made_of_fields_switches_and_readers(name):
     entry = ARCHITECTURES[name]
     assert name == name.lower()
-    assert entry.keys() <= {"family", "fixed", "absent", "switches", "readers", "notes"}
+    assert entry.keys() <= {"family", "fixed", "absent", "switches", "readers", "layers", "forbidden", "notes"}
     assert entry.get("family", "llama") in HUGGINGFACE["families"]
     assert set(entry.get("readers", ())) <= READERS.keys()
     fields = [entry.get("fixed", {}), entry["absent"]]
@@ -144,6 +160,9 @@ def test_an_architecture_is_made_of_fields_switches_and_readers(name):
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_switch_of_an_architecture_does_what_it_says(name):
     base = {**CONFIG, "model_type": name} | (MIXTURE if name in HUGGINGFACE["mixtures"] else {})
+    if name in HUGGINGFACE["hybrids"]:
+        dense = not {"sparse_step", "first_dense"} & set(ARCHITECTURES[name].get("readers", ()))
+        base |= HYBRID | ({} if dense else MIXTURE)
     if name == "opt":
         base["word_embed_proj_dim"] = 256
     total_params(import_text(json.dumps(base), "c.json").scenario().model)

@@ -35,6 +35,13 @@ DEEPSEEK = {
 }  # fmt: skip
 
 
+MAMBA = {
+    "hybrid_override_pattern": "M-*E", "mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 2,
+    "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 128, "n_routed_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64,
+}  # fmt: skip
+
+
 def config(**changes):
     return json.dumps({key: value for key, value in {**LLAMA, **changes}.items() if value is not ...})
 
@@ -55,7 +62,7 @@ def test_a_config_becomes_a_scenario_that_can_be_asked():
     assert reasons["torch_dtype"].startswith("of the stored weights")
 
 
-@pytest.mark.parametrize(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 671e9, 37.5e9)])
+@pytest.mark.parametrize(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 682.6e9, 38.2e9)])
 def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
     imported = import_text(config(**keys), "config.json")
     scenario = imported.scenario()
@@ -65,6 +72,76 @@ def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
     assert estimate(scenario).fits  # the GPUs it fills in hold all experts
     assert "plan.ep" in names(imported.ledger.defaulted)
     assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+
+
+def test_multi_token_prediction_is_read_and_says_how_to_leave_it_out():
+    imported = import_text(config(**DEEPSEEK), "config.json")
+    (read,) = (entry for entry in imported.ledger.read if entry.name == "model.num_mtp_layers")
+    assert read.value == "1"
+    assert "--set model.num_mtp_layers=0" in read.note
+    without = import_text(config(**DEEPSEEK), "config.json", overrides=["model.num_mtp_layers=0"]).scenario().model
+    assert total_params(without) == pytest.approx(671.03e9, rel=1e-5)
+
+
+LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types, window, piece, first dense layers
+    ({"model_type": "mistral"}, ["sliding_attention"], ["dense"], 4096, 0, 0),
+    ({"model_type": "mistral", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"model_type": "qwen2", "sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, ["sliding_attention"], ["dense"], 4096, 0, 0),
+    (
+        {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 30, "sliding_window": 512},
+        ["full_attention"] * 30 + ["sliding_attention"] * 2, ["dense"], 512, 0, 0,
+    ),
+    ({"model_type": "gemma2"}, ["sliding_attention", "full_attention"], ["dense"], 4096, 0, 0),
+    (
+        {"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 3},
+        ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 1024, 0, 0,
+    ),
+    ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 4096, 0, 0),
+    ({"model_type": "exaone4", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
+    ({"model_type": "phi3", "sliding_window": 2047}, ["sliding_attention"], ["dense"], 2047, 0, 0),
+    ({"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 64}, ["full_attention"] * 3 + ["sliding_attention"], ["dense"], 64, 0, 0),
+    (
+        {"layer_types": ["full_attention", "sliding_attention"] * 16, "sliding_window": 64},
+        ["full_attention", "sliding_attention"], ["dense"], 64, 0, 0,
+    ),
+    (
+        {"model_type": "llama4_text", "intermediate_size_mlp": 64, "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2},
+        ["chunked_attention"] * 3 + ["full_attention"], ["dense", "sparse"], 0, 8192, 0,
+    ),
+    (
+        {"model_type": "llama4_text", "intermediate_size_mlp": 64, "num_local_experts": 16, "num_experts_per_tok": 1, "moe_layers": list(range(8, 32)), "attention_chunk_size": None},
+        ["full_attention"], ["sparse"], 0, 0, 8,
+    ),
+    ({**QWEN3, "decoder_sparse_step": 2}, ["full_attention"], ["dense", "sparse"], 0, 0, 0),
+    ({**QWEN3, "mlp_only_layers": [0, 1]}, ["full_attention"], ["sparse"], 0, 0, 2),
+    ({**QWEN3, "mlp_only_layers": [47]}, ["full_attention"], ["sparse"] * 47 + ["dense"], 0, 0, 0),
+    ({**DEEPSEEK, "moe_layer_freq": 2, "first_k_dense_replace": 0}, ["full_attention"], ["sparse", "dense"], 0, 0, 0),
+    ({**DEEPSEEK, "moe_layer_freq": [0] * 3 + [1] * 58}, ["full_attention"], ["sparse"], 0, 0, 3),
+    ({**DEEPSEEK, "mlp_layer_types": ["dense"] + ["sparse"] * 60}, ["full_attention"], ["sparse"], 0, 0, 1),
+    (
+        {"model_type": "nemotron_h", **MAMBA, "hybrid_override_pattern": "M-*EM-*E"},
+        ["mamba2", "none", "full_attention", "none"], ["none", "dense", "none", "sparse"], 0, 0, 0,
+    ),
+    (
+        {"model_type": "nemotron_h", **MAMBA, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]},
+        ["mamba2", "none", "full_attention", "none"], ["none", "dense"], 0, 0, 0,
+    ),
+    ({"model_type": "bamba", **MAMBA, "attn_layer_indices": [1, 3]}, ["mamba2", "full_attention"] * 2 + ["mamba2"] * 28, ["dense"], 0, 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "mixers", "mlps", "window", "piece", "dense"), LAYERS)
+def test_kinds_of_layers(changes, mixers, mlps, window, piece, dense):
+    model = import_text(config(**changes), "config.json").scenario().model
+    assert [list(model.layer_types), list(model.mlp_layer_types)] == [mixers, mlps]
+    assert (model.sliding_window, model.attention_chunk_size, model.num_dense_layers) == (window, piece, dense)
+
+
+def test_a_window_that_no_layer_sees_is_left_out_aloud():
+    ignored = import_text(config(sliding_window=512), "config.json").ledger.ignored
+    assert ("sliding_window", "512", "no layer sees a window") in ignored
 
 
 def test_the_file_that_is_written_says_the_same_and_why():
@@ -94,14 +171,23 @@ def test_what_nobody_knows_is_listed():
         ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok is missing"),
         ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9}, "must be 1 to num_experts 8"),
         ({"model_type": "arctic"}, "a mixture of experts of another kind"),
-        ({"model_type": "llama4_text"}, "a mixture of experts of another kind"),
         ({"num_local_experts": 8}, "num_local_experts = 8, but model_type 'llama' has no experts"),
-        ({**QWEN3, "decoder_sparse_step": 2}, "decoder_sparse_step = 2 must be 1: layers with experts must follow"),
-        ({**QWEN3, "mlp_only_layers": [5]}, "must be the first layers"),
-        ({**DEEPSEEK, "moe_layer_freq": 2}, "moe_layer_freq = 2 must be 1"),
+        ({**DEEPSEEK, "moe_layer_freq": 0}, "moe_layer_freq = 0 must be a whole number from 1"),
+        ({**DEEPSEEK, "moe_layer_freq": [1, 0]}, "must have a 0 or a 1 for each of 61 layers"),
+        ({**QWEN3, "mlp_only_layers": ["a"]}, "must list numbers of layers"),
+        ({**QWEN3, "mlp_only_layers": list(range(48))}, "leaves none of the 48 layers to experts"),
+        ({"layer_types": ["full_attention"]}, "layer_types = .* lists 1 layers, but there are 32"),
+        ({"layer_types": ["linear_attention"] * 32}, "linear_attention of layer 0 is none of full_attention"),
+        ({"layer_types": "full_attention"}, "must list the kinds of layers"),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": "LXG"}, "or letters L and G"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "must say the layers, each one of M"),
+        ({"model_type": "nemotron_h", **MAMBA, "moe_latent_size": 64}, "moe_latent_size = 64 experts between two"),
+        ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
+        ({"model_type": "jamba"}, "is built on Mamba-1"),
+        ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
         ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
         ({**DEEPSEEK, "kv_lora_rank": ...}, "kv_lora_rank is missing"),
-        ({"model_type": "mamba2"}, "state-space or hybrid layers"),
+        ({"model_type": "mamba2"}, "is built on Mamba-1, RWKV or another recurrence"),
         ({"model_type": "bert"}, "an encoder"),
         ({"is_encoder_decoder": True}, "has an encoder"),
         ({"model_type": "lama"}, "did you mean 'llama'"),

@@ -8,11 +8,11 @@ from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.keys import Keys, table
+from sim.specs.importers.layer_kinds import after_the_first, between, blocks, by_step, interleaved, mixers
 from sim.specs.importers.ledger import short
 
 KIND = "huggingface"
 Fields = dict[str, Any]
-_SPREAD = "layers with experts must follow all layers without for flopcast to deal them to pipeline stages"
 
 
 def architecture_of(kind: str | None, keys: Keys) -> dict[str, Any]:
@@ -21,7 +21,8 @@ def architecture_of(kind: str | None, keys: Keys) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        Nothing, with the reason: it is not a decoder, has experts that nothing says the layers of, or is not known.
+        Nothing, with the reason: it is not a decoder, has experts that nothing says the layers of or layers that are
+        not modelled, or is not known.
     """
     where, known = keys.ledger.where, table(KIND)
     if kind is None:
@@ -33,7 +34,7 @@ def architecture_of(kind: str | None, keys: Keys) -> dict[str, Any]:
         )
     if keys.raw("is_encoder_decoder") is True:
         raise SpecError(f"{said} has an encoder; flopcast models decoders only")
-    name, dense, mixtures = kind.lower(), known["dense"], known["mixtures"]
+    name, dense, mixtures = kind.lower(), known["dense"], {**known["mixtures"], **known["hybrids"]}
     if name in dense:
         counts = (key for key in known["numbers_of_experts"] if isinstance(keys.raw(key), int) and keys.raw(key) > 1)
         experts = next(counts, None)
@@ -65,6 +66,12 @@ def shape_of(architecture: dict[str, Any], keys: Keys) -> Fields:
         elif part == "readers":
             for name in rules:
                 found |= READERS[name](keys)
+        elif part == "forbidden":
+            for key, because in rules.items():
+                if keys.raw(key):
+                    raise keys.wrong(key, keys.raw(key), because)
+    if not found.get("layer_types"):
+        found |= mixers(architecture.get("layers", {}), keys)
     return found
 
 
@@ -105,7 +112,7 @@ def _experts(keys: Keys) -> Fields:
     """How many experts and how many a token goes to; intermediate_size is an expert's, as ModelSpec takes it to be."""
     return {
         "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
-        "experts_per_token": keys.needed("num_experts_per_tok", "experts_per_token"),
+        "experts_per_token": keys.needed("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
     }
 
 
@@ -115,29 +122,117 @@ def _wide_experts(keys: Keys) -> Fields:
 
 
 def _first_dense(keys: Keys) -> Fields:
-    """`first_k_dense_replace` layers without experts and `n_shared_experts` that every token goes to."""
-    spread = keys.whole("moe_layer_freq")
-    if spread not in (None, 1):
-        raise keys.wrong("moe_layer_freq", spread, f"must be 1: {_SPREAD}")
+    """Experts behind the first layers, and `n_shared_experts` that every token goes to."""
     found = _wide_experts(keys)
-    shared = keys.whole("n_shared_experts", least=0) or 0
+    shared = keys.whole("n_shared_experts", "num_shared_experts", least=0) or 0
     return {
         **found,
-        "num_dense_layers": keys.whole("first_k_dense_replace", least=0) or 0,
+        **after_the_first(keys),
         "shared_expert_intermediate_size": shared * found["expert_intermediate_size"],
     }
 
 
 def _sparse_step(keys: Keys) -> Fields:
-    """`decoder_sparse_step` and `mlp_only_layers`: which layers have experts."""
-    step = keys.whole("decoder_sparse_step")
-    if step not in (None, 1):
-        raise keys.wrong("decoder_sparse_step", step, f"must be 1: {_SPREAD}")
-    _, without = keys.take("mlp_only_layers")
-    without = without if isinstance(without, list) else []
-    if without != list(range(len(without))):
-        raise keys.wrong("mlp_only_layers", without, f"must be the first layers: {_SPREAD}")
-    return {**_wide_experts(keys), "num_dense_layers": len(without)}
+    return {**_wide_experts(keys), **by_step(keys)}
+
+
+def _llama4(keys: Keys) -> Fields:
+    """`intermediate_size` is an expert's and the shared one's, `intermediate_size_mlp` that of layers without."""
+    width = keys.needed("intermediate_size")
+    return {
+        **_experts(keys),
+        **interleaved(keys),
+        "intermediate_size": keys.needed("intermediate_size_mlp"),
+        "expert_intermediate_size": width,
+        "shared_expert_intermediate_size": width,
+    }
+
+
+def _ernie(keys: Keys) -> Fields:
+    width = keys.needed("moe_intermediate_size")
+    return {
+        "num_experts": keys.needed("moe_num_experts", "num_experts"),
+        "experts_per_token": keys.needed("moe_k", "num_experts_per_tok"),
+        "expert_intermediate_size": width,
+        "shared_expert_intermediate_size": width * (keys.whole("moe_num_shared_experts", least=0) or 0),
+        **between(keys),
+    }
+
+
+def _delta(keys: Keys) -> Fields:
+    """Gated delta net: heads of values and of keys."""
+    return {
+        "linear_num_heads": keys.needed("linear_num_value_heads"),
+        "linear_head_dim": keys.needed("linear_value_head_dim"),
+        "linear_num_key_heads": keys.needed("linear_num_key_heads"),
+        "linear_key_head_dim": keys.needed("linear_key_head_dim"),
+        "linear_conv_kernel": keys.whole("linear_conv_kernel_dim") or 4,
+    }
+
+
+def _turned(keys: Keys) -> Fields:
+    """Rotary positions where the file has any parameters of theirs."""
+    return {"position": "rotary" if keys.raw("rope_parameters") or keys.raw("rope_theta") else "none"}
+
+
+def _kimi_delta(keys: Keys) -> Fields:
+    """Kimi delta attention, whose sizes stand in a section of their own in files on the hub."""
+    inside = keys.section("linear_attn_config")
+    inside.take("full_attn_layers")
+    inside.take("kda_layers")  # layers.pattern has read them
+    own = {
+        "linear_num_heads": inside.whole("num_heads") or keys.whole("linear_num_heads"),
+        "linear_head_dim": inside.whole("head_dim") or keys.whole("linear_head_dim"),
+        "linear_conv_kernel": inside.whole("short_conv_kernel_size") or keys.whole("linear_conv_kernel_dim"),
+    }
+    inside.leave()
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _mamba(keys: Keys) -> Fields:
+    """Mamba-2: heads that share the B and C of their group, and a state of so many numbers a column."""
+    heads, width = keys.needed("mamba_n_heads", "mamba_num_heads"), keys.raw("hidden_size")
+    if keys.raw("mamba_d_head") == "auto":
+        keys.take("mamba_d_head")
+        columns = (keys.whole("mamba_expand") or 2) * int(width or 0) // heads
+    else:
+        columns = keys.needed("mamba_d_head", "mamba_head_dim")
+    return {
+        "linear_num_heads": heads,
+        "linear_head_dim": columns,
+        "linear_num_key_heads": keys.whole("mamba_n_groups", "n_groups") or 1,
+        "linear_key_head_dim": keys.needed("mamba_d_state", "ssm_state_size"),
+        "linear_conv_kernel": keys.whole("mamba_d_conv", "conv_kernel") or 4,
+    }
+
+
+def _blocks(keys: Keys) -> Fields:
+    """Nemotron-H: one block a layer, experts only where a block has them."""
+    found = blocks(keys)
+    experts = {
+        "num_experts": keys.whole("n_routed_experts", "num_local_experts"),
+        "experts_per_token": keys.whole("num_experts_per_tok"),
+        "expert_intermediate_size": keys.whole("moe_intermediate_size"),
+        "shared_expert_intermediate_size": keys.whole("moe_shared_expert_intermediate_size", least=0),
+    }
+    keys.take("n_shared_experts")  # whose width is said for all together
+    if "sparse" not in found["mlp_layer_types"]:
+        return found
+    missing = next((name for name, value in experts.items() if value is None), None)
+    if missing is not None:
+        raise keys.wrong("hybrid_override_pattern", "E", f"needs {missing}, which the file does not say")
+    return {**found, **experts}
+
+
+def _granite_hybrid(keys: Keys) -> Fields:
+    """Granite 4: experts and a shared one, or where there are none that one alone; positions if it says so."""
+    shared = keys.whole("shared_intermediate_size", least=0) or 0
+    position = {"position": "rotary" if keys.text("position_embedding_type") == "rope" else "none"}
+    if keys.raw("num_local_experts"):
+        return {**_experts(keys), **position, "shared_expert_intermediate_size": shared}
+    keys.whole("num_local_experts", least=0)
+    keys.whole("num_experts_per_tok", least=0)
+    return {**position, "intermediate_size": shared}
 
 
 def _latent(keys: Keys) -> Fields:
@@ -171,5 +266,13 @@ READERS: dict[str, Callable[[Keys], Fields]] = {
     "latent": _latent,
     "shared_expert": _shared_expert,
     "shared_width": _shared_width,
+    "llama4": _llama4,
+    "ernie": _ernie,
+    "delta": _delta,
+    "turned": _turned,
+    "kimi_delta": _kimi_delta,
+    "mamba": _mamba,
+    "blocks": _blocks,
+    "granite_hybrid": _granite_hybrid,
 }
 """What the table calls readers: fields that follow from keys of one architecture, beyond switches."""

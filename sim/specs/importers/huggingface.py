@@ -90,6 +90,7 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     ledger.took("model", kind, ", ".join(f"{name} {short(value)}" for name, value in told.items() if name != "name"))
     _sizes(model, keys)
     _dropout(model, keys)
+    _further_tokens(model, keys)
     tied = keys.flag("tie_word_embeddings")
     if tied is not None:
         model.took("tied_embeddings", tied, "tie_word_embeddings")
@@ -116,13 +117,26 @@ def _sizes(model: Section, keys: Keys) -> None:
     known = table(KIND)
     for name, names in known["fields"].items():
         present = next((key for key in names if key in keys), names[0])
-        value = keys.needed(*names) if name in known["required"] else keys.whole(*names)
+        needed = name in known["required"] and name not in model
+        value = keys.needed(*names) if needed else keys.whole(*names)
         if value is not None and name not in model:
             model.took(name, value, present)
     if model.get("position") == "learned" and "max_sequence_length" not in model:
         raise SpecError(
             f"{keys.ledger.where}: max_position_embeddings is missing; the table of positions is part of the model"
         )
+
+
+def _further_tokens(model: Section, keys: Keys) -> None:
+    """Modules of multi-token prediction, where they are a layer like the model's last."""
+    key = next((key for key in table(KIND)["further_tokens"] if key in keys), None)
+    number = keys.whole(*table(KIND)["further_tokens"], least=0)
+    if key is None or not number:
+        return
+    if "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
+        keys.ledger.ignore(key, number, "its modules are not one layer like the model's last; not counted")
+    else:
+        model.took("num_mtp_layers", number, f"{key}; where they are not trained, --set model.num_mtp_layers=0")
 
 
 def _dropout(model: Section, keys: Keys) -> None:

@@ -56,6 +56,10 @@ class Keys:
         """A value as it stands, without taking it."""
         return self._data.get(key)
 
+    def says(self, key: str) -> bool:
+        """Whether the key is there, be it null."""
+        return key in self._data
+
     def take(self, *names: str) -> tuple[str, Any]:
         """(key, value) of the first of several names for the same thing that is there and not null; all are taken."""
         found: tuple[str, Any] = (names[0], None)
