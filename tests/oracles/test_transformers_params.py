@@ -1,16 +1,18 @@
 """Parameter counts are those of Hugging Face transformers' own models, built on the meta device from a config."""
 
+import json
 import os
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+from published_configs import PUBLISHED
 
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.importers import import_text
 from sim.specs.importers.keys import table
-from sim.work.params import total_params
+from sim.work.params import active_params, embedding_params, mtp_params, total_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -72,7 +74,7 @@ def test_preset_is_that_model(name):
 
 
 def test_llama_presets_are_compared():
-    assert {name for name in preset_names("models") if name.startswith("llama")} <= MODELS.keys()
+    assert {name for name in preset_names("models") if name.startswith(("llama2", "llama3"))} <= MODELS.keys()
 
 
 # Model type, or one and what is unusual about it -> keys of the library's own configuration beside its defaults.
@@ -188,6 +190,61 @@ def test_imported_config_counts_as_transformers_does(name):
         text = text.replace(f'"model_type": "{SAME_AS.get(kind)}"', f'"model_type": "{kind}"')
         model = ModelSpec.read(import_text(text, "config.json").data["model"], "model")
         assert total_params(model.replace(num_mtp_layers=0)) == count
+
+
+def published(name):
+    """The model that a published configuration describes."""
+    kind, shape, _ = PUBLISHED[name]
+    return ModelSpec.read(import_text(json.dumps({"model_type": kind, **shape}), "config.json").data["model"], name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configuration_counts_as_transformers_does(name):
+    kind, shape, billions = PUBLISHED[name]
+    assert total_params(published(name)) == counted(kind, shape)[1] == pytest.approx(billions * 1e9, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name.lower(): name for name in PUBLISHED}.keys() & set(preset_names("models")))
+)
+def test_preset_is_the_published_model(name):
+    theirs = next(each for each in PUBLISHED if each.lower() == name)
+    preset = ModelSpec.read(load_preset("models", name), name)
+    assert total_params(preset.replace(num_mtp_layers=0)) == total_params(published(theirs))
+    besides = {"name", "bias", "max_sequence_length", "num_mtp_layers"}
+    ours, read = (model.model_dump(exclude=besides) for model in (preset, published(theirs)))
+    assert ours == read
+
+
+def test_multi_token_prediction_of_deepseek_v3():
+    """The hub's file has 685B: 671B of the model, and its module with copies of the embedding and the head."""
+    model = published("DeepSeek-V3")
+    assert round(total_params(model) / 1e9, 2) == 671.03
+    assert round(mtp_params(model) / 1e9, 2) == 11.61
+    with_module = total_params(model.replace(num_mtp_layers=1))
+    assert with_module - total_params(model) == mtp_params(model)
+    assert with_module + 2 * embedding_params(model) == pytest.approx(685e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [("gpt-oss-120b", 5.13), ("gpt-oss-20b", 3.61)],  # arXiv:2508.10925, table 1: without the embedding
+)
+def test_active_parameters_of_gpt_oss(name, active):
+    model = published(name)
+    assert round((active_params(model) - embedding_params(model)) / 1e9, 2) == active
+
+
+def test_gemma_3_without_its_embedding():
+    """Gemma 3 report, arXiv:2503.19786, table 1: 25,600M of 27B are not the embedding's."""
+    model = published("Gemma3-27B")
+    assert round((total_params(model) - embedding_params(model)) / 1e8) == 256
+
+
+def test_nemotron_3_nano_active_parameters():
+    """Nemotron 3 Nano report, table 1: 31.6B in all, 3.6B of them active with the embeddings."""
+    model = published("Nemotron-3-Nano-30B-A3B")
+    assert (round(total_params(model) / 1e9, 1), round(active_params(model) / 1e9, 1)) == (31.6, 3.6)
 
 
 def counted(kind, shape):

@@ -12,6 +12,7 @@ from sim.specs import ModelSpec, load_preset
 from sim.specs.importers import Given, import_file, import_text
 from sim.specs.yaml12 import parse_yaml
 from sim.work.params import active_params, total_params
+from sim.work.stages import deal_stages
 
 FOREIGN = Path(__file__).parent / "foreign"
 LLAMA = {
@@ -249,12 +250,17 @@ def test_deepseek_v3_as_megatron_starts_it():
     assert total_params(model) == total_params(ModelSpec.read(load_preset("models", "deepseek-v3"), "preset"))
     assert (model.head_dim, model.rotary_head_dim, model.value_head_dim) == (192, 64, 128)
     assert (model.num_dense_layers, model.num_experts, model.experts_per_token) == (3, 256, 8)
-    # The layout names 32 stages: 3 layers with the embedding, 29 of 2, the loss; some are of no layer.
-    assert (plan.pp, plan.num_chunks, plan.ep, plan.dp, plan.uneven_layers) == (8, 4, 64, 128, True)
+    # The layout names 32 stages: 3 layers with the embedding, 29 of 2, the second prediction, the head and its loss.
+    assert (plan.pp, plan.num_chunks, plan.ep, plan.dp) == (8, 4, 64, 128)
+    assert plan.pipeline_layout == "Et*3|(tt|)*29m|L"
+    stages = deal_stages(model, plan)
+    assert [stage.num_layers for stage in stages] == [3] + [2] * 29 + [0, 0]
+    assert [stage.num_mtp for stage in stages[-2:]] == [1, 0]
+    assert estimate(scenario).step_time_s > 0
     assert (stack.deduplicated_dispatch, stack.overlap_experts) == (True, True)
     reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
     assert reasons["--moe-router-score-function"].startswith("routing is priced as even")
-    assert reasons["--mtp-num-layers"].startswith("layers that predict further tokens")
+    assert model.num_mtp_layers == 1
     assert all(reason != "not known to flopcast" for reason in reasons.values())
 
 
@@ -283,12 +289,10 @@ def test_which_layers_have_experts(frequency, dense):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("--moe-layer-freq 2", "must be 1 or a list such as"),
-        ("--moe-layer-freq '([0]+[1])*2'", "must be 1 or a list such as"),
-        ("--moe-layer-freq '__import__(\"os\").system(\"touch owned\")'", "must be 1 or a list such as"),
+        ("--moe-layer-freq 0", "must be a whole number from 1, or a list such as"),
+        ("--moe-layer-freq '__import__(\"os\").system(\"touch owned\")'", "must be a whole number from 1, or a list"),
         ("--moe-layer-freq [1]*9999+[0,0,0]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999", "more than 100,000"),
-        ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but --num-layers is 5"),
-        ("--moe-layer-freq [1]*4+[0]", "only where those without come first"),
+        ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but there are 5"),
         ("--moe-router-topk 9", "must be 1 to num_experts 8"),
         ("--expert-model-parallel-size 3", "ep 3 must divide"),
         ("--expert-tensor-parallel-size 2", "cuts each expert over GPUs"),
@@ -299,6 +303,158 @@ def test_which_layers_have_experts(frequency, dense):
 def test_refused_experts_of_scripts(more, says):
     with pytest.raises(SpecError, match=says):
         import_text(EXPERTS + more, "run.sh")
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 256 --num-attention-heads 8"
+    " --seq-length 512 --bf16 "
+)
+MIXTURE = "--num-experts 8 --moe-router-topk 2 "
+PIPELINE = "--pipeline-model-parallel-size 4 "
+
+
+@pytest.mark.parametrize(
+    ("more", "fields"),
+    [
+        (MIXTURE + "--moe-layer-freq 2", {"mlp_layer_types": ("sparse", "dense")}),
+        (MIXTURE + "--moe-layer-freq '([0]+[1])*4'", {"mlp_layer_types": ("dense", "sparse")}),
+        (MIXTURE + "--moe-layer-freq [1]*7+[0]", {"mlp_layer_types": ("sparse",) * 7 + ("dense",)}),
+        (MIXTURE + "--moe-layer-freq [0]*3+[1]*5", {"mlp_layer_types": ("sparse",), "num_dense_layers": 3}),
+        ("--mtp-num-layers 2", {"num_mtp_layers": 2}),
+        ("--window-size 127,0", {"layer_types": ("sliding_attention",), "sliding_window": 128}),
+        ("--window-size '(127, 0)' --window-attn-skip-freq 4",
+         {"layer_types": ("sliding_attention",) * 3 + ("full_attention",), "sliding_window": 128}),
+        ("--window-size 127 0 --window-attn-skip-freq 2".replace("127 0", "127,0"),
+         {"layer_types": ("sliding_attention", "full_attention")}),
+        ("--window-size 127,0 --window-attn-skip-freq '([0]+[1]*3)*2'",
+         {"layer_types": ("full_attention",) + ("sliding_attention",) * 3}),
+        ("--window-size -1,0", {"layer_types": ("full_attention",)}),
+        ("--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --linear-num-value-heads 16",
+         {"layer_types": ("gated_delta_net",) * 3 + ("full_attention",), "linear_num_heads": 16}),
+        ("--attention-output-gate", {"attention_gate": True}),
+    ],
+)  # fmt: skip
+def test_kinds_of_layers_in_scripts(more, fields):
+    model = import_text(SCRIPT + more, "run.sh").scenario().model
+    assert {name: getattr(model, name) for name in fields} == fields
+
+
+def test_a_hybrid_model_as_megatron_starts_it():
+    """Nemotron-H-8B: its pattern, and Mamba's sizes where they are Megatron's defaults."""
+    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    script = (
+        "torchrun --nproc_per_node 8 pretrain_mamba.py --num-layers 52 --hidden-size 4096 --ffn-hidden-size 21504"
+        " --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 --bf16"
+        " --position-embedding-type none --normalization RMSNorm --squared-relu --disable-bias-linear --is-hybrid-model"
+        " --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --mamba-num-heads 128"
+        f" --hybrid-override-pattern {pattern} --kv-channels 128"
+        " --padded-vocab-size 131072"
+    )
+    imported = import_text(script, "run.sh")
+    preset = ModelSpec.read(load_preset("models", "nemotron-h-8b"), "preset")
+    besides = {"name", "max_sequence_length"}
+    assert imported.scenario().model.model_dump(exclude=besides) == preset.model_dump(exclude=besides)
+    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
+    # The newer argument says the stages too.
+    cut = pattern.replace("-M-M-M-M-M*", "-M-M|-M-M-M*", 2).replace("*-M-M-M-M-M-", "*|-M-M-M-M-M-")
+    staged = script.replace(f"--hybrid-override-pattern {pattern}", f"--hybrid-layer-pattern '{cut}'") + " "
+    plan = import_text(staged + "--pipeline-model-parallel-size 4", "run.sh").scenario().plan
+    assert plan.pp == 4
+    assert sum(letters.count("t") for letters in plan.stages_of_layout) == 52
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--hybrid-override-pattern M-*X", "must say the layers by M . G - E, not 'X'"),
+        ("--hybrid-override-pattern M-*-", "--num-layers 8, but the pattern has 4 layers"),
+        ("--window-size 7", "must be two numbers, such as 128,0"),
+        ("--window-size 7,0 --window-attn-skip-freq [1]*7", "lists 7 layers, but there are 8"),
+        ("--experimental-attention-variant dsa", "'dsa' is not modelled"),
+        (PIPELINE + "--decoder-first-pipeline-num-layers 3", "leave 5 of 8 layers, which 3 ranks cannot share evenly"),
+        (PIPELINE + "--decoder-first-pipeline-num-layers 9", "leave -1 of 8 layers"),
+        (PIPELINE + "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3"
+         " --num-virtual-stages-per-pipeline-rank 2", "a rank's 1 layers do not make 2 virtual stages"),
+        (PIPELINE + "--pipeline-model-parallel-layout 'Et|tt|tt|ttL'", "7 layers|7 t"),
+        (PIPELINE + "--pipeline-model-parallel-layout 'Ett|tt|xx|ttL'", "'x' is none of E"),
+    ],
+)  # fmt: skip
+def test_refused_layers_of_scripts(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(SCRIPT + more, "run.sh").scenario()
+
+
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ("--decoder-first-pipeline-num-layers 2", [2, 2, 2, 2]),
+        ("--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1", [1, 3, 3, 1]),
+        ("--decoder-last-pipeline-num-layers 5", [1, 1, 1, 5]),
+        ("--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 0", None),
+        ("--pipeline-model-parallel-layout 'Et|ttt|ttt|tL'", [1, 3, 3, 1]),
+        ("--pipeline-model-parallel-layout 'Et|(t|)*6,tL'", [1] * 8),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4|m|L' --mtp-num-layers 1", [4, 4, 0, 0]),
+    ],
+)
+def test_stages_of_scripts(more, layers):
+    if layers is None:
+        with pytest.raises(SpecError, match="must be a whole number from 1"):
+            import_text(SCRIPT + PIPELINE + more, "run.sh")
+        return
+    scenario = import_text(SCRIPT + PIPELINE + more, "run.sh", Given(gpus=8)).scenario()
+    assert [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)] == layers
+
+
+def test_uneven_ranks_of_virtual_stages():
+    """12 layers on 2 ranks of 2 virtual stages, 4 on the first: 2, 4, 2, 4 in the order of the model."""
+    more = (
+        "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+        " --decoder-first-pipeline-num-layers 4 --mtp-num-layers 1"
+    )
+    scenario = import_text(SCRIPT.replace("--num-layers 8", "--num-layers 12") + more, "run.sh").scenario()
+    assert scenario.plan.pipeline_layout == "Ett|t*4|tt|t*4mL"
+    stages = deal_stages(scenario.model, scenario.plan)
+    assert [stage.num_layers for stage in stages] == [2, 4, 2, 4]
+    assert stages[-1].num_mtp == 1
+
+
+def titan(more):
+    return f"""[job]\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8
+        [parallelism]\npipeline_parallel_degree = 4\n{more}\n"""
+
+
+FQNS = [["tok_embeddings", *(f"layers.{i}" for i in range(4))], *([f"layers.{i}" for i in part] for part in (range(4, 14), range(14, 24))), [*(f"layers.{i}" for i in range(24, 32)), "norm", "output"]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ("", [8, 9, 8, 7]),  # 34 over 4 stages: 9, 9, 8, 8, less one at either end
+        ("pipeline_parallel_first_stage_less_layers = 0\npipeline_parallel_last_stage_less_layers = 0", [8, 8, 8, 8]),
+        ("pipeline_parallel_first_stage_less_layers = 2\npipeline_parallel_last_stage_less_layers = 2", [7, 9, 9, 7]),
+        ('pipeline_parallel_split_points = ["layers.4", "layers.14", "layers.24"]', [4, 10, 10, 8]),
+        ('pipeline_parallel_split_points = "layers.4,layers.14,norm"', [4, 10, 18, 0]),
+        (f"module_fqns_per_model_part = {json.dumps(FQNS)}", [4, 10, 10, 8]),
+    ],
+)
+def test_stages_of_torchtitan(more, layers):
+    scenario = import_text(titan(more), "train.toml", Given(gpus=8)).scenario()
+    assert [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)] == layers
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ('pipeline_parallel_split_points = ["layers.14", "layers.4", "layers.24"]', "must name layers of growing"),
+        ('pipeline_parallel_split_points = ["layers.14", "layers.x", "layers.24"]', "must name layers of growing"),
+        (f"module_fqns_per_model_part = {json.dumps(FQNS[:-1])}", "must list each stage's modules"),
+        (f"module_fqns_per_model_part = {json.dumps([FQNS[0] + FQNS[1], *FQNS[2:]])}", "has 3 stages, no multiple of"),
+        ("pipeline_parallel_first_stage_less_layers = 30", "leave the first or the last less than"),
+    ],
+)
+def test_refused_stages_of_torchtitan(more, says):
+    with pytest.raises(SpecError, match=says):
+        import_text(titan(more), "train.toml", Given(gpus=8))
 
 
 def test_torchtitan_toml():

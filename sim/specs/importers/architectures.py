@@ -59,6 +59,8 @@ def architecture_of(kind: str | None, keys: Keys) -> dict[str, Any]:
 def shape_of(architecture: dict[str, Any], keys: Keys) -> Fields:
     """Fields that the architecture fixes, and those that follow from keys it alone has."""
     found: Fields = {**table(KIND)["families"].get(architecture.get("family"), {}), **architecture.get("fixed", {})}
+    if "blocks" not in architecture.get("readers", ()):  # whose reader says the kinds of layers
+        found |= mixers(architecture.get("layers", {}), keys)
     for part, rules in architecture.items():
         if part == "switches":
             for key, rule in rules.items():
@@ -70,8 +72,6 @@ def shape_of(architecture: dict[str, Any], keys: Keys) -> Fields:
             for key, because in rules.items():
                 if keys.raw(key):
                     raise keys.wrong(key, keys.raw(key), because)
-    if not found.get("layer_types"):
-        found |= mixers(architecture.get("layers", {}), keys)
     return found
 
 
@@ -179,7 +179,7 @@ def _kimi_delta(keys: Keys) -> Fields:
     """Kimi delta attention, whose sizes stand in a section of their own in files on the hub."""
     inside = keys.section("linear_attn_config")
     inside.take("full_attn_layers")
-    inside.take("kda_layers")  # layers.pattern has read them
+    inside.take("kda_layers")  # which the pattern of layers has read
     own = {
         "linear_num_heads": inside.whole("num_heads") or keys.whole("linear_num_heads"),
         "linear_head_dim": inside.whole("head_dim") or keys.whole("linear_head_dim"),

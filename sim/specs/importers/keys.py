@@ -200,6 +200,13 @@ class Arguments(Keys):
             return [word for value in known for word in re.split(r"[\s,\[\]'\"]+", value) if word]
         return []
 
+    def joined(self, name: str) -> str | None:
+        """All words of an argument as one text: a list or a pair may be written with spaces."""
+        values = self._data.get(name)
+        if values is not None:
+            self._data[name] = ["".join(values)]
+        return self.text(name)
+
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
         return SpecError(f"{self.ledger.where}: {self._spelled.get(key, f'--{key}')} {short(value)!r} {rule}")

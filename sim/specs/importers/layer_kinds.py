@@ -79,7 +79,7 @@ def _listed(name: str, keys: Keys) -> Words | None:
         raise keys.wrong(name, words, "must list the kinds of layers")
     if len(words) != layers:
         raise keys.wrong(name, words, f"lists {len(words)} layers, but there are {layers}")
-    return [_OLDER.get(word, word) for word in words]
+    return [_OLDER.get(str(word), str(word)) for word in words]
 
 
 def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
@@ -206,6 +206,11 @@ def experts_in(sparse: Sequence[bool], keys: Keys) -> Fields:
         if wrong is not None:
             raise keys.wrong("mlp_layer_types", wrong, "must be dense or sparse")
         sparse = [word == "sparse" for word in listed]
+    return dealt_experts(sparse)
+
+
+def dealt_experts(sparse: Sequence[bool]) -> Fields:
+    """Fields that say which layers have experts: behind so many first layers, or in a pattern."""
     dense = list(sparse).index(True) if any(sparse) else len(sparse)
     if all(sparse[dense:]):
         return {"num_dense_layers": dense}

@@ -6,7 +6,6 @@ Argument names and defaults are those of NVIDIA/Megatron-LM (megatron/training/a
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from sim.errors import SpecError
@@ -15,8 +14,10 @@ from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.megatron_launch import gpus_of, training_command
 from sim.specs.importers.megatron_model import KIND, read_model
+from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.importers.shell import read_script
 from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
+from sim.specs.plan import layout_stages
 
 
 def is_megatron(text: str) -> bool:
@@ -30,7 +31,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        No training command, experts in layers that flopcast cannot deal, or a value that breaks a rule.
+        No training command, or a value that breaks a rule.
     """
     given, ledger = file.given, file.ledger
     script = read_script(file.text, ledger)
@@ -40,7 +41,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     plan = _plan(arguments)
     model = read_model(arguments, plan)
     training = _training(arguments, model)
-    _chunks(plan, arguments, model["num_layers"])
+    _chunks(plan, arguments, model)
     _fewer_layers(plan, model["num_layers"])
     name, cluster = cluster_of(given, ledger)
     gpus = gpus_of(script, launcher, plan, given, ledger)
@@ -167,13 +168,13 @@ def _fewer_layers(plan: Section, layers: int) -> None:
         plan.assume("recompute_num_layers", most, f"a stage has no more layers than that, not {number}")
 
 
-def _chunks(plan: Section, arguments: Arguments, layers: int) -> None:
-    """Virtual stages, given as layers of each or as stages of a rank."""
-    where, pp = arguments.ledger.where, plan["pp"]
+def _chunks(plan: Section, arguments: Arguments, model: Section) -> None:
+    """Virtual stages, given as layers of each or as stages of a rank, and what each holds."""
+    where, pp, layers = arguments.ledger.where, plan["pp"], model["num_layers"]
     per_stage = arguments.whole("num-layers-per-virtual-pipeline-stage")
     chunks = arguments.whole("num-virtual-stages-per-pipeline-rank")
     source = "--num-virtual-stages-per-pipeline-rank"
-    first, last = (arguments.whole(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    ends = {end: arguments.whole(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")}
     layout = arguments.text("pipeline-model-parallel-layout")
     if layout is not None:
         stages = _stages_of(layout, where)
@@ -183,13 +184,14 @@ def _chunks(plan: Section, arguments: Arguments, layers: int) -> None:
                 f"of the {pp} pipeline ranks"
             )
         source, chunks = "--pipeline-model-parallel-layout", stages // pp
-    if layout is not None or first is not None or last is not None:
-        plan.assume("uneven_layers", True, "layers are dealt as evenly as they go, not as the script says")
-    if per_stage is not None and layout is None:
+        plan.took("pipeline_layout", layout.strip("\"'"), source)
+    elif per_stage is not None:
         dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
         if dealt % (pp * per_stage):
             raise SpecError(f"{where}: {dealt} layers over {pp} pipeline ranks do not make stages of {per_stage}")
         source, chunks = "--num-layers-per-virtual-pipeline-stage", dealt // (pp * per_stage)
+    if layout is None and set(ends.values()) != {None} and pp > 1:
+        _ends(plan, model, ends, chunks or 1, where)
     if chunks is not None and chunks > 1:
         plan.took("num_chunks", chunks, source)
         plan.took("schedule", "interleaved", source)
@@ -197,14 +199,33 @@ def _chunks(plan: Section, arguments: Arguments, layers: int) -> None:
         plan.assume("schedule", "1f1b", "Megatron-LM's without virtual stages")
 
 
+def _ends(plan: Section, model: Section, ends: dict[str, int | None], chunks: int, where: str) -> None:
+    """Layers of the first and of the last pipeline rank; the other ranks share the rest (megatron/core/transformer/
+    transformer_block.py, get_num_layers_to_build).
+    """
+    pp, layers = plan["pp"], model["num_layers"]
+    given = {end: number for end, number in ends.items() if number is not None}
+    names = " and ".join(f"--decoder-{end}-pipeline-num-layers" for end in given)
+    rest, between = layers - sum(given.values()), pp - len(given)
+    if rest < 0 or (between and rest % between) or (not between and rest):
+        raise SpecError(f"{where}: {names} leave {rest} of {layers} layers, which {between} ranks cannot share evenly")
+    ranks = [rest // between if between else 0] * pp
+    ranks[0], ranks[-1] = given.get("first", ranks[0]), given.get("last", ranks[-1])
+    odd = next((number for number in ranks if number % chunks), None)
+    if odd is not None:
+        raise SpecError(f"{where}: {names}: a rank's {odd} layers do not make {chunks} virtual stages")
+    stages = [number // chunks for _ in range(chunks) for number in ranks]
+    plan.took("pipeline_layout", layout_of(stages, model.get("num_mtp_layers", 0)), names)
+
+
 def _stages_of(layout: str, where: str) -> int:
-    """Stages of a layout such as `Et*3|(tt|)*29,m|L`: stages end at bars, `*` repeats a letter or what is bracketed."""
-    repeated = re.sub(
-        r"\(([^()]{1,99})\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), layout.strip("\"'")[:1000]
-    )
-    if not re.fullmatch(r"[A-Za-z*0-9,|]+", repeated):
-        raise SpecError(f"{where}: --pipeline-model-parallel-layout {short(layout)!r} cannot be read")
-    return repeated.count("|") + 1
+    """Stages of a layout such as `Et*3|(tt|)*29m|L`."""
+    try:
+        return len(layout_stages(layout.strip("\"'")[:1000]))
+    except ValueError as error:
+        raise SpecError(
+            f"{where}: --pipeline-model-parallel-layout {short(layout)!r} cannot be read: {error}"
+        ) from None
 
 
 def _training(arguments: Arguments, model: Section) -> Section:

@@ -1,4 +1,4 @@
-"""The model in Megatron-LM's arguments: shape, latent attention and experts.
+"""The model in Megatron-LM's arguments: shape, latent attention, kinds of layers and experts.
 
 Defaults are those of megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """
@@ -6,15 +6,21 @@ Defaults are those of megatron/training/arguments.py and megatron/core/transform
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import Arguments, table
+from sim.specs.importers.layer_kinds import dealt_experts, shortest
 from sim.specs.importers.ledger import Section, short
+from sim.specs.importers.pipeline_layouts import layout_of
 
 KIND = "megatron"
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """Of a list of layers with (1) and without (0) experts: `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
+_MIXERS = {"M": "mamba2", "*": "full_attention", "G": "gated_delta_net"}
+_MLPS = {"-": "dense", "E": "sparse"}
+"""Letters of hybrid models, whose layers are one block each (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
 
 
 def read_model(arguments: Arguments, plan: Section) -> Section:
@@ -23,10 +29,12 @@ def read_model(arguments: Arguments, plan: Section) -> Section:
     Raises
     ------
     SpecError
-        Experts in layers that flopcast cannot deal to stages, or a value that breaks a rule.
+        A value that breaks a rule.
     """
     model = Section("model", arguments.ledger, name="megatron")
+    _blocks(arguments, model, plan)
     _shape(arguments, model)
+    _mixers(arguments, model)
     for switch, fields in table(KIND)["switches"].items():
         if arguments.has(switch):
             for field, value in fields.items():
@@ -39,6 +47,12 @@ def read_model(arguments: Arguments, plan: Section) -> Section:
     _vocabulary(arguments, model, plan["tp"])
     _latent(arguments, model)
     _experts(arguments, model, plan)
+    modules = arguments.whole("mtp-num-layers", least=0)
+    if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
+        why = "its modules are not one layer like the model's last; not counted"
+        model.ledger.ignore("--mtp-num-layers", modules, why)
+    elif modules:
+        model.took("num_mtp_layers", modules, "--mtp-num-layers")
     return model
 
 
@@ -46,8 +60,11 @@ def _take(arguments: Arguments, model: Section, which: str) -> None:
     """Whole numbers of the model, as the table lists them."""
     known = table(KIND)
     for field, names in known[which].items():
-        value = arguments.needed(*names) if field in known["required"] else arguments.whole(*names)
-        if value is not None:
+        needed = field in known["required"] and field not in model
+        value = arguments.needed(*names) if needed else arguments.whole(*names)
+        if value is not None and value != model.get(field, value):
+            raise SpecError(f"{model.ledger.where}: --{names[0]} {value}, but the pattern has {model[field]} layers")
+        if value is not None and field not in model:
             model.took(field, value, f"--{names[0]}")
 
 
@@ -76,6 +93,107 @@ def _shape(arguments: Arguments, model: Section) -> None:
     norm = arguments.text("normalization")
     if norm is not None:
         model.took("norm", "rmsnorm" if norm == "RMSNorm" else "layernorm", "--normalization")
+
+
+def _blocks(arguments: Arguments, model: Section, plan: Section) -> None:
+    """A hybrid model's pattern: one block a letter, `|` between pipeline stages, behind `/` multi-token prediction."""
+    name, pattern = arguments.take("hybrid-layer-pattern", "hybrid-override-pattern")
+    if pattern is None:
+        return
+    where = model.ledger.where
+    letters, slash, modules = pattern.strip("\"'").partition("/")
+    stages = letters.split("|")
+    letters = "".join(stages)
+    strange = next((letter for letter in letters if letter not in {**_MIXERS, **_MLPS}), None)
+    if strange is not None or not letters or len(letters) > _MOST_LAYERS:
+        raise SpecError(
+            f"{where}: --{name} {short(pattern)!r} must say the layers by {' '.join([*_MIXERS, *_MLPS])}"
+            + (f", not {strange!r}" if strange else "")
+        )
+    model.took("num_layers", len(letters), f"--{name}")
+    model.took("layer_types", shortest([_MIXERS.get(letter, "none") for letter in letters]), f"--{name}")
+    model.took("mlp_layer_types", shortest([_MLPS.get(letter, "none") for letter in letters]), f"--{name}")
+    if slash:
+        model.ledger.ignore(f"--{name}", modules, "modules of several blocks that predict further tokens; not counted")
+    if len(stages) > 1:
+        if len(stages) % plan["pp"]:
+            raise SpecError(
+                f"{where}: --{name} has {len(stages)} stages, no multiple of the {plan['pp']} pipeline ranks"
+            )
+        plan.took("pipeline_layout", layout_of([len(stage) for stage in stages]), f"--{name}")
+        if len(stages) > plan["pp"]:
+            plan.took("num_chunks", len(stages) // plan["pp"], f"--{name}")
+
+
+def _mixers(arguments: Arguments, model: Section) -> None:
+    """Windows, and layers that carry a state along the sequence."""
+    layers, hybrid = model["num_layers"], "layer_types" in model
+    left = _window(arguments, model.ledger.where)
+    windowed = _marks(arguments, "window-attn-skip-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
+    if left is not None and hybrid:
+        model.ledger.ignore("--window-size", left, "of a hybrid model; its attention is priced over the whole sequence")
+    elif left is not None:
+        kinds = ["sliding_attention" if mark else "full_attention" for mark in windowed or [True] * layers]
+        model.took("layer_types", shortest(kinds), "--window-size and --window-attn-skip-freq")
+        model.took("sliding_window", left + 1, "--window-size: so many tokens before a token, and itself")
+    variant = arguments.text("experimental-attention-variant", "linear-attention-type")
+    states = _marks(arguments, "linear-attention-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
+    if variant == "gated_delta_net" and not hybrid:
+        marks = states or [True] * layers
+        kinds = [variant if mark else "full_attention" for mark in marks]
+        model.took("layer_types", shortest(kinds), "--linear-attention-freq")
+    elif variant is not None:
+        raise SpecError(f"{model.ledger.where}: --experimental-attention-variant {short(variant)!r} is not modelled")
+    carried = [sort for sort in ("mamba2", "gated_delta_net") if sort in model.get("layer_types", ())]
+    if len(carried) > 1:
+        raise SpecError(f"{model.ledger.where}: states of two kinds, M and G, in one model are not modelled")
+    for sort in carried:
+        for field, (argument, default) in table(KIND)["states"][sort].items():
+            value = arguments.whole(argument)
+            model.settle(field, value, f"--{argument}", default, f"Megatron-LM's default of --{argument}")
+    if "mamba2" in carried:
+        heads = arguments.whole("mamba-num-heads")
+        default = 2 * model["hidden_size"] // model["linear_head_dim"]
+        why = "twice the hidden size over --mamba-head-dim"
+        model.settle("linear_num_heads", heads, "--mamba-num-heads", default, why)
+
+
+def _window(arguments: Arguments, where: str) -> int | None:
+    """Tokens before a token that its layer sees, of `(128, 0)` or `128,0`; None for all."""
+    text = arguments.joined("window-size")
+    if text is None:
+        return None
+    found = re.fullmatch(r"\(?(-?\d{1,12}),(-?\d{1,12})\)?", re.sub(r"[\s'\"]", "", text))
+    if found is None:
+        raise SpecError(f"{where}: --window-size {short(text)!r} must be two numbers, such as 128,0")
+    return None if int(found[1]) < 0 else int(found[1])
+
+
+def _marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:
+    """Marks of layers: of a number, what `every` makes of it; or a list such as `([0]*3+[1]*58)`, not executed."""
+    text = arguments.joined(name)
+    if text is None:
+        return None
+    said, where = text, arguments.ledger.where
+
+    def wrong(rule: str) -> SpecError:
+        return SpecError(f"{where}: --{name} {short(said)!r} {rule}")
+
+    text = re.sub(r"[\s'\"]", "", text)
+    if re.fullmatch(r"[1-9]\d{0,5}", text):
+        return [every(layer, int(text)) for layer in range(layers)]
+    whole = re.fullmatch(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)
+    text, again = (whole[1], int(whole[2] or 1)) if whole else (text, 1)
+    found = [_PIECE.fullmatch(piece) for piece in text.split("+")]
+    if not all(found):
+        raise wrong("must be a whole number from 1, or a list such as ([0]*3+[1]*58)")
+    runs = [(piece[1].split(","), int(piece[2] or 1)) for piece in found if piece is not None]
+    if again * sum(len(marks) * times for marks, times in runs) > _MOST_LAYERS:
+        raise wrong(f"lists more than {_MOST_LAYERS:,} layers")
+    marks = [mark == "1" for marks, times in runs for mark in marks * times] * again
+    if len(marks) != layers:
+        raise wrong(f"lists {len(marks)} layers, but there are {layers}")
+    return marks
 
 
 def _vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
@@ -140,10 +258,10 @@ def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
         ledger.assume("model.expert_intermediate_size", "like intermediate_size", "no --moe-ffn-hidden-size")
     if arguments.has("moe-shared-expert-gate"):
         model.took("shared_expert_gate", True, "--moe-shared-expert-gate")
-    frequency = arguments.text("moe-layer-freq")
-    if frequency is not None:
-        dense = _layers_without_experts(frequency, model["num_layers"], ledger.where)
-        model.took("num_dense_layers", dense, "--moe-layer-freq")
+    sparse = _marks(arguments, "moe-layer-freq", model["num_layers"], every=lambda layer, step: layer % step == 0)
+    if sparse is not None and "mlp_layer_types" not in model:
+        for field, value in dealt_experts(sparse).items():
+            model.took(field, value, "--moe-layer-freq")
     named = "--expert-model-parallel-size"
     plan.settle("ep", ep, named, 1, f"Megatron-LM's default of {named}")
     if cut is not None and cut > 1:
@@ -154,31 +272,3 @@ def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
     if plan["tp"] > 1 and cut is None:
         why = "experts are taken whole, as with --expert-tensor-parallel-size 1; Megatron-LM would cut them by tp"
         plan.assume("ep", plan["ep"], why)
-
-
-def _layers_without_experts(frequency: str, layers: int, where: str) -> int:
-    """How many first layers have no experts: of `1`, or of a list such as `([0]*3+[1]*58)`, which is not executed."""
-
-    def wrong(rule: str) -> SpecError:
-        return SpecError(f"{where}: --moe-layer-freq {short(frequency)!r} {rule}")
-
-    text = re.sub(r"[\s'\"]", "", frequency)
-    if text == "1":
-        return 0
-    if text.startswith("(") and text.endswith(")"):
-        text = text[1:-1]
-    found = [_PIECE.fullmatch(piece) for piece in text.split("+")]
-    if not all(found):
-        raise wrong("must be 1 or a list such as ([0]*3+[1]*58): layers with experts must follow all layers without")
-    runs = [(piece[1].split(","), int(piece[2] or 1)) for piece in found if piece is not None]
-    if sum(len(marks) * times for marks, times in runs) > _MOST_LAYERS:
-        raise wrong(f"lists more than {_MOST_LAYERS:,} layers")
-    marks = [mark for marks, times in runs for mark in marks * times]
-    if len(marks) != layers:
-        raise wrong(f"lists {len(marks)} layers, but --num-layers is {layers}")
-    dense = marks.count("0")
-    if "1" in marks[:dense]:
-        raise wrong(
-            "mixes layers with and without experts: flopcast deals such layers only where those without come first"
-        )
-    return dense
