@@ -1,0 +1,386 @@
+"""Windows, pieces of the sequence, states, hybrids and multi-token prediction: laws that any pattern of layers keeps."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim import build_scenario, estimate
+from sim.errors import SpecError
+from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
+from sim.specs.importers.pipeline_layouts import layout_of
+from sim.specs.plan import layout_stages
+from sim.work.flops import layer_forward_flop, layers_forward_flop, logits_flop, model_flop
+from sim.work.layers import Cut, head_work, layer_work, layer_works, mtp_works
+from sim.work.memory import layer_activation_bytes
+from sim.work.params import active_params, layer_params, mtp_params, total_params
+from sim.work.stages import deal_stages, part_params
+
+STACK = StackSpec(kernel_launch_s=0.0)
+SIZES = {
+    "hidden_size": 256, "num_heads": 8, "num_kv_heads": 4, "vocab_size": 1000, "position": "rotary", "gated_mlp": True,
+    "sliding_window": 64, "attention_chunk_size": 128, "linear_num_heads": 8, "linear_head_dim": 32,
+    "linear_num_key_heads": 4, "linear_key_head_dim": 16,
+}  # fmt: skip
+EXPERTS = {
+    "num_experts": 8,
+    "experts_per_token": 2,
+    "expert_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+STATES = ("mamba2", "gated_delta_net", "kimi_delta_attention")
+
+
+@st.composite
+def models(draw):
+    """Models of any pattern of layers: mixers and MLPs, each list of its own length, with and without experts."""
+    mixers = draw(st.lists(st.sampled_from([*ATTENTION, *STATES]), min_size=1, max_size=6))
+    mlps = draw(st.lists(st.sampled_from(["dense", "sparse"]), min_size=1, max_size=5))
+    if draw(st.booleans()):  # a block a layer
+        blocks = draw(st.lists(st.sampled_from([*ATTENTION, *STATES, "dense", "sparse"]), min_size=1, max_size=8))
+        mixers = [block if block in (*ATTENTION, *STATES) else "none" for block in blocks]
+        mlps = [block if block in ("dense", "sparse") else "none" for block in blocks]
+    layers = draw(st.integers(max(len(mixers), len(mlps)), 16))
+    sparse = "sparse" in mlps
+    return ModelSpec(
+        **SIZES,
+        **(EXPERTS if sparse else {}),
+        num_layers=layers,
+        layer_types=mixers,
+        mlp_layer_types=mlps,
+        num_mtp_layers=draw(st.integers(0, 2)),
+        tied_embeddings=draw(st.booleans()),
+        bias=draw(st.booleans()),
+        norms_per_layer=draw(st.sampled_from([2, 4])),
+        query_key_norm=draw(st.sampled_from(["none", "head", "all"])),
+        attention_gate=draw(st.booleans()),
+    )
+
+
+@st.composite
+def dealt(draw):
+    """A model and a plan that deals it: by any layout, over any number of ranks and chunks."""
+    model = draw(models())
+    places = model.num_layers + model.num_mtp_layers
+    stages = draw(st.integers(1, min(6, places)))
+    cuts = sorted(draw(st.sets(st.integers(1, places), min_size=stages - 1, max_size=stages - 1)))
+    letters = "t" * model.num_layers + "m" * model.num_mtp_layers
+    parts = [letters[a:b] for a, b in zip([0, *cuts], [*cuts, places], strict=True)]
+    parts[0] = f"E{parts[0]}"
+    parts[-1] += "L"
+    if stages > 1 and stages % 2 == 0 and draw(st.booleans()):
+        return model, ParallelPlan(
+            pp=2, num_chunks=stages // 2, schedule="interleaved" if stages > 2 else "1f1b",
+            pipeline_layout="|".join(parts),
+        )  # fmt: skip
+    return model, ParallelPlan(pp=stages, pipeline_layout="|".join(parts))
+
+
+@given(dealt())
+def test_stages_of_any_pattern_and_layout_hold_the_model_exactly(given):
+    model, plan = given
+    stages = deal_stages(model, plan)
+    assert [stage.num_layers for stage in stages] == [each.count("t") for each in plan.stages_of_layout]
+    tables = 0  # a stage holds one table to look tokens up in, and one to project to them, which may be the same
+    for letters in plan.stages_of_layout:
+        reads, projects = "E" in letters or "m" in letters, "L" in letters
+        tables += max(reads, projects) if model.tied_embeddings else reads + projects
+    copies = (tables - (1 if model.tied_embeddings else 2)) * model.vocab_size * model.hidden_size
+    assert sum(part_params(stage.part, model, 1) for stage in stages) == total_params(model) + copies
+
+
+@given(models(), st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]))
+def test_tensor_parallel_gpus_hold_the_model_once_and_norms_again(model, tp, ep):
+    (stage,) = deal_stages(model, ParallelPlan())
+    held = tp * part_params(stage.part, model, tp, ep) - part_params(stage.part, model, 1, ep)
+    if not model.num_experts:
+        assert 0 <= held < 0.3 * total_params(model)
+    one, two = (part_params(stage.part, model, degree) for degree in (1, tp))
+    assert two < one
+
+
+@given(models())
+def test_parameters_are_those_of_the_layers(model):
+    each = sum(layer_params(model, kind) for kind in model.kind_of_layer)
+    alone = model.replace(num_mtp_layers=0)
+    assert total_params(model) - total_params(alone) == model.num_mtp_layers * mtp_params(model)
+    ends = total_params(alone) - each
+    tables = 1 if model.tied_embeddings else 2
+    assert ends == tables * model.vocab_size * model.hidden_size + model.hidden_size * (2 if model.norm_bias else 1)
+    assert active_params(model) <= total_params(model)
+
+
+@given(models(), st.sampled_from([64, 512, 1024]))
+def test_layers_run_the_multiplies_that_formulas_credit(model, sequence):
+    """Credit is what the formulas say, whatever a kernel runs; head by head on tensor-parallel GPUs."""
+    for kind in model.layer_kinds:
+        whole, part = (
+            layer_work(model, STACK, Cut(tp, 2, sequence, tp > 1, "none"), kind).forward.model_flop for tp in (1, 4)
+        )
+        assert whole == pytest.approx(layer_forward_flop(model, 2, sequence, kind), rel=1e-12)
+        if not model.num_experts and kind.mixer != "kimi_delta_attention":
+            assert 4 * part == pytest.approx(whole, rel=1e-12)
+
+
+@given(models())
+def test_backward_credits_twice_the_forward(model):
+    for kind in model.layer_kinds:
+        work = layer_work(model, STACK, Cut(1, 1, 256, False, "none"), kind)
+        backward = work.input_grad.model_flop + work.weight_grad.model_flop
+        assert backward == pytest.approx(2 * work.forward.model_flop, rel=1e-12)
+
+
+@given(models())
+def test_multi_token_prediction_adds_a_layer_a_projection_and_logits(model):
+    alone, more = (model.replace(num_mtp_layers=number) for number in (0, 1))
+    training = TrainingSpec(global_batch_size=2, sequence_length=256)
+    h, tokens = model.hidden_size, 2 * 256
+    layer, projection = layer_forward_flop(model, 2, 256), 2.0 * tokens * 2 * h * h
+    logits = 2.0 * tokens * h * model.vocab_size
+    added = model_flop(more, training) - model_flop(alone, training)
+    assert added == pytest.approx(3 * (layer + projection + logits), rel=1e-12)
+    cut = Cut(1, 2, 256, False, "none")
+    works = layer_works(more, STACK, cut, ("none",))
+    (module,) = mtp_works(more, STACK, cut, works)
+    assert module.forward.flop - works[0].forward.flop == projection
+    assert module.weight_grad.flop - works[0].weight_grad.flop == projection
+    heads = [head_work(each, STACK, cut).forward.flop for each in (alone, more)]
+    assert heads[1] - heads[0] == logits
+
+
+# Whole estimates
+
+
+def scenario(stack=None, plan=None, sequence=512, **model):
+    return build_scenario(
+        {
+            "model": {**SIZES, "num_layers": 8, **model},
+            "cluster": {"name": "eight", "node": "dgx-h100", "num_nodes": 1},
+            "plan": {"dp": 8} if plan is None else plan,
+            "training": {"global_batch_size": 64, "sequence_length": sequence, "precision": "bf16"},
+            "stack": stack or "megatron-core",
+        }
+    )
+
+
+def answers(scenario):
+    found = estimate(scenario)
+    return [found.step_time_s, found.mfu, found.hfu, *(use.total for use in found.memory)]
+
+
+stacks = st.sampled_from(["megatron-core", "megatron-2021", "torchtitan"])
+recomputes = st.sampled_from(["none", "selective", "full"])
+
+
+@settings(max_examples=12)
+@given(stack=stacks, recompute=recomputes, beyond=st.integers(0, 5000), cp=st.sampled_from([1, 2]))
+def test_a_window_or_a_piece_as_long_as_the_sequence_is_full_attention(stack, recompute, beyond, cp):
+    plan = {"dp": 8 // cp, "cp": cp, "recompute": recompute}
+    full = answers(scenario(stack, plan))
+    for kind in ("sliding_attention", "chunked_attention"):
+        sizes = {"sliding_window": 512 + beyond, "attention_chunk_size": 512 + beyond}
+        assert answers(scenario(stack, plan, layer_types=[kind], **sizes)) == pytest.approx(full, rel=1e-12)
+
+
+@settings(max_examples=12)
+@given(stack=stacks, recompute=recomputes, windows=st.tuples(st.integers(1, 4096), st.integers(1, 4096)))
+def test_a_smaller_window_or_piece_is_never_slower_and_never_larger(stack, recompute, windows):
+    small, large = sorted(windows)
+    for kind in ("sliding_attention", "chunked_attention"):
+        found = [
+            estimate(
+                scenario(
+                    stack,
+                    {"dp": 8, "recompute": recompute},
+                    2048,
+                    layer_types=[kind, "full_attention"],
+                    sliding_window=size,
+                    attention_chunk_size=size,
+                )
+            )
+            for size in (small, large)
+        ]
+        assert found[0].step_time_s <= found[1].step_time_s * (1 + 1e-12)
+        assert found[0].memory[0].total <= found[1].memory[0].total * (1 + 1e-12)
+
+
+def test_a_window_of_half_the_sequence_runs_three_quarters_of_the_masked_scores():
+    """Of s²/2 scores below the diagonal those older than w = s/2 are a triangle of s²/8."""
+    model = ModelSpec(**SIZES, num_layers=1).replace(layer_types=("sliding_attention",), sliding_window=256)
+
+    def core(kind):
+        operations = layer_work(
+            model, STACK, Cut(1, 1, 512, False, "none"), LayerKind(kind, "dense")
+        ).forward.operations
+        return sum(each.flop for each in operations if each.kind == "attention")
+
+    assert core("sliding_attention") == pytest.approx(0.75 * core("full_attention"))
+
+
+def test_pieces_of_a_quarter_run_a_quarter_of_the_scores():
+    model = ModelSpec(**SIZES, num_layers=1).replace(layer_types=("chunked_attention",), attention_chunk_size=128)
+
+    def core(kind):
+        operations = layer_work(
+            model, STACK, Cut(1, 1, 512, False, "none"), LayerKind(kind, "dense")
+        ).forward.operations
+        return sum(each.flop for each in operations if each.kind == "attention")
+
+    assert core("chunked_attention") == pytest.approx(0.25 * core("full_attention"))
+
+
+def test_a_states_work_grows_with_the_sequence_and_attentions_with_its_square():
+    model = ModelSpec(**SIZES, num_layers=3, layer_types=("mamba2", "full_attention"))
+    for kind, power in (("mamba2", 1), ("gated_delta_net", 1), ("kimi_delta_attention", 1), ("full_attention", 2)):
+        kind = LayerKind(kind, "none")
+        works = [layer_work(model, STACK, Cut(1, 1, s, False, "none"), kind).forward for s in (2**16, 2**17)]
+        assert works[1].flop / works[0].flop == pytest.approx(2**power, rel=0.05)
+
+
+@given(models())
+def test_blocks_apart_are_layers_together(model):
+    """A mixer and an MLP in one layer are what they are in two: parameters, FLOPs and their activations."""
+    kind = model.layer_kinds[0]
+    if kind.mixer == "none" or kind.mlp == "none":
+        return
+    blocks = LayerKind(kind.mixer, "none"), LayerKind("none", kind.mlp)
+    assert layer_params(model, kind) == sum(layer_params(model, each) for each in blocks)
+    whole, *apart = (layer_forward_flop(model, 1, 512, each) for each in (kind, *blocks))
+    assert whole == pytest.approx(sum(apart), rel=1e-12)
+    cut = Cut(1, 1, 512, False, "none")
+    kept, *parts = (layer_activation_bytes(model, STACK, cut, kind=each) for each in (kind, *blocks))
+    assert kept == pytest.approx(sum(parts), rel=0.02 if model.norms_per_layer == 2 else 0.2)
+
+
+# Pipeline layouts
+
+
+@pytest.mark.parametrize(
+    ("layout", "stages"),
+    [
+        ("Et*4|(t*4|)*14tmL", ["Etttt", *["tttt"] * 14, "tmL"]),  # Megatron-LM's own example
+        ("Et*3|(tt|)*29m|L", ["Ettt", *["tt"] * 29, "m", "L"]),  # DeepSeek-V3's
+        ("E|t|t|L", ["E", "t", "t", "L"]),
+        ("Et*2, | tt,|ttL", ["Ett", "tt", "ttL"]),
+        ("EtL", ["EtL"]),
+        ("E(t|)*2tL", ["Et", "t", "tL"]),
+    ],
+)
+def test_layouts_in_megatrons_letters(layout, stages):
+    assert list(layout_stages(layout)) == stages
+    assert list(ParallelPlan(pp=len(stages), pipeline_layout=layout).stages_of_layout) == stages
+
+
+@pytest.mark.parametrize(
+    ("layout", "pp", "says"),
+    [
+        ("Ett|tt|ttL", 4, r"has 3 stages, but pp · num_chunks = 4 · 1 = 4; write one more than there are \|"),
+        ("tt|ttL", 2, "must begin with one E"),
+        ("Ett|EttL", 2, "must begin with one E"),
+        ("ttE|ttL", 2, "must begin with one E"),
+        ("Ett|tt", 2, "must end with one L"),
+        ("EttL|ttL", 2, "must end with one L"),
+        ("Et|Ltt", 2, "must end with one L"),
+        ("Etm|tL", 2, "must have its m behind all t"),
+        ("Ett||ttL", 3, "stage 1 holds nothing; give it a layer"),
+        ("Ett|xtL", 2, "'x' is none of E"),
+        ("Ett|(tt", 2, r"'\(' is none of E"),
+        ("E(t*9999|)*9999tL", 2, "more than 100,000 letters"),
+    ],
+)
+def test_layouts_that_are_none_say_why(layout, pp, says):
+    with pytest.raises(SpecError, match=says):
+        ParallelPlan.read({"pp": pp, "pipeline_layout": layout}, "plan")
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ("Et*3|t*4L", r"has 7 t, but model.num_layers is 8; write 8, or change model.num_layers"),
+        ("Et*4|t*4mL", r"has 1 m, but model.num_mtp_layers is 0; write 0, or change model.num_mtp_layers"),
+    ],
+)
+def test_layouts_hold_the_model(layout, says):
+    with pytest.raises(SpecError, match=says):
+        scenario(plan={"pp": 2, "dp": 4, "pipeline_layout": layout})
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 2))
+def test_layouts_are_written_as_they_are_read(layers, modules):
+    layers = [layers[0], *(max(1, each) for each in layers[1:])]
+    stages = layout_stages(layout_of(layers, modules))
+    assert [stage.count("t") for stage in stages] == layers
+    plan = ParallelPlan(pp=len(layers), pipeline_layout=layout_of(layers, modules))
+    assert plan.stages_of_layout[-1].endswith("m" * modules + "L")
+
+
+def test_the_even_deal_in_letters_is_the_even_deal():
+    even = {"pp": 4, "dp": 2, "schedule": "1f1b"}
+    said = {**even, "pipeline_layout": "Ett|(tt|)*2ttL"}
+    kinds = {"layer_types": ["mamba2", "full_attention"]}
+    assert answers(scenario(plan=even, **kinds)) == pytest.approx(answers(scenario(plan=said, **kinds)), rel=1e-12)
+
+
+HYBRID = {
+    "layer_types": [
+        "mamba2",
+        "none",
+        "full_attention",
+        "none",
+        "gated_delta_net",
+        "sliding_attention",
+        "none",
+        "mamba2",
+    ],
+    "mlp_layer_types": ["none", "dense", "none", "sparse", "dense", "sparse", "dense", "none"],
+    **EXPERTS,
+}
+
+
+@pytest.mark.parametrize("layout", ["Et|t*4|t|ttL", "Ett|tt|tt|ttL", "E|t*4|t*3|tmL"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_engines_agree_on_a_hybrid_with_a_layout(layout, schedule):
+    plan = {"pp": 4, "dp": 2, "ep": 2, "schedule": schedule, "pipeline_layout": layout}
+    described = scenario(plan=plan, num_mtp_layers=layout.count("m"), **HYBRID)
+    formula, dag, des = (estimate(described, engine).step_time_s for engine in ("closed_form", "dag", "des"))
+    assert des == pytest.approx(dag, rel=1e-9)
+    # The formula is exact for GPipe, and a lower bound where stages of 1F1B differ.
+    assert formula == pytest.approx(dag, rel=1e-9) if schedule == "gpipe" else formula <= dag * (1 + 1e-9)
+
+
+def test_moving_a_layer_moves_its_parameters_and_nothing_else():
+    model = ModelSpec(**SIZES, num_layers=8, layer_types=("mamba2", "full_attention", "full_attention"))
+    before, after = (
+        [part_params(stage.part, model, 1) for stage in deal_stages(model, ParallelPlan(pp=2, pipeline_layout=layout))]
+        for layout in ("Et*4|t*4L", "Et*3|t*5L")
+    )
+    moved = layer_params(model, model.kind_of_layer[3])
+    assert [before[0] - after[0], after[1] - before[1]] == [moved, moved]
+
+
+# Exact numbers
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "params"),
+    [
+        # Dao and Gu 2024, mamba2-130m and mamba2-2.7b as transformers counts them: a block a layer, tied embeddings.
+        (24, 768, 128_989_632),
+        (64, 2560, 2_702_599_680),
+    ],
+)
+def test_parameters_of_mamba_2(layers, hidden, params):
+    model = ModelSpec(
+        num_layers=layers, hidden_size=hidden, num_heads=1, vocab_size=50288, position="none", norm="rmsnorm",
+        bias=False, layer_types=("mamba2",), mlp_layer_types=("none",), linear_num_heads=2 * hidden // 64,
+        linear_head_dim=64, linear_num_key_heads=1, linear_key_head_dim=128,
+    )  # fmt: skip
+    assert total_params(model) == params
+
+
+def test_flops_of_a_hybrid_are_the_sum_of_its_layers():
+    model = ModelSpec(**SIZES, num_layers=8, **HYBRID, num_mtp_layers=1)
+    layers = sum(layer_forward_flop(model, 1, 512, kind) for kind in model.kind_of_layer)
+    module = layer_forward_flop(model, 1, 512) + 2.0 * 512 * 2 * 256**2
+    assert layers_forward_flop(model, 1, 512) == pytest.approx(layers + module, rel=1e-12)
+    assert logits_flop(model, 1, 512) == 2 * 2.0 * 512 * 256 * 1000
