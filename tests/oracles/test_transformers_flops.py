@@ -1,0 +1,111 @@
+"""FLOPs of the forward are those torch counts when transformers' own models run.
+
+Small models run on the CPU, because experts are chosen by values. Multiplies of weights (`mm`, `addmm`) are compared with
+projections, MLPs, routers and logits; batched multiplies (`bmm`) of models whose layers all attend with scores and values,
+which transformers' eager attention computes whole, whatever a window hides. Of layers that carry a state only the
+multiplies around it are compared: its core there is a loop over tokens or chunks that counts otherwise than any kernel.
+Llama 4 is left out: its experts there all multiply all tokens.
+"""
+
+import json
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+
+from sim.specs import ModelSpec
+from sim.specs.importers import import_text
+from sim.work.flops import attention_core_flop, layers_forward_flop, logits_flop, mixer_core_flop
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+from torch.utils import flop_counter  # noqa: E402
+
+BATCH, SEQUENCE = 2, 64
+SMALL = {
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 96,
+    "vocab_size": 160, "max_position_embeddings": 256, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 20, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_expand": 2}
+DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
+# Model type, or one and what is unusual about it -> keys beside the small ones.
+MODELS = {
+    "llama": {"num_hidden_layers": 2},
+    "mistral": {"num_hidden_layers": 2, "sliding_window": 16},
+    "gemma3_text": {"num_hidden_layers": 7, "sliding_window": 16},
+    "cohere2": {"num_hidden_layers": 5, "sliding_window": 16},
+    "olmo3": {"num_hidden_layers": 5, "sliding_window": 16, "head_dim": None},
+    "mixtral": {"num_hidden_layers": 2, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {"num_hidden_layers": 4, "decoder_sparse_step": 2, **EXPERTS},
+    "gpt_oss": {"num_hidden_layers": 2, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16},
+    "deepseek_v3": {"num_hidden_layers": 3, **LATENT, "head_dim": None},
+    "glm4_moe": {"num_hidden_layers": 3, **{k: v for k, v in LATENT.items() if "lora" not in k}, "use_qk_norm": True},
+    "ernie4_5_moe": {
+        "num_hidden_layers": 3, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 40, "head_dim": None,
+    },
+    "qwen3_next": {"num_hidden_layers": 5, "shared_expert_intermediate_size": 48, **EXPERTS, **DELTA},
+    "qwen3_5_text": {"num_hidden_layers": 5, **DELTA},
+    "olmo_hybrid": {"num_hidden_layers": 5, **DELTA, "head_dim": None},
+    "kimi_linear": {
+        "num_hidden_layers": 5, **LATENT, "q_lora_rank": None, "num_local_experts": 8, "linear_num_heads": 4,
+        "linear_head_dim": 16,
+    },
+    "bamba": {"num_hidden_layers": 3, "attn_layer_indices": [1], **MAMBA, "head_dim": None},
+    "granitemoehybrid": {
+        "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 8,
+        "num_experts_per_tok": 2, "shared_intermediate_size": 48, **MAMBA, "head_dim": None,
+    },
+    "nemotron_h": {
+        "hybrid_override_pattern": "M-*E", "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16,
+        "n_groups": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 48,
+    },
+}  # fmt: skip
+
+
+def counted(kind, keys):
+    """(the configuration's text, FLOPs of multiplies of weights, FLOPs of batched ones) of one forward."""
+    shape = {name: value for name, value in {**SMALL, **keys}.items() if value is not None or name.endswith("_id")}
+    if keys.get("q_lora_rank", 0) is None:
+        shape["q_lora_rank"] = None
+    if keys.get("sliding_window", 0) is None:
+        shape["sliding_window"] = None
+    try:
+        config = transformers.AutoConfig.for_model(kind, **shape, attn_implementation="eager")
+    except ValueError:
+        pytest.skip(f"this release of transformers does not know {kind}")
+    config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    tokens = torch.randint(0, 160, (BATCH, SEQUENCE))
+    with torch.no_grad(), flop_counter.FlopCounterMode(model, display=False, depth=None) as counter:
+        model(tokens, use_cache=False)
+    found = counter.get_flop_counts()
+    by_kind = {str(name).rpartition(".")[2]: flop for name, flop in found["Global"].items()}
+    turning = sum(sum(flops.values()) for name, flops in found.items() if name.endswith("rotary_emb"))
+    weights = by_kind.get("mm", 0) + by_kind.get("addmm", 0)
+    return config.to_json_string(use_diff=False), weights, by_kind.get("bmm", 0) - turning
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_multiplies_are_those_of_transformers(name):
+    text, weights, batched = counted(name.partition(" ")[0], MODELS[name])
+    model = ModelSpec.read(import_text(text, "config.json").data["model"], name).replace(num_mtp_layers=0)
+    credited = layers_forward_flop(model, BATCH, SEQUENCE)
+    cores = sum(mixer_core_flop(model, BATCH, SEQUENCE, kind) for kind in model.kind_of_layer)
+    assert credited - cores + logits_flop(model, BATCH, SEQUENCE) == weights
+    if all(kind.attends for kind in model.kind_of_layer):
+        whole = model.replace(layer_types=("full_attention",))
+        assert model.num_layers * attention_core_flop(whole, BATCH, SEQUENCE) == batched
+
+
+def test_configurations_are_small_ones_of_the_importers():
+    assert json.loads(counted("llama", MODELS["llama"])[0])["hidden_size"] == SMALL["hidden_size"]
