@@ -135,12 +135,12 @@ def test_multi_token_prediction_adds_a_layer_a_projection_and_logits(model):
     alone, more = (model.replace(num_mtp_layers=number) for number in (0, 1))
     training = TrainingSpec(global_batch_size=2, sequence_length=256)
     h, tokens = model.hidden_size, 2 * 256
-    layer, projection = layer_forward_flop(model, 2, 256), 2.0 * tokens * 2 * h * h
+    layer, projection = layer_forward_flop(model, 2, 256, more.mtp_kind), 2.0 * tokens * 2 * h * h
     logits = 2.0 * tokens * h * model.vocab_size
     added = model_flop(more, training) - model_flop(alone, training)
     assert added == pytest.approx(3 * (layer + projection + logits), rel=1e-12)
     cut = Cut(1, 2, 256, False, "none")
-    works = layer_works(more, STACK, cut, ("none",))
+    works = layer_works(more, STACK, cut, ("none",), more.mtp_kind)
     (module,) = mtp_works(more, STACK, cut, works)
     assert module.forward.flop - works[0].forward.flop == projection
     assert module.weight_grad.flop - works[0].weight_grad.flop == projection
@@ -381,6 +381,6 @@ def test_parameters_of_mamba_2(layers, hidden, params):
 def test_flops_of_a_hybrid_are_the_sum_of_its_layers():
     model = ModelSpec(**SIZES, num_layers=8, **HYBRID, num_mtp_layers=1)
     layers = sum(layer_forward_flop(model, 1, 512, kind) for kind in model.kind_of_layer)
-    module = layer_forward_flop(model, 1, 512) + 2.0 * 512 * 2 * 256**2
+    module = layer_forward_flop(model, 1, 512, model.mtp_kind) + 2.0 * 512 * 2 * 256**2
     assert layers_forward_flop(model, 1, 512) == pytest.approx(layers + module, rel=1e-12)
     assert logits_flop(model, 1, 512) == 2 * 2.0 * 512 * 256 * 1000
