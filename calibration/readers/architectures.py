@@ -34,10 +34,11 @@ def with_known_model(row: Row) -> tuple[Row, dict[str, Any]]:
         The row, and those of the preset's fields that no cell has.
     """
     name = row.get("model_name", "")
-    if row.get("layers") or not name:
+    entry = _entry(name) or {}
+    if not name or (row.get("layers") and "preset" not in entry):
         return row, {}
     try:
-        known = load_preset("models", model_preset(name))
+        known = {**load_preset("models", entry.get("preset") or model_preset(name)), **entry.get("fields", {})}
     except SpecError:
         raise Unmodelled(f"layers is empty, and {name} is no model that ships (flopcast presets list models)") from None
     sizes = {cell: str(known[field]) for field, cell in _CELLS.items() if known.get(field) and not row.get(cell)}
@@ -87,4 +88,10 @@ def head_dim_of(name: str) -> int | None:
 
 def _published(name: str) -> dict[str, Any] | None:
     """What is published of a model's shape, by its name."""
-    return next((entry["fields"] for entry in name_patterns("models") if re.search(entry["name"], name.lower())), None)
+    entry = _entry(name)
+    return None if entry is None else entry.get("fields", {})
+
+
+def _entry(name: str) -> dict[str, Any] | None:
+    """What the facts hold of a model of this name."""
+    return next((entry for entry in name_patterns("models") if re.search(entry["name"], name.lower())), None)

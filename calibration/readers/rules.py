@@ -53,6 +53,7 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     row, inferred = framework.row, _unless_stated(framework.inferred, fields.get("stack", {}))
     row, said = _with_modules(row, fields_by_words(row))
     model = _model(row, known, inferred)
+    said = _of_this_model(said, model)
     gpus = whole(row, "num_gpus")
     cluster, own_profile, found = cluster_of(row, gpus)
     inferred += found
@@ -101,6 +102,15 @@ def _with_modules(row: Row, said: dict[str, Any]) -> tuple[Row, dict[str, Any]]:
         if row["recompute"] != "selective":
             said = {path: value for path, value in said.items() if not path.startswith("plan.recompute")}
     return row, said
+
+
+def _of_this_model(said: dict[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """What words name, but for the recomputation of MLPs in a model whose layers have experts: it does nothing there."""
+    modules = said.get("plan.recompute_modules", ())
+    mlps = model.get("mlp_layer_types", ("sparse" if model.get("num_experts") else "dense",))
+    if "mlp" not in modules or "dense" in mlps or model.get("num_dense_layers"):
+        return said
+    return {**said, "plan.recompute_modules": tuple(name for name in modules if name != "mlp")}
 
 
 def _unless_stated(inferred: list[str], stack: Mapping[str, Any]) -> list[str]:
@@ -153,10 +163,8 @@ def _dealt(data: dict[str, Any], inferred: list[str]) -> tuple[Scenario, dict[st
 
 def _refuse(row: Row) -> None:
     """What flopcast does not model yet."""
-    name = row.get("model_name", "").lower()
     reasons: tuple[tuple[bool, str], ...] = (
         (bool(row.get("unmodelled")), row.get("unmodelled", "")),
-        ("nemotron-h" in name or "nemotron_3" in name, "Mamba layers are not modelled"),
         (row.get("precision") == "int8", f"precision {row.get('precision')} is not modelled"),
     )
     for applies, reason in reasons:
