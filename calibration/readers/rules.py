@@ -105,7 +105,7 @@ def _with_modules(row: Row, said: dict[str, Any]) -> tuple[Row, dict[str, Any]]:
 
 
 def _of_this_model(said: dict[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """What words name, but for the recomputation of MLPs in a model whose layers have experts: it does nothing there."""
+    """What words name, but for recomputed MLPs in a model whose layers all have experts, where it does nothing."""
     modules = said.get("plan.recompute_modules", ())
     mlps = model.get("mlp_layer_types", ("sparse" if model.get("num_experts") else "dense",))
     if "mlp" not in modules or "dense" in mlps or model.get("num_dense_layers"):

@@ -290,6 +290,7 @@ def read_run(
             memory_savings=found.memory_savings,
             inferred=inferred,
             precision=precision,
+            dense=not choices[0].model.num_experts,
         )
         _check_measurement(run, choices[0])
         if not row.get("precision") and _beyond_16_bits(run, choices[0]):
