@@ -97,6 +97,13 @@ VERBS = {
             "search scenarios/gpt3-175b-1024-a100.yaml --sweep gpus=64..1024 --figure sweep.png",
         ),
     ),
+    "layout": Verb(
+        "sim.commands.layout:layout",
+        (
+            "layout scenarios/papers/deepseek-v3-2048-h800.yaml -s plan.schedule=1f1b",
+            "layout scenarios/llama3-405b-16384-h100.yaml --json",
+        ),
+    ),
     "simulate": Verb(
         "sim.commands.simulate:simulate",
         (

@@ -1,0 +1,144 @@
+"""Which layers each pipeline stage should hold: the explicit layout that keeps no stage waiting.
+
+Embedding, layers, multi-token prediction and head stand in one row, which is cut into stages. The cut whose slowest
+stage is fastest follows from the blocks' seconds by dynamic programming; of several, the one whose stages differ least.
+What no cut goes below says how far it may be from the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import FloatArray
+from sim.errors import SpecError
+from sim.estimate import Estimate, estimate
+from sim.pricing.batch import batch_of
+from sim.specs import Scenario
+from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFound:
+    """The balanced layout of a plan.
+
+    layout : as `plan.pipeline_layout` takes it.
+    answer : the plan with it. before : the plan as it was.
+    bound_s : what a step takes at least, however the blocks are dealt to the stages in their order. [s]
+    """
+
+    layout: str
+    answer: Estimate
+    before: Estimate
+    bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """By what share at most another layout could be faster."""
+        return max(0.0, 1.0 - self.bound_s / self.answer.step_time_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON."""
+        return {
+            "scenario": self.before.scenario.name,
+            "pipeline_layout": self.layout,
+            "step_time_s": self.answer.step_time_s,
+            "step_time_before_s": self.before.step_time_s,
+            "bound_s": self.bound_s,
+            "gap": self.gap,
+            "fits": self.answer.fits,
+        }
+
+
+def balance_layout(scenario: Scenario) -> LayoutFound:
+    """The layout of a plan's stages whose slowest stage is fastest, run on the exact engine.
+
+    Raises
+    ------
+    SpecError
+        The plan has no pipeline, or more stages than there are blocks.
+    """
+    plan = scenario.plan
+    if plan.num_stages == 1:
+        raise SpecError("a layout deals layers to pipeline stages, and plan.pp is 1; set it above 1")
+    letters, seconds = _blocks(scenario)
+    if plan.num_stages > len(letters):
+        raise SpecError(
+            f"{len(letters)} blocks (embedding, layers, head) cannot fill plan.pp · plan.num_chunks = {plan.pp} · "
+            f"{plan.num_chunks} = {plan.num_stages} stages; lower one of them"
+        )
+    ends = _cut(seconds, plan.num_stages)
+    stages = ["".join(letters[begin:end]) for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
+    layout = layout_text(stages)
+    changed = {"uneven_layers": False, "embedding_as_layer": False, "head_as_layer": False}
+    balanced = scenario.replace(plan=plan.replace(**changed, pipeline_layout=layout))
+    answer, before = estimate(balanced), estimate(scenario)
+    return LayoutFound(layout, answer, before, _bound(scenario, seconds, ends))
+
+
+def _blocks(scenario: Scenario) -> tuple[list[str], FloatArray]:
+    """The model's blocks in their order, as letters, and what each takes of one micro-batch both ways.  [s]"""
+    batch, model = batch_of(scenario), scenario.model
+    forward, backward = batch.prices.total_s
+    each = (forward + backward)[:, 0, 0, 0, 0]
+    kinds = [FIRST_KIND + model.layer_kinds.index(kind) for kind in model.kind_of_layer]
+    mtp = [len(each) - 1] * model.num_mtp_layers
+    letters = ["E", *"t" * model.num_layers, *"m" * model.num_mtp_layers, "L"]
+    return letters, each[[EMBEDDING, *kinds, *mtp, HEAD]]
+
+
+def _cut(seconds: FloatArray, stages: int) -> tuple[int, ...]:
+    """Where each stage ends: the largest sum as small as can be, then the sum of the squares.
+
+    Parameters
+    ----------
+    seconds : array over blocks
+    """
+    before = np.concatenate([[0.0], np.cumsum(seconds)])
+    count = len(seconds)
+    sums = before[np.newaxis, :] - before[:, np.newaxis]  # of blocks from row to column
+    sums[np.tril_indices(count + 1)] = np.inf  # no stage is empty
+    largest = sums[0].copy()
+    for _ in range(stages - 1):
+        largest = np.maximum(largest[:, np.newaxis], sums).min(axis=0)
+    allowed = np.where(sums <= largest[count] * (1 + 1e-12), sums**2, np.inf)
+    least, came_from = allowed[0].copy(), []
+    for _ in range(stages - 1):
+        ways = least[:, np.newaxis] + allowed
+        came_from.append(ways.argmin(axis=0))
+        least = ways.min(axis=0)
+    ends = [count]
+    for origin in reversed(came_from):
+        ends.append(int(origin[ends[-1]]))
+    return tuple(reversed(ends))
+
+
+def _bound(scenario: Scenario, seconds: FloatArray, ends: tuple[int, ...]) -> float:
+    """What a step takes at least: all micro-batches on the rank with the most work, which is no less than the mean; and
+    where a rank has one stage, than the slowest stage of the cut whose slowest is fastest.  [s]"""
+    plan = scenario.plan
+    least = max(float(seconds.sum()) / plan.pp, float(seconds.max()))
+    if plan.num_chunks == 1:
+        least = max(float(seconds[begin:end].sum()) for begin, end in zip((0, *ends[:-1]), ends, strict=True))
+    return scenario.num_microbatches * least
+
+
+def layout_text(stages: Sequence[str]) -> str:
+    """The letters of stages as one layout, repetitions written as their number."""
+    text = ""
+    for stage, run in groupby([f"{_short(stage)}|" for stage in stages]):
+        number = len(list(run))
+        text += stage if number == 1 else f"({stage})*{number}"
+    if text.endswith("|"):
+        return text[:-1]
+    return text.removesuffix(f"({stage})*{number}") + (stage * number)[:-1]
+
+
+def _short(stage: str) -> str:
+    """A stage's letters, runs of one written as its number."""
+    runs = ((letter, len(list(run))) for letter, run in groupby(stage))
+    return "".join(letter if number == 1 else f"{letter}*{number}" for letter, number in runs)
