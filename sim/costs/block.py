@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,11 @@ Groups = dict[str, Group]
 """Group of every kind of collective inside a layer: tp, cp, ep."""
 COMPUTE = (Cause.MATMUL, Cause.ATTENTION, Cause.MEMORY_BOUND, Cause.LOGITS)
 """What kernels do; the rest of a pass waits."""
+
+
+EXPERTS = "experts"
+BEHIND_SYNC = ("moe_dispatch", EXPERTS, "moe_act", "moe_residual")
+"""Modules that the host launches when it knows how many tokens come to its experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     # GPU's word how many tokens come to each expert.
     ahead = ~talk["tp"] & (not any(item.group == "ep" for item in work.forward.collectives))
     of_forward = compute.host_time((work.forward,), talk)
+    synced = _after_sync(work.forward, compute, groups, fabric, talk)
     of_gradients = compute.host_time((work.input_grad, work.weight_grad), talk, backward=True)
     weight_share = compute.host_time((work.weight_grad,), talk, backward=True) / np.maximum(of_gradients, 1e-30)
     at_peak: dict[Cause, Number] = {}
@@ -85,32 +92,54 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     answers = []
     for each in works:
         first, second = dict(forward), dict(gradients)
-        again, host = dict(forward), of_forward
+        again, host, synced_again = dict(forward), of_forward, synced
         if each.recompute is not work.forward:
             again, host = compute.phase_time(each.recompute), compute.host_time((each.recompute,), talk)
             _add_collectives(again, each.recompute, groups, fabric)
             _add_exposed_tokens(again, (each.recompute,), groups, fabric)
-        waited = _wait_for_host((first, again, second), (of_forward, host, of_gradients), ahead)[-1]
+            synced_again = synced if any(item.module == EXPERTS for item in each.recompute.operations) else 0.0
+        waited = _wait_for_host(
+            (first, again, second), (of_forward, host, of_gradients), ahead, (synced, synced_again, 0.0)
+        )[-1]
         second[Cause.RECOMPUTE] = sum(again.values())
         answers.append(BlockCosts(first, second, at_peak, of_weights + weight_share * waited))
     return answers
 
 
+def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric, talk: dict[str, Any]) -> Number:
+    """What the GPU waits at least in a forward whose host waits for the numbers of tokens. [s]
+
+    The host has nothing launched when it learns them. Launches of what follows (dispatch, experts, combine) then run
+    beside those kernels alone, while the kernels of attention and router, which came before, are over or wait behind
+    them (NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, _maybe_dtoh_and_synchronize).
+    """
+    if not any(item.module == EXPERTS for item in forward.operations) or chosen(forward, "ep", overlapped=True):
+        return 0.0
+    behind = forward.of_modules(BEHIND_SYNC)
+    seconds = compute.phase_time(behind)
+    _add_collectives(seconds, behind, groups, fabric)
+    return np.maximum(0.0, compute.host_time((behind,), talk) - sum(seconds.values()))
+
+
 def _wait_for_host(
-    passes: Sequence[dict[Cause, Number]], launches: Sequence[Number], ahead: np.ndarray
+    passes: Sequence[dict[Cause, Number]], launches: Sequence[Number], ahead: np.ndarray, synced: Sequence[Number]
 ) -> list[Number]:
     """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
 
     Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
     What is recomputed and the gradients, which follow it at once, count as one.
     Where they may not (`ahead`: tensor-parallel ranks wait at every collective for the slowest of their hosts) nothing
-    is gained.
+    is gained. A wait for the GPU in the middle of a pass leaves nothing launched behind it: of what follows, the GPU
+    waits for the launches at least (`synced`).
     """
     short = [host - sum(seconds.values()) for seconds, host in zip(passes, launches, strict=True)]
     of_forward, of_backward = np.maximum(0.0, short[0]), np.maximum(0.0, short[1] + short[2])
     in_hand = np.maximum(0.0, sum(short)) / np.maximum(of_forward + of_backward, 1e-30)
     pooled = of_forward * in_hand, 0.0, of_backward * in_hand
-    waits = [np.where(ahead, some, np.maximum(0.0, own)) for some, own in zip(pooled, short, strict=True)]
+    waits = [
+        np.where(ahead, some, np.maximum(np.maximum(0.0, own), least))
+        for some, own, least in zip(pooled, short, synced, strict=True)
+    ]
     for seconds, waited in zip(passes, waits, strict=True):
         if np.any(waited):
             seconds[Cause.HOST] = waited

@@ -80,6 +80,39 @@ def test_host_time_by_hand():
     assert cost_model(one).compute.host_time((phase,), talk) == pytest.approx(expected)
 
 
+def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens():
+    """Experts that take longer to launch than to run are waited for, though graphs before them ran long enough."""
+    from sim.pricing.cells import layer_costs
+    from sim.work.operations import Cause
+
+    waits = []
+    for launches in (0.4, 4.0, 8.0):  # of each of 128 experts: behind the wait about 3, 31 and 61 ms
+        one = scenario_of(QWEN, scoped(*SCOPE) | {"launches_per_expert": launches}, sequence=32768)
+        waits.append(float(layer_costs(one).forward.get(Cause.HOST, 0.0)))
+    assert waits[0] == 0.0
+    launched = 2 * 128 * 4.0 * one.stack.kernel_launch_s
+    assert waits[2] - waits[1] == pytest.approx(launched)
+
+
+def test_published_pair_of_graphs():
+    """GPT-OSS-20B on 16 H100, tp 2, pp 4, ep 4, batch 4: 0.467 to 0.52 s, and 0.391 to 0.399 s with scoped graphs.
+
+    Megatron-Bridge's card on CUDA graphs. The direction is right; what is predicted is too fast (docs/validation.md).
+    """
+    oss = QWEN | {"num_layers": 24, "hidden_size": 2880, "num_heads": 64, "num_kv_heads": 8, "head_dim": 64,
+                  "vocab_size": 201088, "num_experts": 32, "experts_per_token": 4,
+                  "expert_intermediate_size": 2880}  # fmt: skip
+    plan = {"tp": 2, "pp": 4, "dp": 2, "ep": 4, "sequence_parallel": True, "zero_stage": 1}
+    eager, graphs = (
+        build_scenario(
+            {"model": oss, "cluster": "superpod-h100", "profile": "h100", "plan": plan,
+             "stack": {"framework": "megatron-bridge", **stack},
+             "training": {"global_batch_size": 4, "sequence_length": 4096, "precision": "bf16"}}
+        ) for stack in ({}, scoped(*SCOPE))
+    )  # fmt: skip
+    assert 1.0 < step(eager) / step(graphs) < 0.4935 / 0.395
+
+
 def test_memory_of_graphs():
     """Places for a layer's input, output and their gradients, and temporaries that nothing else can use. [bytes]"""
     one, plain = scenario_of(QWEN, scoped(*SCOPE), ep=8), scenario_of(QWEN, ep=8)
