@@ -128,7 +128,23 @@ def _block_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) 
     key_value = key_value_width(model, cut.tp)
     norms = w * (query + key_value / 2) * (model.query_key_norm != "none")
     core = attention_core_bytes(model, stack, cut)
-    return around + tokens * (w * (query + key_value) + kept * context + norms) + core
+    latent = _latent_bytes(model, cut)
+    return (
+        around + tokens * (w * (query + key_value) + kept * context + norms + _gate_bytes(model, cut)) + core + latent
+    )
+
+
+def _latent_bytes(model: ModelSpec, cut: Cut) -> Number:
+    """Of latent attention the latent vectors, before and after their norms. [bytes]"""
+    if not model.key_value_rank:
+        return 0.0
+    latent = model.query_rank + model.key_value_rank
+    return cut.norm_tokens * (cut.width * (latent + model.rotary_head_dim) + cut.kept * latent)
+
+
+def _gate_bytes(model: ModelSpec, cut: Cut) -> Number:
+    """Of a token what a gate of the attention's output keeps: the gate, and the output before it. [bytes]"""
+    return 2 * cut.width * model.num_heads * model.value_head_dim / cut.tp * model.attention_gate
 
 
 def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
@@ -154,9 +170,8 @@ def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
     inner = 0.0 if experts else model.intermediate_size / cut.tp
     cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (context + inner))
-    if model.key_value_rank:  # the latent vectors, before and after their norms
-        latent = model.query_rank + model.key_value_rank
-        around = around + cut.norm_tokens * (w * (latent + model.rotary_head_dim) + kept * latent)
+    cut_by_tp = cut_by_tp + tokens * _gate_bytes(model, cut)
+    around = around + _latent_bytes(model, cut)
     if experts:
         around = around + experts_activations(model, stack, cut).total
     if model.query_key_norm != "none":  # what they normalise, besides what comes out
