@@ -175,6 +175,24 @@ def test_prices_of_published_mixtures_equal_estimates(preset):
     assert (differences(scenario, (96, 96), 3) < 1e-9).all()
 
 
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        ({"preset": "deepseek-v3-16b", "num_mtp_layers": 1}, {}),
+        ("nemotron-3-nano-30b-a3b", {}),
+        ("qwen3-next-80b-a3b", {}),
+        ("llama3-8b", {"adapter_rank": 16}),
+    ],
+    ids=["multi-token prediction", "halves of layers", "states", "adapters"],
+)
+def test_prices_of_todays_models_equal_estimates(model, training):
+    scenario = build_scenario(
+        {"model": model, "cluster": "superpod-h100", "plan": {}, "stack": "megatron-core",
+         "training": {"global_batch_size": 96, "sequence_length": 8192, "precision": "bf16", **training}}
+    )  # fmt: skip
+    assert (differences(scenario, (96, 96), 3) < 1e-9).all()
+
+
 @pytest.mark.parametrize("dense", [0, 2])
 def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
     """Every combination of degrees, one by one."""
