@@ -90,22 +90,23 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
     """
     zero, layouts = batch.zero_stage, batch.layouts
     often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
-    of_ranks, shares = np.zeros((11, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
+    adapters = bool(batch.costs.training.adapter_rank)
+    of_ranks = np.zeros((11 if adapters else 8, len(kinds), 4, 2, len(layouts)))
+    shares = np.zeros((4, 2, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
         for repeated in (0, 1) if zero_stage == 2 else (0,):
             priced, share = _over_layouts(batch, kinds, zero_stage, bool(repeated), copies)
             of_ranks[:, :, zero_stage, repeated], shares[zero_stage, repeated] = priced, share
     reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, often, batch.layout]
-    adapters = Params(*numbers[3:]) if batch.costs.training.adapter_rank else None
-    held = Params(numbers[0], numbers[1], numbers[2], adapters)
+    held = Params(numbers[0], numbers[1], numbers[2], Params(*numbers[3:]) if adapters else None)
     return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, often, batch.layout])
 
 
 def _over_layouts(
     batch: Batch, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
 ) -> tuple[Floats, Floats]:
-    """Over layouts: reduce, tail, gather, update, offload; params, experts', moments of every kind, and the same of
-    what is trained of them; and the hidden share.
+    """Over layouts: reduce, tail, gather, update, offload; params, experts', moments of every kind, and with adapters
+    the same of these; and the hidden share.
 
     They are remembered.
     """
@@ -123,8 +124,9 @@ def _over_layouts(
     parts = list(work.seconds(held.trained, first, replicas, summed, *rates))
     if costs.training.optimizer == "muon" and held.adapters is None:
         parts[3] = parts[3] + muon_seconds([kind.part for kind in kinds], costs, layouts, replicas, zero_stage > 0)
-    found = np.empty((11, *held.total.shape))
-    for place, part in enumerate((*parts, *held.numbers, *held.trained.numbers)):
+    numbers = (*parts, *held.numbers, *(held.adapters.numbers if held.adapters else ()))
+    found = np.empty((len(numbers), *held.total.shape))
+    for place, part in enumerate(numbers):
         found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
     found[2:5] *= counts > 0  # nothing waits for a rank that is not there
