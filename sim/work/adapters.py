@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, TrainingSpec
 from sim.work.operations import BlockWork, Operation, Phase, matmul, memory
-from sim.work.params import recurrent_widths
+from sim.work.params import counted_kinds, recurrent_widths
 from sim.work.stages import ModelPart
 
 TARGETS = {
@@ -95,10 +95,7 @@ class _Linear(NamedTuple):
 def adapters_forward_flop(model: ModelSpec, adapters: Adapters, tokens: float) -> float:
     """Forward multiplies of all adapters. [FLOP]"""
     flop = 0.0
-    for count, kind in (
-        *((model.layers_of(kind), kind) for kind in model.layer_kinds),
-        (model.num_mtp_layers, model.mtp_kind),
-    ):
+    for count, kind in counted_kinds(model):
         for linear in _linears(model, kind):
             if linear.target in adapters.targets:
                 met = model.experts_per_token if linear.routed else 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.adapters import adapters_forward_flop, adapters_of
-from sim.work.params import expert_width, latent_head_params, recurrent_widths
+from sim.work.params import counted_kinds, expert_width, latent_head_params, recurrent_widths
 from sim.work.recompute import read_recompute, recompute_word
 
 
@@ -56,13 +56,6 @@ def layers_forward_flop(model: ModelSpec, batch: float, sequence: float, packed:
         count * layer_forward_flop(model, batch, sequence, kind, packed) for count, kind in counted_kinds(model)
     )
     return layers + model.num_mtp_layers * projection
-
-
-def counted_kinds(model: ModelSpec) -> list[tuple[int, LayerKind]]:
-    """How many layers there are of each kind, those of multi-token prediction among them."""
-    return [
-        (model.layers_of(kind) + model.num_mtp_layers * (kind == model.mtp_kind), kind) for kind in model.layer_kinds
-    ]
 
 
 def reach(model: ModelSpec, sequence: float, kind: LayerKind, packed: int | None = None) -> float:

@@ -179,6 +179,13 @@ def mtp_params(model: ModelSpec) -> int:
     return layer_params(model, model.mtp_kind) + 2 * model.hidden_size**2 + 3 * norm_params(model)
 
 
+def counted_kinds(model: ModelSpec) -> list[tuple[int, LayerKind]]:
+    """How many layers there are of each kind, those of multi-token prediction among them."""
+    return [
+        (model.layers_of(kind) + model.num_mtp_layers * (kind == model.mtp_kind), kind) for kind in model.layer_kinds
+    ]
+
+
 def active_params(model: ModelSpec) -> int:
     """Parameters that a token meets: all but the experts it is not sent to."""
     idle = expert_params(model) // max(model.num_experts, 1) * (model.num_experts - model.experts_per_token)

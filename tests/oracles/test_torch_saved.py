@@ -3,8 +3,9 @@
 import pytest
 
 from sim.specs import ModelSpec, StackSpec
+from sim.work.activations import layer_activation_bytes
 from sim.work.layers import Cut
-from sim.work.memory import layer_activation_bytes, logits_bytes
+from sim.work.memory import logits_bytes
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

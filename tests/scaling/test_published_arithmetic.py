@@ -16,8 +16,8 @@ from sim.schedules.passes import peak_in_flight, visits_per_stage
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
+from sim.work.activations import layer_activation_bytes
 from sim.work.layers import Cut
-from sim.work.memory import layer_activation_bytes
 from validation.strategies.question import family
 
 A100 = 312e12

@@ -8,10 +8,10 @@ from sim import estimate
 from sim.errors import FlopcastError
 from sim.specs import build_scenario
 from sim.specs.formats import FORMATS
+from sim.work.activations import layer_activation_bytes
 from sim.work.adapters import Adapters, adapter_params, with_adapters
 from sim.work.flops import model_flop
 from sim.work.layers import layer_work
-from sim.work.memory import layer_activation_bytes
 from sim.work.operations import BlockWork, Phase
 from sim.work.pieces import Cut, linear
 from sim.work.stages import deal_stages

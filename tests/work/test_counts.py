@@ -6,16 +6,10 @@ from sim.pricing.batch import batch_of
 from sim.pricing.memory import peak_memory
 from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
+from sim.work.activations import attention_core_bytes, attention_moment_bytes, layer_activation_bytes
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.layers import Cut, layer_work
-from sim.work.memory import (
-    activation_bytes,
-    attention_core_bytes,
-    attention_moment_bytes,
-    by_rank,
-    layer_activation_bytes,
-    logits_bytes,
-)
+from sim.work.memory import activation_bytes, by_rank, logits_bytes
 from sim.work.params import layer_params, total_params
 from sim.work.stages import ModelPart, Stage, deal_stages, part_params
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from sim.errors import SpecError
 from sim.specs import ModelSpec, build_scenario
+from sim.work.activations import layer_activation_bytes
 from sim.work.experts import routed
 from sim.work.flops import layer_forward_flop, model_flop
 from sim.work.layers import layer_work
-from sim.work.memory import layer_activation_bytes
 from sim.work.params import active_params, layer_params, total_params
 from sim.work.pieces import Cut
 from sim.work.stages import FIRST_KIND, blocks_of, deal_stages, part_params

@@ -9,9 +9,9 @@ from sim.errors import SpecError
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.plan import layout_stages
+from sim.work.activations import layer_activation_bytes
 from sim.work.flops import layer_forward_flop, layers_forward_flop, logits_flop, model_flop
 from sim.work.layers import Cut, head_work, layer_work, layer_works, mtp_works
-from sim.work.memory import layer_activation_bytes
 from sim.work.params import active_params, layer_params, mtp_params, total_params
 from sim.work.stages import deal_stages, part_params
 

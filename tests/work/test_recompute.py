@@ -10,9 +10,9 @@ from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.specs.formats import FORMATS
 from sim.specs.modules import RECOMPUTE_MODULES
+from sim.work.activations import layer_activation_bytes
 from sim.work.flops import hardware_flop, model_flop, modules_flop
 from sim.work.layers import layer_work
-from sim.work.memory import layer_activation_bytes
 from sim.work.pieces import Cut
 from sim.work.recompute import read_recompute, recompute_word
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import ModelSpec, ParallelPlan, StackSpec
+from sim.work.activations import layer_activation_bytes
 from sim.work.layers import Cut, embedding_work, layer_work
-from sim.work.memory import layer_activation_bytes
 from sim.work.params import active_params, total_params
 from sim.work.stages import deal_stages, part_expert_params, part_params
 
