@@ -22,8 +22,9 @@ from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.datasheet import NAME as DATASHEET
+from sim.specs.framework_files import halves_attention
 from sim.specs.presets import load_file_as_preset, split_profile
-from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
+from sim.work.flops import causal_flop, hardware_flop, model_flop
 from sim.work.params import total_params
 
 SIZES = ("layers", "hidden", "heads")
@@ -135,7 +136,7 @@ def step_flop(convention: str, scenario: Scenario) -> float:
     hardware, megatron2021 : 4/3 of the model's under full recomputation, the whole attention (Narayanan et al. 2021).
     8*N, 6*N : a multiple of parameters and tokens, no attention (BigScience).
     causal attention halved : model FLOPs with half of the attention.
-    model, and everything else : model FLOPs, the whole attention.
+    model, and everything else : model FLOPs, the whole attention; half of it where the framework counts so.
     """
     model, training, plan = scenario.model, scenario.training, scenario.plan
     said = convention.lower()
@@ -146,11 +147,9 @@ def step_flop(convention: str, scenario: Scenario) -> float:
         return hardware_flop(model, training, plan)
     if "megatron2021" in said or said.startswith(("hardware", "paper formula")):
         return hardware_flop(model, training, plan.replace(recompute="full"))
-    if "causal attention halved" in said:
-        one, none = (
-            layer_forward_flop(model, training.global_batch_size, s) / s for s in (training.sequence_length, 1)
-        )
-        return model_flop(model, training) - 1.5 * model.num_layers * (one - none) * training.sequence_length
+    stack = scenario.stack
+    if "causal attention halved" in said or (said == "model" and halves_attention(stack.framework, stack.version)):
+        return causal_flop(model, training)
     return model_flop(model, training)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sim.errors import SpecError, nearest
 from sim.specs.presets import load_preset, preset_names, raw_preset
 
-LATEST = "latest"
+LATEST, NEVER = "latest", "never"
 _NEVER = (9999, 0)
 _DATE = re.compile(r"(20\d\d)(?:-(\d\d?)(?:-\d\d?)?)?$")
 _MONTH = re.compile(r"v?([123]\d)\.(\d\d?)(?!\d)")
@@ -66,6 +66,15 @@ def layouts_of(framework: str) -> dict[str, Any]:
     """How a framework's recipes fill in a layout that a description leaves open and its authors tuned."""
     found: dict[str, Any] = raw_preset("frameworks", framework).get("layouts", {})
     return found
+
+
+def halves_attention(framework: str, version: str) -> bool:
+    """Whether the FLOP/s that a framework of a version prints count half of causal attention's scores and values."""
+    data = raw_preset("frameworks", framework) if framework in preset_names("frameworks") else {}
+    if "like" in data and "flops" not in data:
+        return halves_attention(data["like"], version)
+    since = data.get("flops", {}).get("attention_halved_since")
+    return since not in (None, NEVER) and date_of(version, framework) >= date_of(str(since), framework)
 
 
 def date_of(version: str, framework: str) -> Date:

@@ -94,6 +94,13 @@ def mixer_core_flop(
     return (7.0 if kind.mixer == "mamba2" else 6.0) * batch * sequence * numbers
 
 
+def causal_flop(model: ModelSpec, training: TrainingSpec) -> float:
+    """As `model_flop` with half of the scores and values, as causal attention needs them. [FLOP]"""
+    batch, sequence, packed = training.global_batch_size, training.sequence_length, training.packed_length
+    cores = modules_flop(model, batch, sequence, packed)["core_attn"]
+    return model_flop(model, training) - 1.5 * cores
+
+
 def logits_flop(model: ModelSpec, batch: float, sequence: float) -> float:
     """Forward output projection, once for every token that is predicted. [FLOP]"""
     return 2.0 * batch * sequence * model.hidden_size * model.vocab_size * (1 + model.num_mtp_layers)

@@ -7,7 +7,7 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
 from sim.specs.base import file_name
-from sim.specs.framework_files import date_of, framework_named, layouts_of
+from sim.specs.framework_files import date_of, framework_named, halves_attention, layouts_of
 from sim.specs.frameworks import Consequence, _facts, resolve_stack
 from sim.specs.loading import SECTIONS
 from sim.specs.presets import raw_preset
@@ -52,7 +52,7 @@ def sections(when, version_of):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     data = raw_preset("frameworks", name)
-    assert data.keys() <= {"title", "source", "aliases", "like", "tags", "releases", "rules", "layouts"}
+    assert data.keys() <= {"title", "source", "aliases", "like", "tags", "flops", "releases", "rules", "layouts"}
     assert data["title"]
     assert data["source"].strip()
     dates = [date_of(release["since"], name) for release in data["releases"]]
@@ -65,6 +65,11 @@ def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     assert data.get("like", name) in FRAMEWORKS
     assert layouts_of(name).keys() <= LAYOUTS
     assert not layouts_of(name) or layouts_of(name)["source"].strip()
+    counted = data.get("flops", {"attention_halved_since": "2025", "source": "none"})
+    assert counted.keys() == {"attention_halved_since", "source"}
+    since = counted["attention_halved_since"]
+    assert since == "never" or date_of(since, name) > (2018, 0)
+    assert counted["source"].strip()
 
 
 @pytest.mark.parametrize(("name", "number", "rule"), RULES, ids=[f"{name} {number}" for name, number, _ in RULES])
@@ -266,3 +271,13 @@ def test_show_takes_the_framework_where_a_stack_has_its_name():
     run = CliRunner()
     assert run.invoke(app, ["presets", "show", "torchtitan"]).output.startswith("torchtitan latest")
     assert run.invoke(app, ["presets", "show", "stacks/torchtitan"]).output.startswith("stacks/torchtitan")
+
+
+def test_what_a_framework_s_printed_rate_counts():
+    assert halves_attention("megatron-lm", "2025-06")
+    assert not halves_attention("megatron-lm", "core_r0.8.0")
+    assert not halves_attention("megatron-lm", "2021")
+    assert halves_attention("megatron-core-recipes", "latest")  # as the framework that it is like
+    assert halves_attention("megatron-bridge", "25.09")
+    assert not halves_attention("nemo", "25.04")
+    assert not halves_attention("", "latest")
