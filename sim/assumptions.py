@@ -7,6 +7,7 @@ from sim.costs.host import COPY_SHARE, Host
 from sim.specs import Scenario
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 from sim.units import show
+from sim.work.routing import busiest_share, dropped_share, routing_of
 
 OTHER_NETWORK = 0.1
 """Bandwidths that differ by more are those of another network."""
@@ -111,8 +112,8 @@ def stated_assumptions(
     if model.num_experts:
         travel = "beside another micro-batch's computation" if stack.overlap_experts else "while computation waits"
         stated.append(
-            f"every expert gets as many tokens as any other; tokens travel {travel} (stack {stack.name!r}); the host "
-            "learns from the GPU how many come before it launches their multiplies"
+            f"{_tokens_of_experts(scenario)}; tokens travel {travel} (stack {stack.name!r}); the host learns from the "
+            "GPU how many come before it launches their multiplies"
         )
     if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
         stated.append(
@@ -131,8 +132,9 @@ def stated_assumptions(
         )
     training = scenario.training
     if training.format is not None:
-        fused = stack.fused_casts and not training.format.cast
-        casts = "take no time of their own" if fused else "are kernels of their own"
+        fused = stack.fused_casts and training.format.norms_cast
+        casts = "after a norm are a part of it, others" if fused else "are"
+        casts += " kernels of their own"
         known = training.peak_precision in scenario.profile.gemm.precisions
         share = "" if known else f"{training.precision} multiplies are taken to reach bf16's share of peak; "
         stated.append(f"{share}casts {casts} (stack {stack.name!r})")
@@ -146,3 +148,15 @@ def stated_assumptions(
             "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
         )
     return tuple(stated)
+
+
+def _tokens_of_experts(scenario: Scenario) -> str:
+    """How unevenly tokens fall on experts."""
+    model, routing, ep = scenario.model, routing_of(scenario.training), scenario.plan.ep
+    if routing.even:
+        return "every expert gets as many tokens as any other"
+    said = (
+        f"the busiest of {ep} GPUs' experts get {busiest_share(model, routing, ep):.2f} times an even share of tokens"
+    )
+    dropped = dropped_share(model, routing)
+    return f"{said}; {dropped:.1%} of the tokens find their expert full" if dropped else said

@@ -41,6 +41,10 @@ def memory_savings(row: Row, framework: str, plan: Mapping[str, Any], layers: in
         for mode in ("selective", "full"):
             yield {"recompute": mode}, f"recompute {mode}: recompute none is a configuration's, and does not fit"
     if is_moe(row) and not row.get("recompute"):
+        habits = layouts_of(framework)
+        for names in habits.get("recompute_modules_of_experts", ()):
+            said = f"recompute_modules {', '.join(names)}: the framework's recipes ({habits['source']}); {unsaid}"
+            yield {"recompute": "selective", "recompute_modules": tuple(names)}, said
         for mode in ("selective", "full"):
             yield {"recompute": mode}, f"recompute {mode}: {unsaid}"
     if doubtful == "micro_batch_seqs":

@@ -65,7 +65,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     work = works[0]
     forward = compute.phase_time(work.forward)
     _add_collectives(forward, work.forward, groups, fabric)
-    _add_exposed_tokens(forward, (work.forward,), groups, fabric)
+    _add_exposed_tokens(forward, (work.forward,), compute, groups, fabric)
     gradients, weight_grad = compute.phase_time(work.input_grad), compute.phase_time(work.weight_grad)
     _add_collectives(gradients, work.input_grad, groups, fabric)
     _add_collectives(weight_grad, work.weight_grad, groups, fabric)
@@ -77,7 +77,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     seconds, nbytes = total_time(overlapped, groups["tp"], fabric), sum(item.nbytes for item in overlapped)
     exposed = fabric.exposed(groups["tp"], nbytes, seconds, hides)
     gradients[Cause.TENSOR_PARALLEL] = gradients.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
-    _add_exposed_tokens(gradients, (work.input_grad, work.weight_grad), groups, fabric)
+    _add_exposed_tokens(gradients, (work.input_grad, work.weight_grad), compute, groups, fabric)
     talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
     # Launches run ahead of the GPU, but not past a wait: for the slowest host of a tensor-parallel group, or for the
     # GPU's word how many tokens come to each expert.
@@ -96,7 +96,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         if each.recompute is not work.forward:
             again, host = compute.phase_time(each.recompute), compute.host_time((each.recompute,), talk)
             _add_collectives(again, each.recompute, groups, fabric)
-            _add_exposed_tokens(again, (each.recompute,), groups, fabric)
+            _add_exposed_tokens(again, (each.recompute,), compute, groups, fabric)
             synced_again = synced if any(item.module == EXPERTS for item in each.recompute.operations) else 0.0
         waited = _wait_for_host(
             (first, again, second), (of_forward, host, of_gradients), ahead, (synced, synced_again, 0.0)
@@ -181,11 +181,18 @@ def _add_collectives(seconds: dict[Cause, Number], phase: Phase, groups: Groups,
         seconds[Cause.CONTEXT_PARALLEL] = fabric.exposed(group, nbytes, total_time(context, group, fabric), budget)
 
 
-def _add_exposed_tokens(seconds: dict[Cause, Number], phases: Sequence[Phase], groups: Groups, fabric: Fabric) -> None:
-    """What tokens that overlap another micro-batch's computation add to a pass of as much computation."""
+def _add_exposed_tokens(
+    seconds: dict[Cause, Number], phases: Sequence[Phase], compute: ComputeModel, groups: Groups, fabric: Fabric
+) -> None:
+    """What tokens that overlap another micro-batch's computation add to a pass of as much computation.
+
+    Kernels that move them on streaming multiprocessors of their own take these from it, and nothing else.
+    """
     items = [item for phase in phases for item in chosen(phase, "ep", overlapped=True)]
     if items:
         nbytes, took = sum(item.nbytes for item in items), total_time(items, groups["ep"], fabric)
-        compute = sum(each for cause, each in seconds.items() if cause in COMPUTE)
-        exposed = fabric.exposed(groups["ep"], nbytes, took, compute)
+        budget = sum(each for cause, each in seconds.items() if cause in COMPUTE)
+        exposed = fabric.exposed(groups["ep"], nbytes, took, budget)
+        if items[0].sms is not None:
+            exposed = took - (1.0 - items[0].sms / compute.gpu.num_sms) * np.minimum(took, budget)
         seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed

@@ -249,8 +249,9 @@ def all_to_all(nbytes: Number, group: Group, fabric: Fabric, copies: int = 1) ->
     group : Group
     fabric : Fabric
     copies : int
-        Of every piece, to ranks of which several may be in one domain: a piece crosses to a domain once and is handed
-        on by NVLink, N (1 − (1 − 1/N)^k) crossings to N domains instead of k [1]_. 1: pieces have nothing in common.
+        Of every piece, of which several may go to one rank or one domain: a piece goes to a rank once, n (1 − (1 −
+        1/n)^k) instead of k of them, and crosses to a domain once, N (1 − (1 − 1/N)^k), where the card it comes in by
+        hands it on by NVLink [1]_. 1: pieces have nothing in common.
 
     .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.2, for routing that is even.
     """
@@ -258,8 +259,11 @@ def all_to_all(nbytes: Number, group: Group, fabric: Fabric, copies: int = 1) ->
     n, domains, members = group.size, np.asarray(group.num_domains, dtype=float), group.per_domain
     away = nbytes * (n - members) / n
     sent = away * np.minimum(1.0, domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies)
-    handed_on = away * (members - 1) / members if copies > 1 else 0.0
-    inside = _transfer(nbytes * (members - 1) / n + handed_on, fabric.inside_domain(group), fabric.nvlink)
+    own_domain, handed_on = nbytes * (members - 1) / n, 0.0
+    if copies > 1:
+        ranks = nbytes / copies * (1.0 - (1.0 - 1.0 / np.asarray(n, dtype=float)) ** copies)  # of every rank's own
+        own_domain, handed_on = ranks * (members - 1), ranks * (n - members) * (members - 1) / members
+    inside = _transfer(own_domain + handed_on, fabric.inside_domain(group), fabric.nvlink)
     outside = _transfer(sent, fabric.between_domains(group) / members, fabric.network)
     base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
     latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s

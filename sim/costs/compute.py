@@ -61,6 +61,8 @@ class ComputeModel:
             if item.kind == "matmul":
                 self._note_range(item)
                 seconds = self._matmul_time(item, self.precision_of(item))
+                if item.cause is Cause.ATTENTION:  # a state, chunk by chunk
+                    seconds = seconds / self.profile.attention.state_speed
                 if self.wide_share and item.cause is Cause.MATMUL:
                     wide = self._matmul_time(item, "bf16")
                     seconds = seconds + self.wide_share * (wide - seconds)

@@ -15,6 +15,7 @@ from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec, Train
 from sim.work.adapters import adapters_of
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
+from sim.work.routing import routing_of
 
 _KEPT_MODELS, _KEPT_BYTES = 16, 4_000_000
 _models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
@@ -137,4 +138,5 @@ def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
         "format": training.format,
         "adapters": adapters_of(training),
         "packed": training.packed_length,
+        "routing": routing_of(training),
     }

@@ -13,17 +13,20 @@ class Format(NamedTuple):
     nbytes : of a number with its share of scales. [bytes]
     cast : that a kernel of its own reads and writes a number, where no other kernel casts in passing. [bytes]
     kernels : launches of one cast.
+    norms_cast : a norm writes what comes after it in this format.
     """
 
     peak: str
     nbytes: float
-    cast: float = 0.0
-    kernels: int = 0
+    cast: float
+    kernels: int
+    norms_cast: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "fp8": Format("fp8", 1.0),
-    "mxfp8": Format("fp8", 1.0 + 1 / 32),
+    # Read, and written by rows and by columns.
+    "fp8": Format("fp8", 1.0, 2 + 2 * 1.0, 1, norms_cast=True),
+    "mxfp8": Format("fp8", 1.0 + 1 / 32, 2 + 2 * (1.0 + 1 / 32), 1, norms_cast=True),
     # Read for the largest magnitude, read again, written by rows and by columns.
     "nvfp4": Format("fp4", 0.5 + 1 / 16, 2 * 2 + 2 * (0.5 + 1 / 16), 2),
     "mxfp4": Format("fp4", 0.5 + 1 / 32, 2 + 2 * (0.5 + 1 / 32), 1),

@@ -13,7 +13,7 @@ from sim.notebook import NotebookDisplay
 from sim.specs.base import Spec
 from sim.specs.hardware import Precision
 
-MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam"]
+MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam", "permute"]
 """Sorts of memory-bound kernels that are told apart where they were measured."""
 
 POOR_FIT = 0.15
@@ -55,6 +55,9 @@ class AttentionParams(Spec):
     """Share of peak that the backward reaches on long sequences."""
     half_length: NonNegativeFloat = 0.0
     """Sequence length at which half of that efficiency is reached."""
+    state_speed: float = Field(default=1.0, gt=0, le=1)
+    """Speed of the kernels of layers that carry a state (Mamba-2, delta rules), chunk by chunk, relative to matrix
+    multiplies of the same shapes."""
     measured_length: tuple[PositiveFloat, PositiveFloat] | None = None
     """Shortest and longest sequence measured; outside it the answer says 'extrapolated'. [tokens]"""
     versions: dict[Literal["1", "2", "3"], PositiveFloat] = Field(default_factory=dict)

@@ -154,6 +154,12 @@ class Scenario(Spec):
         problems = []
         if plan.ep > 1 and not model.num_experts:
             problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
+        load = self.training.expert_load
+        if load and len(load) != model.num_experts:
+            problems.append(
+                f"training.expert_load has {len(load)} numbers, but model {model.name!r} {model.num_experts} experts; "
+                "give one for each"
+            )
         if model.num_experts and plan.tp > 1 and not plan.sequence_parallel:
             problems.append(
                 f"plan.tp = {plan.tp} with a mixture of experts needs plan.sequence_parallel: each GPU routes its own "

@@ -102,15 +102,22 @@ class StackSpec(Spec):
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
     routing_launches: NonNegativeFloat = 60.0
     """Launches, forward, by which a router scores, chooses and counts, and the maps of tokens to experts are made."""
+    dispatch_launches: NonNegativeFloat = 0.0
+    """Launches, forward and backward each, by which a dispatcher prepares both exchanges of tokens, beside the kernels
+    that move them: counts, buffers, events, autograd's calls."""
     launches_per_expert: NonNegativeFloat = 0.4
     """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
     that launches one multiply after the other."""
     fp8_launches_per_expert: NonNegativeFloat = 1.5
     """Of a Python call's host time, what a grouped multiply takes for each expert whose tokens are cast to 8 bits, and
     their scales laid out, in kernels of their own."""
-    deduplicated_dispatch: bool = False
-    """A token crosses to an NVLink domain once and is handed on inside, instead of once for every expert there that it
-    goes to (DeepSeek's DeepEP)."""
+    expert_dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
+    """What carries tokens to experts: alltoall, NCCL, a copy for every expert, laid out before it leaves and again
+    where it arrives; deepep and hybridep, kernels that send a token once to every GPU that has experts of it, over the
+    network once to an NVLink domain, and copy it there (Megatron-Core's moe_flex_dispatcher_backend)."""
+    dispatcher_sms: PositiveInt | None = None
+    """Streaming multiprocessors that deepep and hybridep take from compute beside them. Default: Megatron-Core's, 20
+    and 16."""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
@@ -171,6 +178,12 @@ class StackSpec(Spec):
         if "moe_preprocess" in names and "moe_router" not in names:
             raise ValueError("cuda_graph_scope: moe_preprocess follows the router in one graph; add moe_router")
         return self
+
+    @property
+    def sms_of_dispatcher(self) -> int | None:
+        """Streaming multiprocessors that carry tokens to experts; None where NCCL does."""
+        defaults = {"deepep": 20, "hybridep": 16}
+        return None if self.expert_dispatcher == "alltoall" else self.dispatcher_sms or defaults[self.expert_dispatcher]
 
     def _derived(self) -> set[str]:
         rules = {

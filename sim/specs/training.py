@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 from sim.specs.formats import FORMATS, Format
@@ -42,6 +42,17 @@ class TrainingSpec(Spec):
     packed_length: PositiveInt | None = None
     """Where short sequences are packed into one of sequence_length, how long they are, as attention sees it: the sum of
     their squared lengths over that of their lengths. Default: none are packed."""
+    expert_skew: NonNegativeFloat = 0.0
+    """How unevenly tokens go to experts: the n-th most popular of a layer gets n to the power of minus this of what the
+    first one gets (a Zipf law), which experts are popular differing from layer to layer. 0: all get the same."""
+    expert_load: tuple[NonNegativeFloat, ...] = ()
+    """Measured instead: tokens of every expert of a layer, in the order in which experts are dealt to GPUs."""
+    expert_capacity_factor: PositiveFloat | None = None
+    """Times an even share, how many tokens an expert takes; those that come beyond are dropped (Megatron-Core's
+    moe_expert_capacity_factor). Default: none are."""
+    pad_to_capacity: bool = False
+    """Experts multiply as many tokens as they have capacity for, whatever came (Megatron-Core's
+    moe_pad_expert_input_to_capacity)."""
     tokens: PositiveFloat | None = None
     """Token budget of the whole run, for the days it takes."""
 
@@ -59,6 +70,7 @@ class TrainingSpec(Spec):
                 f"high_precision_layers {self.high_precision_layers} has no effect with precision {self.precision}; "
                 "leave it out, or set precision to fp8, mxfp8, nvfp4 or mxfp4"
             )
+        self._check_routing()
         if self.optimizer == "adafactor" and self.moment_precision != "fp32":
             raise ValueError(
                 f"moment_precision {self.moment_precision} has no effect with adafactor, whose rows and columns are "
@@ -70,6 +82,16 @@ class TrainingSpec(Spec):
                 "leave it out, or set precision to bf16"
             )
         return self
+
+    def _check_routing(self) -> None:
+        if self.expert_load and self.expert_skew:
+            raise ValueError(
+                f"expert_skew {self.expert_skew:g} and expert_load both say which experts tokens go to; leave one out"
+            )
+        if self.expert_load and not sum(self.expert_load):
+            raise ValueError("expert_load counts no tokens; give the tokens of every expert of a layer")
+        if self.pad_to_capacity and self.expert_capacity_factor is None:
+            raise ValueError("pad_to_capacity needs expert_capacity_factor; set it, or leave pad_to_capacity out")
 
     @property
     def tokens_per_step(self) -> int:

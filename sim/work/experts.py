@@ -2,8 +2,9 @@
 
 Each of ep GPUs holds every ep-th expert, whole, and routes its own tokens (under sequence parallelism its share of
 them). They are laid out by expert, sent (an all-to-all: dispatch), laid out by local expert, multiplied expert by
-expert in grouped matrix multiplies, sent back (combine) and added up by their weights [1]_ [2]_. Routing is taken to be
-even: every expert gets the same number of tokens, as published benchmarks force it and load balancing aims at.
+expert in grouped matrix multiplies, sent back (combine) and added up by their weights [1]_ [2]_. The GPU whose experts
+get most sets the pace (`sim.work.routing`); without a word on routing all get the same, as published benchmarks force
+it and load balancing aims at.
 
 .. [1] Lepikhin et al. 2021, "GShard", arXiv:2006.16668, section 2.2.
 .. [2] NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
@@ -18,6 +19,7 @@ from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Collective, Operation, Phase, memory
 from sim.work.params import expert_width
 from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
+from sim.work.routing import busiest_share
 
 BACKWARD_ROUTING = 2 / 3
 """Launches of a router's backward over those of its forward: counting and the maps have none. Assumed."""
@@ -28,26 +30,29 @@ MAPS_OF_ROUTING = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Tokens as experts see them.
+    """Tokens as experts of the busiest GPU see them.
 
-    own : tokens that this GPU routes.
-    copies : tokens that it sends, one to each chosen expert: as many as its experts receive.
+    own : tokens that a GPU routes.
+    copies : tokens that its experts receive, one for each that chose them.
+    received : of these, different tokens.
     each : tokens that one expert receives.
     experts : on this GPU.
     """
 
     own: Number
     copies: Number
+    received: Number
     each: Number
     experts: Number
 
 
-def routed(model: ModelSpec, cut: Cut) -> Routed:
-    """Even routing."""
-    own = cut.norm_tokens
-    copies = own * model.experts_per_token
+def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
+    """What goes where in one layer, or in the mean of several."""
+    own, busiest = cut.norm_tokens, busiest_share(model, cut.routing, cut.ep, layers)
+    copies = own * model.experts_per_token * busiest
     here = model.num_experts / cut.ep
-    return Routed(own, copies, copies / here, here)
+    received = own * busiest * cut.ep * (1 - (1 - 1 / cut.ep) ** model.experts_per_token)
+    return Routed(own, copies, received, copies / here, here)
 
 
 def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
@@ -70,7 +75,7 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     )
     act_f, act_b = _activation(w * to.copies * inner, model)
     shared = _shared(model, stack, cut)
-    there, back = _layouts(w * to.copies * outer, cut)
+    there, back = _layouts(w * outer, to, stack, cut)
     dispatch, combine = (_exchange(name, w * to.copies * outer, model, stack) for name in ("dispatch", "combine"))
     inside = BlockWork(
         Phase((*there, up_f, act_f, down_f, *back), (dispatch, combine)),
@@ -126,19 +131,34 @@ def _activation(nbytes: Number, model: ModelSpec) -> tuple[Operation, Operation]
     )
 
 
-def _layouts(nbytes: Number, cut: Cut) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """Laying tokens out by expert, before they leave and again where they arrive; and the same on the way back."""
-    out = memory("tokens to experts", 2 * nbytes, module="moe_dispatch")
-    home = memory("tokens from experts", 2 * nbytes, module="moe_dispatch")
-    # With one GPU there is nothing to lay out anew on arrival.
-    far = 1 * (cut.ep > 1)
-    sort = memory("tokens by local expert", 2 * nbytes * far, far, module="moe_dispatch")
-    return (out, sort), (sort, home)
+def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tuple[Operation, ...], ...]:
+    """Laying tokens of `width` bytes out by expert; and the same on the way back.
+
+    An all-to-all needs copies in order before they leave, and sorts them by local expert where they arrive. Kernels of
+    its own read tokens where they are, and copy those that arrived, once for every expert that they go to.
+    """
+    far = 1 * (cut.ep > 1)  # with one GPU there is nothing to lay out anew on arrival
+    launches = 1 + stack.dispatch_launches / 2
+    if stack.expert_dispatcher == "alltoall":
+        nbytes = width * (to.own + to.copies)
+        out, home = (_permute(f"tokens {way} experts", nbytes, launches) for way in ("to", "from"))
+        sort = _permute("tokens by local expert", 2 * width * to.copies * far, far)
+        return (out, sort), (sort, home)
+    nbytes = width * (to.received + to.copies)
+    out, home = (_permute(f"tokens {way} local experts", nbytes, launches) for way in ("to", "from"))
+    return (out,), (home,)
+
+
+def _permute(name: str, nbytes: Number, launches: Number) -> Operation:
+    return memory(name, nbytes, launches, sort="permute", module="moe_dispatch")
 
 
 def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> Collective:
-    copies = model.experts_per_token if stack.deduplicated_dispatch else 1
-    return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, "moe_dispatch")
+    copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
+    return Collective(
+        f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, stack.sms_of_dispatcher,
+        "moe_dispatch",
+    )  # fmt: skip
 
 
 def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
@@ -195,7 +215,8 @@ class ExpertsActivations:
 
 def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> ExpertsActivations:
     """What the block keeps for the backward, by what recomputation may spare."""
-    h, w, to = model.hidden_size, cut.width, routed(model, cut)
+    h, w = model.hidden_size, cut.width
+    to = routed(model, cut, sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse))
     kept, outer = cut.kept, expert_width(model)
     products = 2 if model.gated_mlp else 1
     inner = model.expert_intermediate_size

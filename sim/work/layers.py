@@ -156,10 +156,13 @@ def _per_op(forward: Phase) -> Phase:
 def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[Phase, Phase]:
     """Scaling linears' inputs, weights and output gradients to 8 or 4 bits, where no other kernel does it in passing.
 
-    To 8 bits a pass finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is
-    written twice, once transposed for the weight gradient. To 4 bits no other kernel casts.
+    Where casts are fused, a norm writes 8 bits itself; what attention, activations and dispatched tokens are, and all
+    gradients, a kernel reads and writes by rows and by columns (NVIDIA/TransformerEngine: quantizers of
+    transformer_engine/pytorch/module). To 4 bits norms do not cast. Elsewhere a pass finds the largest magnitude
+    (2 bytes a number), another scales and writes (2 + 1); a gradient is written twice, once transposed for the weight
+    gradient.
     """
-    if cut.format is None or (stack.fused_casts and not cut.format.cast):
+    if cut.format is None:
         return Phase(), Phase()
     h, tokens = model.hidden_size, cut.tokens
     products = 2 if model.gated_mlp else 1
@@ -173,9 +176,12 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     mixes = tokens * (kind.mixer != "none")
     inputs = mixes * (h + context) + copies * (h + inner)
     gradients = mixes * (columns + h) + copies * (h + products * inner)
-    if cut.format.cast:  # weights are cast once a step
-        there, back, kernels = cut.format.cast * inputs, cut.format.cast * gradients, 4 * cut.format.kernels
-        return Phase((memory("casts", there, kernels),)), Phase((memory("gradients' casts", back, kernels),))
+    fused = cut.format.norms_cast and stack.fused_casts
+    if fused or not cut.format.norms_cast:  # weights are cast once a step
+        by_norms = mixes * h + (copies * h if kind.mlp == "dense" else 0.0)
+        there, back = cut.format.cast * (inputs - fused * by_norms), cut.format.cast * gradients
+        first, kernels = (2 if fused else 4) * cut.format.kernels, 4 * cut.format.kernels
+        return Phase((memory("casts", there, first),)), Phase((memory("gradients' casts", back, kernels),))
     return (
         Phase((memory("casts to fp8", 5 * (inputs + params), kernels=16),)),
         Phase((memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),)),

@@ -38,7 +38,7 @@ class Operation:
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.
-    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam.
+    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
     module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked
@@ -76,7 +76,8 @@ class Collective:
     nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with, what a rank of an
         all-to-all hands out, its own share included. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
-    copies : of every piece of an all-to-all, where a domain that is to have several of them is sent it once.
+    copies : of every piece of an all-to-all, where a GPU or a domain that is to have several of them is sent it once.
+    sms : streaming multiprocessors that its kernels take; None for a library's whose share a profile knows.
     module, graphed : as of an operation.
     """
 
@@ -86,6 +87,7 @@ class Collective:
     overlapped: bool = False
     group: Literal["tp", "cp", "ep"] = "tp"
     copies: int = 1
+    sms: int | None = None
     module: str = ""
     graphed: bool = False
 

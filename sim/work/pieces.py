@@ -13,6 +13,7 @@ from sim.specs import ModelSpec, StackSpec
 from sim.specs.formats import Format
 from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.routing import EVEN, Routing
 
 if TYPE_CHECKING:
     from sim.work.adapters import Adapters
@@ -25,6 +26,7 @@ class Cut:
     width : bytes of an activation or weight in compute precision.
     format : of the numbers that linears inside transformer layers multiply; None for those of `width` bytes.
     slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
+    routing : which experts tokens go to.
     adapters : that alone are trained; None where all weights are.
     packed : length of the sequences that are packed into one, as attention sees it; None where none are.
     """
@@ -41,6 +43,7 @@ class Cut:
     ep: Number = 1
     adapters: Adapters | None = None
     packed: int | None = None
+    routing: Routing = EVEN
 
     @property
     def kept(self) -> float:

@@ -78,7 +78,7 @@ WORDS = [
     ({"framework": "torchtitan", "notes": "eager; FSDP2"}, ("stack.compiled", False)),
     ({"framework": "prime-rl (PyTorch FSDP2)", "notes": "RL trainer step (no rollout)"}, ("stack.chunked_loss", True)),
     ({"framework": "Composer", "notes": "mode PURE"}, ("stack.gradient_precision", "bf16")),
-    ({"notes": "all-to-all dispatcher"}, ("stack.deduplicated_dispatch", False)),
+    ({"notes": "all-to-all dispatcher"}, ("stack.expert_dispatcher", "alltoall")),
     ({"notes": "cuda_graph=None"}, ("stack.overlap_experts", False)),
     ({"notes": "TE CUDA graphs moe_router"}, ("stack.cuda_graphs", "scoped")),
     ({"notes": "BF16; TE CUDA graphs attn+moe_router (48 layers)"}, ("stack.cuda_graph_scope", ["attn", "moe_router"])),

@@ -56,9 +56,9 @@ def test_crossing_once_and_beside_computation_help():
         estimate(scenario(dp=64, ep=32, stack={**launches, **stack})).step_time_s
         for stack in (
             {},
-            {"deduplicated_dispatch": True},
-            {"deduplicated_dispatch": True, "overlap_experts": True},
-            {"deduplicated_dispatch": True, "overlap_experts": True, "cuda_graphs": "full_iteration"},
+            {"expert_dispatcher": "deepep"},
+            {"expert_dispatcher": "deepep", "overlap_experts": True},
+            {"expert_dispatcher": "deepep", "overlap_experts": True, "cuda_graphs": "full_iteration"},
         )
     )
     assert plain > once > beside >= graph

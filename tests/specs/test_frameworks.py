@@ -15,7 +15,7 @@ from sim.specs.stack import StackSpec
 
 FRAMEWORKS = preset_names("frameworks")
 RULES = [(name, number, rule) for name in FRAMEWORKS for number, rule in enumerate(raw_preset("frameworks", name).get("rules", ()))]  # fmt: skip
-LAYOUTS = {"recompute", "recompute_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "source"}  # fmt: skip
+LAYOUTS = {"recompute", "recompute_of_experts", "recompute_modules_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "source"}  # fmt: skip
 STACK_FIELDS = {file_name(name) for name in StackSpec.model_fields}
 
 

@@ -257,7 +257,7 @@ def test_deepseek_v3_as_megatron_starts_it():
     assert [stage.num_layers for stage in stages] == [3] + [2] * 29 + [0, 0]
     assert [stage.num_mtp for stage in stages[-2:]] == [1, 0]
     assert estimate(scenario).step_time_s > 0
-    assert (stack.deduplicated_dispatch, stack.overlap_experts) == (True, True)
+    assert (stack.expert_dispatcher, stack.overlap_experts) == ("deepep", True)
     reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
     assert reasons["--moe-router-score-function"].startswith("routing is priced as even")
     assert model.num_mtp_layers == 1
@@ -270,7 +270,7 @@ def test_mixtral_as_megatron_starts_it():
     assert total_params(scenario.model) == 46_702_792_704  # mistralai/Mixtral-8x7B-v0.1:model.safetensors.index.json
     assert (scenario.model.experts_per_token, scenario.plan.ep, scenario.plan.num_chunks) == (2, 8, 2)
     assert any(entry.note.startswith("experts are taken whole") for entry in imported.ledger.defaulted)
-    assert not scenario.stack.deduplicated_dispatch
+    assert scenario.stack.expert_dispatcher == "alltoall"
     assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
 
 

@@ -344,10 +344,10 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
     backend = arguments.text("moe-flex-dispatcher-backend")
     if arguments.has("moe-enable-deepep") or kind == "flex" or backend is not None:
         source = f"--moe-flex-dispatcher-backend {backend}" if backend else "--moe-enable-deepep"
-        stack.took("deduplicated_dispatch", True, source)
+        stack.took("expert_dispatcher", backend or "deepep", source)
     elif kind == "allgather":
         stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less")
     elif kind is not None:
-        stack.ledger.took("stack.deduplicated_dispatch", False, f"--moe-token-dispatcher-type {kind}")
+        stack.ledger.took("stack.expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
     if arguments.has("overlap-moe-expert-parallel-comm"):
         stack.took("overlap_experts", True, "--overlap-moe-expert-parallel-comm")

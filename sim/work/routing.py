@@ -1,0 +1,92 @@
+"""How tokens fall on experts: what the busiest GPU of an expert-parallel group gets.
+
+All GPUs of the group wait for the busiest one at every exchange of tokens, so that its time is the layer's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sim.arrays import Floats, Number
+from sim.specs import ModelSpec, TrainingSpec
+
+SHUFFLES = 64
+"""Layers whose popular experts lie anywhere that a mean is taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Which experts tokens go to, as `TrainingSpec` says it.
+
+    skew : exponent of the Zipf law that popularity follows, from layer to layer among other experts.
+    load : shares of every expert in a layer's tokens, instead.
+    capacity : times an even share, beyond which an expert takes no token.
+    padded : experts multiply as many tokens as they have capacity for, whatever came.
+    """
+
+    skew: float = 0.0
+    load: tuple[float, ...] = ()
+    capacity: float | None = None
+    padded: bool = False
+
+    @property
+    def even(self) -> bool:
+        """Every expert gets the same."""
+        return not self.skew and not self.load and not self.padded and (self.capacity or 1.0) >= 1.0
+
+
+EVEN = Routing()
+
+
+def routing_of(training: TrainingSpec) -> Routing:
+    """The routing of a training job."""
+    return Routing(
+        training.expert_skew, training.expert_load, training.expert_capacity_factor, training.pad_to_capacity
+    )
+
+
+def busiest_share(model: ModelSpec, routing: Routing, ep: Number, layers: int = 1) -> Number:
+    """Tokens of the busiest of ep GPUs over an even share.
+
+    Parameters
+    ----------
+    layers : int
+        Layers whose tokens are added up, popular experts being others in each: one, for the time of a layer; all, for
+        what a GPU keeps of them.
+    """
+    if routing.even:
+        return 1.0
+    if isinstance(ep, np.ndarray):
+        known, places = np.unique(ep, return_inverse=True)
+        each = np.array([_busiest(routing, model.num_experts, int(size), layers) for size in known])
+        answer: Floats = each[places].reshape(ep.shape)
+        return answer
+    return _busiest(routing, model.num_experts, int(ep), layers)
+
+
+def dropped_share(model: ModelSpec, routing: Routing) -> float:
+    """Of tokens' copies, those that find their expert full."""
+    return max(0.0, 1.0 - float(_taken(routing, model.num_experts).sum()))
+
+
+def _taken(routing: Routing, num_experts: int) -> Floats:
+    """Share of every expert in all copies, most popular first unless their order is known, of those that it takes."""
+    popular = np.array(routing.load) if routing.load else np.arange(1.0, num_experts + 1.0) ** -routing.skew
+    shares: Floats = popular / popular.sum()
+    return shares if routing.capacity is None else np.minimum(shares, routing.capacity / num_experts)
+
+
+@lru_cache(maxsize=4096)
+def _busiest(routing: Routing, num_experts: int, ep: int, layers: int) -> float:
+    if routing.padded and routing.capacity is not None:
+        return routing.capacity
+    shares = _taken(routing, num_experts)
+    if routing.load or not routing.skew:
+        return float(shares.reshape(ep, -1).sum(axis=1).max()) * ep
+    rng = np.random.default_rng(0)
+    tries = max(4, SHUFFLES // layers)
+    dealt = np.array([rng.permutation(shares) for _ in range(tries * layers)]).reshape(tries, layers, ep, -1)
+    return ep * float(dealt.sum(axis=3).mean(axis=1).max(axis=1).mean())
