@@ -1,0 +1,118 @@
+"""Uneven routing: what the busiest GPU gets, against counts of tokens thrown at random; capacity; what it costs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import build_scenario, estimate
+from sim.errors import SpecError
+from sim.specs import ModelSpec
+from sim.work.experts import routed
+from sim.work.layers import Cut
+from sim.work.routing import Routing, busiest_share, dropped_share
+
+MODEL = ModelSpec(
+    num_layers=16, hidden_size=1024, num_heads=8, vocab_size=32000, num_experts=64, experts_per_token=4,
+    expert_intermediate_size=512,
+)  # fmt: skip
+DEGREES = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
+TRAINING = {"global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"}
+
+
+def scenario(training=None, stack=None, **plan):
+    return build_scenario(
+        {
+            "model": {
+                "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "num_experts": 64,
+                "experts_per_token": 4, "expert_intermediate_size": 1024, "position": "rotary",
+            },
+            "cluster": "superpod-h100", "profile": "h100", "stack": {"preset": "megatron-core", **(stack or {})},
+            "plan": {"dp": 16, "ep": 16, "zero_stage": 1, **plan}, "training": {**TRAINING, **(training or {})},
+        }
+    )  # fmt: skip
+
+
+@given(DEGREES, st.floats(0.1, 2.0))
+def test_the_busiest_gets_more_than_its_share_and_never_all(ep, skew):
+    share = busiest_share(MODEL, Routing(skew), ep)
+    assert 1.0 - 1e-12 <= share <= ep
+    assert share == pytest.approx(1.0) if ep == 1 else share > 1.0
+
+
+@given(st.floats(0.1, 1.5), st.floats(0.05, 0.5))
+def test_more_skew_and_more_gpus_are_more_uneven(skew, more):
+    degrees = [busiest_share(MODEL, Routing(skew), ep) for ep in (1, 2, 4, 8, 16, 32, 64)]
+    assert degrees == sorted(degrees)
+    assert busiest_share(MODEL, Routing(skew + more), 8) > busiest_share(MODEL, Routing(skew), 8)
+
+
+def test_layers_even_out_what_one_gpu_keeps():
+    one, many = (busiest_share(MODEL, Routing(0.8), 16, layers) for layers in (1, 32))
+    assert 1.0 < many < one
+
+
+def test_against_tokens_thrown_at_random():
+    """Popularity by a Zipf law, experts shuffled over 8 GPUs, 20,000 copies a layer: the mean over 400 layers."""
+    rng, popular = np.random.default_rng(7), np.arange(1, 65) ** -0.7
+    counts = [
+        np.bincount(rng.choice(64, 20_000, p=rng.permutation(popular / popular.sum())) // 8, minlength=8).max() / 2500
+        for _ in range(400)
+    ]
+    assert busiest_share(MODEL, Routing(0.7), 8) == pytest.approx(np.mean(counts), rel=0.03)
+
+
+def test_a_measured_histogram_lies_as_it_is_given():
+    load = (3.0,) * 8 + (1.0,) * 56
+    assert busiest_share(MODEL, Routing(load=load), 8) == pytest.approx(24 / 80 * 8)
+    assert busiest_share(MODEL, Routing(load=load), 1) == pytest.approx(1.0)
+    degrees = np.array([[1, 8], [64, 8]])
+    each = [[busiest_share(MODEL, Routing(load=load), int(ep)) for ep in row] for row in degrees]
+    assert busiest_share(MODEL, Routing(load=load), degrees) == pytest.approx(np.array(each))
+
+
+def test_capacity_drops_what_comes_beyond_it():
+    load = (2.0,) * 16 + (1.0,) * 32 + (0.0,) * 16  # 64 in all: twice, once and never an even share
+    assert dropped_share(MODEL, Routing(load=load)) == 0.0
+    assert dropped_share(MODEL, Routing(load=load, capacity=1.5)) == pytest.approx(16 * 0.5 / 64)
+    assert busiest_share(MODEL, Routing(load=load, capacity=1.5), 4) == pytest.approx(1.5)
+    padded = Routing(load=load, capacity=1.25, padded=True)
+    assert busiest_share(MODEL, padded, 4) == busiest_share(MODEL, padded, 64) == 1.25
+
+
+def test_even_routing_is_what_nothing_said_means():
+    assert Routing().even
+    assert Routing(capacity=1.25).even
+    cut = Cut(1, 1, 4096, False, "none", ep=8)
+    to = routed(MODEL, cut)
+    assert (to.copies, to.each) == (4 * 4096, 4 * 4096 / 8)
+    # Tokens that have at least one of their four experts on a GPU of eight: 1 − (7/8)⁴ of all 8 · 4096.
+    assert to.received == pytest.approx(8 * 4096 * (1 - (7 / 8) ** 4))
+
+
+def test_time_and_memory_of_the_busiest_gpu():
+    even, uneven = estimate(scenario()), estimate(scenario({"expert_skew": 0.75}))
+    assert uneven.step_time_s > 1.05 * even.step_time_s
+    assert uneven.breakdown.seconds["expert_parallel_comm"] > even.breakdown.seconds["expert_parallel_comm"]
+    assert uneven.largest.activations > even.largest.activations
+    said = " ".join(uneven.assumptions)
+    assert "the busiest of 16 GPUs' experts get" in said
+    limited = estimate(scenario({"expert_skew": 0.75, "expert_capacity_factor": 1.0}))
+    assert limited.step_time_s < even.step_time_s  # no expert has more than an even share, and many less
+    padded = {"expert_capacity_factor": 1.0, "pad_to_capacity": True}
+    assert estimate(scenario({"expert_skew": 0.75, **padded})).step_time_s == pytest.approx(even.step_time_s)
+    assert "find their expert full" in " ".join(limited.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"expert_skew": 0.5, "expert_load": [1.0] * 64}, "leave one out"),
+        ({"expert_load": [1.0, 2.0]}, "has 2 numbers, but model"),
+        ({"expert_load": [0.0] * 64}, "counts no tokens"),
+        ({"pad_to_capacity": True}, "needs expert_capacity_factor"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(training, words):
+    with pytest.raises(SpecError, match=words):
+        scenario(training)
