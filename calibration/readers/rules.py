@@ -76,6 +76,7 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     first = None
     for batch, of_batch in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
+        training |= of_section(said, "training")
         for choice in plans_with_unstated_fields(of_batch, framework.name, plan, model, training, inferred):
             data = with_fields({**rest, "training": training, "plan": choice}, fields)
             try:
@@ -260,9 +261,6 @@ def _plan(row: Row, gpus: int, inferred: list[str]) -> dict[str, Any]:
         plan["sequence_parallel"] = tp > 1 and row["sequence_parallel"] == "y"
     if is_moe(row):
         plan["ep"] = whole(row, "ep", 1)
-        if not row.get("ep") and gpus % 8 == 0 and whole(row, "experts") % 8 == 0:
-            plan["ep"] = 8
-            inferred.append("ep 8: the row gives none; a node's GPUs share the experts")
     return plan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
@@ -45,15 +46,28 @@ def plans_with_unstated_fields(
     sizes = _microbatch_sizes(row, habits, plan["pp"], replica, inferred)
     schedule = _schedule(row, habits, plan["pp"], inferred)
     chunks = _chunks(row, habits, schedule, plan["pp"], model["num_layers"], inferred)
-    for mode in _recompute_modes(row, habits, inferred):
-        for size in sizes:
-            for count in chunks:
-                if count > 1 and replica // size % plan["pp"]:
-                    continue
-                kind = schedule
-                if schedule in ("1f1b", "interleaved"):
-                    kind = "interleaved" if count > 1 else "1f1b"
-                yield {**plan, "microbatch_size": size, "num_chunks": count, "schedule": kind, "recompute": mode}
+    degrees = _expert_degrees(row, plan, model, inferred)
+    for mode, size, count, degree in product(_recompute_modes(row, habits, inferred), sizes, chunks, degrees):
+        if count > 1 and replica // size % plan["pp"]:
+            continue
+        kind = schedule
+        if schedule in ("1f1b", "interleaved"):
+            kind = "interleaved" if count > 1 else "1f1b"
+        choice = {"microbatch_size": size, "num_chunks": count, "schedule": kind, "recompute": mode}
+        yield {**plan, **choice, **degree}
+
+
+def _expert_degrees(
+    row: Row, plan: Mapping[str, Any], model: Mapping[str, Any], inferred: list[str]
+) -> list[dict[str, int]]:
+    """Expert-parallel degrees to choose from: at least a node's GPUs share the experts."""
+    width, experts = plan["tp"] * plan["cp"] * plan["dp"], model.get("num_experts", 0)
+    if row.get("ep") or not experts or "ep" not in plan:
+        return [{}]
+    some = [2**power for power in range(3, 10) if width % 2**power == 0 and experts % 2**power == 0]
+    if some:
+        inferred.append(f"ep: the row gives none; the fastest of {', '.join(map(str, some))} that fits")
+    return [{"ep": each} for each in some] or [{}]
 
 
 def _microbatch_sizes(row: Row, habits: Habits, pp: int, replica: int, inferred: list[str]) -> list[int]:

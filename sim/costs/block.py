@@ -81,7 +81,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
     # Launches run ahead of the GPU, but not past a wait: for the slowest host of a tensor-parallel group, or for the
     # GPU's word how many tokens come to each expert.
-    ahead = ~talk["tp"] & (not any(item.group == "ep" for item in work.forward.collectives))
+    ahead = ~talk["tp"] & (not work.forward.waits)
     of_forward = compute.host_time((work.forward,), talk)
     synced = _after_sync(work.forward, compute, groups, fabric, talk)
     of_gradients = compute.host_time((work.input_grad, work.weight_grad), talk, backward=True)
@@ -113,7 +113,7 @@ def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: F
     beside those kernels alone, while the kernels of attention and router, which came before, are over or wait behind
     them (NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, _maybe_dtoh_and_synchronize).
     """
-    if not any(item.module == EXPERTS for item in forward.operations) or chosen(forward, "ep", overlapped=True):
+    if not forward.waits or chosen(forward, "ep", overlapped=True):
         return 0.0
     behind = forward.of_modules(BEHIND_SYNC)
     seconds = compute.phase_time(behind)

@@ -90,6 +90,9 @@ class ComputeModel:
         params = self.profile.attention
         share = params.backward_efficiency if operation.backward else params.forward_efficiency
         efficiency = attention_efficiency(operation.length, share, params.half_length)
+        if params.half_columns:  # a tile's exponentials take the same time however wide heads are
+            columns = params.half_columns
+            efficiency = efficiency * operation.k / (operation.k + columns) * (128 + columns) / 128
         return self.peak(operation) * efficiency * params.speed(self.flash_version)
 
     def host_time(self, phases: Sequence[Phase], talk: Mapping[str, Number], backward: bool = False) -> Number:

@@ -55,6 +55,9 @@ class AttentionParams(Spec):
     """Share of peak that the backward reaches on long sequences."""
     half_length: NonNegativeFloat = 0.0
     """Sequence length at which half of that efficiency is reached."""
+    half_columns: NonNegativeFloat = 0.0
+    """Columns of a head at which multiplies take as long as what does not depend on them, the exponentials: heads of
+    fewer than 128 reach less than the efficiencies above, which are those of 128. 0: all reach the same."""
     state_speed: float = Field(default=1.0, gt=0, le=1)
     """Speed of the kernels of layers that carry a state (Mamba-2, delta rules), chunk by chunk, relative to matrix
     multiplies of the same shapes."""

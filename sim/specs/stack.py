@@ -108,6 +108,8 @@ class StackSpec(Spec):
     launches_per_expert: NonNegativeFloat = 0.4
     """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
     that launches one multiply after the other."""
+    fp8_launches_of_experts: NonNegativeFloat = 0.0
+    """Of Python calls' host time, what a grouped multiply takes in 8 bits however many experts there are."""
     fp8_launches_per_expert: NonNegativeFloat = 1.5
     """Of a Python call's host time, what a grouped multiply takes for each expert whose tokens are cast to 8 bits, and
     their scales laid out, in kernels of their own."""

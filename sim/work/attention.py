@@ -109,6 +109,10 @@ def _rotary(elements: Number, model: ModelSpec, stack: StackSpec, width: int, mo
     return (memory("rotary positions", passes * width * elements, kernels, module=module),)
 
 
+TILE = 128
+"""Keys of a tile of fused kernels, all of which are computed where a window ends inside it."""
+
+
 def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
     """Scores, softmax, dropout and values: what selective recomputation runs again.
 
@@ -125,21 +129,26 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
     if stack.attention == "flash":
         # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
         skipped: Number = 1.0
+        length: Number = s
         if stack.causal_attention:
             skipped = 0.5 if stack.balanced_context else 1.0 - 0.5 / cut.cp
         seen = reach(model, s, kind, cut.packed)
         if seen < s:
             # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
             window = kind.mixer == "sliding_attention" and seen == model.sliding_window
-            corner = 0.5 * seen / (cut.packed or s) if window else 0.5
-            skipped = np.minimum(skipped, seen / s * (1.0 - corner if stack.causal_attention else 1.0))
+            whole = cut.packed or s
+            corner = 0.5 * seen / whole if window else 0.5
+            # Tiles at either end of a window are computed whole, as those on the diagonal are without one.
+            more = TILE * window
+            some = (seen + more) / (s + more) * (1.0 - corner if stack.causal_attention else 1.0)
+            skipped, length = np.minimum(skipped, some), whole if window else seen
         nbytes = w * cut.tokens * (model.num_heads * (d + of_values) / cut.tp + key_value_width(model, cut.tp))
 
         def fused(name: str, times: float, credited: float, back: bool) -> Operation:
             return Operation(
                 name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if back else 1),
-                batch=heads, length=seen, backward=back, credited_flop=credited * full * seen / s,
-                module="core_attn",
+                k=0.5 * (d + of_values), batch=heads, length=length, backward=back,
+                credited_flop=credited * full * seen / s, module="core_attn",
             )  # fmt: skip
 
         # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),

@@ -67,7 +67,9 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     scores = 4.0 * to.own * model.num_experts
     choose_f = _routing("routing", 6 * scores, stack.routing_launches)
     choose_b = _routing("routing backward", 6 * scores, stack.routing_launches * BACKWARD_ROUTING)
-    launches = 1 + to.experts * (stack.fp8_launches_per_expert if cut.format else stack.launches_per_expert)
+    launches = 1 + to.experts * stack.launches_per_expert
+    if cut.format:
+        launches = 1 + stack.fp8_launches_of_experts + to.experts * stack.fp8_launches_per_expert
     up_f, up_i, up_w, down_f, down_i, down_w = (
         replace(multiply, kernels=launches)
         for name, n, k in (("experts up", inputs * inner, outer), ("experts down", outer, inner))
@@ -78,7 +80,8 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     there, back = _layouts(w * outer, to, stack, cut)
     dispatch, combine = (_exchange(name, w * to.copies * outer, model, stack) for name in ("dispatch", "combine"))
     inside = BlockWork(
-        Phase((*there, up_f, act_f, down_f, *back), (dispatch, combine)),
+        # Experts that multiply as many tokens as they have room for need no count.
+        Phase((*there, up_f, act_f, down_f, *back), (dispatch, combine), waits=not cut.routing.padded),
         Phase((*back, down_i, act_b, up_i, *there), (combine, dispatch)),
         Phase((down_w, up_w)),
     )

@@ -34,7 +34,7 @@ class Cause(StrEnum):
 class Operation:
     """One kernel, or several alike, on one GPU.
 
-    kind : matmul (m, n, k, batch), attention (fused; `flop` and `length`), or memory (`nbytes`).
+    kind : matmul (m, n, k, batch), attention (fused; `flop`, `length`, and k columns of a head), or memory (`nbytes`).
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.
@@ -97,15 +97,20 @@ class Phase:
     """What one GPU does in one pass (forward, input gradient, weight gradient) through one block.
 
     graphs : CUDA graphs that the host launches.
+    waits : the host waits in it for what the GPU counted.
     """
 
     operations: tuple[Operation, ...] = ()
     collectives: tuple[Collective, ...] = ()
     graphs: int = 0
+    waits: bool = False
 
     def __add__(self, other: Phase) -> Phase:
         return Phase(
-            self.operations + other.operations, self.collectives + other.collectives, self.graphs + other.graphs
+            self.operations + other.operations,
+            self.collectives + other.collectives,
+            self.graphs + other.graphs,
+            self.waits or other.waits,
         )
 
     def in_graph(self, names: Collection[str], graphs: int) -> Phase:
@@ -116,6 +121,7 @@ class Phase:
             tuple(replace(item, graphed=True) if item.module in names else item for item in self.operations),
             tuple(replace(item, graphed=True) if item.module in names else item for item in self.collectives),
             graphs,
+            self.waits,
         )
 
     def of_modules(self, names: Collection[str]) -> Phase:
@@ -133,6 +139,7 @@ class Phase:
                 for item in self.operations
             ),
             tuple(replace(item, nbytes=share * item.nbytes) for item in self.collectives),
+            waits=self.waits,
         )
 
     @property
