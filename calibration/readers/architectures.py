@@ -81,6 +81,16 @@ def with_experts(row: Row, model: dict[str, Any], inferred: list[str]) -> dict[s
     return {**model, **found}
 
 
+def with_heads(model: dict[str, Any], inferred: list[str]) -> dict[str, Any]:
+    """A model without experts with what its name tells of its heads."""
+    known = _published(model["name"]) or {}
+    found = {key: known[key] for key in ("head_dim", "query_key_norm") if key in known}
+    if found:
+        listed = ", ".join(f"{key} {value}".replace("_", " ") for key, value in found.items())
+        inferred.append(f"{listed}: by the model's name")
+    return {**model, **found}
+
+
 def head_dim_of(name: str) -> int | None:
     """Columns of a head, for models in which they are not the hidden size over the heads."""
     return (_published(name) or {}).get("head_dim")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibration.readers.architectures import head_dim_of, with_experts, with_known_model
+from calibration.readers.architectures import head_dim_of, with_experts, with_heads, with_known_model
 from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
 from calibration.readers.field_columns import with_field_columns, with_fields
 from calibration.readers.frameworks import fields_by_words, framework_of, of_section, with_remarks
@@ -194,7 +194,7 @@ def _model(row: Row, known: Mapping[str, Any], inferred: list[str]) -> dict[str,
         **by_name,
     }
 
-    if hidden % heads and not (is_moe(row) and head_dim_of(name)):
+    if hidden % heads and not head_dim_of(name):
         raise Unmodelled(f"hidden = {hidden} is not divisible by heads = {heads}")
     if row.get("ffn_hidden"):
         model["intermediate_size"] = whole(row, "ffn_hidden")
@@ -202,8 +202,7 @@ def _model(row: Row, known: Mapping[str, Any], inferred: list[str]) -> dict[str,
         raise Unmodelled("ffn_hidden is empty for a gated MLP")
     else:
         inferred.append(f"ffn_hidden {4 * hidden}: four times hidden")
-    if is_moe(row):
-        model = with_experts(row, model, inferred)
+    model = with_experts(row, model, inferred) if is_moe(row) else with_heads(model, inferred)
     model |= {name: value for name, value in known.items() if name != "name"}
     inferred.append(f"{', '.join(f'{fact} {model[fact]}' for fact in _BY_NAME)}: by the model's name".replace("_", " "))
     vocabulary = model["vocab_size"]

@@ -15,6 +15,7 @@ from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams
+from sim.work.routing import different
 
 #: Bus bandwidth of NCCL's double binary tree relative to its ring, between nodes (NVIDIA/nccl:src/graph/tuning.cc).
 _TREE_BANDWIDTH = 0.92
@@ -237,7 +238,9 @@ def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
     return link.base_latency_s + link.hop_latency_s + nbytes / (link.p2p_efficiency * bandwidth)
 
 
-def all_to_all(nbytes: Number, group: Group, fabric: Fabric, copies: int = 1) -> Number:
+def all_to_all(
+    nbytes: Number, group: Group, fabric: Fabric, copies: int = 1, limit: tuple[int, int] = (1, 1)
+) -> Number:
     """Time of an all-to-all in which each rank hands out `nbytes`, the n-th part of it to itself.  [s]
 
     Every rank sends (g−1)/n over NVLink and, over its own card, the (n−g)/n for other domains, both at once.
@@ -252,16 +255,18 @@ def all_to_all(nbytes: Number, group: Group, fabric: Fabric, copies: int = 1) ->
         Of every piece, of which several may go to one rank or one domain: a piece goes to a rank once, n (1 − (1 −
         1/n)^k) instead of k of them, and crosses to a domain once, N (1 − (1 − 1/N)^k), where the card it comes in by
         hands it on by NVLink [1]_. 1: pieces have nothing in common.
+    limit : (int, int)
+        As of `sim.work.operations.Collective`.
 
     .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.2, for routing that is even.
     """
     fabric = fabric.of_operation("all_to_all")
     n, domains, members = group.size, np.asarray(group.num_domains, dtype=float), group.per_domain
     away = nbytes * (n - members) / n
-    sent = away * np.minimum(1.0, domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies)
+    sent = away if copies == 1 else away / copies * different(domains, copies, limit)
     own_domain, handed_on = nbytes * (members - 1) / n, 0.0
     if copies > 1:
-        ranks = nbytes / copies * (1.0 - (1.0 - 1.0 / np.asarray(n, dtype=float)) ** copies)  # of every rank's own
+        ranks = nbytes / copies / n * different(np.asarray(n, dtype=float), copies, limit)  # to every rank
         own_domain, handed_on = ranks * (members - 1), ranks * (n - members) * (members - 1) / members
     inside = _transfer(own_domain + handed_on, fabric.inside_domain(group), fabric.nvlink)
     outside = _transfer(sent, fabric.between_domains(group) / members, fabric.network)

@@ -19,6 +19,10 @@ launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_
 number is counted, the host time of each is taken to be a kernel's: assumed."""
 
 
+STATE = "mamba"
+"""Module of layers that carry a state."""
+
+
 @dataclass(frozen=True, slots=True)
 class ComputeModel:
     """A GPU with its profile: what turns operations into seconds."""
@@ -61,7 +65,7 @@ class ComputeModel:
             if item.kind == "matmul":
                 self._note_range(item)
                 seconds = self._matmul_time(item, self.precision_of(item))
-                if item.cause is Cause.ATTENTION:  # a state, chunk by chunk
+                if item.cause is Cause.ATTENTION and item.module == STATE:  # carried chunk by chunk
                     seconds = seconds / self.profile.attention.state_speed
                 if self.wide_share and item.cause is Cause.MATMUL:
                     wide = self._matmul_time(item, "bf16")

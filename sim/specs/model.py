@@ -92,6 +92,11 @@ class ModelSpec(Spec):
     """MLPs of a layer, of which a router picks some for every token. 0: one MLP for all tokens."""
     experts_per_token: NonNegativeInt = 0
     """Experts that a token goes through, shared ones apart."""
+    num_expert_groups: PositiveInt = 1
+    """Groups in which the experts lie, some of which a token's experts are all of: so that it crosses to few nodes
+    (DeepSeek-V3, arXiv:2412.19437, section 2.1.2)."""
+    expert_groups_per_token: PositiveInt = 1
+    """Groups that a token's experts are of."""
     expert_intermediate_size: PositiveInt
     """Width of one expert. Default: intermediate_size."""
     expert_latent_size: NonNegativeInt = 0
@@ -224,6 +229,11 @@ class ModelSpec(Spec):
             raise ValueError(
                 f"experts_per_token {self.experts_per_token} must be 1 to num_experts {self.num_experts}; "
                 "models in use have 1 to 8"
+            )
+        if not self.expert_groups_per_token <= self.num_expert_groups <= max(1, self.num_experts):
+            raise ValueError(
+                f"num_expert_groups {self.num_expert_groups} must be from expert_groups_per_token "
+                f"{self.expert_groups_per_token} to num_experts {self.num_experts}"
             )
         if self.shared_expert_gate and not self.shared_expert_intermediate_size:
             raise ValueError(

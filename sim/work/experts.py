@@ -19,8 +19,9 @@ from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import BlockWork, Collective, Operation, Phase, memory
 from sim.work.params import expert_width
 from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
-from sim.work.routing import busiest_share
+from sim.work.routing import busiest_share, different
 
+MODULE = "moe_dispatch"
 BACKWARD_ROUTING = 2 / 3
 """Launches of a router's backward over those of its forward: counting and the maps have none. Assumed."""
 
@@ -51,7 +52,8 @@ def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
     own, busiest = cut.norm_tokens, busiest_share(model, cut.routing, cut.ep, layers)
     copies = own * model.experts_per_token * busiest
     here = model.num_experts / cut.ep
-    received = own * busiest * cut.ep * (1 - (1 - 1 / cut.ep) ** model.experts_per_token)
+    limit = model.expert_groups_per_token, model.num_expert_groups
+    received = own * busiest * different(cut.ep, model.experts_per_token, limit)
     return Routed(own, copies, received, copies / here, here)
 
 
@@ -153,15 +155,14 @@ def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tup
 
 
 def _permute(name: str, nbytes: Number, launches: Number) -> Operation:
-    return memory(name, nbytes, launches, sort="permute", module="moe_dispatch")
+    return memory(name, nbytes, launches, sort="permute", module=MODULE)
 
 
 def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> Collective:
     copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
-    return Collective(
-        f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, stack.sms_of_dispatcher,
-        "moe_dispatch",
-    )  # fmt: skip
+    limit = model.expert_groups_per_token, model.num_expert_groups
+    sms = stack.sms_of_dispatcher
+    return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms, MODULE)
 
 
 def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:

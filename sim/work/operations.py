@@ -77,6 +77,7 @@ class Collective:
         all-to-all hands out, its own share included. [bytes]
     overlapped : it may run beside the operations that follow it in the same phase.
     copies : of every piece of an all-to-all, where a GPU or a domain that is to have several of them is sent it once.
+    limit : (groups that copies of one piece go to, all groups of ranks), where it is not any rank.
     sms : streaming multiprocessors that its kernels take; None for a library's whose share a profile knows.
     module, graphed : as of an operation.
     """
@@ -87,6 +88,7 @@ class Collective:
     overlapped: bool = False
     group: Literal["tp", "cp", "ep"] = "tp"
     copies: int = 1
+    limit: tuple[int, int] = (1, 1)
     sms: int | None = None
     module: str = ""
     graphed: bool = False

@@ -67,6 +67,17 @@ def busiest_share(model: ModelSpec, routing: Routing, ep: Number, layers: int = 
     return _busiest(routing, model.num_experts, int(ep), layers)
 
 
+def different(places: Number, copies: int, limit: tuple[int, int] = (1, 1)) -> Number:
+    """Of so many GPUs or domains, those to which a token with so many copies goes at least once, on average.
+
+    limit : (groups of experts that its copies are of, all groups), dealt over the places in their order.
+    """
+    some, groups = limit
+    within = np.minimum(places, np.maximum(some, places * some / groups)) if some < groups else places
+    answer: Number = within * (1.0 - (1.0 - 1.0 / within) ** copies)
+    return answer
+
+
 def dropped_share(model: ModelSpec, routing: Routing) -> float:
     """Of tokens' copies, those that find their expert full."""
     return max(0.0, 1.0 - float(_taken(routing, model.num_experts).sum()))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sim.costs.collectives import Fabric, all_gather, all_to_all
 from sim.network.placement import Group
 from sim.specs import build_scenario
+from sim.work.routing import different
 
 
 def fabric_of(cluster, profile):
@@ -87,6 +88,16 @@ def test_crossings_of_a_token(fabric):
         group = Group(8 * domains, 8)
         plain, once = (float(all_to_all(64e9, group, fabric, copies)) for copies in (1, 8))
         assert once / plain == pytest.approx(crossings / 8, rel=0.01)
+
+
+def test_tokens_whose_experts_are_of_some_groups_cross_to_fewer_nodes(fabric):
+    """Four of eight groups, one a node: 4 (1 − (3/4)⁸) = 3.6 of them, as counted on experts drawn at random."""
+    rng = np.random.default_rng(0)
+    nodes = np.mean([len(np.unique(rng.choice(8, 4, replace=False)[rng.integers(0, 4, 8)])) for _ in range(5_000)])
+    assert different(8, 8, (4, 8)) == pytest.approx(nodes, rel=0.01)
+    free, limited = (float(all_to_all(64e9, Group(64, 8), fabric, 8, limit)) for limit in ((1, 1), (4, 8)))
+    assert limited / free == pytest.approx(different(8, 8, (4, 8)) / different(8, 8), rel=0.01)
+    assert different(4, 8, (4, 8)) == different(4, 8)  # fewer places than a token has groups
 
 
 def test_nobody_to_talk_to(fabric):

@@ -196,7 +196,8 @@ def test_every_argument_of_a_field_is_read(section, record):
         assert field in record.model_fields
         for name in names:
             value = {"hidden-size": 64}.get(name, 4)
-            text = f"{EXPERTS.replace(f'--{name} ', '--unused ')} --{name} {value}"
+            groups = "--moe-router-num-groups 8" if name == "moe-router-group-topk" else ""
+            text = f"{EXPERTS.replace(f'--{name} ', '--unused ')} --{name} {value} {groups}"
             scenario = import_text(text, "run.sh", Given(gpus=32)).scenario()
             assert getattr(scenario.model if record is ModelSpec else scenario.plan, field) == value
     if section == "fields":

@@ -110,9 +110,11 @@ def _embedding_projection(keys: Keys) -> Fields:
 
 def _experts(keys: Keys) -> Fields:
     """How many experts and how many a token goes to; intermediate_size is an expert's, as ModelSpec takes it to be."""
+    groups, some = (keys.whole(name, least=0) or 1 for name in ("n_group", "topk_group"))
     return {
         "num_experts": keys.needed("num_local_experts", "num_experts", "n_routed_experts"),
         "experts_per_token": keys.needed("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+        **({"num_expert_groups": groups, "expert_groups_per_token": some} if some < groups else {}),
     }
 
 

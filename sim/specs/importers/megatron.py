@@ -248,7 +248,17 @@ def _training(arguments: Arguments, model: Section) -> Section:
     training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     _precision_of_states(training, arguments)
+    _capacity(training, arguments)
     return training
+
+
+def _capacity(training: Section, arguments: Arguments) -> None:
+    """Tokens that an expert takes at most."""
+    factor = arguments.number("moe-expert-capacity-factor")
+    if factor is not None:
+        training.took("expert_capacity_factor", factor, "--moe-expert-capacity-factor")
+    if arguments.has("moe-pad-expert-input-to-capacity") and factor is not None:
+        training.took("pad_to_capacity", True, "--moe-pad-expert-input-to-capacity")
 
 
 def _precision_of_states(training: Section, arguments: Arguments) -> None:
@@ -349,5 +359,9 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
         stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less")
     elif kind is not None:
         stack.ledger.took("stack.expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
+    for name in ("deepep", "hybridep"):
+        sms = arguments.whole(f"moe-{name}-num-sms")
+        if sms is not None and stack.get("expert_dispatcher") == name:
+            stack.took("dispatcher_sms", sms, f"--moe-{name}-num-sms")
     if arguments.has("overlap-moe-expert-parallel-comm"):
         stack.took("overlap_experts", True, "--overlap-moe-expert-parallel-comm")
