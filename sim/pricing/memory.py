@@ -63,6 +63,8 @@ def peak_memory(
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * trained.total * shard[0]
     working = np.maximum(prices.working_bytes[batch.place], copies - activations)
+    # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
+    cast = fp32_shards * (shards - held.experts * (np.asarray(replicas[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
@@ -73,7 +75,7 @@ def peak_memory(
         optimizer=state_bytes(trained.total, trained.moments, training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
-        working=working + _gathered_bytes(batch, held.total - shards * ~fp32_shards) + _root_bytes(batch),
+        working=working + _gathered_bytes(batch, held.total - shards + cast) + _root_bytes(batch),
         buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
