@@ -95,12 +95,15 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
     A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
-    gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second.
+    gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second. The gather's own
+    buffers, one flat and as much in a list (pytorch/pytorch:torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,
+    allgather), are let go only when the GPU has passed them (recordStream), and the host is ahead of it by then.
     """
     if stack.chunked_loss:
         return 0.0
     if not stack.vocab_parallel_loss:
-        return held_logits_bytes(model, stack, cut) + 16 * cut.tokens * model.vocab_size
+        buffers = 2 * cut.width * (np.asarray(cut.tp) > 1)
+        return held_logits_bytes(model, stack, cut) + (buffers + 16) * cut.tokens * model.vocab_size
     # Every module of multi-token prediction has logits besides, kept until its loss's gradient.
     tokens = cut.tokens * (1 + model.num_mtp_layers)
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)

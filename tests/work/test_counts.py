@@ -163,6 +163,13 @@ def test_logits_are_as_long_as_the_vocabulary():
     assert logits_bytes(GPT3, MATH, cut(tp=8)) == 6 * 2048 * 51200 / 8
 
 
+# Own 16-bit logits; gathered, those of all, the gather's two buffers, and four in fp32 of the loss's backward.
+@pytest.mark.parametrize(("tp", "per_logit"), [(1, 2 + 16), (4, 2 / 4 + 2 + 4 + 16)])
+def test_a_loss_on_gathered_logits_holds_them_whole(tp, per_logit):
+    stack = StackSpec(vocab_parallel_loss=False, kernel_launch_s=0.0)
+    assert logits_bytes(GPT3, stack, cut(tp=tp)) == per_logit * 2048 * 51200
+
+
 # What autograd keeps of a score, and holds for a moment in its backward. [bytes]
 @pytest.mark.parametrize(
     ("stack", "kept", "moment"),
