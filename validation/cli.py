@@ -191,8 +191,8 @@ def _memory(path: Path) -> dict[str, Any]:
         out.print(f"memory: none of {found['skipped']} rows could be modelled")
     if found["peaks"]:
         out.print(
-            f"measured peaks: {found['peaks']}; predicted over measured − 1 is {found['peak_error']:.0%} in size, "
-            f"{found['peak_bias']:+.0%} on average"
+            f"measured peaks: {found['peaks']}; predicted over measured − 1 is {found['peak_error']:.1%} in size at "
+            f"the median, {found['peak_worst']:.0%} at worst, {found['peak_bias']:+.1%} on average"
         )
     print_reasons(out, [item.skipped for item in outcomes])
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}

@@ -38,7 +38,7 @@ ABOUT_THE_RUN = {
     "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
     "model_name", "ffn_hidden", "gated_mlp", "recompute", "schedule", "framework", "measured_value", "measured_unit",
     "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "offloaded_layers", "outcome", "kernel",
-    "peak_gb",
+    "peak_gb", "peak_counts", "peak_rank",
     *CELLS.values(),
 }  # fmt: skip
 """Columns that are read beside fields of a scenario.

@@ -107,10 +107,10 @@ def fields_by_words(row: Row) -> dict[str, Any]:
 
 
 def with_remarks(row: Row) -> Row:
-    """The row with empty cells filled by what words and settings of its notes stand for."""
+    """The row with empty cells filled by what words of its cells, and settings of its notes, stand for."""
     said: dict[str, str] = {}
     for entry in name_patterns("remarks"):
-        if all(re.search(entry[cell], row.get(cell, "")) for cell in ("notes", "framework") if cell in entry):
+        if all(re.search(pattern, row.get(cell, "")) for cell, pattern in entry.items() if cell != "cells"):
             said |= entry["cells"]
     given = settings_of(row)
     settings = ((entry["field"], given.get(entry["name"], "None")) for entry in name_patterns("settings"))

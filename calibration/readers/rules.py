@@ -76,7 +76,6 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
     first = None
     for batch, of_batch in batches:
         training = {"global_batch_size": batch, "sequence_length": whole(row, "seq_len"), "precision": precision}
-        training |= of_section(said, "training")
         for choice in plans_with_unstated_fields(of_batch, framework.name, plan, model, training, inferred):
             data = with_fields({**rest, "training": training, "plan": choice}, fields)
             try:

@@ -54,14 +54,17 @@ def peak_memory(
     of_trained = _shards(trained, *replicas) / np.maximum(trained.total, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
     of_weights = np.where(zero >= 3, shards / np.maximum(held.total, 1e-30), 1.0)
-    # Frozen weights have no optimizer that would keep them in 32 bits.
-    kept_here = (
-        np.where(fp32_shards, held.total - trained.total, held.total) if held.adapters else held.total * ~fp32_shards
-    )
+    # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
+    frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
+    kept_here = held.total * ~fp32_shards
+    if held.adapters:
+        kept_here = trained.total * ~fp32_shards + frozen * (held.total - trained.total)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
     copies = 0.0 if stack.fused_optimizer else 4.0 * trained.total * shard[0]
     working = np.maximum(prices.working_bytes[batch.place], copies - activations)
+    # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
+    cast = fp32_shards * (shards - held.experts * (np.asarray(replicas[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
@@ -72,7 +75,7 @@ def peak_memory(
         optimizer=state_bytes(trained.total, trained.moments, training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
-        working=working + _gathered_bytes(batch, held.total - shards),
+        working=working + _gathered_bytes(batch, held.total - shards + cast) + _root_bytes(batch),
         buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
@@ -89,7 +92,7 @@ def _gathered_bytes(batch: Batch, most: Number) -> Number:
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
     A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers. Never more than
-    `most`: all that is sharded away.
+    `most`: all that is sharded away, or that a GPU casts from 32-bit shards.
     """
     model, stack, training, zero = batch.costs.model, batch.costs.stack, batch.costs.training, batch.zero_stage
     if (zero < 2).all():
@@ -109,3 +112,17 @@ def _gathered_bytes(batch: Batch, most: Number) -> Number:
         gradients = gradients * 0.0
     weights = training.activation_bytes * np.minimum(2 * at_work, most) * (zero == 3)
     return gradients + weights
+
+
+def _root_bytes(batch: Batch) -> Number:
+    """A tied table that FSDP's root unit holds, gathered from the forward to the backward's end, with its gradient.
+
+    PyTorch's FSDP keeps its root's weights after the forward (torch.distributed.fsdp.fully_shard: reshard_after_forward
+    is true by default but for the root), and a table that embedding and head share is in no layer's unit.
+    """
+    model, training = batch.costs.model, batch.costs.training
+    if not (batch.costs.stack.fp32_shards and model.tied_embeddings):
+        return 0.0
+    times = 1 if training.adapter_rank else 2
+    table = model.vocab_size * model.hidden_size / batch.tp
+    return times * training.activation_bytes * table * ((batch.zero_stage == 3) & (batch.pp == 1))

@@ -89,6 +89,9 @@ class StackSpec(Spec):
     fp32_shards: bool = False
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""
+    fp32_frozen: bool = False
+    """Of a model that is trained by adapters, fp32 shards hold its own weights too, as they were loaded; else these are
+    16-bit."""
     fp8_gathers: bool = False
     """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True

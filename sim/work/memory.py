@@ -10,6 +10,7 @@ from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.activations import attention_moment_bytes, layer_activation_bytes, rows_bytes
 from sim.work.experts import routed
+from sim.work.params import expert_width
 from sim.work.pieces import Cut, key_value_width
 from sim.work.recompute import read_recompute
 from sim.work.stages import ModelPart
@@ -38,6 +39,17 @@ class MemoryUse:
     def total(self) -> Number:
         """All of it. [bytes]"""
         return sum(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def allocated(self) -> Number:
+        """What tensors hold, as PyTorch's max_memory_allocated counts: no context, and nothing its allocator loses.
+        [bytes]"""
+        return self.total - self.framework - self.fragmentation
+
+    @property
+    def reserved(self) -> Number:
+        """What PyTorch's allocator has of the GPU, as max_memory_reserved counts. [bytes]"""
+        return self.total - self.framework
 
     def to_dict(self) -> dict[str, float]:
         """By purpose, with the total."""
@@ -83,12 +95,15 @@ def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
     A loss on gathered logits holds them whole: 16 bits, and in its backward the cast to fp32, log-probabilities, their
-    gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second.
+    gradient and the cast's gradient (4 bytes each); the 16-bit gradient takes the place of the second. The gather's own
+    buffers, one flat and as much in a list (pytorch/pytorch:torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,
+    allgather), are let go only when the GPU has passed them (recordStream), and the host is ahead of it by then.
     """
     if stack.chunked_loss:
         return 0.0
     if not stack.vocab_parallel_loss:
-        return held_logits_bytes(model, stack, cut) + 16 * cut.tokens * model.vocab_size
+        buffers = 2 * cut.width * (np.asarray(cut.tp) > 1)
+        return held_logits_bytes(model, stack, cut) + (buffers + 16) * cut.tokens * model.vocab_size
     # Every module of multi-token prediction has logits besides, kept until its loss's gradient.
     tokens = cut.tokens * (1 + model.num_mtp_layers)
     per_logit = cut.width + (0 if stack.fused_cross_entropy else 4)
@@ -137,11 +152,6 @@ def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: i
 
 def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int) -> Number:
     """The largest thing alive for a moment besides what is kept."""
-    if model.num_experts:
-        to = routed(model, cut)
-        widest = to.copies * max(model.expert_intermediate_size, model.hidden_size)
-    else:
-        widest = cut.tokens * np.maximum(model.intermediate_size / cut.tp, model.hidden_size)
     said = read_recompute(cut.recompute)
     again: Number = 0.0
     for kind in model.layer_kinds:
@@ -150,14 +160,30 @@ def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layer
             again = np.maximum(again, said.group * whole)
         elif said.mode != "none":
             again = np.maximum(again, whole - layer_activation_bytes(model, stack, cut, cut.recompute, kind))
-    # The largest gradients of the backward: the activation's beside its input, or the attention core's.
-    backward = 2 * cut.width * widest
+    backward = gradient_bytes(model, cut)
     if offloaded_layers:  # one layer's activations on their way to the host or back
         again = again + layer_activation_bytes(model, stack, cut)
     attention = attention_moment_bytes(model, stack, cut)
     if stack.cuda_graph_scope:
         return again + backward + attention + graph_bytes(model, cut)
     return again + np.maximum(backward, attention)
+
+
+def gradient_bytes(model: ModelSpec, cut: Cut) -> Number:
+    """Largest gradients of activations that the backward of a block holds at once. [bytes]
+
+    That of the layer's output, which goes round the block; and of the widest block, experts or the MLP, that of the
+    activation's output beside those of its inputs, or these beside that of the block's input. Experts' tokens are laid
+    out by expert besides: the gradient of one layout beside that of the other.
+    """
+    inputs = 2 if model.gated_mlp else 1
+    if model.num_experts:
+        rows, inner, outer = routed(model, cut).copies, model.expert_intermediate_size, expert_width(model)
+        widest = rows * max(inputs * inner + max(inner, outer), 2 * outer)
+    else:
+        inner = model.intermediate_size / cut.tp
+        widest = cut.tokens * (inputs * inner + np.maximum(inner, model.hidden_size))
+    return cut.width * widest + rows_bytes(model, cut)
 
 
 def graph_bytes(model: ModelSpec, cut: Cut) -> Number:

@@ -35,7 +35,8 @@ FRAMEWORKS = [
     ({"framework": "Megatron-LM 23.04", "source": "MegaScale"}, ("megatron-lm", "2023")),
     ({"framework": "Megatron-LM", "source": "Megatron-LM examples/moe_recipes"}, ("megatron-lm", "latest")),
     ({"framework": "Megatron-LM", "gpu": "A100-SXM4-80GB"}, ("megatron-lm", "2021")),
-    ({"framework": "Megatron-Core r0.8.0", "source": "Megatron-LM README"}, ("megatron-core-recipes", "latest")),
+    ({"framework": "Megatron-Core r0.8.0", "source": "Megatron-LM README"}, ("megatron-core-recipes", "2024-07")),
+    ({"framework": "Megatron-Core MoE"}, ("megatron-core-recipes", "latest")),
     ({"framework": "GPT-NeoX (Megatron-DeepSpeed)"}, ("gpt-neox", "latest")),
     ({"framework": "Megatron-DeepSpeed"}, ("megatron-deepspeed", "latest")),
     ({"framework": "ZeRO-3 + Megatron TP", "recompute": "full"}, ("deepspeed", "2021")),
@@ -60,6 +61,7 @@ FRAMEWORKS = [
     ({"framework": "NeMo", "source": "NeMo-Framework-Launcher 23.08.03 README"}, ("nemo", "23.08")),
     ({"framework": "NeMo"}, ("nemo", "latest")),
     ({"framework": "PyTorch FSDP", "notes": "FSDP2"}, ("torchtitan", "latest")),
+    ({"framework": "prime-rl (PyTorch FSDP2)"}, ("prime-rl", "latest")),
     ({"framework": "OLMo-core"}, ("olmo-core", "latest")),
     ({"framework": "MegaScale"}, ("megascale", "latest")),
     ({"framework": "HAI-LLM (DualPipe)"}, ("hai-llm", "latest")),
@@ -71,14 +73,18 @@ FRAMEWORKS = [
 # Words of cells -> a field that they stand for
 WORDS = [
     ({"notes": "attention/norm kernel: torch"}, ("stack.fused_softmax", False)),
-    ({"notes": "attention/norm kernel: fused"}, ("stack.fused_softmax", True)),
+    ({"framework": "Aleph Alpha", "notes": "attention/norm kernel: fused"}, ("stack.fused_softmax", True)),
     ({"notes": "attention/norm kernel: flash_attention2"}, ("stack.flash_version", "2")),
     ({"notes": "attention/norm kernel: flash_attentionv1.0.8"}, ("stack.flash_version", "1")),
     ({"notes": "attention/norm kernel: flash_attention2 + RMS kernel"}, ("stack.fused_norm", True)),
     ({"framework": "torchtitan", "notes": "eager; FSDP2"}, ("stack.compiled", False)),
-    ({"framework": "prime-rl (PyTorch FSDP2)", "notes": "RL trainer step (no rollout)"}, ("stack.chunked_loss", True)),
+    ({"framework": "prime-rl (PyTorch FSDP2)", "notes": "SFT, full fine-tuning"}, ("stack.chunked_loss", False)),
     ({"framework": "Composer", "notes": "mode PURE"}, ("stack.gradient_precision", "bf16")),
     ({"notes": "all-to-all dispatcher"}, ("stack.expert_dispatcher", "alltoall")),
+    ({"notes": "SFT; DeepEP; CP p2p"}, ("stack.expert_dispatcher", "deepep")),
+    ({"notes": "dispatcher hybridep; image"}, ("stack.expert_dispatcher", "hybridep")),
+    ({"notes": "torch.compile; flash_attention_2; EP 1"}, ("stack.flash_version", "2")),
+    ({"notes": "torch.compile; flash_attention_3; EP 1"}, ("stack.flash_version", "3")),
     ({"notes": "cuda_graph=None"}, ("stack.overlap_experts", False)),
     ({"notes": "TE CUDA graphs moe_router"}, ("stack.cuda_graphs", "scoped")),
     ({"notes": "BF16; TE CUDA graphs attn+moe_router (48 layers)"}, ("stack.cuda_graph_scope", ["attn", "moe_router"])),
@@ -86,6 +92,7 @@ WORDS = [
     ({"notes": "CUDA graph transformer_engine: attn+mlp"}, ("stack.cuda_graph_scope", ["attn", "mlp"])),
     ({"notes": "cuda_graph=transformer_engine/['attn', 'mlp'], x"}, ("stack.cuda_graph_scope", ["attn", "mlp"])),
     ({"notes": "recompute_modules=['moe_act', 'layernorm']"}, ("plan.recompute_modules", ["moe_act", "layernorm"])),
+    ({"notes": "args: recompute-modules=[mlp moe_act] x"}, ("plan.recompute_modules", ["mlp", "moe_act"])),
     ({"notes": "SFT; recompute moe+core_attn"}, ("plan.recompute_modules", ["moe", "core_attn"])),
     ({"notes": "all-to-all, recompute moe_act, NeMo 26.04"}, ("plan.recompute", "selective")),
     ({"notes": "CUDA graph local: full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
@@ -101,6 +108,7 @@ MODELS = {
     "DeepSeek V2": ("intermediate_size", 12288), "Qwen3 30B-A3B": ("query_key_norm", "head"), "Qwen2-57B": ("qkv_bias", True),
     "GPT OSS 120B": ("head_dim", 64), "llama4-17b-16e": ("shared_expert_intermediate_size", 8192), "Mixtral 8x7B": None,
     "Nemotron_3_5_Lightning": ("num_mtp_layers", 2), "Nemotron_3_Super": ("num_mtp_layers", 2),
+    **dict.fromkeys(["Qwen3-0.6B", "Qwen3-4B-Instruct-2507"]),
     **dict.fromkeys(["Nemotron_3_Nano", "Nemotron-H-8B", "Nemotron-H 56B", "LLAMA4-Scout-LLM", "Llama 4 Maverick"]),
 }  # fmt: skip
 
@@ -133,7 +141,14 @@ def test_words(row, meant):
     assert fields_by_words(row)[path] == value
 
 
-# Notes, and the cell that says the same.
+OFFLOADED = ["expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear", "core_attn", "attn_proj"]
+
+
+def megatron(arguments, before=""):
+    return {"framework": "Megatron-LM functional tests", "notes": f"{before}args: {arguments}; real data"}
+
+
+# Notes, or a row's cells, and the cell that says the same.
 REMARKS = [
     ("pretrain; LoRA", ("training.adapter_rank", "16")),
     ("LoRA rank 8 alpha 16 on attention projections", ("training.adapter_targets", "[linear_qkv, linear_proj]")),
@@ -157,15 +172,66 @@ REMARKS = [
     ("(the table itself states only node counts)", ("doubtful", "recompute")),
     ("table column Mic-BS = GBS/DP", ("doubtful", "micro_batch_seqs")),
     ("preset: cpu_offloading_num_layers=40, cuda_graph=None", ("plan.offloaded_layers", "40")),
-]
+    ("long-context table; routing: dropless (real routing)", ("training.expert_skew", "0.75")),
+    ({"model_name": "DeepSeekV3 (tokendrop)"}, ("training.expert_capacity_factor", "1.0")),
+    ({"model_name": "DeepSeekV3 (tokendrop)"}, ("training.pad_to_capacity", "true")),
+    ("mock data; HybridEP permute fusion, 32 SMs", ("stack.dispatcher_sms", "32")),
+    ("cp=2 vp= ep=8 experts=64; topk=6", ("cp", "2")),
+    ("cp=2 vp=5 ep=8 experts=64; topk=6", ("vp_stages", "5")),
+    ("cp=2 vp= ep=8 experts=64; topk=6", ("ep", "8")),
+    ("cp=2 vp= ep=8 experts=64; topk=6", ("experts", "64")),
+    ("cp=2 vp= ep=8 experts=64; topk=6", ("topk", "6")),
+    ("kv_heads=16 zero=1; x", ("kv_heads", "16")),
+    ("kv_heads=16 zero=1; x", ("zero_stage", "1")),
+    ({"framework": "MLPerf", "notes": "LoRA"}, ("training.adapter_rank", "16")),
+    ({"framework": "Megatron-Bridge", "notes": "mem_gb=36.6 (peak allocated after iteration 2)"}, ("peak_counts", "allocated")),
+    ({"framework": "prime-rl", "notes": "peak 5.088 GiB as printed"}, ("peak_counts", "reserved")),
+    (megatron("", before="mem-max-allocated-bytes (torch peak); "), ("peak_rank", "last")),
+    (megatron("overlap-grad-reduce"), ("stack.fused_cross_entropy", "false")),
+    (megatron("overlap-grad-reduce"), ("model.tied_embeddings", "true")),
+    (megatron("overlap-grad-reduce"), ("model.dropout", "0.1")),
+    (megatron("untie-embeddings-and-output-weights"), ("model.tied_embeddings", "false")),
+    (megatron("attention-backend=unfused"), ("stack.attention", "math")),
+    (megatron("transformer-impl=local"), ("stack.attention", "math")),
+    (megatron("multi-latent-attention"), ("model.key_value_rank", "32")),
+    (megatron("moe-layer-freq=([0]*1+[1]*15)"), ("model.num_dense_layers", "1")),
+    (megatron("moe-layer-freq=([0]*3+[1]*12)"), ("model.num_dense_layers", "3")),
+    (megatron("moe-shared-expert-intermediate-size=1024"), ("model.shared_expert_intermediate_size", "1024")),
+    (megatron("mtp-num-layers=2"), ("model.num_mtp_layers", "2")),
+    (megatron("optimizer=muon"), ("training.optimizer", "muon")),
+    (megatron(f"fine-grained-activation-offloading offload-modules=[{' '.join(OFFLOADED)}]"), ("offloaded_layers", "all")),
+    ({"framework": "Megatron-LM", "model_name": "tp2_distill"}, ("unmodelled", "a teacher's forward pass beside the model's step")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("notes", "meant"), REMARKS)
-def test_remarks(notes, meant):
+def row_of(said):
+    return {"notes": said} if isinstance(said, str) else said
+
+
+@pytest.mark.parametrize(("said", "meant"), REMARKS)
+def test_remarks(said, meant):
     cell, text = meant
-    assert with_remarks({"notes": notes})[cell] == text
-    assert with_remarks({"notes": notes, cell: "said"})[cell] == "said"
+    assert with_remarks(row_of(said))[cell] == text
+    assert with_remarks({**row_of(said), cell: "said"})[cell] == "said"
     assert check_columns([cell]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cell"),
+    [
+        ("cross-entropy-loss-fusion cross-entropy-fusion-impl=native", "stack.fused_cross_entropy"),
+        ("attention-backend=fused transformer-impl=transformer_engine", "stack.attention"),
+        ("multi-latent-attention qk-layernorm", "model.dropout"),
+        ("hybrid-layer-pattern=MEM*E", "model.dropout"),
+        ("offload-modules=[core_attn]", "offloaded_layers"),
+    ],
+)
+def test_arguments_that_say_nothing_of_a_cell(arguments, cell):
+    assert cell not in with_remarks(megatron(arguments))
+
+
+def test_settings_without_a_value_leave_cells_empty():
+    assert not with_remarks({"notes": "cp=1 vp=1 ep= experts= topk="})["experts"]
 
 
 def test_words_choose_and_switch_but_set_no_number():
@@ -177,7 +243,9 @@ def test_words_choose_and_switch_but_set_no_number():
 
 
 def fits(entry, row):
-    patterns = entry.get("cells_say") or {cell: pattern for cell, pattern in entry.items() if cell != "set"}
+    patterns = entry.get("cells_say") or {
+        cell: pattern for cell, pattern in entry.items() if cell not in ("set", "cells")
+    }
     return all(re.search(pattern, row.get(cell, "")) for cell, pattern in patterns.items())
 
 
@@ -194,7 +262,7 @@ def test_every_pattern_is_met():
         "remarks": {
             number
             for number, entry in enumerate(name_patterns("remarks"))
-            if any(re.search(entry["notes"], notes) for notes, _ in REMARKS)
+            if any(fits(entry, row_of(said)) for said, _ in REMARKS)
         },
         "models": {first("models", lambda e, name=name: re.search(e["name"], name.lower())) for name in MODELS},
     }

@@ -9,7 +9,7 @@ from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_pre
 from sim.work.activations import attention_core_bytes, attention_moment_bytes, layer_activation_bytes
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.layers import Cut, layer_work
-from sim.work.memory import activation_bytes, by_rank, logits_bytes
+from sim.work.memory import activation_bytes, by_rank, gradient_bytes, logits_bytes
 from sim.work.params import layer_params, total_params
 from sim.work.stages import ModelPart, Stage, deal_stages, part_params
 
@@ -163,6 +163,13 @@ def test_logits_are_as_long_as_the_vocabulary():
     assert logits_bytes(GPT3, MATH, cut(tp=8)) == 6 * 2048 * 51200 / 8
 
 
+# Own 16-bit logits; gathered, those of all, the gather's two buffers, and four in fp32 of the loss's backward.
+@pytest.mark.parametrize(("tp", "per_logit"), [(1, 2 + 16), (4, 2 / 4 + 2 + 4 + 16)])
+def test_a_loss_on_gathered_logits_holds_them_whole(tp, per_logit):
+    stack = StackSpec(vocab_parallel_loss=False, kernel_launch_s=0.0)
+    assert logits_bytes(GPT3, stack, cut(tp=tp)) == per_logit * 2048 * 51200
+
+
 # What autograd keeps of a score, and holds for a moment in its backward. [bytes]
 @pytest.mark.parametrize(
     ("stack", "kept", "moment"),
@@ -217,6 +224,55 @@ def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
     scenario, use = memory_of(scenarios, ["plan.microbatch_size=1", "plan.zero_stage=3"], fp32_shards=True)
     per_param = (use.weights + use.gradients + use.optimizer) / total_params(scenario.model) * 64
     assert per_param == pytest.approx(4 + 4 + 8, rel=1e-3)  # weights, gradients, two moments
+
+
+def test_fp32_shards_are_cast_even_where_one_gpu_has_all_of_them(scenarios):
+    one = ["plan.dp=1", "plan.microbatch_size=1", "training.global_batch_size=1", "plan.zero_stage=3"]
+    (scenario, cast), (_, kept) = (
+        memory_of(scenarios, one, fp32_shards=shards, gradient_precision="bf16") for shards in (True, False)
+    )
+    # 16-bit weights of a layer and of the next, and one layer's gradients; without shards in fp32 nothing is gathered.
+    table = 2 * 2 * scenario.model.vocab_size * scenario.model.hidden_size
+    assert cast.working - kept.working == pytest.approx((2 * 2 + 2) * layer_params(scenario.model) + table, rel=1e-3)
+
+
+# The table in 16 bits, and where it is trained its gradient.
+@pytest.mark.parametrize(("changes", "per_number"), [([], 4), (["training.adapter_rank=8"], 2)])
+def test_a_tied_table_stays_gathered_with_fsdps_root(changes, per_number, scenarios):
+    working = {}
+    for tied in ("true", "false"):
+        sharded = ["plan.microbatch_size=1", "plan.zero_stage=3", f"model.tied_embeddings={tied}", *changes]
+        scenario, use = memory_of(scenarios, sharded, fp32_shards=True)
+        working[tied] = use.working
+    table = scenario.model.vocab_size * scenario.model.hidden_size
+    assert working["true"] - working["false"] == pytest.approx(per_number * table)
+
+
+@pytest.mark.parametrize(("fp32_frozen", "nbytes"), [(False, 2), (True, 4)])
+def test_frozen_weights_are_in_the_bits_they_were_loaded_in(fp32_frozen, nbytes, scenarios):
+    changes = ["plan.microbatch_size=1", "plan.zero_stage=3", "training.adapter_rank=8"]
+    scenario, use = memory_of(scenarios, changes, fp32_shards=True, fp32_frozen=fp32_frozen)
+    assert use.weights == pytest.approx(nbytes * total_params(scenario.model) / 64)
+
+
+def test_gradients_that_a_backward_holds_at_once():
+    h, rows = 4096, 2048 * 2 * 4096  # of 2048 tokens, in 16 bits
+    # That of the layer's output beside: of the activation's output and input, 4 h wide each.
+    assert gradient_bytes(gpt(32, h, 2), cut()) == rows * (1 + 8)
+    # A gated one has two inputs; cut over 8 GPUs they are narrower than the block's input.
+    gated = gpt(32, h, 2, gated_mlp=True, intermediate_size=2 * h)
+    assert gradient_bytes(gated, cut()) == rows * (1 + 6)
+    assert gradient_bytes(gated, cut(tp=8)) == rows * (1 + 2 * 2 / 8 + 1)
+    # Six copies of a token, in two layouts, are wider than what narrow experts hold.
+    experts = {"num_experts": 8, "experts_per_token": 6, "gated_mlp": True, "expert_intermediate_size": h // 4}
+    assert gradient_bytes(gpt(32, h, 2, **experts), cut()) == rows * (1 + 6 * 2)
+    assert gradient_bytes(gpt(32, h, 2, **experts | {"expert_intermediate_size": h}), cut()) == rows * (1 + 6 * 3)
+
+
+def test_what_pytorch_counts_leaves_out_the_context(scenarios):
+    _, use = memory_of(scenarios, ["plan.microbatch_size=1"], framework_memory_bytes=3e9, fragmentation=0.5)
+    assert use.total - use.reserved == 3e9
+    assert use.reserved - use.allocated == use.fragmentation > 0
 
 
 def test_packed_masters_are_half_as_large_beside_bf16_weights(scenarios):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from calibration.from_runs import predict
+from calibration.readers.frameworks import with_remarks
 from calibration.readers.training_runs import read_rows, read_run, reason
+from sim.arrays import Number
 from sim.errors import FlopcastError
+from sim.estimate import Estimate
+from sim.work.memory import MemoryUse
 
 _REQUIRED = ("gpu", "num_gpus", "layers", "hidden", "heads", "seq_len", "outcome")
 _RAN = re.compile(r"ok|fits?|yes|ran|success", re.IGNORECASE)
@@ -18,7 +24,10 @@ _FULL = re.compile(r"oom|out[ -]of[ -]memory|^no$|does(n't| not) fit", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One layout: what happened, what was predicted; the peak where one was measured. [bytes]"""
+    """One layout: what happened, what was predicted; the peak where one was measured. [bytes]
+
+    comparable_bytes : the predicted peak, as the measured one counts. [bytes]
+    """
 
     row: int
     outcome: str
@@ -27,6 +36,7 @@ class Outcome:
     available_bytes: float | None
     skipped: str | None = None
     peak_bytes: float | None = None
+    comparable_bytes: float | None = None
 
     @property
     def ran(self) -> bool:
@@ -38,6 +48,13 @@ class Outcome:
         """Whether the prediction agrees; None where there is none."""
         return None if self.predicted is None else (self.predicted == "fits") == self.ran
 
+    @property
+    def peak_error(self) -> float | None:
+        """Predicted over measured peak − 1; None where one is missing."""
+        if not self.peak_bytes or not self.comparable_bytes:
+            return None
+        return self.comparable_bytes / self.peak_bytes - 1
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -47,7 +64,9 @@ def score_memory(path: Path) -> list[Outcome]:
     """Predict whether every row of a CSV of layouts fits.
 
     Columns are those of a table of runs, with `outcome` ("ok" or "OOM", in these or other words) instead of the
-    measurement, and optionally `kernel` (attention and norm) and `peak_gb`, the measured peak of the fullest GPU. [GB]
+    measurement, and optionally `kernel` (attention and norm) and `peak_gb`, the measured peak of the fullest GPU [GB];
+    `peak_counts` (allocated or reserved, as PyTorch counts; else all that is in use) and `peak_rank` (last: of the last
+    pipeline stage) say what that is.
     """
     known: dict[Any, Any] = {}
     return [_outcome(number, row, known) for number, row in enumerate(read_rows(path, _REQUIRED), start=1)]
@@ -56,12 +75,11 @@ def score_memory(path: Path) -> list[Outcome]:
 def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome:
     said = row.get("outcome") or ""
     kernel = row.get("kernel") or ""
-    source = row.get("source") or ""
     filled = {
         **row,
         "measured_value": "1",
         "measured_unit": "iteration_s",
-        "framework": row.get("framework") or ("Aleph Alpha" if "Aleph Alpha" in source else ""),
+        "framework": row.get("framework") or row.get("source") or "",
         "notes": f"{row.get('notes') or ''}; attention/norm kernel: {kernel}" if kernel else row.get("notes") or "",
     }
     if not _RAN.fullmatch(said) and not _FULL.search(said):
@@ -74,7 +92,22 @@ def _outcome(number: int, row: dict[str, str], known: dict[Any, Any]) -> Outcome
     except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
         return Outcome(number, said, None, None, None, reason(error))
     predicted, available = "fits" if answer.fits else "oom", answer.memory_available_bytes
-    return Outcome(number, said, predicted, answer.largest.total, available, peak_bytes=_peak(row))
+    peak, comparable = _peak(row), _comparable(filled, answer)
+    return Outcome(number, said, predicted, answer.largest.total, available, None, peak, comparable)
+
+
+_COUNTS: dict[str, Callable[[MemoryUse], Number]] = {
+    "": lambda use: use.total,
+    "allocated": lambda use: use.allocated,
+    "reserved": lambda use: use.reserved,
+}
+
+
+def _comparable(row: Mapping[str, str], answer: Estimate) -> float:
+    """The predicted peak as the row's measurement counts it, on the pipeline rank that it is of. [bytes]"""
+    said = with_remarks(row)
+    use = answer.memory[-1] if said.get("peak_rank") == "last" else answer.largest
+    return float(_COUNTS[said.get("peak_counts", "")](use))
 
 
 def _peak(row: dict[str, str]) -> float | None:
@@ -88,17 +121,18 @@ def _peak(row: dict[str, str]) -> float | None:
 def summary(outcomes: list[Outcome]) -> dict[str, float | int | None]:
     """Accuracy, and the shares of false alarms (ran, but called out of memory) and misses (the reverse).
 
-    Without a modelled row there is no accuracy: None. peak_error, peak_bias: mean of predicted over measured peaks − 1,
-    as a size and as it is; the prediction includes the allowance for CUDA and libraries, which allocators leave out.
+    Without a modelled row there is no accuracy: None. Of predicted over measured peaks − 1, peak_error and peak_worst
+    are the median and the largest size, peak_bias is the mean.
     """
     used = [item for item in outcomes if item.predicted is not None]
     alarms = sum(item.ran and item.predicted == "oom" for item in used)
     misses = sum(not item.ran and item.predicted == "fits" for item in used)
     count = max(len(used), 1)
-    peaks = [item.needed_bytes / item.peak_bytes - 1 for item in used if item.peak_bytes and item.needed_bytes]
+    peaks = [error for item in used if (error := item.peak_error) is not None]
     return {
         "peaks": len(peaks),
-        "peak_error": sum(map(abs, peaks)) / len(peaks) if peaks else None,
+        "peak_error": median(map(abs, peaks)) if peaks else None,
+        "peak_worst": max(map(abs, peaks)) if peaks else None,
         "peak_bias": sum(peaks) / len(peaks) if peaks else None,
         "count": len(used),
         "skipped": len(outcomes) - len(used),
