@@ -156,7 +156,7 @@ def total_time(items: Iterable[Collective], group: Group, fabric: Fabric) -> Num
     seconds: Number = 0.0
     for item in items:
         if item.kind == "all_to_all":
-            seconds = seconds + all_to_all(item.nbytes, group, fabric, item.copies, item.limit)
+            seconds = seconds + all_to_all(item.nbytes, group, fabric, item.copies, item.limit, item.pace)
         else:
             seconds = seconds + COLLECTIVES[item.kind](item.nbytes, group, fabric)
     return seconds

@@ -239,7 +239,12 @@ def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
 
 
 def all_to_all(
-    nbytes: Number, group: Group, fabric: Fabric, copies: int = 1, limit: tuple[int, int] = (1, 1)
+    nbytes: Number,
+    group: Group,
+    fabric: Fabric,
+    copies: int = 1,
+    limit: tuple[int, int] = (1, 1),
+    pace: float | None = None,
 ) -> Number:
     """Time of an all-to-all in which each rank hands out `nbytes`, the n-th part of it to itself.  [s]
 
@@ -255,7 +260,7 @@ def all_to_all(
         Of every piece, of which several may go to one rank or one domain: a piece goes to a rank once, n (1 − (1 −
         1/n)^k) instead of k of them, and crosses to a domain once, N (1 − (1 − 1/N)^k), where the card it comes in by
         hands it on by NVLink [1]_. 1: pieces have nothing in common.
-    limit : (int, int)
+    limit, pace
         As of `sim.work.operations.Collective`.
 
     .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.2, for routing that is even.
@@ -269,6 +274,8 @@ def all_to_all(
         ranks = nbytes / copies / n * different(np.asarray(n, dtype=float), copies, limit)  # to every rank
         own_domain, handed_on = ranks * (members - 1), ranks * (n - members) * (members - 1) / members
     inside = _transfer(own_domain + handed_on, fabric.inside_domain(group), fabric.nvlink)
+    if pace is not None:
+        inside = np.maximum(inside, (own_domain + handed_on) / pace)
     outside = _transfer(sent, fabric.between_domains(group) / members, fabric.network)
     base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
     latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 from sim.specs.modules import GRAPH_MODULES, as_names, check_names
@@ -123,6 +123,8 @@ class StackSpec(Spec):
     dispatcher_sms: PositiveInt | None = None
     """Streaming multiprocessors that deepep and hybridep take from compute beside them. Default: Megatron-Core's, 20
     and 16."""
+    dispatcher_sm_rate_bytes_per_s: PositiveFloat | None = None
+    """What one of these multiprocessors moves over NVLink at most. Default: no limit but the link's. [bytes/s]"""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""

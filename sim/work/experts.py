@@ -161,8 +161,11 @@ def _permute(name: str, nbytes: Number, launches: Number) -> Operation:
 def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> Collective:
     copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
     limit = model.expert_groups_per_token, model.num_expert_groups
-    sms = stack.sms_of_dispatcher
-    return Collective(f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms, MODULE)
+    sms, rate = stack.sms_of_dispatcher, stack.dispatcher_sm_rate_bytes_per_s
+    return Collective(
+        f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms,
+        sms * rate if sms and rate else None, MODULE,
+    )  # fmt: skip
 
 
 def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
