@@ -88,7 +88,7 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
         Pipelines, each with a model of its own, that run through the ranks: they sum their gradients too, over ranks
         that lie apart, and every copy updates all its weights.
     """
-    zero, layouts = batch.zero_stage, batch.layouts
+    zero, layouts = batch.moving_stage, batch.layouts
     often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
     adapters = bool(batch.costs.training.adapter_rank)
     of_ranks = np.zeros((11 if adapters else 8, len(kinds), 4, 2, len(layouts)))
@@ -130,13 +130,14 @@ def _over_layouts(
         found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
     found[2:5] *= counts > 0  # nothing waits for a rank that is not there
-    reduce, params = (
-        (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0)
-        for each in (parts[0], held.trained.total)
-    )
     # An all-reduce sends gradients twice, one between sharding groups what a shard has of them.
-    passes = 2.0 if zero_stage == 0 else 1.0 + 2.0 * (replicas.between_shards is not None) / replicas.shards.size
-    sent = passes * params * GRADIENT_WIDTH[costs.stack.gradient_precision]
+    passed = (2.0 if zero_stage == 0 else 1.0) * held.trained.total
+    if zero_stage and replicas.between_shards is not None:
+        passed = passed + 2.0 * replicas.shard_of(held.trained) * (replicas.between_shards.size > 1)
+    reduce, params = (
+        (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0) for each in (parts[0], passed)
+    )
+    sent = params * GRADIENT_WIDTH[costs.stack.gradient_precision]
     share = np.array(np.broadcast_to(costs.fabric.hidden_share(replicas.data, sent, reduce), len(layouts)))
     costs.remember(key, (found, share))
     return found, share
@@ -183,7 +184,7 @@ class OnceAStepWork:
         if zero in (1, 2):
             gather = summed_over(all_gather, held, self.training.activation_bytes, replicas.sharding, fabric)
         if zero:
-            shard = held.others / replicas.shards.size + held.experts / replicas.experts.size
+            shard = replicas.shard_of(held)
         moments = held.moments * shard / np.maximum(held.total, 1e-30)
         work = optimizer_work(shard, moments, self.stack, self.training, self.offloaded)
         update = sum(compute.phase_time(Phase(work)).values())
@@ -228,7 +229,7 @@ def muon_seconds(
     moved, of_experts = (put_together(parts, params[int(kind)]) for kind in kinds)
     held = Params(moved + of_experts, of_experts)
     gathered = summed_over(all_gather, held, 2, replicas.sharding, costs.fabric)
-    return others / replicas.shards.size + experts / replicas.experts.size + gathered
+    return others / replicas.shards.size + experts / replicas.expert_shards.size + gathered
 
 
 def tied_reduction(batch: Batch) -> PlanFloats:
