@@ -105,7 +105,7 @@ class Batch:
     prices, cell : what their cuts take with their micro-batches, and which of these each plan has.
     kind, recompute : places in `prices.cells.kinds` and `.recomputes`.
     embedding_as_layer, head_as_layer : of all plans, where layers are dealt evenly.
-    optimizer_offload, reshard_after_forward : of all plans.
+    optimizer_offload, reshard_after_forward, outer_zero_stage : of all plans; the last where the ZeRO stage is 3.
     """
 
     costs: CostModel
@@ -125,6 +125,7 @@ class Batch:
     head_as_layer: bool = False
     optimizer_offload: float = 0.0
     reshard_after_forward: bool = True
+    outer_zero_stage: int = 0
 
     def take(self, places: Any) -> Batch:
         """Some of the plans, of a batch with one axis."""
@@ -207,6 +208,7 @@ def batch_of(scenario: Scenario) -> Batch:
         head_as_layer=plan.head_as_layer,
         optimizer_offload=plan.optimizer_offload,
         reshard_after_forward=plan.reshard_after_forward,
+        outer_zero_stage=plan.outer_zero_stage,
     )
 
 

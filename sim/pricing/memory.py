@@ -48,11 +48,15 @@ def peak_memory(
     costs, prices, zero = batch.costs, batch.prices, batch.zero_stage
     stack, training = costs.stack, costs.training
     of_cut = (batch.kind, batch.cell)
-    fp32_shards = (zero == 3) & stack.fp32_shards
+    # Masters that are sharded further are no longer the weights' shards.
+    fp32_shards = (zero == 3) & stack.fp32_shards & (not batch.outer_zero_stage)
     sizes = batch.layouts.shards.size[batch.layout], batch.layouts.expert_shards.size[batch.layout]
     shards, trained = _shards(held, *sizes), held.trained
     of_trained = _shards(trained, *sizes) / np.maximum(trained.total, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
+    outer = (zero == 3) & bool(batch.outer_zero_stage)
+    if batch.layouts.between_shards is not None:
+        shard[0] = shard[0] / np.where(outer, batch.layouts.between_shards.size[batch.layout], 1)
     of_weights = np.where(zero >= 3, shards / np.maximum(held.total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits.
     kept_here = (
@@ -110,6 +114,7 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number) -> Number:
         gradients = gradients * 0.0
     gathered = np.minimum((1 + stack.prefetched_layers) * at_work, most)
     if not batch.reshard_after_forward:
-        gathered = whole if stack.fp32_shards and not training.adapter_rank else most
+        masters = stack.fp32_shards and not batch.outer_zero_stage and not training.adapter_rank
+        gathered = whole if masters else most
     weights = training.activation_bytes * gathered * (zero == 3)
     return gradients + weights

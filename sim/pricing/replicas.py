@@ -91,6 +91,11 @@ class Replicas:
             return Replicas(data, experts, self.shards, self.expert_shards, over(self.between_shards))
         return Replicas(data, experts, data, experts)
 
+    @property
+    def inside(self) -> Replicas:
+        """Without sums between sharding groups."""
+        return Replicas(self.data, self.experts, self.shards, self.expert_shards)
+
     def shard_of(self, held: Params) -> Number:
         """Of what a GPU holds, the parameters of its shard."""
         return held.others / self.shards.size + held.experts / self.expert_shards.size
@@ -199,6 +204,19 @@ def reduced_to_shards(held: Params, width: Number, replicas: Replicas, fabric: F
             of_experts = held.experts * width / replicas.expert_shards.size
             seconds = seconds + all_reduce(of_experts, between, fabric) * (np.asarray(held.experts) > 0)
     return seconds
+
+
+def over_groups(
+    collective: Callable[[Number, Group, Fabric], Number],
+    held: Params,
+    width: Number,
+    replicas: Replicas,
+    fabric: Fabric,
+) -> Number:
+    """Time of a collective between sharding groups, over a GPU's shard, `width` bytes a parameter.  [s]"""
+    if replicas.between_shards is None:
+        return 0.0
+    return collective(replicas.shard_of(held) * width, replicas.between_shards, fabric)
 
 
 def sent_in_rings(held: Params, replicas: Replicas) -> Number:

@@ -50,17 +50,19 @@ def gathered_widths(costs: CostModel) -> list[int]:
     return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 
-def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBlocks:
+def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number, outer_zero_stage: int = 0) -> ShardedBlocks:
     """What moving the blocks takes, over layouts; remembered.
 
     alone : where one stage holds the embedding and the head, and one table for all that needs one.
+    outer_zero_stage : with 1 sharding groups sum gradients once a step.
     """
-    key = ("sharded", layouts.key, np.asarray(alone).tobytes())
+    key = ("sharded", layouts.key, np.asarray(alone).tobytes(), outer_zero_stage)
     if key in costs.known:
         known: ShardedBlocks = costs.known[key]
         return known
     blocks = blocks_sharing(costs.model, alone)
     params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
+    replicas = replicas.inside if outer_zero_stage else replicas
     widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     gather, reduce = visit_seconds(costs.stack, params, widths, replicas, costs.fabric)
     grad_width = GRADIENT_WIDTH[costs.stack.gradient_precision]
@@ -130,7 +132,11 @@ def zero_traffic(
     gather = sharded.gather_s[:, layout] * (share * (zero == 3))
     gather_again = gather * sharded.again.reshape(-1, *[1] * (gather.ndim - 1)) * batch.reshard_after_forward
     ahead = batch.overlap_param_gather * (batch.costs.stack.prefetched_layers > 0)
-    reduce = sharded.reduce_s[:, layout] * (share * reduces)
+    reduce = sharded.reduce_s[:, layout]
+    if batch.outer_zero_stage:
+        inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
+        reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
+    reduce = reduce * (share * reduces)
     weights, gradients = sharded.weight_bytes[:, layout], sharded.gradient_bytes[:, layout]
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:

@@ -232,6 +232,7 @@ def _batch(
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
         reshard_after_forward=scenario.plan.reshard_after_forward,
+        outer_zero_stage=scenario.plan.outer_zero_stage,
     )
 
 

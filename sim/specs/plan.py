@@ -92,6 +92,10 @@ class ParallelPlan(Spec):
     (FSDP2's fully_shard, torchtitan's fsdp_reshard_after_forward). False keeps them until the backward; with a pipeline
     until the last micro-batch's, when torch.distributed.pipelining also reduces gradients for the first time: then it
     moves what stage 1 does. What the head gathers is always kept."""
+    outer_zero_stage: Literal[0, 1] = 0
+    """What sharding groups shard among each other: nothing (HSDP), or the optimizer's state (1: Megatron-FSDP's
+    outer-dp-sharding-strategy optim, hybrid FSDP). Then shards of gradients are reduced, and shards of updated weights
+    gathered, between groups once a step, instead of gradients summed at every turn to a stage."""
     offloaded_layers: NonNegativeInt = 0
     """Layers of the model whose activations wait in host memory for the backward. They are copied while other layers
     compute; what takes longer than that lengthens the step."""
@@ -125,7 +129,7 @@ class ParallelPlan(Spec):
         """As of every record; another way to recompute or to shard leaves behind what only the one before it knows."""
         stage = changes.get("zero_stage", self.zero_stage)
         if stage != self.zero_stage:
-            left = ["sharding_group"] * (stage == 0) + ["reshard_after_forward"] * (stage < 3)
+            left = ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
             changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
         mode = changes.get("recompute", self.recompute)
         if mode != self.recompute:
@@ -152,6 +156,11 @@ class ParallelPlan(Spec):
             raise ValueError(
                 f"reshard_after_forward: false needs zero_stage 3, which gathers weights for a forward, not "
                 f"{self.zero_stage}; set that, or leave it out"
+            )
+        if self.outer_zero_stage and (self.zero_stage < 3 or self.sharding_group is None):
+            raise ValueError(
+                f"outer_zero_stage {self.outer_zero_stage} needs groups that shard weights: set zero_stage to 3 and "
+                "sharding_group, or leave it out"
             )
         if self.sharding_group is not None:
             self._check_sharding_group(self.sharding_group)

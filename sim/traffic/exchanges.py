@@ -79,6 +79,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     plan = scenario.plan
     costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
     compute, fabric, replicas = costs.noting(), costs.fabric, replicas_of(batch.layouts)
+    replicas = replicas.inside if plan.outer_zero_stage else replicas
     groups = layer_groups(plan, scenario.cluster) | {"dp": replicas.data.take(0)}
     tables = []
     blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))

@@ -127,6 +127,8 @@ def step_collectives(
         found += _at_visits(scenario, batch, whole, visits, copies)
     else:
         found += _of_all(scenario, batch, moving, whole, visits, updates, copies)
+    if scenario.plan.outer_zero_stage:
+        found += _between_groups(scenario, batch, whole, updates, copies)
     return [each for each in found if each.size > 1 and each.count > 0 and each.nbytes > 0]
 
 
@@ -185,14 +187,29 @@ def _over_shards(
     pieces : collectives for everything but experts. copies : of the model, that sum gradients together.
     """
     replicas = replicas_of(batch.layouts)
-    between = replicas.between_shards
+    between = None if batch.outer_zero_stage else replicas.between_shards
     groups = (
         ("shards", np.asarray(held.others).item() / pieces, replicas.shards, pieces),
         ("expert_shards", np.asarray(held.experts).item(), replicas.expert_shards, 1),
     )
     for group, params, lies, number in groups:
         size, nbytes = int(np.asarray(lies.size).item()), params * width
-        yield StepCollective(name, group, kind, size * (copies if between is None else 1), nbytes, times * number)
+        together = copies if replicas.between_shards is None else 1
+        yield StepCollective(name, group, kind, size * together, nbytes, times * number)
         if between is not None and kind == "reduce_scatter":
             apart = int(np.asarray(between.size).item()) * copies
             yield StepCollective("sum shards", "between", "all_reduce", apart, nbytes / size, times * number)
+
+
+def _between_groups(
+    scenario: Scenario, batch: Batch, whole: ModelPart, updates: float, copies: int
+) -> Iterator[StepCollective]:
+    """Of groups that shard the optimizer's state among each other: a GPU's shard, once an update."""
+    replicas, stack = replicas_of(batch.layouts), scenario.stack
+    assert replicas.between_shards is not None
+    held = params_of([whole], batch.costs, batch.layouts).trained
+    shard = np.asarray(replicas.shard_of(held)).item() * copies / scenario.plan.pp
+    size, width = int(replicas.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]
+    yield StepCollective("reduce shards", "between", "reduce_scatter", size * copies, shard * width, updates)
+    width = scenario.training.activation_bytes
+    yield StepCollective("gather shards", "between", "all_gather", size, shard * width, updates)

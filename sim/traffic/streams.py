@@ -145,7 +145,9 @@ def _between_replicas(
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
             holds = params_of([sum((stage.part for stage in held), ModelPart())], batch.costs, batch.layouts)
             inside = passes * width * np.asarray(sent_in_rings(holds.trained, replicas)).item()
-            between = width * np.asarray(sent_between(holds.trained, replicas)).item() * (name == "gradients")
+            inside *= batch.moving_stage.item() < 3
+            between = width * np.asarray(sent_between(holds.trained, replicas)).item()
+            between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
             table[rank] = len(streams)
             streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank])))
     return reduce, gather

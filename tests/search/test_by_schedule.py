@@ -53,7 +53,7 @@ SHAPES = {
     "zero3": {"stack": {"preset": "deepspeed-zero3"}},
     "hybrid": {
         "model": MIXTURE,
-        "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False,
+        "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False, "outer_zero_stage": 1,
                  "embedding_as_layer": True, "head_as_layer": True},
     },
     "uneven": {"model": {"num_layers": 29}},

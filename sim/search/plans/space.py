@@ -160,7 +160,7 @@ def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, .
 def base_plan(scenario: Scenario) -> ParallelPlan:
     """What of the scenario's plan a search keeps: how embedding and head are counted, and how ZeRO shards."""
     plan = scenario.plan
-    stage = 0 if plan.reshard_after_forward else 3
+    stage = 3 if plan.outer_zero_stage or not plan.reshard_after_forward else 0
     if plan.sharding_group:
         stage = max(stage, 1)
     return ParallelPlan(
@@ -174,8 +174,8 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
 def sharding_fields(zero_stage: int, plan: ParallelPlan) -> dict[str, Any]:
     """Fields of a plan that a search tries with a ZeRO stage: what of the scenario's own plan goes with it."""
     group = {"sharding_group": plan.sharding_group} if zero_stage else {}
-    kept = {"reshard_after_forward": plan.reshard_after_forward} if zero_stage == 3 else {}
-    return {"zero_stage": zero_stage, **group, **kept}
+    of_weights = ("reshard_after_forward", "outer_zero_stage") if zero_stage == 3 else ()
+    return {"zero_stage": zero_stage, **group, **{name: getattr(plan, name) for name in of_weights}}
 
 
 def build_space(

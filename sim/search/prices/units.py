@@ -132,6 +132,7 @@ class _Rows:
             embedding_as_layer=scenario.plan.embedding_as_layer,
             head_as_layer=scenario.plan.head_as_layer,
             reshard_after_forward=scenario.plan.reshard_after_forward,
+            outer_zero_stage=scenario.plan.outer_zero_stage,
         )
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]

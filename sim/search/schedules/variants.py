@@ -139,6 +139,7 @@ class Variant:
             embedding_as_layer=space.scenario.plan.embedding_as_layer,
             head_as_layer=space.scenario.plan.head_as_layer,
             reshard_after_forward=space.scenario.plan.reshard_after_forward,
+            outer_zero_stage=space.scenario.plan.outer_zero_stage,
         )
 
     @cached_property

@@ -135,14 +135,18 @@ def _offload(plan: Section, arguments: Arguments) -> None:
 def _sharding_group(plan: Section, arguments: Arguments) -> None:
     """Instances of the distributed optimizer: so many groups shard apart."""
     name = "num-distributed-optimizer-instances"
-    instances, copies = arguments.whole(name), plan["dp"] * plan.get("cp", 1)
-    if instances is None or instances == 1:
-        return
-    if not plan["zero_stage"] or copies % instances:
+    instances, copies = arguments.whole(name) or 1, plan["dp"] * plan.get("cp", 1)
+    if instances > 1 and (not plan["zero_stage"] or copies % instances):
         why = "nothing is sharded" if not plan["zero_stage"] else f"does not divide dp · cp = {copies}"
         plan.ledger.ignore(f"--{name}", instances, why)
-    else:
+    elif instances > 1:
         plan.took("sharding_group", copies // instances, f"--{name}")
+    outer = arguments.text("outer-dp-sharding-strategy")
+    if outer == "optim" and plan["zero_stage"] == 3 and "sharding_group" in plan:
+        plan.took("outer_zero_stage", 1, "--outer-dp-sharding-strategy")
+    elif outer not in (None, "no_shard"):
+        why = "without effect without several instances of optim_grads_params"
+        plan.ledger.ignore("--outer-dp-sharding-strategy", outer, why)
 
 
 def _recompute(plan: Section, arguments: Arguments) -> None:
