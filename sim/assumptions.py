@@ -105,8 +105,10 @@ def stated_assumptions(
             "output of one layer and their gradients, to themselves"
         )
     if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
+        kept = plan.zero_stage == 3 and not plan.reshard_after_forward
         moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
         often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"
+        often = "step" if kept and plan.pp > 1 else often
         hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
         stated.append(f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}")
     if model.num_experts:

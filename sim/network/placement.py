@@ -114,8 +114,20 @@ def sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int
     return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 
+def expert_sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
+    """Of a sharding group and its tensor-parallel twins, those that hold the same experts, which shard these.
+
+    Experts are sharded over what expert parallelism leaves of the same GPUs, and have as many copies as everything else
+    (torchtitan's mesh efsdp inside dp_replicate, torchtitan/distributed/parallel_dims.py; NVIDIA/Megatron-LM:megatron/
+    core/parallel_state.py, intra_partial_expert_data_parallel_group).
+    """
+    block, count = plan.tp * size, plan.tp * size // plan.ep
+    members, spans = worst_layout(count, plan.ep, block, plan.num_gpus // block, cluster.nvlink_domain_gpus)
+    return Group(count, members, shares_network=plan.num_gpus > count, spans=spans)
+
+
 def between_sharding_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
-    """The ranks that hold the same shard, one in each sharding group."""
+    """The ranks that hold the same shard, of experts or of everything else: one in each sharding group."""
     stride, count = plan.tp * size, plan.num_replicas // size
     members, spans = worst_layout(count, stride, stride * count, plan.pp, cluster.nvlink_domain_gpus)
     return Group(count, members, shares_network=plan.num_gpus > count, spans=spans)

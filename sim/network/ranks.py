@@ -63,6 +63,29 @@ def gpu_of_rank(
     return gpus
 
 
+def members_of(group: str, plan: ParallelPlan, gpus: IntArray) -> IntArray:
+    """GPUs of every group of a kind on one pipeline rank, (groups, members).
+
+    Parameters
+    ----------
+    group : str
+        tp, cp, ep; shards and expert_shards, within which ZeRO shards everything else and experts, or which sum their
+        gradients; between, those that hold the same shard.
+    gpus : array (dp, cp, tp)
+    """
+    dp, cp, tp = gpus.shape
+    if group == "cp":
+        return gpus.transpose(0, 2, 1).reshape(dp * tp, cp)
+    if group in ("tp", "ep"):
+        return gpus.reshape(-1, tp if group == "tp" else plan.ep)
+    apart = gpus.reshape(dp * cp // (plan.sharding_group or dp * cp), -1)  # sharding groups with their tensor twins
+    if group == "between":
+        return apart.T
+    stride = {"shards": tp, "expert_shards": plan.ep}[group]
+    members: IntArray = apart.reshape(len(apart), -1, stride).transpose(0, 2, 1).reshape(len(apart) * stride, -1)
+    return members
+
+
 def _nodes(wanted: int, available: int, fragmentation: float, seed: int) -> IntArray:
     """Nodes of a job, in the order its ranks fill them: ascending, as schedulers sort them."""
     nodes = np.arange(wanted)

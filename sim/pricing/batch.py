@@ -18,6 +18,7 @@ from sim.network.placement import (
     data_group,
     expert_data_group,
     expert_group,
+    expert_sharding_group,
     sharding_group,
     stack_groups,
     tensor_group,
@@ -36,7 +37,8 @@ class Layouts:
     """How plans are cut over GPUs, and where their groups lie; arrays over layouts.
 
     degrees : (layouts, 5), in the order of LAYOUT.
-    shards : within which ZeRO shards; between_shards: of those that hold the same shard, None where all shard together.
+    shards, expert_shards : within which ZeRO shards everything but experts, and experts.
+    between_shards : of those that hold the same shard; None where all shard together.
     """
 
     degrees: Ints
@@ -46,6 +48,7 @@ class Layouts:
     data: Group
     expert_data: Group
     shards: Group
+    expert_shards: Group
     between_shards: Group | None = None
 
     def __len__(self) -> int:
@@ -85,13 +88,13 @@ def place_layouts(
     tensor, context, experts, data, of_experts = (
         stack_groups([place(plan, cluster) for plan in plans]) for place in places
     )
-    if group_size is None or all(plan.num_replicas == group_size for plan in plans):
-        return Layouts(numbers, tensor, context, experts, data, of_experts, shards=data)
-    shards, between = (
+    if group_size is None:
+        return Layouts(numbers, tensor, context, experts, data, of_experts, shards=data, expert_shards=of_experts)
+    shards, expert_shards, between = (
         stack_groups([place(plan, cluster, group_size) for plan in plans])
-        for place in (sharding_group, between_sharding_groups)
+        for place in (sharding_group, expert_sharding_group, between_sharding_groups)
     )
-    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, between)
+    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, expert_shards, between)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Batch:
     prices, cell : what their cuts take with their micro-batches, and which of these each plan has.
     kind, recompute : places in `prices.cells.kinds` and `.recomputes`.
     embedding_as_layer, head_as_layer : of all plans, where layers are dealt evenly.
-    optimizer_offload : of all plans.
+    optimizer_offload, reshard_after_forward, outer_zero_stage : of all plans; the last where the ZeRO stage is 3.
     """
 
     costs: CostModel
@@ -121,6 +124,8 @@ class Batch:
     embedding_as_layer: bool = False
     head_as_layer: bool = False
     optimizer_offload: float = 0.0
+    reshard_after_forward: bool = True
+    outer_zero_stage: int = 0
 
     def take(self, places: Any) -> Batch:
         """Some of the plans, of a batch with one axis."""
@@ -140,6 +145,12 @@ class Batch:
     def ep(self) -> Ints:
         """Expert-parallel degree."""
         return np.asarray(self.layouts.ep[self.layout])
+
+    @cached_property
+    def moving_stage(self) -> Ints:
+        """The ZeRO stage whose traffic a plan has: where a pipeline's micro-batches keep what 3 gathers, that of 1."""
+        kept = (self.zero_stage == 3) & (self.pp > 1) & (not self.reshard_after_forward)
+        return np.where(kept, 1, self.zero_stage)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -196,6 +207,8 @@ def batch_of(scenario: Scenario) -> Batch:
         embedding_as_layer=plan.embedding_as_layer,
         head_as_layer=plan.head_as_layer,
         optimizer_offload=plan.optimizer_offload,
+        reshard_after_forward=plan.reshard_after_forward,
+        outer_zero_stage=plan.outer_zero_stage,
     )
 
 

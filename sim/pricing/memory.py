@@ -48,11 +48,15 @@ def peak_memory(
     costs, prices, zero = batch.costs, batch.prices, batch.zero_stage
     stack, training = costs.stack, costs.training
     of_cut = (batch.kind, batch.cell)
-    fp32_shards = (zero == 3) & stack.fp32_shards
-    replicas = batch.layouts.shards.size[batch.layout], batch.layouts.expert_data.size[batch.layout]
-    shards, trained = _shards(held, *replicas), held.trained
-    of_trained = _shards(trained, *replicas) / np.maximum(trained.total, 1e-30)
+    # Masters that are sharded further are no longer the weights' shards.
+    fp32_shards = (zero == 3) & stack.fp32_shards & (not batch.outer_zero_stage)
+    sizes = batch.layouts.shards.size[batch.layout], batch.layouts.expert_shards.size[batch.layout]
+    shards, trained = _shards(held, *sizes), held.trained
+    of_trained = _shards(trained, *sizes) / np.maximum(trained.total, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
+    outer = (zero == 3) & bool(batch.outer_zero_stage)
+    if batch.layouts.between_shards is not None:
+        shard[0] = shard[0] / np.where(outer, batch.layouts.between_shards.size[batch.layout], 1)
     of_weights = np.where(zero >= 3, shards / np.maximum(held.total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
     frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
@@ -64,18 +68,18 @@ def peak_memory(
     copies = 0.0 if stack.fused_optimizer else 4.0 * trained.total * shard[0]
     working = np.maximum(prices.working_bytes[batch.place], copies - activations)
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
-    cast = fp32_shards * (shards - held.experts * (np.asarray(replicas[1]) == 1))
+    cast = fp32_shards * (shards - held.experts * (np.asarray(sizes[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
     working = np.maximum(working - freed, 0.0)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
-        gradients=trained.total * grad_width * shard[1],
+        gradients=trained.total * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
         optimizer=state_bytes(trained.total, trained.moments, training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
-        working=working + _gathered_bytes(batch, held.total - shards + cast) + _root_bytes(batch),
+        working=working + _gathered_bytes(batch, held.total, held.total - shards + cast) + _root_bytes(batch),
         buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
@@ -87,12 +91,13 @@ def _shards(held: Params, data: Number, experts: Number) -> Number:
     return held.others / data + held.experts / experts
 
 
-def _gathered_bytes(batch: Batch, most: Number) -> Number:
+def _gathered_bytes(batch: Batch, whole: Number, most: Number) -> Number:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
-    Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the next.
-    A stack that gathers tensor by tensor holds the largest matrix and the next instead of layers. Never more than
-    `most`: all that is sharded away, or that a GPU casts from 32-bit shards.
+    Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the layers
+    it gathers ahead. A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of layers.
+    Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay after
+    the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
     """
     model, stack, training, zero = batch.costs.model, batch.costs.stack, batch.costs.training, batch.zero_stage
     if (zero < 2).all():
@@ -107,10 +112,14 @@ def _gathered_bytes(batch: Batch, most: Number) -> Number:
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
     else:
         at_work = model.hidden_size * model.intermediate_size / batch.tp
-    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (zero >= 2)
+    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (batch.moving_stage >= 2)
     if training.adapter_rank:
         gradients = gradients * 0.0
-    weights = training.activation_bytes * np.minimum(2 * at_work, most) * (zero == 3)
+    gathered = np.minimum((1 + stack.prefetched_layers) * at_work, most)
+    if not batch.reshard_after_forward:
+        masters = stack.fp32_shards and not batch.outer_zero_stage and not training.adapter_rank
+        gathered = whole if masters else most
+    weights = training.activation_bytes * gathered * (zero == 3)
     return gradients + weights
 
 

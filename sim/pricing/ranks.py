@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Floats, KindPlanFloats, Number, PlanFloats
-from sim.costs.collectives import Fabric, all_gather, all_reduce
+from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter
 from sim.costs.compute import ComputeModel
 from sim.costs.host import Host
 from sim.network.placement import Group
@@ -19,6 +19,7 @@ from sim.pricing.replicas import (
     Params,
     Replicas,
     block_params,
+    over_groups,
     params_of,
     put_together,
     reduced_to_shards,
@@ -88,11 +89,13 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
         Pipelines, each with a model of its own, that run through the ranks: they sum their gradients too, over ranks
         that lie apart, and every copy updates all its weights.
     """
-    zero, layouts = batch.zero_stage, batch.layouts
+    zero, layouts = batch.moving_stage, batch.layouts
+    # Stage 1 between groups comes on top of 3 within them, or of 1 where that keeps what it gathers: a fifth way.
+    zero = np.where((zero == 1) & (batch.zero_stage == 3) & bool(batch.outer_zero_stage), _OUTER, zero)
     often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
     adapters = bool(batch.costs.training.adapter_rank)
-    of_ranks = np.zeros((11 if adapters else 8, len(kinds), 4, 2, len(layouts)))
-    shares = np.zeros((4, 2, len(layouts)))
+    of_ranks = np.zeros((11 if adapters else 8, len(kinds), 1 + _OUTER, 2, len(layouts)))
+    shares = np.zeros((1 + _OUTER, 2, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
         for repeated in (0, 1) if zero_stage == 2 else (0,):
             priced, share = _over_layouts(batch, kinds, zero_stage, bool(repeated), copies)
@@ -100,6 +103,10 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
     reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, often, batch.layout]
     held = Params(numbers[0], numbers[1], numbers[2], Params(*numbers[3:]) if adapters else None)
     return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, often, batch.layout])
+
+
+_OUTER = 4
+"""Where stage 1 within groups and between them stands beside ZeRO's own stages."""
 
 
 def _over_layouts(
@@ -111,7 +118,9 @@ def _over_layouts(
     They are remembered.
     """
     costs, layouts, offloaded = batch.costs, batch.layouts, batch.optimizer_offload
-    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, repeated, copies, offloaded)
+    outer = zero_stage == _OUTER or (zero_stage == 3 and bool(batch.outer_zero_stage))
+    zero_stage = 1 if zero_stage == _OUTER else zero_stage
+    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, repeated, copies, offloaded, outer)
     if key in costs.known:
         known: tuple[Floats, Floats] = costs.known[key]
         return known
@@ -119,24 +128,27 @@ def _over_layouts(
     own = np.arange(len(layouts))
     first = np.stack([blocks.trained.total[kind.first_block, own] for kind in kinds])
     replicas = replicas_of(layouts)
-    work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated, offloaded)
+    work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated, offloaded, outer)
     summed, rates = replicas.of_copies(copies), (costs.compute, costs.fabric, costs.host)
     parts = list(work.seconds(held.trained, first, replicas, summed, *rates))
     if costs.training.optimizer == "muon" and held.adapters is None:
-        parts[3] = parts[3] + muon_seconds([kind.part for kind in kinds], costs, layouts, replicas, zero_stage > 0)
+        whose = replicas if outer else replicas.inside
+        parts[3] = parts[3] + muon_seconds([kind.part for kind in kinds], costs, layouts, whose, zero_stage > 0)
     numbers = (*parts, *held.numbers, *(held.adapters.numbers if held.adapters else ()))
     found = np.empty((len(numbers), *held.total.shape))
     for place, part in enumerate(numbers):
         found[place] = part
     counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
     found[2:5] *= counts > 0  # nothing waits for a rank that is not there
-    reduce, params = (
-        (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0)
-        for each in (parts[0], held.trained.total)
-    )
     # An all-reduce sends gradients twice, one between sharding groups what a shard has of them.
-    passes = 2.0 if zero_stage == 0 else 1.0 + 2.0 * (replicas.between_shards is not None) / replicas.shards.size
-    sent = passes * params * GRADIENT_WIDTH[costs.stack.gradient_precision]
+    passed = (2.0 if zero_stage == 0 else 1.0) * held.trained.total * (zero_stage < 3 or not outer)
+    if zero_stage and replicas.between_shards is not None:
+        twice = 1.0 if outer else 2.0
+        passed = passed + twice * replicas.shard_of(held.trained) * (replicas.between_shards.size > 1)
+    reduce, params = (
+        (np.broadcast_to(each, counts.shape) * counts).sum(axis=0) / counts.sum(axis=0) for each in (parts[0], passed)
+    )
+    sent = params * GRADIENT_WIDTH[costs.stack.gradient_precision]
     share = np.array(np.broadcast_to(costs.fabric.hidden_share(replicas.data, sent, reduce), len(layouts)))
     costs.remember(key, (found, share))
     return found, share
@@ -148,6 +160,7 @@ class OnceAStepWork:
 
     repeated : the schedule turns to a stage more than once, and ZeRO 2 has reduced at every turn.
     offloaded : share of the optimizer's state in host memory.
+    outer : sharding groups shard the optimizer's state among each other.
     """
 
     stack: StackSpec
@@ -155,6 +168,7 @@ class OnceAStepWork:
     zero_stage: int
     repeated: bool
     offloaded: float = 0.0
+    outer: bool = False
 
     def seconds(
         self,
@@ -179,11 +193,15 @@ class OnceAStepWork:
         if zero == 0:
             reduction = summed_over(all_reduce, held, width, summed, fabric)
         elif zero == 1 or (zero == 2 and not self.repeated):
-            reduction = reduced_to_shards(held, width, summed, fabric)
+            reduction = reduced_to_shards(held, width, summed.inside if self.outer else summed, fabric)
         if zero in (1, 2):
             gather = summed_over(all_gather, held, self.training.activation_bytes, replicas.sharding, fabric)
         if zero:
-            shard = held.others / replicas.shards.size + held.experts / replicas.experts.size
+            shard = replicas.shard_of(held)
+        if self.outer and replicas.between_shards is not None:
+            reduction = reduction + over_groups(reduce_scatter, held, width, summed, fabric)
+            gather = gather + over_groups(all_gather, held, self.training.activation_bytes, replicas, fabric)
+            shard = shard / replicas.between_shards.size
         moments = held.moments * shard / np.maximum(held.total, 1e-30)
         work = optimizer_work(shard, moments, self.stack, self.training, self.offloaded)
         update = sum(compute.phase_time(Phase(work)).values())
@@ -228,7 +246,10 @@ def muon_seconds(
     moved, of_experts = (put_together(parts, params[int(kind)]) for kind in kinds)
     held = Params(moved + of_experts, of_experts)
     gathered = summed_over(all_gather, held, 2, replicas.sharding, costs.fabric)
-    return others / replicas.shards.size + experts / replicas.experts.size + gathered
+    share = others / replicas.shards.size + experts / replicas.expert_shards.size
+    if replicas.between_shards is not None:
+        share = share / replicas.between_shards.size
+    return share + gathered + over_groups(all_gather, held, 2, replicas, costs.fabric)
 
 
 def tied_reduction(batch: Batch) -> PlanFloats:

@@ -64,18 +64,19 @@ class Params:
 class Replicas:
     """GPUs that hold the same and sum its gradients: of experts, and of everything else.
 
-    shards, between_shards : as of `Layouts`.
+    shards, expert_shards, between_shards : as of `Layouts`.
     """
 
     data: Group
     experts: Group
     shards: Group
+    expert_shards: Group
     between_shards: Group | None = None
 
     @property
     def sharding(self) -> Replicas:
         """Those within which ZeRO shards."""
-        return Replicas(self.shards, self.experts, self.shards)
+        return Replicas(self.shards, self.expert_shards, self.shards, self.expert_shards)
 
     def of_copies(self, copies: int) -> Replicas:
         """With those that hold the same in other copies of the model: they sum gradients, and shard nothing."""
@@ -85,9 +86,19 @@ class Replicas:
         def over(group: Group) -> Group:
             return Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
 
+        data, experts = over(self.data), over(self.experts)
         if self.between_shards is not None:
-            return Replicas(over(self.data), over(self.experts), self.shards, over(self.between_shards))
-        return Replicas(over(self.data), over(self.experts), over(self.data))
+            return Replicas(data, experts, self.shards, self.expert_shards, over(self.between_shards))
+        return Replicas(data, experts, data, experts)
+
+    @property
+    def inside(self) -> Replicas:
+        """Without sums between sharding groups."""
+        return Replicas(self.data, self.experts, self.shards, self.expert_shards)
+
+    def shard_of(self, held: Params) -> Number:
+        """Of what a GPU holds, the parameters of its shard."""
+        return held.others / self.shards.size + held.experts / self.expert_shards.size
 
 
 def params_of(parts: Sequence[ModelPart], costs: CostModel, layouts: Layouts, layout: Any = slice(None)) -> Params:
@@ -155,7 +166,8 @@ def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:
 
 def replicas_of(layouts: Layouts) -> Replicas:
     """Of every layout."""
-    return Replicas(layouts.data, layouts.expert_data, layouts.shards, layouts.between_shards)
+    shards = layouts.shards, layouts.expert_shards, layouts.between_shards
+    return Replicas(layouts.data, layouts.expert_data, *shards)
 
 
 def summed_over(
@@ -186,12 +198,36 @@ def reduced_to_shards(held: Params, width: Number, replicas: Replicas, fabric: F
     """
     seconds = summed_over(reduce_scatter, held, width, replicas.sharding, fabric, pieces)
     if replicas.between_shards is not None:
-        shard = held.others * width / replicas.shards.size
-        seconds = seconds + pieces * all_reduce(shard / pieces, replicas.between_shards, fabric)
+        between, shard = replicas.between_shards, held.others * width / replicas.shards.size
+        seconds = seconds + pieces * all_reduce(shard / pieces, between, fabric)
+        if np.any(held.experts):
+            of_experts = held.experts * width / replicas.expert_shards.size
+            seconds = seconds + all_reduce(of_experts, between, fabric) * (np.asarray(held.experts) > 0)
     return seconds
 
 
-def sent_in_ring(held: Params, replicas: Replicas) -> Number:
-    """Of a GPU's parameters, those that a ring over their replicas sends once: (n−1)/n of them."""
-    rest = held.others * (replicas.data.size - 1) / replicas.data.size
-    return rest + held.experts * (replicas.experts.size - 1) / replicas.experts.size
+def over_groups(
+    collective: Callable[[Number, Group, Fabric], Number],
+    held: Params,
+    width: Number,
+    replicas: Replicas,
+    fabric: Fabric,
+) -> Number:
+    """Time of a collective between sharding groups, over a GPU's shard, `width` bytes a parameter.  [s]"""
+    if replicas.between_shards is None:
+        return 0.0
+    return collective(replicas.shard_of(held) * width, replicas.between_shards, fabric)
+
+
+def sent_in_rings(held: Params, replicas: Replicas) -> Number:
+    """Of a GPU's parameters, those that rings within sharding groups send once: (n−1)/n of them."""
+    rest = held.others * (replicas.shards.size - 1) / replicas.shards.size
+    return rest + held.experts * (replicas.expert_shards.size - 1) / replicas.expert_shards.size
+
+
+def sent_between(held: Params, replicas: Replicas) -> Number:
+    """Of a GPU's parameters, those that an all-reduce between sharding groups sends: 2 (n−1)/n of its shard."""
+    if replicas.between_shards is None:
+        return 0.0
+    count = replicas.between_shards.size
+    return 2.0 * replicas.shard_of(held) * (count - 1) / count

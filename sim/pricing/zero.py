@@ -33,12 +33,14 @@ class ShardedBlocks:
 
     weight_bytes, gradient_bytes : of a whole block. [bytes]
     gather_s, reduce_s : gathering its weights once, and reducing its gradients once. [s]
+    again : whether its weights are gathered again for the backward where they are dropped after the forward; (blocks).
     """
 
     weight_bytes: Number
     gradient_bytes: Number
     gather_s: Number
     reduce_s: Number
+    again: Number
 
 
 def gathered_widths(costs: CostModel) -> list[int]:
@@ -48,21 +50,24 @@ def gathered_widths(costs: CostModel) -> list[int]:
     return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 
-def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number) -> ShardedBlocks:
+def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number, outer_zero_stage: int = 0) -> ShardedBlocks:
     """What moving the blocks takes, over layouts; remembered.
 
     alone : where one stage holds the embedding and the head, and one table for all that needs one.
+    outer_zero_stage : with 1 sharding groups sum gradients once a step.
     """
-    key = ("sharded", layouts.key, np.asarray(alone).tobytes())
+    key = ("sharded", layouts.key, np.asarray(alone).tobytes(), outer_zero_stage)
     if key in costs.known:
         known: ShardedBlocks = costs.known[key]
         return known
     blocks = blocks_sharing(costs.model, alone)
     params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
+    replicas = replicas.inside if outer_zero_stage else replicas
     widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     gather, reduce = visit_seconds(costs.stack, params, widths, replicas, costs.fabric)
     grad_width = GRADIENT_WIDTH[costs.stack.gradient_precision]
-    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce)
+    again = np.array([gathered_again(part) for part in blocks])
+    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce, again)
     costs.remember(key, found)
     return found
 
@@ -73,6 +78,14 @@ def blocks_sharing(model: ModelSpec, alone: Number) -> list[ModelPart]:
     return [
         replace(part, shared_tables=(part.heads * tied + part.mtps) * np.asarray(alone)) for part in blocks_of(model)
     ]
+
+
+def gathered_again(part: ModelPart) -> bool:
+    """Whether a block's weights are gathered for its backward too: the head's begins as soon as its forward ends.
+
+    FSDP keeps the root's, torchtitan those of norm and output (torchtitan/models/llama3/infra/parallelize.py).
+    """
+    return not np.any(part.heads)
 
 
 def visit_seconds(
@@ -98,8 +111,9 @@ def zero_traffic(
 ) -> tuple[BlockPlanFloats, BlockPlanFloats] | None:
     """What ZeRO stages 2 and 3 add to forward and backward of every block; None where they are not used.  [s]
 
-    Stage 3 gathers weights forward and backward, 2 and 3 reduce gradients. A visit's traffic is spread over its
-    micro-batches; what compute does not hide of what overlaps it is exposed.
+    Stage 3 gathers weights forward and, where it drops them in between, backward; 2 and 3 reduce gradients. A visit's
+    traffic is spread over its micro-batches; what compute does not hide of what overlaps it is exposed. Gathers are
+    hidden by the layer before, which takes one to be gathered ahead.
 
     Parameters
     ----------
@@ -108,7 +122,7 @@ def zero_traffic(
     alone : array over layouts
         As of `shard_blocks`.
     """
-    zero = batch.zero_stage
+    zero = batch.moving_stage
     if (zero < 2).all() or (batch.layouts.data.size * batch.layouts.expert_data.size == 1).all():
         return None
     sharded, layout = shard_blocks(batch.costs, batch.layouts, alone), batch.layout
@@ -116,13 +130,19 @@ def zero_traffic(
     # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
     reduces = (zero == 3) | (zero == 2) & (np.asarray(visits) > 1)
     gather = sharded.gather_s[:, layout] * (share * (zero == 3))
-    reduce = sharded.reduce_s[:, layout] * (share * reduces)
+    gather_again = gather * sharded.again.reshape(-1, *[1] * (gather.ndim - 1)) * batch.reshard_after_forward
+    ahead = batch.overlap_param_gather * (batch.costs.stack.prefetched_layers > 0)
+    reduce = sharded.reduce_s[:, layout]
+    if batch.outer_zero_stage:
+        inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
+        reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
+    reduce = reduce * (share * reduces)
     weights, gradients = sharded.weight_bytes[:, layout], sharded.gradient_bytes[:, layout]
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
-        hidden = gathering * batch.overlap_param_gather + reducing * batch.overlap_grad_reduce
+        hidden = gathering * ahead + reducing * batch.overlap_grad_reduce
         moved = (weights * (gathering > 0) + gradients * (reducing > 0)) * share
         seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, moved, hidden, compute)
         return np.asarray(seconds)
 
-    return exposed(gather, np.zeros(1), forward_s), exposed(gather, reduce, backward_s)
+    return exposed(gather, np.zeros(1), forward_s), exposed(gather_again, reduce, backward_s)

@@ -26,7 +26,7 @@ from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.search.plans.layouts import divisors, tensor_degrees
-from sim.search.plans.space import recompute_fields, recomputes_of, refuse_sharding_group
+from sim.search.plans.space import recompute_fields, recomputes_of, sharding_fields
 from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import searched_word
 from sim.work.stages import ModelPart
@@ -96,6 +96,7 @@ class LayeredTable:
         numbers["offloaded_layers"] = self.offloaded_layers
         numbers |= dict(zip(CHOICES, self.choices[int(self.choice[place])], strict=True))
         numbers |= recompute_fields(numbers["recompute"], given.plan)
+        numbers |= sharding_fields(numbers["zero_stage"], given.plan)
         one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
         plan = ParallelPlan(**numbers, schedule="modular" if one_layer else "breadth_first")
         return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
@@ -162,7 +163,6 @@ def layered_table(
             f"layered plans are searched for models without experts, and {scenario.model.name!r} has "
             f"{scenario.model.num_experts}; use flopcast search, or estimate one layered plan"
         )
-    refuse_sharding_group(scenario)
     domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
     degrees = [tp for tp in whole if tensor is None or tp in tensor]
@@ -170,7 +170,7 @@ def layered_table(
     everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
     layouts, which = np.unique(everything.layout, axis=0, return_inverse=True)
-    placed = place_layouts(layouts, scenario.cluster)
+    placed = place_layouts(layouts, scenario.cluster, scenario.plan.sharding_group)
     # Memory first: most plans of a large model do not fit, and need no price.
     fitting: list[tuple[int, Batch, Ints, Floats]] = []
     looked_at = 0
@@ -231,6 +231,8 @@ def _batch(
         overlap_p2p=(all_rows + stack.overlap_p2p).astype(bool),
         overlap_grad_reduce=(all_rows + stack.overlap_grad_reduce).astype(bool),
         overlap_param_gather=(all_rows + stack.overlap_param_gather).astype(bool),
+        reshard_after_forward=scenario.plan.reshard_after_forward,
+        outer_zero_stage=scenario.plan.outer_zero_stage,
     )
 
 
@@ -308,4 +310,5 @@ def _rows(
     (tp, pp, chunks), (batch, dp, size) = shape[first].T, cut[second].T
     used = tp * pp * dp
     kept = (used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp)
+    kept &= dp % (scenario.plan.sharding_group or 1) == 0
     return Rows(*(each[kept] for each in (batch, tp, pp, dp, chunks, size)))

@@ -16,7 +16,7 @@ import numpy as np
 from sim.arrays import Array
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
-from sim.search.plans.space import Space
+from sim.search.plans.space import Space, sharding_fields
 from sim.search.table import CHOICES, FIELDS, NUMBERS, Priced, PriceTable, frame_of, join
 from sim.specs import Scenario
 from sim.work.recompute import recompute_word, searched_word
@@ -264,6 +264,8 @@ class PricedPlans:
         row = self.space.row_of(plan)
         # Of what is recomputed the search tries the scenario's modules, and whole layers one by one.
         own = recompute_word(plan, scenario.model) == searched_word(plan.recompute, self.space.scenario.plan)
+        ours = sharding_fields(plan.zero_stage, self.space.scenario.plan)
+        own = own and all(getattr(plan, name) == value for name, value in ours.items())
         if row is None or wanted not in self.space.categories or not own:
             return None
         return row, self.space.categories.index(wanted)

@@ -189,6 +189,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "tensor_parallel": isinstance(tp, int) and tp > 1,
         "pipeline_parallel": isinstance(pp, int) and pp > 1,
         "schedule": plan.get("schedule", "1f1b"),
+        "zero_stage": plan.get("zero_stage", "unsaid"),
         "gpu": str(gpu.get("name", "")),
     }
 

@@ -85,7 +85,17 @@ class ParallelPlan(Spec):
     sharding_group: PositiveInt | None = None
     """GPUs among which ZeRO shards; such groups hold copies of each other's shards and sum their gradients (hybrid
     sharding, HSDP; Megatron-Core's num-distributed-optimizer-instances). Neighbours, so that a group of a node's GPUs
-    gathers over NVLink. Default: all that hold the same part of the model."""
+    gathers over NVLink. Experts are sharded over what expert parallelism leaves of the group and its tensor-parallel
+    twins. Default: all that hold the same part of the model."""
+    reshard_after_forward: bool = True
+    """Whether ZeRO stage 3 drops a layer's gathered weights after its forward and gathers them again for its backward
+    (FSDP2's fully_shard, torchtitan's fsdp_reshard_after_forward). False keeps them until the backward; with a pipeline
+    until the last micro-batch's, when torch.distributed.pipelining also reduces gradients for the first time: then it
+    moves what stage 1 does. What the head gathers is always kept."""
+    outer_zero_stage: Literal[0, 1] = 0
+    """What sharding groups shard among each other: nothing (HSDP), or the optimizer's state (1: Megatron-FSDP's
+    outer-dp-sharding-strategy optim, hybrid FSDP). Then shards of gradients are reduced, and shards of updated weights
+    gathered, between groups once a step, instead of gradients summed at every turn to a stage."""
     offloaded_layers: NonNegativeInt = 0
     """Layers of the model whose activations wait in host memory for the backward. They are copied while other layers
     compute; what takes longer than that lengthens the step."""
@@ -116,7 +126,11 @@ class ParallelPlan(Spec):
         return data
 
     def replace(self, **changes: Any) -> Self:
-        """As of every record; another way to recompute leaves behind what only the one before it knows."""
+        """As of every record; another way to recompute or to shard leaves behind what only the one before it knows."""
+        stage = changes.get("zero_stage", self.zero_stage)
+        if stage != self.zero_stage:
+            left = ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
+            changes = {**{name: type(self).model_fields[name].default for name in left}, **changes}
         mode = changes.get("recompute", self.recompute)
         if mode != self.recompute:
             left = [] if mode == "selective" else ["recompute_modules"]
@@ -138,6 +152,16 @@ class ParallelPlan(Spec):
             )
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
+        if not self.reshard_after_forward and self.zero_stage < 3:
+            raise ValueError(
+                f"reshard_after_forward: false needs zero_stage 3, which gathers weights for a forward, not "
+                f"{self.zero_stage}; set that, or leave it out"
+            )
+        if self.outer_zero_stage and (self.zero_stage < 3 or self.sharding_group is None):
+            raise ValueError(
+                f"outer_zero_stage {self.outer_zero_stage} needs groups that shard weights: set zero_stage to 3 and "
+                "sharding_group, or leave it out"
+            )
         if self.sharding_group is not None:
             self._check_sharding_group(self.sharding_group)
         if self.pipeline_layout:
@@ -194,6 +218,12 @@ class ParallelPlan(Spec):
             raise ValueError(
                 f"sharding_group {size} must divide dp · cp = {self.num_replicas}, the GPUs that hold the same part of "
                 f"the model; nearest that does: {divisor_near(self.num_replicas, size)}"
+            )
+        if self.tp * size % self.ep:
+            raise ValueError(
+                f"sharding_group {size} with ep {self.ep}: the experts of a layer lie inside a sharding group, so ep "
+                f"must divide tp · sharding_group = {self.tp * size}; nearest that does: "
+                f"{divisor_near(self.tp * size, self.ep)}"
             )
 
     @property

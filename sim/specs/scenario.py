@@ -165,10 +165,6 @@ class Scenario(Spec):
                 f"plan.tp = {plan.tp} with a mixture of experts needs plan.sequence_parallel: each GPU routes its own "
                 "share of the tokens (Megatron-LM's rule); set it to true, or plan.tp to 1"
             )
-        if plan.sharding_group and model.num_experts:
-            problems.append(
-                f"plan.sharding_group = {plan.sharding_group} with a mixture of experts is not modelled; leave it out"
-            )
         problems += self._recomputed()
         if training.high_precision_layers > model.num_layers:
             problems.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
 from sim.specs.modules import GRAPH_MODULES, as_names, check_names
@@ -83,6 +83,9 @@ class StackSpec(Spec):
     """The tensor-parallel reduction of the input gradient overlaps with the weight-gradient matrix multiply."""
     gathers_per_layer: PositiveInt = 1
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
+    prefetched_layers: NonNegativeInt = 1
+    """Layers whose weights ZeRO stage 3 gathers ahead of the one at work: one by FSDP2's implicit prefetch and by the
+    first FSDP's limit_all_gathers. More wait in memory; without any, no gather runs beside compute."""
     slice_s: NonNegativeFloat = 0.0
     """Host time a rank that every gather and reduction of ZeRO stage 3 spends on cutting its buffer into a list of
     slices, one for each rank, and on a copy kernel for each; zero where collectives work on one buffer. [s]"""

@@ -18,8 +18,8 @@ from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
 from sim.pricing.batch import batch_of
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.replicas import Params, Replicas, params_of, put_together, replicas_of, sent_in_ring
-from sim.pricing.zero import blocks_sharing, gathered_widths, visit_seconds
+from sim.pricing.replicas import Params, Replicas, params_of, put_together, replicas_of, sent_between, sent_in_rings
+from sim.pricing.zero import blocks_sharing, gathered_again, gathered_widths, visit_seconds
 from sim.specs import Scenario
 from sim.work.layers import block_works
 from sim.work.operations import BlockWork, Cause, Collective, Phase
@@ -38,6 +38,7 @@ class Exchange:
     beside : whether compute goes on meanwhile; else it waits.
     seconds : with the machine to themselves. [s]
     nbytes : that each member sends. [bytes]
+    between_bytes : of these, those that go from one sharding group to another. [bytes]
     budget : compute that may hide them. [s]
     hidden_share : of their time within the budget, the share that is really hidden.
     """
@@ -46,16 +47,19 @@ class Exchange:
     beside: bool
     seconds: Floats
     nbytes: Floats
+    between_bytes: Floats
     budget: Floats
     hidden_share: Floats
 
 
 @dataclass(slots=True)
 class _Row:
-    """The same of one block and row, added up."""
+    """The same of one block and row, added up; and the buffers that ZeRO's collectives move, whole. [bytes]"""
 
     seconds: float = 0.0
     nbytes: float = 0.0
+    between_bytes: float = 0.0
+    buffers: float = 0.0
     budget: float = 0.0
 
 
@@ -75,6 +79,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     plan = scenario.plan
     costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
     compute, fabric, replicas = costs.noting(), costs.fabric, replicas_of(batch.layouts)
+    replicas = replicas.inside if plan.outer_zero_stage else replicas
     groups = layer_groups(plan, scenario.cluster) | {"dp": replicas.data.take(0)}
     tables = []
     blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
@@ -82,22 +87,23 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
-        if plan.zero_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
+        if batch.moving_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
             priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], costs, batch.layouts)
             budgets = float(priced.forward_s), float(priced.backward_s)
-            _zero(table, held.take(0), width, budgets, scenario, replicas, fabric, visits)
+            again = plan.reshard_after_forward and gathered_again(part)
+            _zero(table, held.take(0), width, again, budgets, scenario, replicas, fabric, visits)
         tables.append(table)
     parts = [stage.part for stage in stages]
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         rows = [table.get(key) or _rows() for table in tables]
-        seconds, nbytes, budget = (
+        seconds, nbytes, between, budget = (
             put_together(parts, np.array([[getattr(row, name) for row in block] for block in rows])).T
-            for name in ("seconds", "nbytes", "budget")
+            for name in ("seconds", "nbytes", "between_bytes", "budget")
         )
         of_blocks = np.array([[_hidden_s(row, groups[key[0]], fabric) for row in block] for block in rows])
         hidden = put_together(parts, of_blocks).T
-        found.append(Exchange(*key, seconds, nbytes, budget, hidden / np.maximum(seconds, 1e-30)))
+        found.append(Exchange(*key, seconds, nbytes, between, budget, hidden / np.maximum(seconds, 1e-30)))
     return tuple(found)
 
 
@@ -105,8 +111,7 @@ def _hidden_s(row: _Row, group: Group, fabric: Fabric) -> float:
     """What compute hides of a row's collectives where all of them run beside it.  [s]"""
     if row.seconds == 0:
         return 0.0
-    # Of one replica whose experts have several only the experts' collectives are there, counted into its own.
-    moved = row.nbytes * group.size / np.maximum(group.size - 1, 1)
+    moved = row.buffers or row.nbytes * group.size / np.maximum(group.size - 1, 1)
     return float(row.seconds * fabric.hidden_share(group, moved, row.seconds))
 
 
@@ -114,12 +119,23 @@ def _rows() -> list[_Row]:
     return [_Row() for _ in range(3)]
 
 
-def _add(table: _Table, key: tuple[str, bool], row: int, seconds: float, nbytes: float, budget: float = 0.0) -> None:
+def _add(
+    table: _Table,
+    key: tuple[str, bool],
+    row: int,
+    seconds: float,
+    nbytes: float,
+    budget: float = 0.0,
+    buffers: float = 0.0,
+    between: float = 0.0,
+) -> None:
     if seconds > 0:
         here = table.setdefault(key, _rows())[row]
         here.seconds += seconds
         here.nbytes += nbytes
         here.budget += budget
+        here.buffers += buffers
+        here.between_bytes += between
 
 
 def _within(table: _Table, work: BlockWork, compute: ComputeModel, groups: dict[str, Group], fabric: Fabric) -> None:
@@ -172,23 +188,30 @@ def _zero(
     table: _Table,
     held: Params,
     width: int,
+    again: bool,
     budgets: tuple[float, float],
     scenario: Scenario,
     replicas: Replicas,
     fabric: Fabric,
     visits: float,
 ) -> None:
-    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.zero_traffic` prices them."""
+    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.zero_traffic` prices them.
+
+    again : weights are gathered for the backward too.
+    """
     plan, stack = scenario.plan, scenario.stack
     share, (gather, reduce) = visits / scenario.num_microbatches, visit_seconds(stack, held, width, replicas, fabric)
-    sent, grad_width = sent_in_ring(held, replicas).item(), GRADIENT_WIDTH[stack.gradient_precision]
+    trained, grad_width = held.trained, GRADIENT_WIDTH[stack.gradient_precision]
+    ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
     if plan.zero_stage == 3:
-        seconds = gather.item() * share
-        for row, budget in zip((FORWARD, INPUT_GRAD), budgets, strict=True):
-            _add(table, ("dp", stack.overlap_param_gather), row, seconds, sent * width * share, budget)
+        scale = width * share
+        sent, buffers = np.asarray(sent_in_rings(held, replicas)).item() * scale, held.total.item() * scale
+        for row, budget in list(zip((FORWARD, INPUT_GRAD), budgets, strict=True))[: 1 + again]:
+            _add(table, ("dp", ahead), row, gather.item() * share, sent, budget, buffers)
     if plan.zero_stage == 3 or visits > 1:
-        seconds = reduce.item() * share
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
-        beside_gather = plan.zero_stage == 3 and stack.overlap_param_gather == stack.overlap_grad_reduce
-        budget = 0.0 if beside_gather else budgets[1]
-        _add(table, ("dp", stack.overlap_grad_reduce), INPUT_GRAD, seconds, sent * grad_width * share, budget)
+        beside_gather = plan.zero_stage == 3 and again and ahead == stack.overlap_grad_reduce
+        budget, scale = 0.0 if beside_gather else budgets[1], grad_width * share
+        inside, between = (np.asarray(each(trained, replicas)).item() * scale for each in (sent_in_rings, sent_between))
+        key, buffers = ("dp", stack.overlap_grad_reduce), trained.total.item() * scale
+        _add(table, key, INPUT_GRAD, reduce.item() * share, inside + between, budget, buffers, between)

@@ -1,20 +1,48 @@
-"""Bytes that the average GPU sends in a step, by network: between pipeline ranks, in layers, between replicas."""
+"""Collectives of the average GPU in a step, one by one; and the bytes it sends, by network: between pipeline ranks, in
+layers, between replicas."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from sim.pricing.batch import batch_of
+from sim.pricing.batch import Batch, batch_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.replicas import params_of, put_together
-from sim.pricing.zero import zero_visits
-from sim.specs import ParallelPlan, Scenario
+from sim.pricing.replicas import Params, params_of, replicas_of
+from sim.pricing.zero import blocks_sharing, gathered_again, gathered_widths, zero_visits
+from sim.specs import Scenario
 from sim.work.layers import block_works
-from sim.work.operations import BlockWork
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart, deal_stages
+
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCollective:
+    """Collectives that are alike, of the average GPU in a step.
+
+    group : tp, cp or ep; data and expert_data, that sum gradients of everything else and of experts; shards and
+        expert_shards, within which ZeRO shards these; between, of those that hold the same shard.
+    size : of the group. [GPUs]
+    nbytes : of each, as of `sim.work.operations.Collective`. [bytes]
+    count : in a step.
+    """
+
+    name: str
+    group: str
+    kind: Kind
+    size: int
+    nbytes: float
+    count: float
+
+    @property
+    def sent_bytes(self) -> float:
+        """By the GPU, in all of them. [bytes]"""
+        return self.count * ring_bytes(self.kind, self.nbytes, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,48 +91,125 @@ def step_traffic(
     many more under full recomputation; a boundary between ranks moves b s h numbers each way (Narayanan et al. 2021,
     arXiv:2104.04473, section 3.2).
     """
-    model, plan, stack, training = scenario.model, scenario.plan, scenario.stack, scenario.training
-    cut = cut_of(scenario)
-    microbatches = scenario.num_microbatches * plan.sequence_slices
+    model, plan, stack, cut = scenario.model, scenario.plan, scenario.stack, cut_of(scenario)
     boundary = float(cut.width * cut.tokens * model.hidden_size)
     scatter = stack.p2p_scatter_gather and not plan.sequence_parallel and plan.tp > 1
     each = boundary / plan.tp if scatter or plan.sequence_parallel else boundary
     pipeline = sends * each / plan.pp
     tensor = sends * ring_bytes("all_gather", boundary, plan.tp) / plan.pp if scatter else 0.0
-    sent = np.array([_within(work, plan) for (work,) in block_works(model, stack, cut, (cut.recompute,))])
-    whole = sum((stage.part for stage in deal_stages(model, plan)), ModelPart())
-    tensor += float(microbatches * put_together([whole], sent)[0] / plan.pp)
-    return StepBytes(pipeline, tensor, _between_replicas(scenario, copies, visits, updates, training.activation_bytes))
+    listed = step_collectives(scenario, copies=copies, visits=visits, updates=updates)
+    tensor += sum(each.sent_bytes for each in listed if each.group in _IN_LAYERS)
+    return StepBytes(pipeline, tensor, sum(each.sent_bytes for each in listed if each.group not in _IN_LAYERS))
 
 
-def _within(work: BlockWork, plan: ParallelPlan) -> float:
-    """Sent in one block for one micro-batch. [bytes]"""
+_IN_LAYERS = ("tp", "cp", "ep")
+
+
+def step_collectives(
+    scenario: Scenario, *, copies: int = 1, visits: float = 1.0, updates: float = 1.0
+) -> list[StepCollective]:
+    """Every collective of a step but sends between pipeline ranks, as they are priced.
+
+    Parameters as of `step_traffic`.
+
+    Notes
+    -----
+    Left out, as they are not priced: sums over the tensor-parallel group of the gradients of what its GPUs hold whole
+    (norms and routers, some numbers a layer), of the gradient's norm, of the loss that is logged.
+    """
+    batch = batch_of(scenario)
+    visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits))
+    stages = deal_stages(scenario.model, scenario.plan)
+    whole = sum((stage.part for stage in stages), ModelPart())
+    found = list(_in_layers(scenario, whole))
+    moving = int(batch.moving_stage.item())
+    if moving == 3:
+        found += _at_visits(scenario, batch, whole, visits, copies)
+    else:
+        found += _of_all(scenario, batch, moving, whole, visits, updates, copies)
+    if scenario.plan.outer_zero_stage:
+        found += _between_groups(scenario, batch, whole, updates, copies)
+    return [each for each in found if each.size > 1 and each.count > 0 and each.nbytes > 0]
+
+
+def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]:
+    """Of tensor, context and expert parallelism."""
+    plan, cut = scenario.plan, cut_of(scenario)
     sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
-    phases = (work.forward, work.input_grad, work.weight_grad, work.recompute)
-    return sum(
-        ring_bytes(item.kind, float(item.nbytes), sizes[item.group]) for phase in phases for item in phase.collectives
+    microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
+    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
+    for count, (work,) in zip(whole.counts, works, strict=True):
+        for phase in (work.forward, work.input_grad, work.weight_grad, work.recompute):
+            for item in phase.collectives:
+                size, times = sizes[item.group], float(microbatches * count)
+                yield StepCollective(item.name, item.group, item.kind, size, float(item.nbytes), times)
+
+
+def _at_visits(
+    scenario: Scenario, batch: Batch, whole: ModelPart, visits: float, copies: int
+) -> Iterator[StepCollective]:
+    """Of ZeRO stage 3: block by block, at every visit."""
+    plan, stack = scenario.plan, scenario.stack
+    pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
+    at_once = pieces if stack.slice_s else 1
+    blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
+    for count, part, width in zip(whole.counts, blocks, gathered_widths(batch.costs), strict=True):
+        held, times = params_of([part], batch.costs, batch.layouts), float(count) * visits * copies / plan.pp
+        gathers = 2 if plan.reshard_after_forward and gathered_again(part) else 1
+        yield from _over_shards("gather weights", "all_gather", held, width, batch, times * gathers, pieces)
+        yield from _over_shards("reduce gradients", "reduce_scatter", held.trained, of_gradients, batch, times, at_once)
+
+
+def _of_all(
+    scenario: Scenario, batch: Batch, stage: int, whole: ModelPart, visits: float, updates: float, copies: int
+) -> Iterator[StepCollective]:
+    """Of other ZeRO stages: everything that a GPU holds in one collective, once an update; stage 2 may reduce more."""
+    stack, replicas, share = scenario.stack, replicas_of(batch.layouts), copies / scenario.plan.pp
+    held = params_of([whole], batch.costs, batch.layouts).trained
+    held, width = Params(held.total * share, held.experts * share), GRADIENT_WIDTH[stack.gradient_precision]
+    if stage == 0:
+        groups = (("data", held.others, replicas.data), ("expert_data", held.experts, replicas.experts))
+        for name, params, group in groups:
+            size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
+            yield StepCollective("reduce gradients", name, "all_reduce", size, nbytes, updates)
+        return
+    repeated = stage == 2 and visits > 1
+    reductions, together = (visits, 1) if repeated else (updates, copies)  # copies of the model sum theirs once
+    yield from _over_shards("reduce gradients", "reduce_scatter", held, width, batch, reductions, 1, together)
+    yield from _over_shards("gather weights", "all_gather", held, scenario.training.activation_bytes, batch, updates)
+
+
+def _over_shards(
+    name: str, kind: Kind, held: Params, width: float, batch: Batch, times: float, pieces: int = 1, copies: int = 1
+) -> Iterator[StepCollective]:
+    """Gathers or reductions within sharding groups; behind reductions, the sums between groups.
+
+    pieces : collectives for everything but experts. copies : of the model, that sum gradients together.
+    """
+    replicas = replicas_of(batch.layouts)
+    between = None if batch.outer_zero_stage else replicas.between_shards
+    groups = (
+        ("shards", np.asarray(held.others).item() / pieces, replicas.shards, pieces),
+        ("expert_shards", np.asarray(held.experts).item(), replicas.expert_shards, 1),
     )
+    for group, params, lies, number in groups:
+        size, nbytes = int(np.asarray(lies.size).item()), params * width
+        together = copies if replicas.between_shards is None else 1
+        yield StepCollective(name, group, kind, size * together, nbytes, times * number)
+        if between is not None and kind == "reduce_scatter":
+            apart = int(np.asarray(between.size).item()) * copies
+            yield StepCollective("sum shards", "between", "all_reduce", apart, nbytes / size, times * number)
 
 
-def _between_replicas(scenario: Scenario, copies: int, visits: float, updates: float, width: int) -> float:
-    """Gradient reductions and weight gathers, as `sim.pricing` prices them. [bytes]"""
-    plan, stack, model = scenario.plan, scenario.stack, scenario.model
-    whole, batch = sum((stage.part for stage in deal_stages(model, plan)), ModelPart()), batch_of(scenario)
-    held, share = params_of([whole], batch.costs, batch.layouts), copies / plan.pp
-    shards = plan.sharding_group or plan.num_replicas
-    parts = ((held.others.item() * share, shards), (held.experts.item() * share, plan.num_expert_replicas))
-    visits = float(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
-    reductions = visits if plan.zero_stage == 3 or (plan.zero_stage == 2 and visits > 1) else updates
-    collective = "reduce_scatter" if plan.zero_stage else "all_reduce"
-    gathers = {0: 0.0, 1: updates, 2: updates, 3: 2.0 * visits}[plan.zero_stage]
-    gradient_width = GRADIENT_WIDTH[stack.gradient_precision]
-    moved = 0.0
-    for params, size in parts:
-        # Copies of the model sum their gradients too.
-        summed = size * copies if reductions == updates else size
-        moved += reductions * ring_bytes(collective, params * gradient_width, summed)
-        moved += gathers * ring_bytes("all_gather", params * width, size)
-    if plan.sharding_group:
-        between = parts[0][0] * gradient_width / shards
-        moved += reductions * ring_bytes("all_reduce", between, plan.num_replicas // shards)
-    return float(moved)
+def _between_groups(
+    scenario: Scenario, batch: Batch, whole: ModelPart, updates: float, copies: int
+) -> Iterator[StepCollective]:
+    """Of groups that shard the optimizer's state among each other: a GPU's shard, once an update."""
+    replicas, stack = replicas_of(batch.layouts), scenario.stack
+    assert replicas.between_shards is not None
+    held = params_of([whole], batch.costs, batch.layouts).trained
+    shard = np.asarray(replicas.shard_of(held)).item() * copies / scenario.plan.pp
+    size, width = int(replicas.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]
+    yield StepCollective("reduce shards", "between", "reduce_scatter", size * copies, shard * width, updates)
+    width = scenario.training.activation_bytes
+    yield StepCollective("gather shards", "between", "all_gather", size, shard * width, updates)

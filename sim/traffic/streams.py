@@ -23,7 +23,7 @@ from sim.errors import SpecError
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.batch import batch_of
-from sim.pricing.replicas import params_of, replicas_of, sent_in_ring
+from sim.pricing.replicas import params_of, replicas_of, sent_between, sent_in_rings
 from sim.pricing.scenario import StageCosts
 from sim.pricing.zero import zero_visits
 from sim.specs import Scenario
@@ -91,11 +91,6 @@ def build_traffic(
         GPUs that cannot reach each other, or a placement whose prices are not known.
     """
     plan, cluster = scenario.plan, scenario.cluster
-    if plan.sharding_group:
-        raise SpecError(
-            f"plan.sharding_group {plan.sharding_group} on shared links is not modelled; leave it out, or do not share "
-            "links (no --contention)"
-        )
     if placement != "tp-cp-dp-pp" and plan.tp % cluster.nvlink_domain_gpus:
         raise SpecError(
             f"placement {placement!r} with tp {plan.tp} in NVLink domains of {cluster.nvlink_domain_gpus}: prices are "
@@ -141,7 +136,7 @@ def _between_replicas(
     """Streams of the gradient reduction and of the weight gather of every rank."""
     plan, batch = scenario.plan, batch_of(scenario)
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
-    reduce, gather = np.full(plan.pp, -1), np.full(plan.pp, -1)
+    reduce, gather, replicas = np.full(plan.pp, -1), np.full(plan.pp, -1), replicas_of(batch.layouts)
     for table, name, seconds, width, passes in (
         (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1),
         (gather, "weights", costs.gather_s, widths[1], 1),
@@ -149,11 +144,12 @@ def _between_replicas(
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
             holds = params_of([sum((stage.part for stage in held), ModelPart())], batch.costs, batch.layouts)
-            nbytes = passes * width * sent_in_ring(holds, replicas_of(batch.layouts)).item()
+            inside = passes * width * np.asarray(sent_in_rings(holds.trained, replicas)).item()
+            inside *= batch.moving_stage.item() < 3
+            between = width * np.asarray(sent_between(holds.trained, replicas)).item()
+            between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
             table[rank] = len(streams)
-            # Experts' gradients, over every ep-th of the same GPUs, are counted into the others' rings.
-            group = "dp" if plan.num_replicas > 1 else "experts"
-            streams.append(wires.rings(name, group, gpus[rank], nbytes, float(seconds[rank])))
+            streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank])))
     return reduce, gather
 
 
@@ -177,9 +173,18 @@ def _inside(
         stage = stages[np.argmax(longest[stages])]
         row = int(np.argmax(exchange.seconds[:, stage]))
         if longest[stage] > 0:
-            sizes = float(exchange.nbytes[row, stage]), float(exchange.seconds[row, stage])
-            name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[exchange.group]
+            sizes = (exchange.nbytes, exchange.between_bytes, exchange.seconds)
+            nbytes, between, seconds = (float(each[row, stage]) for each in sizes)
             stream[rank] = len(streams)
-            send = wires.all_to_all if exchange.group == "ep" else wires.rings
-            streams.append(send(name, exchange.group, gpus[rank], *sizes))
+            streams.append(_of_group(wires, exchange.group, gpus[rank], nbytes, between, seconds))
     return Inside(exchange, stream)
+
+
+def _of_group(wires: Wires, group: str, gpus: IntArray, nbytes: float, between: float, seconds: float) -> Stream:
+    """The stream of one rank's collectives within layers, over a kind of group."""
+    name = {"tp": "tensor", "cp": "context", "ep": "tokens", "dp": "sharded"}[group]
+    if group == "ep":
+        return wires.all_to_all(name, group, gpus, nbytes, seconds)
+    if group == "dp":
+        return wires.replicas(name, nbytes - between, between, gpus, seconds)
+    return wires.rings(name, {group: nbytes}, gpus, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from sim.costs.collectives import Fabric, send
 from sim.network.faults import route_around
 from sim.network.patterns import members_by_domain, ring
 from sim.network.placement import hop_crosses_domains
+from sim.network.ranks import members_of
 from sim.network.topology import Topology
 from sim.pricing.cells import sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
@@ -74,45 +76,44 @@ class Wires:
         parts = (before, transfer, seconds - before - transfer)
         return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
 
-    def rings(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
-        """Rings of one pipeline rank's groups, all at once: each member sends `nbytes` in all.
+    def rings(self, kind: str, sent: Mapping[str, float], gpus: IntArray, seconds: float) -> Stream:
+        """Rings of one pipeline rank's groups, all groups of a kind at once, one kind after the other.
 
         Parameters
         ----------
-        group : str
-            tp, cp, ep, dp (data- and context-parallel ranks together), or experts (those that hold the same ones).
+        sent : mapping
+            What each member of a kind of group (`sim.network.ranks.members_of`) sends in all. [bytes]
         gpus : array (dp, cp, tp)
         """
-        members = self._members(group, gpus)
-        n = members.shape[1]
-        phases = [ring(self._domains(each), nbytes * n / (n - 1), 1)[0] for each in members]
+        phases = []
+        for group, nbytes in sent.items():
+            members = members_of(group, self._scenario.plan, gpus)
+            n = members.shape[1]
+            phases += [ring(self._domains(each), nbytes * n / (n - 1), 1)[0] for each in members]
         sources, targets, sizes = (
             np.concatenate([getattr(phase, name) for phase in phases]) for name in ("source", "target", "nbytes")
         )
-        return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, nbytes)
+        return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, sum(sent.values()))
+
+    def replicas(self, kind: str, inside: float, between: float, gpus: IntArray, seconds: float) -> Stream:
+        """Rings among one pipeline rank's replicas: bytes that each sends in its sharding group, and between these.
+
+        What experts send, in rings over every ep-th of the same GPUs, is counted into the others'.
+        """
+        plan = self._scenario.plan
+        group = "shards" if (plan.sharding_group or plan.num_replicas) > 1 else "expert_shards"
+        sent = {group: inside, "between": between}
+        return self.rings(kind, {name: nbytes for name, nbytes in sent.items() if nbytes}, gpus, seconds)
 
     def all_to_all(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
         """All-to-alls of one pipeline rank's groups, all at once: each member sends `nbytes` in all, as of `rings`."""
-        members = self._members(group, gpus)
+        members = members_of(group, self._scenario.plan, gpus)
         n = members.shape[1]
         sender, receiver = np.nonzero(~np.eye(n, dtype=bool))
         sources, targets = members[:, sender].ravel(), members[:, receiver].ravel()
         return self._stream(
             kind, (0.0, seconds, 0.0), sources, targets, np.full(sources.size, nbytes / (n - 1)), nbytes
         )
-
-    def _members(self, group: str, gpus: IntArray) -> IntArray:
-        """GPUs of every group of a kind."""
-        dp, cp, tp = gpus.shape
-        if group == "cp":
-            return gpus.transpose(0, 2, 1).reshape(dp * tp, cp)
-        experts = gpus.reshape(-1, self._scenario.plan.ep)
-        return {
-            "tp": gpus.reshape(dp * cp, tp),
-            "dp": gpus.reshape(dp * cp, tp).T,
-            "ep": experts,
-            "experts": experts.T,
-        }[group]
 
     def _domains(self, members: IntArray) -> IntArray:
         """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""

@@ -192,7 +192,7 @@ def within(order, seconds, budget, beside, streams):
     table = np.zeros((3, order.num_stages))
     table[:2] = seconds
     whole = np.full((3, order.num_stages), float(budget))
-    exchange = Exchange("tp", beside, table, 1.0 * table, whole, np.full_like(table, 0.9))
+    exchange = Exchange("tp", beside, table, 1.0 * table, 0.0 * table, whole, np.full_like(table, 0.9))
     return Inside(exchange, np.arange(streams - order.num_ranks, streams))
 
 

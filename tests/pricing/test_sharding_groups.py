@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.readers.training_runs import read_run
-from sim import build_scenario, estimate, load_scenario, search
+from sim import build_scenario, estimate, search, simulate
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
-from sim.errors import SpecError
+from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import between_sharding_groups, data_group, sharding_group
+from sim.network.ranks import members_of
 from sim.pricing.batch import batch_of
 from sim.pricing.replicas import Params, reduced_to_shards, replicas_of
+from sim.specs import ParallelPlan
 from sim.specs.importers import Given, import_text
-from sim.traffic.step_bytes import ring_bytes, step_traffic
+from sim.traffic.step_bytes import step_collectives, step_traffic
+from sim.work.params import expert_params, total_params
 from validation.run import published_runs
 from validation.runs.score import score_all
 
@@ -76,12 +79,18 @@ def test_what_moves_is_counted_and_priced_alike():
     found = reduced_to_shards(Params(np.array([params])), 2, replicas_of(batch.layouts), fabric)
     wanted = reduce_scatter(2 * params, inside, fabric) + all_reduce(2 * params / 8, between, fabric)
     assert found == pytest.approx(wanted)
-    sent = [step_traffic(built(f"plan.sharding_group={size}"), 0.0).data for size in (8, "")]
-    width = {"fp32": 4, "bf16": 2}[scenario.stack.gradient_precision]
-    held = sent[1] / (2 * 2 * ring_bytes("all_gather", 2, 32) + 2 * ring_bytes("reduce_scatter", width, 32))
-    of_groups = 2 * 2 * ring_bytes("all_gather", 2, 8) + 2 * ring_bytes("reduce_scatter", width, 8)
-    of_groups += 2 * ring_bytes("all_reduce", width / 8, 4)
-    assert sent[0] == pytest.approx(held * of_groups)
+    whole, grouped = (step_collectives(built(f"plan.sharding_group={size}")) for size in ("", 8))
+    between = [each for each in grouped if each.group == "between"]
+    inside = [each for each in grouped if each.group != "between"]
+    assert [(each.nbytes, each.count) for each in inside] == [(each.nbytes, each.count) for each in whole]
+    assert {(each.group, each.size) for each in inside} == {("shards", 8)}
+    reductions = [each for each in inside if each.kind == "reduce_scatter"]
+    assert [each.nbytes for each in between] == [each.nbytes / 8 for each in reductions]
+    assert {(each.kind, each.size) for each in between} == {("all_reduce", 4)}
+    sent = step_traffic(built("plan.sharding_group=8"), 0.0).data
+    weights = sum(each.count * each.nbytes for each in inside) * 7 / 8
+    gradients = sum(each.count * each.nbytes for each in between) * 2 * 3 / 4
+    assert sent == pytest.approx(weights + gradients)
 
 
 @pytest.mark.parametrize(("tp", "size", "members", "count"), [(1, 8, 8, 4), (2, 4, 4, 4), (1, 16, 8, 2), (2, 8, 4, 2)])
@@ -109,7 +118,7 @@ def test_gathers_stay_in_a_node():
     [
         (["plan.sharding_group=5"], "must divide dp · cp = 32"),
         (["plan.sharding_group=8", "plan.zero_stage=0"], "needs ZeRO"),
-        (["plan.sharding_group=8", "model=mixtral-8x7b", "plan.ep=8"], "with a mixture of experts is not modelled"),
+        (["plan.sharding_group=4", "model=mixtral-8x7b", "plan.ep=8"], "ep must divide tp · sharding_group = 4"),
     ],
 )
 def test_refusals(changes, says):
@@ -117,14 +126,101 @@ def test_refusals(changes, says):
         built(*changes)
 
 
-def test_what_does_not_know_groups_says_so():
-    with pytest.raises(SpecError, match="a search shards over all replicas, not in groups of 8"):
-        search(built("plan.sharding_group=8"))
-    with pytest.raises(SpecError, match="on shared links is not modelled"):
-        estimate(
-            load_scenario("scenarios/gpt-1t-3072-a100.yaml", ["plan.zero_stage=1", "plan.sharding_group=3"]),
-            contention=True,
-        )
+MIXTURE = ("model=mixtral-8x7b", "plan.ep=4", "plan.sharding_group=8", "cluster.num_nodes=8", "plan.dp=64")
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_experts_shard_over_what_expert_parallelism_leaves(stage):
+    """8 experts a layer, 4 GPUs a set of them, groups of 8: two shards of each expert, 8 of all else; by hand."""
+    scenario = built(*MIXTURE, f"plan.zero_stage={stage}")
+    batch = batch_of(scenario)
+    replicas = replicas_of(batch.layouts)
+    assert [int(each.size.item()) for each in (replicas.shards, replicas.expert_shards, replicas.between_shards)] == [
+        8,
+        2,
+        8,
+    ]
+    model = scenario.model
+    experts = model.num_layers * expert_params(model)
+    others = total_params(model) - experts
+    shard = others / 8 + experts / 4 / 2
+    use = estimate(scenario).memory[0]
+    assert use.optimizer == pytest.approx((4 + 8) * shard)  # fp32 masters, two moments
+    width = {"fp32": 4, "bf16": 2}[scenario.stack.gradient_precision]
+    held = others + experts / 4
+    assert use.gradients == pytest.approx(shard * (4 if stage == 3 else width) if stage > 1 else width * held)
+    assert use.weights == pytest.approx(0.0 if stage == 3 else 2 * held)  # FSDP's shards are the masters
+
+
+def test_groups_lie_as_meshes_do():
+    """Ranks of torch's meshes of 2 × 4 × 2 (copies, shards, tp) and 2 × 2 × 4 (copies, shards of experts, ep)."""
+    plan = ParallelPlan(tp=2, dp=8, ep=4, sharding_group=4, zero_stage=3, sequence_parallel=True)
+    gpus, mesh = np.arange(16).reshape(8, 1, 2), np.arange(16).reshape(2, 4, 2)
+    of_experts = mesh.reshape(2, 2, 4)
+    wanted = {
+        "shards": mesh.transpose(0, 2, 1).reshape(-1, 4),
+        "expert_shards": of_experts.transpose(0, 2, 1).reshape(-1, 2),
+        "between": mesh.reshape(2, 8).T,
+        "ep": of_experts.reshape(4, 4),
+    }
+    for name, members in wanted.items():
+        assert members_of(name, plan, gpus).tolist() == members.tolist()
+
+
+@pytest.mark.parametrize(("stage", "outer"), [(1, 0), (3, 0), (3, 1)])
+def test_groups_on_shared_links(stage, outer):
+    """Rings within groups and between them: on a tree without bottleneck they take what they are priced at, and the
+    less the network carries the longer, played message by message as on average."""
+    levels = {"leaf": {"ports": 40, "below": 2}, "core": {"ports": 800}}
+    data = {**DATA, "cluster": {**DATA["cluster"], "network": {"levels": levels, "rail_optimised": False}}}
+    changes = ["plan.sharding_group=8", f"plan.zero_stage={stage}", f"plan.outer_zero_stage={outer}"]
+    full, narrow = (
+        build_scenario(data, [*changes, f"cluster.network.levels.leaf.oversubscription={ratio}"]) for ratio in (1, 64)
+    )
+    alone = estimate(full).step_time_s
+    assert estimate(full, contention=True).step_time_s == pytest.approx(alone, rel=1e-3)
+    assert simulate(full, contention=True).mean_s == pytest.approx(alone, rel=1e-3)
+    averaged, played = estimate(narrow, contention=True).step_time_s, simulate(narrow, contention=True).mean_s
+    assert averaged > 1.05 * alone
+    assert averaged == pytest.approx(played, rel=0.05)
+
+
+OUTER = "plan.outer_zero_stage=1"
+
+
+@pytest.mark.parametrize("changes", [("plan.sharding_group=8", "plan.zero_stage=3"), MIXTURE], ids=["dense", "experts"])
+def test_groups_that_shard_the_optimizer_among_each_other(changes):
+    """Megatron-FSDP's hybrid FSDP: the optimizer over all GPUs, gradients and weights over a group's (its documentation's
+    memory profile); shards of both travel between groups once a step, here of two micro-batches."""
+    inner, outer = (built(*changes, "stack.fp32_shards=false", *more) for more in ((), (OUTER,)))
+    one, other = (estimate(each).memory[0] for each in (inner, outer))
+    groups = inner.plan.num_replicas // 8
+    assert other.optimizer == pytest.approx(one.optimizer / groups)
+    assert (other.weights, other.gradients, other.working) == (one.weights, one.gradients, one.working)
+    visits = inner.num_microbatches
+    before, after = (step_collectives(each, visits=visits) for each in (inner, outer))
+    assert [each for each in after if each.group != "between"] == [each for each in before if each.group != "between"]
+    between = {each.kind: each for each in after if each.group == "between"}
+    shard = sum(each.count / visits * each.nbytes for each in before if each.group == "between")
+    reduced, gathered = between["reduce_scatter"], between["all_gather"]
+    assert (reduced.size, gathered.size, reduced.count, gathered.count) == (groups, groups, 1, 1)
+    assert reduced.nbytes == pytest.approx(shard)
+    width = {"fp32": 4, "bf16": 2}[inner.stack.gradient_precision]
+    assert gathered.nbytes == pytest.approx(shard * 2 / width)
+    assert estimate(outer).step_time_s < estimate(inner).step_time_s  # between groups once instead of twice
+    with pytest.raises(SpecError, match="outer_zero_stage 1 needs groups that shard weights"):
+        built(*changes, "plan.zero_stage=1", OUTER)
+
+
+@pytest.mark.parametrize("changes", [("plan.sharding_group=8",), MIXTURE], ids=["dense", "experts"])
+def test_a_search_shards_in_the_scenarios_groups(changes):
+    scenario = built(*changes)
+    found = search(scenario, top=3)
+    plans = [each.scenario.plan for each in found.best]
+    assert all(plan.sharding_group == (8 if plan.zero_stage else None) for plan in plans)
+    assert all(plan.num_replicas % 8 == 0 for plan in plans)
+    with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs shards in groups of plan\.sharding_group = 8"):
+        search(scenario, gpus=(2, 2))
 
 
 def test_published_runs_of_hybrid_sharding():
@@ -155,3 +251,6 @@ def test_rows_and_configurations_that_name_it(run_row):
         "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
     )
     assert import_text(text, "run.sh", Given(gpus=16)).scenario().plan.sharding_group == 8
+    strategies = "--data-parallel-sharding-strategy optim_grads_params --outer-dp-sharding-strategy optim"
+    plan = import_text(f"{text} --use-megatron-fsdp {strategies}", "run.sh", Given(gpus=16)).scenario().plan
+    assert (plan.zero_stage, plan.sharding_group, plan.outer_zero_stage) == (3, 8, 1)

@@ -51,12 +51,17 @@ SHAPES = {
     "plain": {},
     "mixture": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "embedding_as_layer": True, "head_as_layer": True}},
     "zero3": {"stack": {"preset": "deepspeed-zero3"}},
+    "hybrid": {
+        "model": MIXTURE,
+        "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False, "outer_zero_stage": 1,
+                 "embedding_as_layer": True, "head_as_layer": True},
+    },
     "uneven": {"model": {"num_layers": 29}},
     "uneven_ends": {
         "model": {"num_layers": 19, "dropout": 0.1},
         "plan": {"uneven_layers": True, "head_as_layer": True},
     },
-}
+}  # fmt: skip
 
 
 def small(model=None, plan=None, stack=None, batch=16, layers=12):

@@ -8,13 +8,13 @@ from sim.search.layered import best_of, layered_table
 from sim.specs import build_scenario
 
 
-def small(cluster="selene", stack="lamy-poirier", batch=16, **model):
+def small(cluster="selene", stack="lamy-poirier", batch=16, plan=None, **model):
     shape = {"name": "small", "num_layers": 8, "hidden_size": 2048, "num_heads": 16, "vocab_size": 51200} | model
     return build_scenario(
         {
             "model": shape,
             "cluster": cluster,
-            "plan": {},
+            "plan": plan or {},
             "training": {"global_batch_size": batch, "sequence_length": 1024, "precision": "bf16"},
             "stack": stack,
             "profile": "a100",
@@ -22,17 +22,22 @@ def small(cluster="selene", stack="lamy-poirier", batch=16, **model):
     )
 
 
+GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward": False}
+
+
 @pytest.mark.parametrize(
-    ("cluster", "stack"),
+    ("cluster", "stack", "plan"),
     [
-        ("selene", "lamy-poirier"),
-        ("ethernet-25", "lamy-poirier"),
-        ("selene", "megatron-core"),
-        ("ethernet-25", "llama3"),
+        ("selene", "lamy-poirier", {}),
+        ("ethernet-25", "lamy-poirier", {}),
+        ("selene", "megatron-core", {}),
+        ("ethernet-25", "llama3", {}),
+        ("ethernet-25", "megatron-core", GROUPS),
     ],
 )
-def test_no_step_is_shorter_than_its_bound(cluster, stack):
-    table = layered_table(small(cluster, stack), gpus=(2, 64))
+def test_no_step_is_shorter_than_its_bound(cluster, stack, plan):
+    table = layered_table(small(cluster, stack, plan=plan), gpus=(2, 64))
+    assert (table.rows.dp % plan.get("sharding_group", 1) == 0).all()
     some = np.random.default_rng(0).choice(len(table.rows), 25, replace=False)
     answers = [estimate(table.scenario_at(int(place))) for place in some]
     ratios = np.array([table.bound_s[place] / answer.step_time_s for place, answer in zip(some, answers, strict=True)])

@@ -165,6 +165,22 @@ def test_prices_of_mixtures_equal_estimates(name):
     assert (differences(scenario, (1, 48), 7 + len(name), context=(1, 2)) < 1e-9).all()
 
 
+SHARDED = {"dp": 4, "zero_stage": 3, "sharding_group": 4}
+
+
+@pytest.mark.parametrize(("kept", "outer"), [(True, 0), (False, 0), (True, 1), (False, 1)])
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "dense"])
+def test_prices_of_sharding_groups_equal_estimates(name, kept, outer):
+    """Groups of four, whose experts shard over what expert parallelism leaves of them; with weights kept and dropped,
+    and the optimizer's state sharded between groups or not."""
+    model, plan = MIXTURES.get(name, ({}, {}))
+    own = {"reshard_after_forward": not kept, "outer_zero_stage": outer}
+    scenario = small(model=model, plan={**plan, **SHARDED, **own})
+    layouts = build_space(scenario, (1, 48), context=(1, 2)).layouts
+    assert ((layouts[:, 3] * layouts[:, 1]) % 4 == 0).all()
+    assert (differences(scenario, (1, 48), 11 + len(name) + kept, context=(1, 2)) < 1e-9).all()
+
+
 @pytest.mark.parametrize("preset", ["deepseek-v3-16b", "qwen3-30b-a3b", "gpt-oss-120b"])
 def test_prices_of_published_mixtures_equal_estimates(preset):
     """Latent attention with shared experts and dense layers in front; experts with biases."""

@@ -241,7 +241,7 @@ def test_a_framework_of_which_nothing_depends_on_versions_takes_any():
 @pytest.mark.parametrize(
     ("framework", "plan", "stage"),
     [
-        ("torchtitan", {"dp": 64}, 3), ("torchtitan", {"dp": 32, "pp": 2}, 2), ("fsdp", {"dp": 64}, 3), ("composer", {"dp": 64}, 3),
+        ("torchtitan", {"dp": 64}, 3), ("torchtitan", {"dp": 32, "pp": 2}, 3), ("fsdp", {"dp": 64}, 3), ("composer", {"dp": 64}, 3),
         ("deepspeed", {"dp": 64}, 3), ("nemo", {"dp": 64}, 1), ("megatron-lm", {"dp": 64}, 0), ("torchtitan", {"dp": 64, "zero_stage": 0}, 0),
     ],
 )  # fmt: skip

@@ -469,7 +469,8 @@ def test_torchtitan_json():
     scenario = import_file(FOREIGN / "torchtitan_llama3_405b.json").scenario()
     plan = scenario.plan
     assert (plan.tp, plan.pp, plan.dp, plan.num_chunks, plan.schedule) == (8, 8, 8, 2, "interleaved")
-    assert (plan.zero_stage, plan.recompute, plan.sequence_parallel) == (2, "full", True)
+    assert (plan.zero_stage, plan.recompute, plan.sequence_parallel) == (3, "full", True)
+    assert not plan.reshard_after_forward
     assert scenario.num_microbatches == 16
 
 
@@ -563,6 +564,15 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
         (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
         (["MORE='--num-distributed-optimizer-instances 2'"], "sharding_group", None),
+        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params'"], "zero_stage", 3),
+        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads'"], "zero_stage", 2),
+        (["MORE='--use-megatron-fsdp'"], "zero_stage", 0),
+        (["MORE='--data-parallel-sharding-strategy optim_grads'"], "zero_stage", 0),
+        (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
+          "--outer-dp-sharding-strategy optim'"], "outer_zero_stage", 0),
+        (["MORE='--use-torch-fsdp2'"], "reshard_after_forward", True),
+        (["MORE='--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward'"], "reshard_after_forward", False),
+        (["MORE='--use-torch-fsdp2 --torch-fsdp2-reshard-after-forward false'"], "zero_stage", 3),
         (["MORE='--optimizer-cpu-offload --optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.5),
         (["MORE='--optimizer-cpu-offload'"], "optimizer_offload", 1.0),
         (["MORE='--optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.0),

@@ -101,7 +101,22 @@ def find_layouts(
     chosen = _with_experts(scenario, layouts[inside], dealt)
     if not len(chosen):
         raise InfeasiblePlan(_no_experts(scenario, gpus, layouts[inside], dealt))
-    return chosen
+    shared: Array = chosen[shards_evenly(chosen, scenario.plan.sharding_group)]
+    if not len(shared):
+        raise InfeasiblePlan(
+            f"no plan on {_range(gpus)} GPUs shards in groups of plan.sharding_group = {scenario.plan.sharding_group}, "
+            "which must divide dp · cp, and ep divide tp · sharding_group; choose another group, or none "
+            "(-s plan.sharding_group=)"
+        )
+    return shared
+
+
+def shards_evenly(layouts: Array, size: int | None) -> Array:
+    """Layouts whose replicas can shard in groups of so many, each with all experts of a layer."""
+    if size is None:
+        return np.ones(len(layouts), dtype=bool)
+    tp, cp, _, dp, ep = layouts.T
+    return np.asarray((dp * cp % size == 0) & (tp * size % ep == 0))
 
 
 def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -120,7 +120,7 @@ class Space:
             schedule=SCHEDULES[schedule],
             **recompute_fields(category.recompute, self.scenario.plan),
             sequence_parallel=category.sequence_parallel,
-            zero_stage=category.zero_stage,
+            **sharding_fields(category.zero_stage, self.scenario.plan),
         )
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
 
@@ -158,24 +158,24 @@ def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, .
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: how embedding and head are counted."""
+    """What of the scenario's plan a search keeps: how embedding and head are counted, and how ZeRO shards."""
     plan = scenario.plan
-    return ParallelPlan(embedding_as_layer=plan.embedding_as_layer, head_as_layer=plan.head_as_layer)
+    stage = 3 if plan.outer_zero_stage or not plan.reshard_after_forward else 0
+    if plan.sharding_group:
+        stage = max(stage, 1)
+    return ParallelPlan(
+        dp=plan.sharding_group or 1,
+        embedding_as_layer=plan.embedding_as_layer,
+        head_as_layer=plan.head_as_layer,
+        **sharding_fields(stage, plan),
+    )
 
 
-def refuse_sharding_group(scenario: Scenario) -> None:
-    """Plans that are searched shard over all GPUs that hold the same.
-
-    Raises
-    ------
-    SpecError
-        The scenario's shards in groups.
-    """
-    if scenario.plan.sharding_group:
-        raise SpecError(
-            f"a search shards over all replicas, not in groups of {scenario.plan.sharding_group}; leave "
-            "plan.sharding_group out (-s plan.sharding_group=), and try it on the plan that is found"
-        )
+def sharding_fields(zero_stage: int, plan: ParallelPlan) -> dict[str, Any]:
+    """Fields of a plan that a search tries with a ZeRO stage: what of the scenario's own plan goes with it."""
+    group = {"sharding_group": plan.sharding_group} if zero_stage else {}
+    of_weights = ("reshard_after_forward", "outer_zero_stage") if zero_stage == 3 else ()
+    return {"zero_stage": zero_stage, **group, **{name: getattr(plan, name) for name in of_weights}}
 
 
 def build_space(
@@ -205,7 +205,6 @@ def build_space(
     InfeasiblePlan
         No plan keeps the rules; the message says which one left nothing.
     """
-    refuse_sharding_group(scenario)
     layouts = find_layouts(scenario, gpus, context, experts)
     own = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
     flags: list[tuple[Any, ...]] = list(product((False, True), repeat=len(OVERLAPS))) if overlaps else [own]

@@ -74,7 +74,8 @@ def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, sli
     cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
     # A cost model of its own: what a unit looked up goes when it is done.
-    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster)
+    group = scenario.plan.sharding_group
+    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster, group)
     widths = layouts.tp * layouts.data.size
     longer = longer_ranks(scenario.model, scenario.plan, layouts)
     sizes = list(zip(widths.tolist(), layouts.pp.tolist(), longer.tolist(), strict=True))
@@ -130,6 +131,8 @@ class _Rows:
             overlap_param_gather=off,
             embedding_as_layer=scenario.plan.embedding_as_layer,
             head_as_layer=scenario.plan.head_as_layer,
+            reshard_after_forward=scenario.plan.reshard_after_forward,
+            outer_zero_stage=scenario.plan.outer_zero_stage,
         )
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]

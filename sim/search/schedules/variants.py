@@ -21,7 +21,7 @@ from sim.schedules.actions import U
 from sim.schedules.registry import is_file
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Columns, stack_of
 from sim.search.plans.layouts import LAYOUT, divisors
-from sim.search.plans.space import Space, base_plan, recompute_fields
+from sim.search.plans.space import Space, base_plan, recompute_fields, sharding_fields
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
 from sim.work.params import layer_params
@@ -138,6 +138,8 @@ class Variant:
             overlap_param_gather=overlaps[2][category],
             embedding_as_layer=space.scenario.plan.embedding_as_layer,
             head_as_layer=space.scenario.plan.head_as_layer,
+            reshard_after_forward=space.scenario.plan.reshard_after_forward,
+            outer_zero_stage=space.scenario.plan.outer_zero_stage,
         )
 
     @cached_property
@@ -210,7 +212,7 @@ class Variant:
             sequence_slices=self.slices,
             **recompute_fields(chosen.recompute, self.space.scenario.plan),
             sequence_parallel=chosen.sequence_parallel,
-            zero_stage=chosen.zero_stage,
+            **sharding_fields(chosen.zero_stage, self.space.scenario.plan),
         )
         given = self.space.scenario
         return given.replace(plan=plan, stack=stack_of(given.stack, chosen.overlaps))

@@ -71,15 +71,7 @@ def _plan(arguments: Arguments) -> Section:
             plan.took("sequence_parallel", True, "--sequence-parallel")
         else:
             ledger.ignore("--sequence-parallel", "", "without effect at a tensor-parallel degree of 1")
-    zero = 1 if arguments.has("use-distributed-optimizer") else 0
-    zero = 3 if arguments.has("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp") else zero
-    stage = arguments.whole("zero-stage", least=0)
-    zero = zero if stage is None else min(stage, 3)
-    if "deepspeed" in arguments and "bf16" in arguments and zero == 0:
-        # microsoft/DeepSpeed:deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
-        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
-    else:
-        plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
+    _sharding(plan, arguments)
     _recompute(plan, arguments)
     _offload(plan, arguments)
     partition = arguments.text("pp-partition-method")
@@ -95,6 +87,36 @@ def _plan(arguments: Arguments) -> Section:
         if arguments.has(switch):
             plan.took(field, True, f"--{switch}")
     return plan
+
+
+def _sharding(plan: Section, arguments: Arguments) -> None:
+    """What data parallelism shards: by the distributed optimizer, Megatron-FSDP, PyTorch's FSDP2 or DeepSpeed."""
+    zero = 1 if arguments.has("use-distributed-optimizer") else 0
+    stage, ledger = arguments.whole("zero-stage", least=0), arguments.ledger
+    strategy, stages = arguments.text("data-parallel-sharding-strategy"), table(KIND)["sharding_strategies"]
+    fsdp, fsdp2 = arguments.has("use-megatron-fsdp", "use-custom-fsdp"), arguments.has("use-torch-fsdp2")
+    if strategy is not None and strategy not in stages:
+        rule = f"must be one of {', '.join(stages)}"
+        raise SpecError(f"{ledger.where}: --data-parallel-sharding-strategy {short(strategy)!r} {rule}")
+    if "deepspeed" in arguments and "bf16" in arguments and not (zero if stage is None else stage):
+        # microsoft/DeepSpeed:deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
+        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
+    elif stage is not None:
+        plan.took("zero_stage", min(stage, 3), "--zero-stage")
+    elif fsdp:
+        # megatron/core/distributed/distributed_data_parallel_config.py.
+        said = None if strategy is None else stages[strategy]
+        why = "Megatron-LM's default of --data-parallel-sharding-strategy, no_shard"
+        plan.settle("zero_stage", said, "--data-parallel-sharding-strategy", 0, why)
+    elif fsdp2:
+        plan.took("zero_stage", 3, "--use-torch-fsdp2")
+        kept = arguments.text("torch-fsdp2-reshard-after-forward") == "false"
+        if arguments.has("torch-fsdp2-no-reshard-after-forward") or kept:
+            plan.took("reshard_after_forward", False, "--torch-fsdp2-no-reshard-after-forward")
+    else:
+        plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
+    if strategy is not None and not fsdp:
+        ledger.ignore("--data-parallel-sharding-strategy", strategy, "without effect without --use-megatron-fsdp")
 
 
 def _offload(plan: Section, arguments: Arguments) -> None:
@@ -113,14 +135,18 @@ def _offload(plan: Section, arguments: Arguments) -> None:
 def _sharding_group(plan: Section, arguments: Arguments) -> None:
     """Instances of the distributed optimizer: so many groups shard apart."""
     name = "num-distributed-optimizer-instances"
-    instances, copies = arguments.whole(name), plan["dp"] * plan.get("cp", 1)
-    if instances is None or instances == 1:
-        return
-    if not plan["zero_stage"] or copies % instances:
+    instances, copies = arguments.whole(name) or 1, plan["dp"] * plan.get("cp", 1)
+    if instances > 1 and (not plan["zero_stage"] or copies % instances):
         why = "nothing is sharded" if not plan["zero_stage"] else f"does not divide dp · cp = {copies}"
         plan.ledger.ignore(f"--{name}", instances, why)
-    else:
+    elif instances > 1:
         plan.took("sharding_group", copies // instances, f"--{name}")
+    outer = arguments.text("outer-dp-sharding-strategy")
+    if outer == "optim" and plan["zero_stage"] == 3 and "sharding_group" in plan:
+        plan.took("outer_zero_stage", 1, "--outer-dp-sharding-strategy")
+    elif outer not in (None, "no_shard"):
+        why = "without effect without several instances of optim_grads_params"
+        plan.ledger.ignore("--outer-dp-sharding-strategy", outer, why)
 
 
 def _recompute(plan: Section, arguments: Arguments) -> None:

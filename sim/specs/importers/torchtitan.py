@@ -159,9 +159,12 @@ def _replicas(plan: Section, gpus: int, replicated: int, sharded: int, cut: Keys
     if plan["dp"] * plan["cp"] == replicated and sharded in (1, -1) and replicated > 1:
         plan.took("zero_stage", 0, "data_parallel_replicate_degree alone: nothing is sharded")
         return
+    if policy not in ("default", "always", "never"):
+        raise cut.wrong("fsdp_reshard_after_forward", policy, "must be default, always or never")
+    plan.took("zero_stage", 3, "FSDP is torchtitan's data parallelism")
     # With a pipeline torchtitan's default keeps the gathered weights between micro-batches.
     keeps = policy == "never" or (policy == "default" and plan["pp"] > 1)
-    plan.took("zero_stage", 2 if keeps else 3, f"fsdp_reshard_after_forward {policy}")
+    plan.took("reshard_after_forward", not keeps, f"fsdp_reshard_after_forward {policy}")
     if replicated > 1:
         group = plan["dp"] * plan["cp"] // replicated
         plan.took("sharding_group", group, f"data_parallel_replicate_degree {replicated}")

@@ -1,0 +1,136 @@
+"""Weights that stay gathered after a forward, and those gathered ahead: bytes by hand, traffic, and what never gains."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import build_scenario, estimate
+from sim.errors import SpecError
+from sim.programs import priced_order
+from sim.schedules.passes import visits_per_stage
+from sim.specs.importers import Given, import_text
+from sim.traffic.step_bytes import step_collectives, step_traffic
+from sim.work.params import head_params, layer_params, total_params
+
+DATA = {
+    "name": "small",
+    "model": "llama2-7b",
+    "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 4},
+    "plan": {"dp": 32, "microbatch_size": 1, "zero_stage": 3, "recompute": "full"},
+    "training": {"global_batch_size": 128, "sequence_length": 4096, "precision": "bf16"},
+    "stack": {"framework": "torchtitan"},
+}
+KEPT = "plan.reshard_after_forward=false"
+PIPELINE = ("plan.pp=4", "plan.dp=8")
+
+
+def built(*changes):
+    return build_scenario(DATA, changes)
+
+
+def test_kept_weights_by_hand():
+    """FSDP2's shards are the fp32 masters: with two moments and gradients 16 bytes a parameter, over 32 GPUs. Beside them
+    the 16-bit layer at work and the next, or all 16-bit weights; and the fp32 gradients of one layer."""
+    dropped, kept = (estimate(built(*changes)).memory[0] for changes in ((), (KEPT,)))
+    model = built().model
+    for use in (dropped, kept):
+        assert use.weights == 0.0
+        assert use.optimizer + use.gradients == pytest.approx(16 * total_params(model) / 32)
+    more = 2 * total_params(model) - 2 * 2 * layer_params(model)
+    assert kept.total - dropped.total == pytest.approx(more)
+
+
+def test_shards_of_16_bits_by_hand():
+    """Megatron-FSDP's layout: a 16-bit shard besides the master's; what is gathered is what the shard lacks."""
+    changes = ("stack.fp32_shards=false", "stack.gradient_precision=bf16")
+    dropped, kept = (estimate(built(*changes, *more)).memory[0] for more in ((), (KEPT,)))
+    model = built().model
+    assert dropped.weights == kept.weights == pytest.approx(2 * total_params(model) / 32)
+    assert kept.total - dropped.total == pytest.approx(2 * total_params(model) * 31 / 32 - 2 * 2 * layer_params(model))
+
+
+def test_a_pipeline_that_keeps_holds_what_stage_1_holds():
+    """torch.distributed.pipelining reduces once a step: gathered 16-bit weights and whole fp32 gradients."""
+    kept = estimate(built(*PIPELINE, KEPT))
+    first = estimate(built(*PIPELINE, "plan.zero_stage=1", "stack.fp32_shards=false"))
+    for use, other in zip(kept.memory, first.memory, strict=True):
+        assert use.total == pytest.approx(other.total, rel=1e-9)
+    assert kept.step_time_s == pytest.approx(first.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("changes", "gathers", "reductions"), [((), 7, 4), ((KEPT,), 4, 4), ((*PIPELINE, KEPT), 1, 1)])
+def test_how_often_it_moves(changes, gathers, reductions):
+    """Four micro-batches: forward and backward each gather; but for the head's, whose backward follows its forward."""
+    scenario = built(*changes)
+    order, _ = priced_order(scenario)
+    found = step_collectives(scenario, visits=visits_per_stage(order))
+    whole = total_params(scenario.model) * 2 / scenario.plan.pp
+    gathered = sum(each.count * each.nbytes for each in found if each.kind == "all_gather")
+    reduced = sum(each.count * each.nbytes for each in found if each.kind == "reduce_scatter")
+    head = 2 * head_params(scenario.model)
+    assert gathered == pytest.approx({7: 8 * whole - 4 * head, 4: 4 * whole, 1: whole}[gathers])
+    assert reduced == pytest.approx(2 * reductions * whole)
+
+
+@st.composite
+def plans(draw):
+    """Of 32 GPUs."""
+    pp, group = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([2, 4, 8]))
+    schedule = draw(st.sampled_from(["1f1b", "gpipe", *(["interleaved"] if pp > 1 else [])]))
+    chunks = [f"plan.num_chunks={2 if schedule == 'interleaved' else 1}", f"plan.schedule={schedule}"]
+    overlaps = [
+        f"stack.{name}={str(draw(st.booleans())).lower()}" for name in ("overlap_param_gather", "overlap_grad_reduce")
+    ]
+    return [f"plan.pp={pp}", f"plan.dp={32 // pp}", f"plan.sharding_group={group}", *chunks, *overlaps]
+
+
+@given(changes=plans())
+def test_keeping_never_gathers_more_nor_takes_less_memory(changes):
+    dropped, kept = (built(*changes, *more) for more in ((), (KEPT,)))
+    visits = [visits_per_stage(priced_order(each)[0]) for each in (dropped, kept)]
+    sent = [step_traffic(each, 0.0, visits=often).data for each, often in zip((dropped, kept), visits, strict=True)]
+    assert sent[1] <= sent[0] * (1 + 1e-12)
+    one, other = (estimate(each) for each in (dropped, kept))
+    assert max(use.total for use in other.memory) >= max(use.total for use in one.memory) * (1 - 1e-12)
+    if dropped.plan.pp == 1:
+        assert other.step_time_s <= one.step_time_s * (1 + 1e-9)
+
+
+@given(changes=plans(), layers=st.integers(0, 6))
+def test_more_gathered_ahead_takes_more_memory_and_no_more_time(changes, layers):
+    less, more = (estimate(built(*changes, f"stack.prefetched_layers={each}")) for each in (layers, layers + 1))
+    assert more.step_time_s <= less.step_time_s * (1 + 1e-12)
+    assert max(use.total for use in more.memory) >= max(use.total for use in less.memory)
+
+
+def test_gathers_ahead_by_hand():
+    """A layer more in 16 bits each; without any, gathers wait for nothing to hide behind."""
+    ahead = [estimate(built(f"stack.prefetched_layers={layers}")) for layers in range(4)]
+    steps = [later.memory[0].total - before.memory[0].total for before, later in pairwise(ahead)]
+    assert steps == pytest.approx([2 * layer_params(built().model)] * 3)
+    alone = estimate(built("stack.overlap_param_gather=false"))
+    assert ahead[0].step_time_s == pytest.approx(alone.step_time_s)
+    assert ahead[1].step_time_s < ahead[0].step_time_s
+
+
+@pytest.mark.parametrize(
+    ("policy", "pp", "kept"),
+    [("default", 1, False), ("default", 2, True), ("always", 2, False), ("never", 1, True), ("never", 2, True)],
+)
+def test_torchtitans_policies(policy, pp, kept):
+    titan = {
+        "model": {"name": "llama3", "flavor": "8B"},
+        "training": {"local_batch_size": 4, "seq_len": 8192},
+        "parallelism": {"pipeline_parallel_degree": pp, "fsdp_reshard_after_forward": policy},
+    }
+    plan = import_text(json.dumps(titan), "config.json", Given(gpus=16)).scenario().plan
+    assert (plan.zero_stage, plan.reshard_after_forward) == (3, not kept)
+
+
+def test_refusals():
+    with pytest.raises(SpecError, match="reshard_after_forward: false needs zero_stage 3"):
+        built("plan.zero_stage=2", KEPT)
+    assert built(KEPT).plan.replace(zero_stage=1).reshard_after_forward  # another stage leaves it behind
