@@ -97,6 +97,7 @@ WORDS = [
     ({"notes": "all-to-all, recompute moe_act, NeMo 26.04"}, ("plan.recompute", "selective")),
     ({"notes": "CUDA graph local: full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"notes": "cuda_graph=full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
+    ({"source": "Megatron-LM examples/moe_recipes README"}, ("stack.overlap_experts", False)),
     ({"notes": "cuda_graph=None; moe_a2a_overlap=True"}, ("stack.overlap_experts", True)),
     ({"notes": "first and last stage hold one layer fewer"}, ("plan.head_as_layer", True)),
 ]
@@ -175,6 +176,7 @@ REMARKS = [
     ("long-context table; routing: dropless (real routing)", ("training.expert_skew", "0.75")),
     ({"model_name": "DeepSeekV3 (tokendrop)"}, ("training.expert_capacity_factor", "1.0")),
     ({"model_name": "DeepSeekV3 (tokendrop)"}, ("training.pad_to_capacity", "true")),
+    ({"framework": "NeMo AutoModel", "model_name": "Nemotron-3-Super-120B"}, ("model.num_mtp_layers", "0")),
     ("mock data; HybridEP permute fusion, 32 SMs", ("stack.dispatcher_sms", "32")),
     ("cp=2 vp= ep=8 experts=64; topk=6", ("cp", "2")),
     ("cp=2 vp=5 ep=8 experts=64; topk=6", ("vp_stages", "5")),
