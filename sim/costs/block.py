@@ -16,9 +16,6 @@ from sim.work.operations import BlockWork, Cause, Collective, Phase
 
 Groups = dict[str, Group]
 """Group of every kind of collective inside a layer: tp, cp, ep."""
-COMPUTE = (Cause.MATMUL, Cause.ATTENTION, Cause.MEMORY_BOUND, Cause.LOGITS)
-"""What kernels do; the rest of a pass waits."""
-
 
 EXPERTS = "experts"
 BEHIND_SYNC = ("moe_dispatch", EXPERTS, "moe_act", "moe_residual")
@@ -65,7 +62,6 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     work = works[0]
     forward = compute.phase_time(work.forward)
     _add_collectives(forward, work.forward, groups, fabric)
-    _add_exposed_tokens(forward, (work.forward,), compute, groups, fabric)
     gradients, weight_grad = compute.phase_time(work.input_grad), compute.phase_time(work.weight_grad)
     _add_collectives(gradients, work.input_grad, groups, fabric)
     _add_collectives(weight_grad, work.weight_grad, groups, fabric)
@@ -77,7 +73,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     seconds, nbytes = total_time(overlapped, groups["tp"], fabric), sum(item.nbytes for item in overlapped)
     exposed = fabric.exposed(groups["tp"], nbytes, seconds, hides)
     gradients[Cause.TENSOR_PARALLEL] = gradients.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
-    _add_exposed_tokens(gradients, (work.input_grad, work.weight_grad), compute, groups, fabric)
+    _add_exposed_tokens((forward, gradients), work, compute, groups, fabric)
     talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
     # Launches run ahead of the GPU, but not past a wait: for the slowest host of a tensor-parallel group, or for the
     # GPU's word how many tokens come to each expert.
@@ -96,7 +92,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         if each.recompute is not work.forward:
             again, host = compute.phase_time(each.recompute), compute.host_time((each.recompute,), talk)
             _add_collectives(again, each.recompute, groups, fabric)
-            _add_exposed_tokens(again, (each.recompute,), compute, groups, fabric)
+            _add_waiting_tokens(again, each.recompute, groups, fabric)
             synced_again = synced if any(item.module == EXPERTS for item in each.recompute.operations) else 0.0
         waited = _wait_for_host(
             (first, again, second), (of_forward, host, of_gradients), ahead, (synced, synced_again, 0.0)
@@ -182,17 +178,52 @@ def _add_collectives(seconds: dict[Cause, Number], phase: Phase, groups: Groups,
 
 
 def _add_exposed_tokens(
-    seconds: dict[Cause, Number], phases: Sequence[Phase], compute: ComputeModel, groups: Groups, fabric: Fabric
+    passes: tuple[dict[Cause, Number], dict[Cause, Number]],
+    work: BlockWork,
+    compute: ComputeModel,
+    groups: Groups,
+    fabric: Fabric,
 ) -> None:
-    """What tokens that overlap another micro-batch's computation add to a pass of as much computation.
+    """What tokens that travel beside another micro-batch's computation add to the forward and to the backward.
 
-    Kernels that move them on streaming multiprocessors of their own take these from it, and nothing else.
+    One micro-batch's forward and another one's backward take turns in pieces: while the one computes attention the
+    other's tokens come back from experts, while it computes experts the other's go there, and the reverse [1]_ [2]_. A
+    piece hides no more than it lasts. Kernels that move tokens on streaming multiprocessors of their own take these
+    from it, and slow it as the stack says.
+
+    .. [1] DeepSeek-V3, arXiv:2412.19437, section 3.2.1, figure 4.
+    .. [2] NVIDIA/Megatron-LM:megatron/core/models/common/model_chunk_schedule_plan.py.
     """
-    items = [item for phase in phases for item in chosen(phase, "ep", overlapped=True)]
+    there, back = work.forward, work.input_grad + work.weight_grad
+    if not chosen(there, "ep", overlapped=True):
+        return
+    own = [_seconds_of_pieces(phase, compute) for phase in (there, back)]
+    # Tokens leave in the middle of a pass, while the other computes experts, and come back while it computes attention.
+    for seconds, phase, others in ((passes[0], there, own[1]), (passes[1], back, own[0])):
+        for item, budget in zip(chosen(phase, "ep", overlapped=True), _beside(phase is there, others), strict=True):
+            took = total_time((item,), groups["ep"], fabric)
+            exposed = fabric.exposed(groups["ep"], item.nbytes, took, budget)
+            if item.sms is not None:
+                hidden = max(0.0, 1.0 - item.sms / compute.gpu.num_sms - item.slowdown)
+                exposed = took - hidden * np.minimum(took, budget)
+            seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed
+
+
+def _seconds_of_pieces(phase: Phase, compute: ComputeModel) -> tuple[Number, Number]:
+    """Attention with the router, and experts: seconds of a pass before its tokens leave, and of the rest.  [s]"""
+    experts = sum(compute.phase_time(phase.of_modules(BEHIND_SYNC)).values())
+    return sum(compute.phase_time(phase).values()) - experts, experts
+
+
+def _beside(forward: bool, others: tuple[Number, Number]) -> tuple[Number, Number]:
+    """What the other pass computes beside a pass's two exchanges, in the order in which the pass has them."""
+    attention, experts = others
+    return (experts, attention) if forward else (attention, experts)
+
+
+def _add_waiting_tokens(seconds: dict[Cause, Number], again: Phase, groups: Groups, fabric: Fabric) -> None:
+    """Tokens that travel once more where experts are computed again: nothing is left to hide them."""
+    items = chosen(again, "ep", overlapped=True)
     if items:
-        nbytes, took = sum(item.nbytes for item in items), total_time(items, groups["ep"], fabric)
-        budget = sum(each for cause, each in seconds.items() if cause in COMPUTE)
-        exposed = fabric.exposed(groups["ep"], nbytes, took, budget)
-        if items[0].sms is not None:
-            exposed = took - (1.0 - items[0].sms / compute.gpu.num_sms) * np.minimum(took, budget)
-        seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed
+        more = total_time(items, groups["ep"], fabric)
+        seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + more

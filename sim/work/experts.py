@@ -164,7 +164,7 @@ def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> 
     sms, rate = stack.sms_of_dispatcher, stack.dispatcher_sm_rate_bytes_per_s
     return Collective(
         f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms,
-        sms * rate if sms and rate else None, MODULE,
+        stack.dispatcher_slowdown, sms * rate if sms and rate else None, MODULE,
     )  # fmt: skip
 
 

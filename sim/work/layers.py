@@ -76,13 +76,13 @@ def layer_works(
     mlp = _NOTHING
     if kind.mlp != "none":
         mlp = experts_work(model, stack, cut) if kind.sparse else _mlp(model, stack, cut)
-    forward = mixer.forward + mlp.forward
     params = (layer_params(model, kind) - kind.sparse * expert_params(model)) / cut.tp
     if kind.sparse:
         params = params + expert_params(model) / cut.ep
     accumulate = gradient_accumulation(params, stack, cut.width)
     cast_f, cast_b = _casts(params, model, stack, cut, kind)
     mixer = BlockWork(cast_f + mixer.forward, cast_b + mixer.input_grad, mixer.weight_grad)
+    forward = mixer.forward + mlp.forward
     input_grad = mlp.input_grad + mixer.input_grad
     weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
     frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width)
