@@ -18,6 +18,7 @@ from sim.commands.search_options import (
     read_degrees,
     read_fields,
     read_limit,
+    read_ways,
 )
 from sim.errors import InfeasiblePlan, SpecError
 
@@ -51,6 +52,14 @@ def search(
         str | None, typer.Option(help="Expert-parallel degrees, such as 8,16,32; all that suit if not given.")
     ] = None,
     overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False,
+    room: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WAYS",
+            help="What plans may do that do not fit else: modules, block (layers), offload, or none; modules,block "
+            "if not given.",
+        ),
+    ] = None,
     schedules: Annotated[
         str | None,
         typer.Option(
@@ -140,6 +149,8 @@ def search(
         "objective": objective,
         "overlaps": overlaps,
     }
+    if room is not None:
+        options["room"] = read_ways(room)
     length, experts = (0, 0) if sweep else (given.training.sequence_length, given.model.num_experts)
     if cp is not None:
         options["context"] = read_degrees(cp, "--cp", length, f"sequence of {length:,} tokens")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Ints
+from sim.arrays import Bools, Ints, Number
 from sim.network.placement import (
     Degrees,
     Group,
@@ -102,7 +102,7 @@ class Batch:
     prices, cell : what their cuts take with their micro-batches, and which of these each plan has.
     kind, recompute : places in `prices.cells.kinds` and `.recomputes`.
     embedding_as_layer, head_as_layer : of all plans, where layers are dealt evenly.
-    optimizer_offload : of all plans.
+    optimizer_offload : of all plans; where only memory is asked for, also an array over them.
     """
 
     costs: CostModel
@@ -120,7 +120,7 @@ class Batch:
     overlap_param_gather: Bools
     embedding_as_layer: bool = False
     head_as_layer: bool = False
-    optimizer_offload: float = 0.0
+    optimizer_offload: Number = 0.0
 
     def take(self, places: Any) -> Batch:
         """Some of the plans, of a batch with one axis."""

@@ -42,7 +42,8 @@ def _heading(result: SearchResult) -> Text:
     now = result.plans_priced - result.plans_restored
     saved = f"{result.plans_restored:,} plans read from {result.folder}, " if result.plans_restored else ""
     took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second)"
-    priced = f"{now:,} plans priced and memory-checked in {took}, " if now else ""
+    given = f" and {result.plans_given_room:,} ways to make room for some" if result.plans_given_room else ""
+    priced = f"{now:,} plans{given} priced and memory-checked in {took}, " if now else ""
     said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
     fit = f"{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU"
     said.append(f"{priced}{saved}{fit}; {_confirmed(result)}", style="dim")
@@ -72,7 +73,8 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     answers = [each.answer for each in result.best]
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
-        **{heading(name): cells for name, cells in plans.fields.items()},
+        # Modules that run again stand below each other.
+        **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
         "for-\nmula\noff": [_off(each) for each in result.best],
     }
@@ -99,7 +101,9 @@ def _off(candidate: Candidate) -> str:
 
 def _columns_needed(shown: Mapping[str, Sequence[str]]) -> int:
     """Of a terminal, by columns that stand a space apart."""
-    widest = (max(len(word) for word in (*heading.split("\n"), *cells)) for heading, cells in shown.items())
+    widest = (
+        max(len(word) for each in (heading, *cells) for word in each.split("\n")) for heading, cells in shown.items()
+    )
     return sum(widest) + len(shown) - 1
 
 

@@ -29,6 +29,7 @@ from sim.search import PlanRank, Rules, ScheduleBest, SearchResult, Step, ValueC
 from sim.search.comparison import loss_of
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import LAYOUT
+from sim.search.table import shown
 from sim.specs import ParallelPlan
 from sim.table import Table, plain_table
 from sim.units import show_time
@@ -122,7 +123,9 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
     table = plain_table(*headings, left=("changed", "of that"), wrap=headings)
     table.add_row("", "", show_time(start.step_time_s), "")
     for step in steps:
-        changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
+        changes = ", ".join(
+            f"{label(name)} {cell(old) or '–'} → {cell(new) or '–'}" for name, (old, new) in step.changes.items()
+        )
         table.add_row(
             changes,
             signed(step.saved_s).removeprefix("+"),
@@ -240,7 +243,8 @@ def _schedules_table(result: SearchResult, found: list[ScheduleBest], differ: li
 
 def _said(plan: ParallelPlan, name: str) -> str:
     if name == "recompute":
-        return {"none": "no recompute", "full": "full recompute"}.get(plan.recompute, plan.recompute)
+        said = str(shown(plan, name))
+        return {"none": "no recompute", "full": "full recompute"}.get(said, said)
     return f"{SHORT.get(name, COLUMNS.get(name, name))} {cell(getattr(plan, name))}"
 
 

@@ -24,6 +24,7 @@ def search_assumptions(
     confirmed: int,
     gap: float | None,
     searched: Sequence[ScheduleBest],
+    room: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The assumptions of a search.
 
@@ -35,9 +36,16 @@ def search_assumptions(
         By what share at most a plan that it did not run could be better; None where that is not known.
     searched : sequence of ScheduleBest
         Schedules that were searched besides those that are priced.
+    room : sequence of str
+        Ways to make room that were searched.
     """
     scenario, gpu = space.scenario, space.scenario.cluster.gpu
-    stated = [f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap)}", *_schedules(searched), *_plans(space)]
+    stated = [
+        f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap)}",
+        *_schedules(searched),
+        *_room(room, objective),
+        *_plans(space),
+    ]
     if limit_bytes > gpu.memory_bytes:
         stated.append(
             f"plans may take {show(limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
@@ -81,6 +89,23 @@ def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:
     if left:
         stated.append(more)
     return stated
+
+
+def _room(room: Sequence[str], objective: str) -> list[str]:
+    """What plans might do to fit, and what they might not."""
+    if objective == "memory_headroom":
+        return ["recompute none, selective (the scenario's modules) and full only, and nothing in host memory"]
+    words = {
+        "modules": "any set of modules",
+        "block": "so many layers of every stage",
+        "offload": "states or activations in host memory, in quarters",
+    }
+    tried = " or ".join(words[way] for way in room)
+    left = [way for way in words if way not in room]
+    more = f"; --room {','.join((*room, *left))} also tries {' and '.join(words[way] for way in left)}" if left else ""
+    if not room:
+        return [f"recompute none, selective (the scenario's modules) and full{more}"]
+    return [f"plans that do not fit recompute or move {tried}, each the fastest that fits{more}"]
 
 
 def _plans(space: Space) -> list[str]:

@@ -13,11 +13,9 @@ from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
-    MOST_RUNS,
     Step,
     best_of,
     confirmed_already,
-    few_for,
     losses_by_cause,
     steps_between,
 )
@@ -140,14 +138,12 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
         A field that a search does not vary, or a value that it cannot have.
     """
     check_fields(named)
-    (there,) = result.select([named], few_for(MOST_RUNS))
+    there, found = best_of(result, named, confirmed_already(result))
     if not there.priced:
         return _why_unpriced(result, named)
-    if not there.fit:
+    if found is None:
         return Why(result.none_fits(there), None, None, {})
-    found = best_of(result, there, confirmed_already(result))
-    assert found is not None, "some such plan fits"
-    return _why(result, found.answer, result.rank_of(found.scenario))
+    return _why(result, found.answer, result.rank_by_price(found))
 
 
 def check_fields(named: Mapping[str, Any]) -> None:
@@ -156,7 +152,8 @@ def check_fields(named: Mapping[str, Any]) -> None:
         if name not in FIELDS:
             raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, FIELDS)}")
         replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
-        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, name: value}, "plan")
+        mode = {"recompute_modules": "selective"}.get(name, "full" if name.startswith("recompute_") else "none")
+        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
         if name == "schedule":
             get_schedule(value)
 
@@ -172,9 +169,9 @@ def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
     """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
     score = result.score_of(scenario)
     named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
-    everything, *shares = result.select([{}, *named], few_for(MOST_RUNS), -np.inf if score is None else score)
+    everything, *shares = result.select([{}, *named], 1, -np.inf if score is None else score)
     known = confirmed_already(result)
-    bests = [result.best[0], *(best_of(result, share, known) for share in shares)]
+    bests = [result.best[0], *(best_of(result, fields, known)[1] for fields in named)]
     return tuple(
         RankAmong(kind, None if score is None else share.better + 1, share.fit, best)
         for kind, share, best in zip(("in all", *KINDS), (everything, *shares), bests, strict=True)
