@@ -60,6 +60,12 @@ def search(
             "if not given.",
         ),
     ] = None,
+    layouts: Annotated[
+        bool, typer.Option("--layouts", help="Also deal layers so that no stage is slower than it must be.")
+    ] = False,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Also larger groups of micro-batches that visit a chunk (interleaved).")
+    ] = False,
     schedules: Annotated[
         str | None,
         typer.Option(
@@ -148,6 +154,8 @@ def search(
         "memory_limit_bytes": None if memory_limit is None else read_limit(memory_limit),
         "objective": objective,
         "overlaps": overlaps,
+        "layouts": layouts,
+        "windows": windows,
     }
     if room is not None:
         options["room"] = read_ways(room)

@@ -22,6 +22,7 @@ COLUMNS = {
     "num_chunks": "chunks",
     "microbatch_size": "micro-batch",
     "schedule": "schedule",
+    "microbatch_group": "group",
     "recompute": "recompute",
     "sequence_parallel": "seq. par.",
     "zero_stage": "ZeRO",
@@ -41,8 +42,9 @@ def fields_for(model: ModelSpec) -> list[str]:
 
 
 def tells(plans: Sequence[ParallelPlan], name: str) -> bool:
-    """Whether a field is worth a word: what is in host memory, only where something is."""
-    return name not in ("optimizer_offload", "offloaded_layers") or any(getattr(plan, name) for plan in plans)
+    """Whether a field is worth a word: groups of micro-batches, and what is in host memory, only where it is said."""
+    silent = ("microbatch_group", "optimizer_offload", "offloaded_layers")
+    return name not in silent or any(getattr(plan, name) for plan in plans)
 
 
 def label(name: str) -> str:
@@ -66,6 +68,8 @@ def field(plan: ParallelPlan, name: str) -> str:
     """A field of a plan, or its `num_gpus`, in words."""
     if name == "num_gpus":
         return f"{plan.num_gpus:,}"
+    if name == "microbatch_group" and plan.microbatch_group is None:
+        return "pp"
     return f"{plan.optimizer_offload:.0%}" if name == "optimizer_offload" else cell(shown(plan, name))
 
 
@@ -97,6 +101,7 @@ def plan_line(answer: Estimate, other: Estimate | None = None) -> str:
     plan = answer.scenario.plan
     names = [name for name in fields_for(answer.scenario.model) if tells([plan], name)]
     line = ", ".join(f"{COLUMNS[name]} {field(plan, name)}" for name in names)
+    line += f", layout {plan.pipeline_layout}" if plan.pipeline_layout else ""
     return line if other is None or other.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"
 
 
@@ -147,6 +152,15 @@ def plan_table(result: SearchResult) -> PlanTable:
         fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))},
         answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
     )
+
+
+def layout_lines(result: SearchResult) -> list[str]:
+    """Which of the best plans have layouts of their own."""
+    numbers: dict[str, list[str]] = {}
+    for number, each in enumerate(result.best, start=1):
+        if each.scenario.plan.pipeline_layout:
+            numbers.setdefault(each.scenario.plan.pipeline_layout, []).append(str(number))
+    return [f"layout of {', '.join(which)}: {layout}" for layout, which in numbers.items()]
 
 
 def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:

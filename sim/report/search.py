@@ -14,6 +14,7 @@ from sim.report.plans import (
     fields_for,
     heading,
     largest,
+    layout_lines,
     plan_table,
     run_cost,
     shared_gpus,
@@ -33,7 +34,8 @@ WIDE = 112
 
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
-    said: list[RenderableType] = [] if own is None else ["", own]
+    said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
+    said += [] if own is None else ["", own]
     return Group(_heading(result), "", *_best(result, width), *said, *assumptions(result.assumptions))
 
 

@@ -19,6 +19,7 @@ from sim.search.comparison import (
     losses_by_cause,
     steps_between,
 )
+from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.columns import SCHEDULES
 from sim.search.queries import Fields
 from sim.search.result import SearchResult
@@ -60,6 +61,8 @@ class PlanRank:
     among : all plans first, then those of KINDS.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time.
+    layout : how its layers are dealt, and what a balanced layout would save; None where that was not asked for, or it
+        has no pipeline.
     """
 
     ruled_out: str | None
@@ -67,6 +70,7 @@ class PlanRank:
     among: tuple[RankAmong, ...]
     losses: dict[str, float]
     steps: tuple[Step, ...]
+    layout: LayoutShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,8 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     elif result.place_of(scenario) is None:
         reason = _not_searched(result, scenario)
     walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
-    return PlanRank(reason, answer, _ranks(result, scenario), losses_by_cause(result, answer), walk)
+    dealt = layout_shares(scenario) if steps else None
+    return PlanRank(reason, answer, _ranks(result, scenario), losses_by_cause(result, answer), walk, dealt)
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -192,12 +197,18 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     experts = np.unique(result.space.columns.ep).tolist()
     if plan.ep not in experts:
         return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
+    if plan.pipeline_layout:
+        return "it deals layers by a layout of its own; --layouts searches balanced ones"
+    if plan.microbatch_group not in (None, plan.pp):
+        return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
+    if plan.optimizer_offload or plan.offloaded_layers:
+        return "it keeps states in host memory; --room modules,block,offload searches that where plans do not fit else"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
         return "recompute per_op is not in the search"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
-        return "it recomputes other modules than the scenario, or layers otherwise than each alone"
+        return "room was not made for it: it fits without, or a faster plan or way does"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 

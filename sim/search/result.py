@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.notebook import NotebookDisplay
 from sim.search.assumptions import search_assumptions
-from sim.search.candidate import Candidate, ScheduleBest, gap_of
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
 from sim.search.queries import Fields, PricedPlans, Selection
 from sim.search.room import make_room
@@ -34,6 +34,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
         all of them.
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
+    stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
     room_floor : score that no plan with `room_fields` goes below for which room was not looked for.
@@ -48,6 +49,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     confirmed: int = 0
     bound: float | None = None
     schedules: tuple[ScheduleBest, ...] = ()
+    stages: StagesSearched | None = None
     room: tuple[str, ...] = ()
     plans_given_room: int = 0
     room_floor: float = np.inf
@@ -110,6 +112,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
             self.gap,
             self.schedules,
             self.room,
+            self.stages,
         )
 
     def rank_by_price(self, found: Candidate) -> int:
@@ -204,6 +207,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
             "gap": self.gap,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),
+            **({} if self.stages is None else {"stages": self.stages.to_dict(self.best[0].worth(self.objective))}),
             **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
             "best": [each.to_dict() for each in self.best],
         }

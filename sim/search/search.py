@@ -20,6 +20,7 @@ from sim.search.prices.units import PLANS_PER_UNIT
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.saved import open_folder
+from sim.search.stages import search_stages
 from sim.search.table import InMemory, PriceTable, of_unit
 from sim.specs import Scenario
 
@@ -37,6 +38,8 @@ def search(
     experts: tuple[int, ...] | None = None,
     overlaps: bool = False,
     room: Sequence[str] = DEFAULT,
+    layouts: bool = False,
+    windows: bool = False,
     progress: Callable[[int, int], None] | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
@@ -72,6 +75,9 @@ def search(
     room : sequence of str
         Of `sim.search.room.WAYS`: what plans may do that do not fit else. Empty: none, selective (the modules of the
         scenario's plan) and full recomputation only.
+    layouts, windows : bool
+        Also deal layers by balanced layouts, and let interleaved plans turn to a chunk for larger groups of
+        micro-batches (`sim.search.stages`).
     progress : callable, optional
         Called with (plans priced, plans in the space).
     jobs : int, optional
@@ -159,13 +165,14 @@ def search(
         result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING))
         result = replace(result, elapsed_s=result.elapsed_s + time.perf_counter() - begun)
     bound = min(result.room_floor, np.inf if found.bound is None else found.bound)
-    return replace(
+    result = replace(
         result,
         best=found.best[:top],
         confirmed=found.runs,
         bound=None if bound == np.inf else bound,
         finished=finished,
     )
+    return search_stages(result, layouts=layouts, windows=windows) if finished and (layouts or windows) else result
 
 
 def _size_range(own: int, gpus: tuple[int, int] | None, max_gpus: int | None) -> tuple[int, int]:

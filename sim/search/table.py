@@ -24,7 +24,7 @@ ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimi
 """Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
 FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
 """Fields of a plan that a search varies."""
-SHOWN_FIELDS = (*NUMBERS, "schedule", *CHOICES, "optimizer_offload", "offloaded_layers")
+SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
 """What of a plan stands in tables, as `shown` has it."""
 
 

@@ -67,6 +67,10 @@ class Category:
     optimizer_offload: float = 0.0
     offloaded_layers: int = 0
 
+    def without_room(self) -> Category:
+        """The same that recomputes nothing and keeps nothing in host memory."""
+        return Category("none", self.sequence_parallel, self.zero_stage, self.overlaps)
+
     @property
     def recompute_method(self) -> str:
         """As of a plan."""

@@ -12,6 +12,7 @@ from sim.arrays import Bools, Ints, PlanFloats
 from sim.pricing.batch import find_cells
 from sim.pricing.cells import CellPrices, beside, price_cells
 from sim.pricing.cost_model import CostModel
+from sim.pricing.replicas import put_together
 from sim.search.plans.columns import OVERLAPS
 from sim.search.plans.space import Space
 from sim.search.prices.units import Rows, layouts_with_links
@@ -109,6 +110,22 @@ class ChosenRows:
             rows = self._rows(some, self._prices, self._cell[some], self._word_of[ways[here]][np.newaxis])
             found[here] = rows.step_time(self._zero[some], overlaps, float(self._shares[number]))[0]
         return found
+
+    def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
+        """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
+        the largest share of a block that is its forward. [s, s, -]"""
+        rows = self._rows(places, self._plain, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
+        forward, backward = (table[(slice(None), 0, *rows.batch.place)] for table in self._plain.total_s)
+        both = forward + backward
+        first, middle, last, *longer = put_together(rows.parts, both)[:, 0, 0]
+        pp, more = self._columns.pp[places], self._columns.num_chunks[places] - 1
+        longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
+        between = np.maximum(pp - 2, 0)
+        ranks = first + more * middle, (1 + more) * longest, last + more * middle
+        whole = ranks[0] + ranks[2] + between * (1 + more) * middle + rows.longer * (longest - middle)
+        busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
+        share = (forward / np.maximum(both, 1e-30)).max(axis=0)[0, 0]
+        return np.asarray(whole / pp), busiest, np.asarray(share)
 
     def blocks(
         self, places: Ints, overlaps: Sequence[bool], limit_bytes: float
