@@ -24,7 +24,7 @@ from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_o
 from sim.specs import Scenario
 from sim.work.layers import block_works, layer_works
 from sim.work.memory import activation_bytes, cut_memory
-from sim.work.operations import Cause
+from sim.work.operations import BlockWork, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
 from sim.work.stages import FIRST_KIND, blocks_of
@@ -202,7 +202,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
         stack = costs.stack_with(overlaps)
         cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
         for block, work in enumerate(block_works(model, stack, cuts[0], ways)):
-            priced = block_costs(work, compute, groups, fabric)
+            same = _alike(work)  # a layer without experts runs the same again, whatever of experts is named
+            distinct = block_costs([work[each] for each in dict.fromkeys(same)], compute, groups, fabric)
+            number = {each: place for place, each in enumerate(dict.fromkeys(same))}
+            priced = [distinct[number[each]] for each in same]
             for again, cut in enumerate(cuts):
                 here = (kind, again)
                 for way, share in mixture(cells.recomputes[again]):
@@ -227,6 +230,16 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     prices = CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
     costs.remember(key, prices)
     return prices
+
+
+def _alike(work: Sequence[BlockWork]) -> list[int]:
+    """Of each way to recompute a block, the first that runs the same operations and collectives again."""
+    first: dict[tuple[Any, ...], int] = {}
+    keys = [
+        (each.recompute is each.forward, *map(id, (*each.recompute.operations, *each.recompute.collectives)))
+        for each in work
+    ]
+    return [first.setdefault(key, place) for place, key in enumerate(keys)]
 
 
 def _add(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...], share: float = 1.0) -> None:
