@@ -64,7 +64,8 @@ def _confirmed(result: SearchResult) -> str:
         return "none is run exactly"
     if result.gap == 0.0:
         proves = "proves" if result.confirmed == 1 else "prove"
-        return f"{result.confirmed:,} run exactly {proves} that no other is better"
+        dealt = "" if result.stages is None else " evenly dealt plan"
+        return f"{result.confirmed:,} run exactly {proves} that no other{dealt} is better"
     least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
     return f"{result.confirmed:,} run exactly{least}"
 

@@ -44,7 +44,7 @@ def search_assumptions(
     """
     scenario, gpu = space.scenario, space.scenario.cluster.gpu
     stated = [
-        f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap)}",
+        f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap, stages)}",
         *_schedules(searched),
         *_room(room, objective),
         *_plans(space),
@@ -63,7 +63,7 @@ def search_assumptions(
     return tuple(stated)
 
 
-def _proof(confirmed: int, gap: float | None) -> str:
+def _proof(confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
     """How sure it is that the best plan is the best."""
     if not confirmed:
         return "no plan of theirs fits"
@@ -71,7 +71,7 @@ def _proof(confirmed: int, gap: float | None) -> str:
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
-        return f"{run}: no other can be better than the best"
+        return f"{run}: no other{'' if stages is None else ' evenly dealt plan'} can be better than the best"
     return f"{run}; of the others one may be better than the best, by {gap:.2%} at most"
 
 

@@ -208,6 +208,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if plan.recompute == "per_op":
         return "recompute per_op is not in the search"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
+        if not result.room:
+            return "it recomputes other modules than the scenario, or layers otherwise than each alone"
         return "room was not made for it: it fits without, or a faster plan or way does"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 

@@ -17,10 +17,10 @@ from sim.arrays import Array
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
 from sim.search.plans.space import Space, base_plan
-from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, Priced, PriceTable, frame_of, join
+from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, Priced, PriceTable, frame_of, join, value_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.modules import as_names
-from sim.work.recompute import own_modules, recompute_word
+from sim.work.recompute import recompute_word
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
@@ -275,9 +275,7 @@ class PricedPlans:
 
     def value_of(self, category: Category, name: str) -> Any:
         """A field of the plans of a category."""
-        if name == "recompute_modules" and category.recompute == "selective" and not category.modules:
-            return own_modules(self.space.scenario.plan)
-        return getattr(category, "modules" if name == "recompute_modules" else name)
+        return value_of(category, name, self.space.scenario.plan)
 
     def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
         """Row and category of a plan in the space; None where it is not in it."""

@@ -23,6 +23,7 @@ from sim.search.prices.room import ChosenRows, Way
 from sim.search.queries import Fields, PricedPlans
 from sim.search.table import ROOM, Priced, WithMore, join
 from sim.specs import Scenario
+from sim.specs.modules import as_names
 from sim.work.recompute import module_sets, own_modules
 
 WAYS = ("modules", "block", "offload")
@@ -88,10 +89,13 @@ def make_room(
         Score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
     """
     fields = {} if fields is None else fields
+    if "recompute_modules" in fields:
+        fields = {**fields, "recompute_modules": tuple(as_names(fields["recompute_modules"]))}
     able = _ways(plans.space.scenario, ways, fields)
     block = "block" in ways and not plans.space.scenario.stack.cuda_graph_scope
     # Of a block of layers modules are none.
-    block = block and _has({"recompute": "full", "recompute_method": "block", "recompute_modules": ()}, fields)
+    whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
+    block = block and _has({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
     if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
         return plans, Room()
     best = plans.score(plans.prices.at(plans.select([fields], few)[0].best))
@@ -148,7 +152,7 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Way]:
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
     chosen = [each for each in dict.fromkeys(found) if _named(each, named)]
-    return chosen if chosen and chosen[0] == Way() else [Way(), *chosen] if chosen else []
+    return [Way(), *(each for each in chosen if each != Way())]
 
 
 def _named(way: Way, named: Fields) -> bool:

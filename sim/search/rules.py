@@ -23,13 +23,13 @@ TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
     "of 2021 (full recomputation, no sequence parallelism, no ZeRO)": {
         "recompute": ("full",),
         "recompute_method": ("uniform",),
-        "optimizer_offload": (0.0,),
-        "offloaded_layers": (0,),
         "sequence_parallel": (False,),
         "zero_stage": (0,),
     },
     "of Megatron since (any recomputation, sequence parallelism, ZeRO 1)": {"zero_stage": (0, 1)},
 }
+HOST: dict[str, tuple[Any, ...]] = {"optimizer_offload": (0.0,), "offloaded_layers": (0,)}
+"""The rules know no host memory."""
 """With what the rules are applied: what the paper's runs had, its schedules being those of a search; and what Megatron
 brought later. Sharded weights (ZeRO 3) the rules do not speak of: with them nearly any model fits on one GPU each."""
 
@@ -100,7 +100,7 @@ def megatron_rules(result: SearchResult) -> Rules:
     known, best = confirmed_already(result), result.best[0].scenario.plan
     plans = []
     for words, techniques in TECHNIQUES.items():
-        fields = _obeying(result, {"cp": 1, "ep": best.ep, "num_gpus": best.num_gpus, **techniques})
+        fields = _obeying(result, {"cp": 1, "ep": best.ep, "num_gpus": best.num_gpus, **HOST, **techniques})
         found = None
         if fields is not None:
             found = best_of(result, fields, known)[1]

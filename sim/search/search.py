@@ -109,6 +109,11 @@ def search(
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
     room = check_ways(room)
+    if objective == "memory_headroom" and (layouts or windows):
+        raise SpecError(
+            "--layouts and --windows look for time, not for --objective memory_headroom; leave them out, or ask for "
+            "step_time, days or cost"
+        )
     for name, number in (("jobs", jobs), ("plans_per_unit", plans_per_unit), ("top", top), ("confirm", confirm)):
         if number is not None and number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")

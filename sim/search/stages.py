@@ -3,7 +3,8 @@
 The closed form prices layers that are dealt evenly, and groups of as many micro-batches as there are ranks. Others are
 run on the exact engine, those first that an even deal of their work would make fastest: with the layout whose slowest
 stage is fastest (`sim.search.layout`), with larger groups (`plan.microbatch_group`), and with both. Each recomputes the
-least that makes it fit, module by module in the order of what they spare for what they take.
+least that makes it fit, module by module in the order of what they spare for what they take, and keeps nothing on the
+host.
 
 No layout or group makes a rank do less than the mean of all ranks, so that is what bounds those that were not run.
 """

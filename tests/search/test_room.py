@@ -192,3 +192,25 @@ def test_the_command_names_what_runs_again(tmp_path):
     assert any("--room modules,block,offload also tries" in each for each in data["assumptions"])
     with pytest.raises(SpecError, match=r"no such way .* did you mean 'modules'"):
         search(load_scenario(QWEN), room=("modles",))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("plan.recompute_modules=mlp", {"recompute_modules": ("mlp",)}),
+        ("plan.recompute_method=block", {"recompute_method": "block"}),
+        ("plan.recompute_method=block plan.recompute_num_layers=2", {"recompute_num_layers": 2}),
+        ("plan.offloaded_layers=24", {"offloaded_layers": 24}),
+        ("plan.schedule=zb_h1 plan.recompute_modules=mlp", {"recompute_modules": ("mlp",), "schedule": "zb_h1"}),
+    ],
+)
+def test_why_takes_fields_that_make_room(words, wanted):
+    file = str(SCENARIOS / "gpt3-175b-1024-a100.yaml")
+    run = CliRunner().invoke(app, ["search", file, "--top", "1", "--json", "--why", *words.split()])
+    assert run.exit_code == 0, run.output
+    why = json.loads(run.output)["why"]
+    assert why["ruled_out"] is None
+    for name, value in wanted.items():
+        there = why["plan"][name]
+        assert (tuple(there) if isinstance(there, list) else there) == value
+    assert why["step_time_s"] > 0

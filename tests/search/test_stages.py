@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.errors import FlopcastError
+from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search import rank_plan, search
 from sim.search.layout import layout_shares
@@ -130,3 +130,8 @@ def test_plans_that_no_layout_describes(changes):
     except FlopcastError as error:
         pytest.fail(str(error))
     assert layout_shares(given) is None
+
+
+def test_memory_headroom_has_no_layouts():
+    with pytest.raises(SpecError, match="not for --objective memory_headroom"):
+        search(small(), objective="memory_headroom", layouts=True)
