@@ -167,7 +167,11 @@ def search(
             break
         # Room was made for plans up to the price of the last of the best; it may take longer than its price.
         begun = time.perf_counter()
-        result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING))
+        try:
+            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING))
+        except KeyboardInterrupt:
+            finished = False
+            break
         result = replace(result, elapsed_s=result.elapsed_s + time.perf_counter() - begun)
     bound = min(result.room_floor, np.inf if found.bound is None else found.bound)
     result = replace(
