@@ -33,7 +33,7 @@ OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the optimizer's state, shares in host memory that are tried."""
 LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the layers, shares whose activations wait in host memory."""
-FIRST_LOOK, MOST_AT_ONCE = 128, 2048
+FIRST_LOOK, MOST_AT_ONCE = 256, 2048
 """Plans that are looked at together: few at first, as the best of them rule others out."""
 SLACK = 0.002
 """Room is made for plans that may be slower than the best few by so much: they may take longer than their price."""
