@@ -18,6 +18,7 @@ from sim.commands.search_options import (
     read_degrees,
     read_fields,
     read_limit,
+    read_ways,
 )
 from sim.errors import InfeasiblePlan, SpecError
 
@@ -51,6 +52,20 @@ def search(
         str | None, typer.Option(help="Expert-parallel degrees, such as 8,16,32; all that suit if not given.")
     ] = None,
     overlaps: Annotated[bool, typer.Option("--overlaps", help="Also switch the stack's overlaps on and off.")] = False,
+    room: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WAYS",
+            help="What plans may do that do not fit else: modules, block (layers), offload, or none; modules,block "
+            "if not given.",
+        ),
+    ] = None,
+    layouts: Annotated[
+        bool, typer.Option("--layouts", help="Also deal layers so that no stage is slower than it must be.")
+    ] = False,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Also larger groups of micro-batches that visit a chunk (interleaved).")
+    ] = False,
     schedules: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +154,11 @@ def search(
         "memory_limit_bytes": None if memory_limit is None else read_limit(memory_limit),
         "objective": objective,
         "overlaps": overlaps,
+        "layouts": layouts,
+        "windows": windows,
     }
+    if room is not None:
+        options["room"] = read_ways(room)
     length, experts = (0, 0) if sweep else (given.training.sequence_length, given.model.num_experts)
     if cp is not None:
         options["context"] = read_degrees(cp, "--cp", length, f"sequence of {length:,} tokens")

@@ -36,6 +36,18 @@ def read_degrees(text: str, option: str, of: int = 0, what: str = "") -> tuple[i
     return degrees
 
 
+def read_ways(text: str) -> tuple[str, ...]:
+    """Ways to make room for plans of `modules,block`; none of `none`."""
+    from sim.search.room import check_ways
+
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    if names == ["none"]:
+        return ()
+    if not names:
+        raise SpecError("--room names no way; write --room modules,block,offload, or none")
+    return check_ways(names)
+
+
 def read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
     """(whether the scenario's own plan is meant, the plan's fields) that --why names."""
     from sim.specs.yaml12 import parse_yaml

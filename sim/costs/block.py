@@ -204,7 +204,8 @@ def _add_exposed_tokens(
             took = total_time((item,), groups["ep"], fabric)
             exposed = fabric.exposed(groups["ep"], item.nbytes, took, budget)
             if item.sms is not None:
-                hidden = max(0.0, 1.0 - item.sms / compute.gpu.num_sms - item.slowdown)
+                slowdown = item.slowdown * (np.asarray(groups["ep"].num_domains) > 1)
+                hidden = np.maximum(0.0, 1.0 - item.sms / compute.gpu.num_sms - slowdown)
                 exposed = took - hidden * np.minimum(took, budget)
             seconds[Cause.EXPERT_PARALLEL] = seconds.get(Cause.EXPERT_PARALLEL, 0.0) + exposed
 

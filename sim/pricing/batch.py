@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Ints
+from sim.arrays import Bools, Ints, Number
 from sim.network.placement import (
     Degrees,
     Group,
@@ -105,7 +105,8 @@ class Batch:
     prices, cell : what their cuts take with their micro-batches, and which of these each plan has.
     kind, recompute : places in `prices.cells.kinds` and `.recomputes`.
     embedding_as_layer, head_as_layer : of all plans, where layers are dealt evenly.
-    optimizer_offload, reshard_after_forward, outer_zero_stage : of all plans; the last where the ZeRO stage is 3.
+    optimizer_offload : of all plans; where only memory is asked for, also an array over them.
+    reshard_after_forward, outer_zero_stage : of all plans; the last where the ZeRO stage is 3.
     """
 
     costs: CostModel
@@ -123,7 +124,7 @@ class Batch:
     overlap_param_gather: Bools
     embedding_as_layer: bool = False
     head_as_layer: bool = False
-    optimizer_offload: float = 0.0
+    optimizer_offload: Number = 0.0
     reshard_after_forward: bool = True
     outer_zero_stage: int = 0
 

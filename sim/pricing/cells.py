@@ -8,6 +8,7 @@ recomputed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -23,10 +24,10 @@ from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_o
 from sim.specs import Scenario
 from sim.work.layers import block_works, layer_works
 from sim.work.memory import activation_bytes, cut_memory
-from sim.work.operations import Cause
+from sim.work.operations import BlockWork, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
-from sim.work.stages import blocks_of
+from sim.work.stages import FIRST_KIND, blocks_of
 
 CAUSES = tuple(Cause)
 """What seconds are spent on, in the order of the axis over causes."""
@@ -119,6 +120,63 @@ class CellPrices:
         """Forward and backward whatever they are spent on; (blocks, 1, kinds, recomputes, cells). [s]"""
         return self.forward_s.sum(axis=1, keepdims=True), self.backward_s.sum(axis=1, keepdims=True)
 
+    def offloading(self, costs: CostModel, layers: int) -> CellPrices:
+        """With the activations of so many layers of the model in host memory.
+
+        Every layer has its share of them. One layer's are on the GPU while they are on their way.
+        """
+        share = layers / costs.model.num_layers
+        blocks = [bool(any(part.layers) or part.mtps) for part in blocks_of(costs.model)]
+        moved = self.activation_bytes * (share * np.array(blocks)[:, np.newaxis, np.newaxis, np.newaxis])
+        forward, backward = self.forward_s.copy(), self.backward_s.copy()
+        copies = (costs.host.out_s(moved), costs.host.back_s(moved))
+        for table, whole, copy in zip((forward, backward), self.total_s, copies, strict=True):
+            table[:, CAUSES.index(Cause.OFFLOAD)] += exposed_copy(copy, whole[:, 0])
+        return replace(
+            self,
+            cells=replace(self.cells, offloaded_layers=layers),
+            forward_s=forward,
+            backward_s=backward,
+            activation_bytes=self.activation_bytes - moved,
+            working_bytes=self.working_bytes + self.activation_bytes[FIRST_KIND],
+        )
+
+    def mixed(self, cell: Ints, share: Floats) -> CellPrices:
+        """Of rows with these cells, each of which runs a share above zero of its layers again, whole, the others not.
+
+        The rows take the place of the cells, and `full*share` that of the ways to recompute. As `price_cells` mixes
+        them, for many shares at once.
+        """
+        full, none = (self.cells.recomputes.index(word) for word in ("full", "none"))
+
+        def mix(table: Floats) -> Floats:
+            both = share * table[..., full, cell] + (1.0 - share) * table[..., none, cell]
+            return np.asarray(both[..., np.newaxis, :])
+
+        tables = ("forward_s", "backward_s", "weight_grad_s", "activation_bytes")
+        of_cells = ("at_peak_s", "near_s", "far_s", "logits_bytes", "held_logits_bytes", "boundary_bytes")
+        changed: dict[str, Any] = {name: mix(getattr(self, name)) for name in tables}
+        changed |= {name: getattr(self, name)[..., cell] for name in of_cells}
+        return replace(
+            self,
+            cells=replace(self.cells, recomputes=("full*",)),
+            working_bytes=self.working_bytes[..., full : full + 1, cell],
+            **changed,
+        )
+
+
+def beside(several: Sequence[CellPrices]) -> CellPrices:
+    """Prices of the same cells in other ways, one behind the other on the axis over ways to recompute."""
+    if len(several) == 1:
+        return several[0]
+    first = several[0]
+    names = ("forward_s", "backward_s", "weight_grad_s", "activation_bytes", "working_bytes")
+    words = tuple(word for each in several for word in each.cells.recomputes)
+    tables: dict[str, Any] = {
+        name: np.concatenate([getattr(each, name) for each in several], axis=-2) for name in names
+    }
+    return replace(first, cells=replace(first.cells, recomputes=words), **tables)
+
 
 def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     """Price cells, or remember what they took."""
@@ -126,7 +184,11 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     if key in costs.known:
         known: CellPrices = costs.known[key]
         return known
-    model, fabric, host, compute = costs.model, costs.fabric, costs.host, costs.noting()
+    if cells.offloaded_layers:
+        prices = price_cells(costs, replace(cells, offloaded_layers=0)).offloading(costs, cells.offloaded_layers)
+        costs.remember(key, prices)
+        return prices
+    model, fabric, compute = costs.model, costs.fabric, costs.noting()
     numbers, blocks = cells.numbers(), blocks_of(model)
     groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
     shape = (len(blocks), len(cells.kinds), len(cells.recomputes), len(cells.tp))
@@ -140,7 +202,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
         stack = costs.stack_with(overlaps)
         cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
         for block, work in enumerate(block_works(model, stack, cuts[0], ways)):
-            priced = block_costs(work, compute, groups, fabric)
+            same = _alike(work)  # a layer without experts runs the same again, whatever of experts is named
+            distinct = block_costs([work[each] for each in dict.fromkeys(same)], compute, groups, fabric)
+            number = {each: place for place, each in enumerate(dict.fromkeys(same))}
+            priced = [distinct[number[each]] for each in same]
             for again, cut in enumerate(cuts):
                 here = (kind, again)
                 for way, share in mixture(cells.recomputes[again]):
@@ -149,14 +214,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
                     _add(forward[block], each.forward, here, share)
                     _add(backward[block], each.backward, here, share)
                     weight_grad[(block, *here)] += share * each.weight_grad
-                kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut, cells.offloaded_layers)
-                if cells.offloaded_layers:
-                    moved = activation_bytes(blocks[block], model, stack, cut) - kept[(block, *here)]
-                    _add(forward[block], {Cause.OFFLOAD: exposed_copy(host.out_s(moved), each.forward_s)}, here)
-                    _add(backward[block], {Cause.OFFLOAD: exposed_copy(host.back_s(moved), each.backward_s)}, here)
+                kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut)
             _add(at_peak[block], priced[0].at_peak, (kind,))
         for again, cut in enumerate(cuts):
-            sizes = cut_memory(model, stack, cut, cells.offloaded_layers)
+            sizes = cut_memory(model, stack, cut)
             working[kind, again] = sizes.working
         for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
             table[kind] = nbytes
@@ -169,6 +230,16 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     prices = CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
     costs.remember(key, prices)
     return prices
+
+
+def _alike(work: Sequence[BlockWork]) -> list[int]:
+    """Of each way to recompute a block, the first that runs the same operations and collectives again."""
+    first: dict[tuple[Any, ...], int] = {}
+    keys = [
+        (each.recompute is each.forward, *map(id, (*each.recompute.operations, *each.recompute.collectives)))
+        for each in work
+    ]
+    return [first.setdefault(key, place) for place, key in enumerate(keys)]
 
 
 def _add(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...], share: float = 1.0) -> None:

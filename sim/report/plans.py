@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sim.estimate import Estimate
 from sim.search import SearchResult
 from sim.search.comparison import loss_of, losses_by_cause
+from sim.search.table import shown
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.units import show, show_time, significant
 
@@ -21,19 +22,29 @@ COLUMNS = {
     "num_chunks": "chunks",
     "microbatch_size": "micro-batch",
     "schedule": "schedule",
+    "microbatch_group": "group",
     "recompute": "recompute",
     "sequence_parallel": "seq. par.",
     "zero_stage": "ZeRO",
+    "optimizer_offload": "optimizer on host",
+    "offloaded_layers": "layers on host",
 }
 """Fields of a plan that a search decides, and what they are called in tables."""
 HEADINGS = {"num_gpus": "GPUs", **COLUMNS}
-NARROW = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar."}
+NARROW = {"microbatch_size": "mbs", "recompute": "re-\ncom-\npute", "sequence_parallel": "seq.\npar.",
+          "optimizer_offload": "opt.\non\nhost", "offloaded_layers": "layers\non\nhost"}  # fmt: skip
 """Headings of columns whose names are wider than what stands in them."""
 
 
 def fields_for(model: ModelSpec) -> list[str]:
     """COLUMNS that say something of the model's plans: expert parallelism only where there are experts."""
     return [name for name in COLUMNS if name != "ep" or model.num_experts]
+
+
+def tells(plans: Sequence[ParallelPlan], name: str) -> bool:
+    """Whether a field is worth a word: groups of micro-batches, and what is in host memory, only where it is said."""
+    silent = ("microbatch_group", "optimizer_offload", "offloaded_layers")
+    return name not in silent or any(getattr(plan, name) for plan in plans)
 
 
 def label(name: str) -> str:
@@ -48,12 +59,18 @@ def heading(name: str) -> str:
 
 def cell(value: object) -> str:
     """A value of a plan's field in words."""
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def field(plan: ParallelPlan, name: str) -> str:
     """A field of a plan, or its `num_gpus`, in words."""
-    return f"{plan.num_gpus:,}" if name == "num_gpus" else cell(getattr(plan, name))
+    if name == "num_gpus":
+        return f"{plan.num_gpus:,}"
+    if name == "microbatch_group" and plan.microbatch_group is None:
+        return "pp"
+    return f"{plan.optimizer_offload:.0%}" if name == "optimizer_offload" else cell(shown(plan, name))
 
 
 def gpus(number: int) -> str:
@@ -64,14 +81,14 @@ def gpus(number: int) -> str:
 def differing(plans: Iterable[ParallelPlan], names: Iterable[str]) -> list[str]:
     """Fields in which some plans differ."""
     plans = list(plans)
-    return [name for name in names if len({getattr(plan, name) for plan in plans}) > 1]
+    return [name for name in names if len({shown(plan, name) for plan in plans}) > 1]
 
 
 def shared_words(plans: Sequence[ParallelPlan], names: Iterable[str]) -> list[str]:
     """Of these fields the ones that all plans have alike, with their value."""
     names = list(names)
     differ = differing(plans, names)
-    return [f"{COLUMNS[name]} {field(plans[0], name)}" for name in names if name not in differ]
+    return [f"{COLUMNS[name]} {field(plans[0], name)}" for name in names if name not in differ and tells(plans, name)]
 
 
 def shared_gpus(plans: Sequence[ParallelPlan]) -> list[str]:
@@ -82,7 +99,9 @@ def shared_gpus(plans: Sequence[ParallelPlan]) -> list[str]:
 def plan_line(answer: Estimate, other: Estimate | None = None) -> str:
     """A plan in one line, with its GPUs where they are not as many as another's."""
     plan = answer.scenario.plan
-    line = ", ".join(f"{COLUMNS[name]} {field(plan, name)}" for name in fields_for(answer.scenario.model))
+    names = [name for name in fields_for(answer.scenario.model) if tells([plan], name)]
+    line = ", ".join(f"{COLUMNS[name]} {field(plan, name)}" for name in names)
+    line += f", layout {plan.pipeline_layout}" if plan.pipeline_layout else ""
     return line if other is None or other.num_gpus == answer.num_gpus else f"{gpus(answer.num_gpus)}: {line}"
 
 
@@ -133,6 +152,15 @@ def plan_table(result: SearchResult) -> PlanTable:
         fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))},
         answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
     )
+
+
+def layout_lines(result: SearchResult) -> list[str]:
+    """Which of the best plans have layouts of their own."""
+    numbers: dict[str, list[str]] = {}
+    for number, each in enumerate(result.best, start=1):
+        if each.scenario.plan.pipeline_layout:
+            numbers.setdefault(each.scenario.plan.pipeline_layout, []).append(str(number))
+    return [f"layout of {', '.join(which)}: {layout}" for layout, which in numbers.items()]
 
 
 def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence[str] = ()) -> dict[str, list[str]]:

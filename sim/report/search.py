@@ -14,6 +14,7 @@ from sim.report.plans import (
     fields_for,
     heading,
     largest,
+    layout_lines,
     plan_table,
     run_cost,
     shared_gpus,
@@ -33,7 +34,8 @@ WIDE = 112
 
 def search_view(result: SearchResult, own: Text | None = None, width: int = 80) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
-    said: list[RenderableType] = [] if own is None else ["", own]
+    said: list[RenderableType] = [Text(line, style="dim") for line in layout_lines(result)]
+    said += [] if own is None else ["", own]
     return Group(_heading(result), "", *_best(result, width), *said, *assumptions(result.assumptions))
 
 
@@ -42,7 +44,8 @@ def _heading(result: SearchResult) -> Text:
     now = result.plans_priced - result.plans_restored
     saved = f"{result.plans_restored:,} plans read from {result.folder}, " if result.plans_restored else ""
     took = f"{show_time(result.elapsed_s)} ({result.plans_per_s:,.0f} a second)"
-    priced = f"{now:,} plans priced and memory-checked in {took}, " if now else ""
+    given = f" and {result.plans_given_room:,} ways to make room for some" if result.plans_given_room else ""
+    priced = f"{now:,} plans{given} priced and memory-checked in {took}, " if now else ""
     said = title(scenario.name, f"  {scenario.model.name}, best plans by {result.objective.replace('_', ' ')}\n")
     fit = f"{result.plans_feasible:,} fit in {show(result.memory_limit_bytes, 'B')} a GPU"
     said.append(f"{priced}{saved}{fit}; {_confirmed(result)}", style="dim")
@@ -61,7 +64,8 @@ def _confirmed(result: SearchResult) -> str:
         return "none is run exactly"
     if result.gap == 0.0:
         proves = "proves" if result.confirmed == 1 else "prove"
-        return f"{result.confirmed:,} run exactly {proves} that no other is better"
+        dealt = "" if result.stages is None else " evenly dealt plan"
+        return f"{result.confirmed:,} run exactly {proves} that no other{dealt} is better"
     least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
     return f"{result.confirmed:,} run exactly{least}"
 
@@ -72,7 +76,8 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     answers = [each.answer for each in result.best]
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
-        **{heading(name): cells for name, cells in plans.fields.items()},
+        # Modules that run again stand below each other.
+        **{heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
         **plans.answers,
         "for-\nmula\noff": [_off(each) for each in result.best],
     }
@@ -99,7 +104,9 @@ def _off(candidate: Candidate) -> str:
 
 def _columns_needed(shown: Mapping[str, Sequence[str]]) -> int:
     """Of a terminal, by columns that stand a space apart."""
-    widest = (max(len(word) for word in (*heading.split("\n"), *cells)) for heading, cells in shown.items())
+    widest = (
+        max(len(word) for each in (heading, *cells) for word in each.split("\n")) for heading, cells in shown.items()
+    )
     return sum(widest) + len(shown) - 1
 
 

@@ -111,6 +111,7 @@ def _rank_data(result: SearchResult, ranked: PlanRank) -> dict[str, Any]:
         ],
         "losses_s": ranked.losses,
         "steps": _steps_data(ranked.steps),
+        "layout": None if ranked.layout is None else ranked.layout.to_dict(),
     }
 
 

@@ -27,8 +27,10 @@ from sim.report.plans import (
 from sim.report.terminal import indented, shared_line, title
 from sim.search import PlanRank, Rules, ScheduleBest, SearchResult, Step, ValueCost, Why
 from sim.search.comparison import loss_of
+from sim.search.layout import LayoutShares
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import LAYOUT
+from sim.search.table import shown
 from sim.specs import ParallelPlan
 from sim.table import Table, plain_table
 from sim.units import show_time
@@ -77,7 +79,26 @@ def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Gro
         said = f"{show_time(best.step_time_s)} ({change:+.1%}: {differences(answer, best)})"
         own = best.scenario.plan == answer.scenario.plan
         lines.append(f"  {rank}{each.of:,} {each.kind}; best of them {'itself' if own else said}")
-    return Group(*lines, *_explained(result, answer, ranked.steps))
+    return Group(*lines, *_dealt(answer, ranked.layout), *_explained(result, answer, ranked.steps))
+
+
+def _dealt(answer: Estimate, layout: LayoutShares | None) -> list[RenderableType]:
+    """How even the work of the ranks is, and what a balanced layout saves."""
+    if layout is None:
+        return []
+    held, more = " and ".join(layout.holds[:3]), len(layout.holds) - 3
+    held += f" and {more} more" if more > 0 else ""
+    above = f"{show_time(layout.busiest_s)} of a micro-batch, {layout.busiest_s / layout.mean_s - 1:.1%} above the mean"
+    letters = "E embedding, t layer, m multi-token prediction, L head"
+    said = f"Its layers: rank {layout.busiest} has the most work ({held}; {letters}), {above}."
+    found = layout.balanced
+    change = found.answer.step_time_s / answer.step_time_s - 1
+    if change > -1e-6:
+        return [f"{said} No layout balances them better."]
+    fits = "" if found.answer.fits else ", but does not fit as it is"
+    return [
+        f"{said} The balanced layout {found.layout} takes {show_time(found.answer.step_time_s)} ({change:+.1%}){fits}."
+    ]
 
 
 def own_line(result: SearchResult, ranked: PlanRank) -> Text:
@@ -122,7 +143,9 @@ def _way(start: Estimate, best: Estimate, steps: Sequence[Step]) -> Table:
     table = plain_table(*headings, left=("changed", "of that"), wrap=headings)
     table.add_row("", "", show_time(start.step_time_s), "")
     for step in steps:
-        changes = ", ".join(f"{label(name)} {cell(old)} → {cell(new)}" for name, (old, new) in step.changes.items())
+        changes = ", ".join(
+            f"{label(name)} {cell(old) or '–'} → {cell(new) or '–'}" for name, (old, new) in step.changes.items()
+        )
         table.add_row(
             changes,
             signed(step.saved_s).removeprefix("+"),
@@ -240,7 +263,8 @@ def _schedules_table(result: SearchResult, found: list[ScheduleBest], differ: li
 
 def _said(plan: ParallelPlan, name: str) -> str:
     if name == "recompute":
-        return {"none": "no recompute", "full": "full recompute"}.get(plan.recompute, plan.recompute)
+        said = str(shown(plan, name))
+        return {"none": "no recompute", "full": "full recompute"}.get(said, said)
     return f"{SHORT.get(name, COLUMNS.get(name, name))} {cell(getattr(plan, name))}"
 
 

@@ -10,7 +10,6 @@ from rich.text import Text
 from sim.report.plans import (
     amount,
     answer_columns,
-    cell,
     differing,
     field,
     fields_for,
@@ -21,7 +20,7 @@ from sim.report.plans import (
 from sim.report.terminal import assumptions, shared_line, title
 from sim.search.axes import SIZE, Axis
 from sim.search.sweep import INTERRUPTED, Sweep, SweepPoint
-from sim.search.table import FIELDS
+from sim.search.table import SHOWN_FIELDS
 from sim.specs import ParallelPlan
 from sim.specs.fields import NumericField
 from sim.table import Table, plain_table
@@ -51,7 +50,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
     answers = [each.answer for each in found.values()]
     several = bool(differing(plans, ["num_gpus"]))
     # dp follows from the others where the number of GPUs is given.
-    names = [name for name in FIELDS if f"plan.{name}" != axis.path and (name != "dp" or several)]
+    names = [name for name in SHOWN_FIELDS if f"plan.{name}" != axis.path and (name != "dp" or several)]
     differ = differing(plans, names)
     numbers = {
         **answer_columns(swept.objective, answers),
@@ -65,7 +64,7 @@ def _lines(swept: Sweep) -> list[RenderableType]:
             table.add_row(axis.show(point.values[0]), Text("none", style="red"))
             continue
         plan, changed = point.best.scenario.plan, differ if number == first else swept.changes(number)
-        fields = (cell(getattr(plan, name)) if name in changed else Text("·", "dim") for name in differ)
+        fields = (field(plan, name) if name in changed else Text("·", "dim") for name in differ)
         table.add_row(axis.show(point.values[0]), *rows[number], *fields)
     parts: list[RenderableType] = [_shared(swept, plans)] if plans else []
     return [*parts, table, *([Text("· as in the row above", style="dim")] if differ else [])]
@@ -91,7 +90,7 @@ def _grid(swept: Sweep) -> list[RenderableType]:
     }
     if not plans:
         return [table]
-    differ = differing(plans.values(), FIELDS)
+    differ = differing(plans.values(), SHOWN_FIELDS)
     legend = plain_table("", *map(heading, differ), gap=1, wrap=("",))
     for number, letter in letters.items():
         legend.add_row(letter, *(field(plans[number], name) for name in differ))

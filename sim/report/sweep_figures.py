@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from sim.report.figures import new_figure, open_panels, place_title, plain_axis
-from sim.report.plans import COLUMNS, Amount, abbreviated, amount, cell, differing, short_words
+from sim.report.plans import COLUMNS, Amount, abbreviated, amount, differing, field, short_words
 from sim.report.sweep import plan_letters
 from sim.search.axes import GEOMETRIC, Axis
 from sim.search.sweep import Sweep
-from sim.search.table import FIELDS
+from sim.search.table import SHOWN_FIELDS
 
 WIDTH = 9.0
 """Width of a figure. [inches]"""
@@ -37,7 +37,7 @@ def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:
 def _lines(swept: Sweep, width_in: float) -> Any:
     (axis,) = swept.axes
     plans = [point.best.scenario.plan for point in swept.points if point.best is not None]
-    differ = differing(plans, (name for name in FIELDS if axis.path != f"plan.{name}"))
+    differ = differing(plans, (name for name in SHOWN_FIELDS if axis.path != f"plan.{name}"))
     fields_in = 0.26 * max(1, len(differ))
     figure = new_figure(width_in, 4.6 + fields_in)
     time, mfu, fields = figure.subplots(3, 1, sharex=True, height_ratios=[2.6, 1.3, fields_in])
@@ -105,7 +105,7 @@ def _plan_fields(panel: Any, swept: Sweep, differ: list[str], where: np.ndarray)
             if small and begun and name not in swept.changes(number):
                 continue  # as before it
             begun = True
-            text = cell(getattr(point.best.scenario.plan, name))
+            text = field(point.best.scenario.plan, name)
             panel.text(where[number], row, text, ha="center", va="center", fontsize=6 if small else 8)
     panel.set_yticks(range(len(differ)), [COLUMNS[name] for name in differ], fontsize=8)
     panel.set_ylim(max(len(differ), 1) - 0.5, -0.5)
@@ -126,7 +126,7 @@ def _map(swept: Sweep, width_in: float) -> Any:
     winners = np.array([-1 if w is None else w for w in swept.winners()]).reshape(shape)
     letters = plan_letters(swept)
     plans = {winner: p.best.scenario.plan for p, winner in zip(swept.points, swept.winners(), strict=True) if p.best}
-    differ = differing(plans.values(), FIELDS) or FIELDS
+    differ = differing(plans.values(), SHOWN_FIELDS) or SHOWN_FIELDS
     shown = list(letters.items())[:24]
     figure = new_figure(width_in * 1.25, 3.4 + 0.25 * shape[0] + 0.085 * len(shown))
     heights = [2.6 + 0.25 * shape[0], 0.085 * len(shown) + 0.2]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sim.pricing.deal import dealt_layers
 from sim.schedules.registry import schedules
-from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import LAYOUT, USUAL_DEPTHS
 from sim.search.plans.space import Space
@@ -24,6 +24,8 @@ def search_assumptions(
     confirmed: int,
     gap: float | None,
     searched: Sequence[ScheduleBest],
+    room: Sequence[str] = (),
+    stages: StagesSearched | None = None,
 ) -> tuple[str, ...]:
     """The assumptions of a search.
 
@@ -35,9 +37,20 @@ def search_assumptions(
         By what share at most a plan that it did not run could be better; None where that is not known.
     searched : sequence of ScheduleBest
         Schedules that were searched besides those that are priced.
+    room : sequence of str
+        Ways to make room that were searched.
+    stages : StagesSearched, optional
+        What was found of other layouts and groups of micro-batches.
     """
     scenario, gpu = space.scenario, space.scenario.cluster.gpu
-    stated = [f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap)}", *_schedules(searched), *_plans(space)]
+    stated = [
+        f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap, stages)}",
+        *_schedules(searched),
+        *_room(room, objective),
+        *_plans(space),
+    ]
+    if stages is not None and best is not None:
+        stated.append(_staged(stages, best.worth(objective)))
     if limit_bytes > gpu.memory_bytes:
         stated.append(
             f"plans may take {show(limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
@@ -50,7 +63,7 @@ def search_assumptions(
     return tuple(stated)
 
 
-def _proof(confirmed: int, gap: float | None) -> str:
+def _proof(confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
     """How sure it is that the best plan is the best."""
     if not confirmed:
         return "no plan of theirs fits"
@@ -58,7 +71,7 @@ def _proof(confirmed: int, gap: float | None) -> str:
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
-        return f"{run}: no other can be better than the best"
+        return f"{run}: no other{'' if stages is None else ' evenly dealt plan'} can be better than the best"
     return f"{run}; of the others one may be better than the best, by {gap:.2%} at most"
 
 
@@ -83,6 +96,35 @@ def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:
     return stated
 
 
+def _room(room: Sequence[str], objective: str) -> list[str]:
+    """What plans might do to fit, and what they might not."""
+    if objective == "memory_headroom":
+        return ["recompute none, selective (the scenario's modules) and full only, and nothing in host memory"]
+    words = {
+        "modules": "any set of modules",
+        "block": "so many layers of every stage",
+        "offload": "states or activations in host memory, in quarters",
+    }
+    tried = " or ".join(words[way] for way in room)
+    left = [way for way in words if way not in room]
+    more = f"; --room {','.join((*room, *left))} also tries {' and '.join(words[way] for way in left)}" if left else ""
+    if not room:
+        return [f"recompute none, selective (the scenario's modules) and full{more}"]
+    return [f"plans that do not fit recompute or move {tried}, each the fastest that fits{more}"]
+
+
+def _staged(stages: StagesSearched, worth: float) -> str:
+    """How many plans were given other stages, and what is not known of the others."""
+    varied = {"balanced layouts": stages.layouts, "larger groups of micro-batches": stages.windows}
+    words = " and ".join(name for name, on in varied.items() if on)
+    gap = gap_of(worth, stages.bound)
+    others = f"another layout or group may be better by {gap:.1%} at most" if gap else "no other can be better"
+    return (
+        f"{words}: {stages.plans:,} of {stages.of:,} plans that fit evenly dealt were given them, the most promising "
+        f"first, in {stages.runs:,} runs; {others}"
+    )
+
+
 def _plans(space: Space) -> list[str]:
     """Which degrees were searched, and what of the scenario's own plan was not."""
     model, plan, length = space.scenario.model, space.scenario.plan, space.scenario.training.sequence_length
@@ -94,8 +136,8 @@ def _plans(space: Space) -> list[str]:
     if model.num_experts:
         stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
     stated += _uneven(space)
-    if plan.microbatch_group is not None or plan.sequence_slices > 1:
-        stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")
+    if plan.sequence_slices > 1:
+        stated.append("sequence slices of the scenario's plan are not searched")
     return stated
 
 

@@ -9,7 +9,7 @@ from math import log2
 import numpy as np
 
 from sim.errors import SpecError, nearest
-from sim.search.table import FIELDS, NUMBERS
+from sim.search.table import CHOICES, NUMBERS
 from sim.specs import Scenario
 from sim.specs.fields import NumericField, find_field, numeric_fields
 from sim.units import EXAMPLES, parse, show, show_time, significant
@@ -99,7 +99,7 @@ def _plan_field(path: str, scenario: Scenario) -> str:
         raise SpecError(f"--sweep {path}: model {scenario.model.name!r} has no experts to deal")
     if path == SIZE or name in PLAN_NUMBERS:
         return path
-    if name in FIELDS:
+    if name in ("schedule", *CHOICES):
         raise SpecError(f"{path} is a choice, not a number; --sensitivity shows what each of them costs")
     raise SpecError(f"a search does not vary {path!r}{nearest(name, PLAN_NUMBERS)}")
 

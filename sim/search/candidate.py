@@ -109,3 +109,32 @@ class ScheduleBest:
             "asynchronous": self.asynchronous,
             "ruled_out": self.reason,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class StagesSearched:
+    """What was looked at.
+
+    layouts, windows : whether layouts, and groups of micro-batches, were varied.
+    plans : evenly dealt plans that were given others. of : there are.
+    runs : plans that the exact engine ran.
+    bound : what the objective makes smallest, at least, of all plans with other layouts or groups; None without any.
+    """
+
+    layouts: bool
+    windows: bool
+    plans: int
+    of: int
+    runs: int
+    bound: float | None
+
+    def to_dict(self, worth: float) -> dict[str, Any]:
+        """Plain data with stable keys, for JSON; of a search whose best is worth so much."""
+        return {
+            "layouts": self.layouts,
+            "windows": self.windows,
+            "plans": self.plans,
+            "plans_in_all": self.of,
+            "plans_run": self.runs,
+            "gap": gap_of(worth, self.bound),
+        }

@@ -10,9 +10,9 @@ from typing import Any
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.search.candidate import ROUNDING, Candidate
-from sim.search.confirm import run_best
+from sim.search.confirm import run_named
 from sim.search.plans.columns import OVERLAPS
-from sim.search.queries import Selection
+from sim.search.queries import Fields, Selection
 from sim.search.result import SearchResult
 from sim.specs import Scenario
 
@@ -20,10 +20,12 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "layout": ("tp", "cp", "pp", "dp"),
     "expert parallelism": ("ep",),
     "micro-batch": ("microbatch_size",),
-    "schedule": ("schedule", "num_chunks", "sequence_slices"),
-    "recomputation": ("recompute",),
+    "schedule": ("schedule", "num_chunks", "sequence_slices", "microbatch_group"),
+    "recomputation": ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers"),
     "sequence parallelism": ("sequence_parallel",),
     "ZeRO": ("zero_stage",),
+    "host memory": ("optimizer_offload", "offloaded_layers"),
+    "stages": ("pipeline_layout", "uneven_layers", "embedding_as_layer", "head_as_layer"),
     "overlaps": OVERLAPS,
 }
 """What changes together: fields of the plan, and of the stack."""
@@ -31,13 +33,6 @@ TOGETHER = 3
 """Most techniques that are changed at once, before all that are left are."""
 MOST_RUNS = 40
 """Plans with given fields that the exact engine runs at most to find the best of them."""
-COPIES = 4
-"""Plans that are run once, as they differ in a ZeRO stage without effect only, at most."""
-
-
-def few_for(runs: int) -> int:
-    """How many of the best plans to look up, so that so many runs, and a bound for the others, lie among them."""
-    return COPIES * runs + 1
 
 
 def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
@@ -46,18 +41,16 @@ def confirmed_already(result: SearchResult) -> dict[int, Candidate]:
     return {place: each for place, each in zip(places, result.best, strict=True) if place is not None}
 
 
-def best_of(result: SearchResult, chosen: Selection, known: dict[int, Candidate]) -> Candidate | None:
-    """The best of some plans by the exact engine; None where none fits.
+def best_of(result: SearchResult, named: Fields, known: dict[int, Candidate]) -> tuple[Selection, Candidate | None]:
+    """The plans with some fields, and the best of them by the exact engine; None where none fits.
 
     Parameters
     ----------
-    chosen : Selection
-        With `few_for(MOST_RUNS)` of the best.
     known : dict
         Plans that the exact engine has run, by place; those it runs here are added.
     """
-    best = run_best(result, chosen.best, 1, MOST_RUNS, known).best
-    return best[0] if best else None
+    chosen, found = run_named(result, named, MOST_RUNS, known)
+    return chosen, found.best[0] if found.best else None
 
 
 def loss_of(result: SearchResult, answer: Estimate) -> float:

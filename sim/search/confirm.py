@@ -17,10 +17,13 @@ import numpy as np
 from sim.arrays import Array
 from sim.estimate import estimate
 from sim.search.candidate import ROUNDING, Candidate, gap_of
+from sim.search.queries import Fields, Selection
 from sim.search.result import SearchResult
 
 MOST_RUNS = 200
 """Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""
+COPIES = 4
+"""Plans that are run once, as they differ in a ZeRO stage without effect only, at most."""
 _AT_ONCE = 8
 """Plans looked up in the table at a time."""
 
@@ -83,6 +86,37 @@ def run_best(
     return Confirmed(_in_order(result, found), len(found), score if len(places) > most else None)
 
 
+def run_named(
+    result: SearchResult, named: Fields, most: int, known: dict[int, Candidate] | None = None
+) -> tuple[Selection, Confirmed]:
+    """The plans with some fields, and the best of them, for those that need it with room made for them.
+
+    Parameters
+    ----------
+    most : int
+        Plans to run.
+    known : dict, optional
+        Plans run before, by place; of those that are run here the ones that are in the search's space are added.
+    """
+    known = {} if known is None else known
+    own = {place: each for place, each in known.items() if place < result.plans_priced}
+    here, ceiling = result, None
+    while True:
+        here = here.with_room(1, named, ceiling)
+        chosen = here.select([named], few_for(most))[0]
+        found = run_best(here, chosen.best, 1, most, own)
+        known |= {place: each for place, each in own.items() if place < result.plans_priced}
+        worth = found.best[0].worth(result.objective) if found.best else 0.0
+        if worth <= here.room_floor or found.runs >= most:
+            return chosen, found
+        ceiling = worth * (1 + ROUNDING)
+
+
+def few_for(runs: int) -> int:
+    """How many of the best plans to look up, so that so many runs, and a bound for the others, lie among them."""
+    return COPIES * runs + 1
+
+
 def so_far(result: SearchResult, places: Array, ran: list[Candidate]) -> Confirmed:
     """What is known when `run_best` was interrupted after these."""
     rest = result.prices.at(places[len(ran) : len(ran) + 1])
@@ -112,7 +146,7 @@ def _priced(result: SearchResult, places: Array) -> Iterator[tuple[int, _Priced]
         block = result.prices.at(here)
         columns = (block.row, block.category, block.step_time_s, block.memory_bytes, result.score(block))
         for place, row, category, *numbers in zip(here.tolist(), *(each.tolist() for each in columns), strict=True):
-            unsharded = replace(result.space.categories[category], zero_stage=0)
+            unsharded = replace(result.categories[category], zero_stage=0)
             same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))
             if same in seen:
                 continue

@@ -13,14 +13,13 @@ from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.comparison import (
-    MOST_RUNS,
     Step,
     best_of,
     confirmed_already,
-    few_for,
     losses_by_cause,
     steps_between,
 )
+from sim.search.layout import LayoutShares, layout_shares
 from sim.search.plans.columns import SCHEDULES
 from sim.search.queries import Fields
 from sim.search.result import SearchResult
@@ -62,6 +61,8 @@ class PlanRank:
     among : all plans first, then those of KINDS.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time.
+    layout : how its layers are dealt, and what a balanced layout would save; None where that was not asked for, or it
+        has no pipeline.
     """
 
     ruled_out: str | None
@@ -69,6 +70,7 @@ class PlanRank:
     among: tuple[RankAmong, ...]
     losses: dict[str, float]
     steps: tuple[Step, ...]
+    layout: LayoutShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     elif result.place_of(scenario) is None:
         reason = _not_searched(result, scenario)
     walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
-    return PlanRank(reason, answer, _ranks(result, scenario), losses_by_cause(result, answer), walk)
+    dealt = layout_shares(scenario) if steps else None
+    return PlanRank(reason, answer, _ranks(result, scenario), losses_by_cause(result, answer), walk, dealt)
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -140,14 +143,12 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
         A field that a search does not vary, or a value that it cannot have.
     """
     check_fields(named)
-    (there,) = result.select([named], few_for(MOST_RUNS))
+    there, found = best_of(result, named, confirmed_already(result))
     if not there.priced:
         return _why_unpriced(result, named)
-    if not there.fit:
+    if found is None:
         return Why(result.none_fits(there), None, None, {})
-    found = best_of(result, there, confirmed_already(result))
-    assert found is not None, "some such plan fits"
-    return _why(result, found.answer, result.rank_of(found.scenario))
+    return _why(result, found.answer, result.rank_by_price(found))
 
 
 def check_fields(named: Mapping[str, Any]) -> None:
@@ -156,7 +157,8 @@ def check_fields(named: Mapping[str, Any]) -> None:
         if name not in FIELDS:
             raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, FIELDS)}")
         replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
-        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, name: value}, "plan")
+        mode = {"recompute_modules": "selective"}.get(name, "full" if name.startswith("recompute_") else "none")
+        ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
         if name == "schedule":
             get_schedule(value)
 
@@ -172,9 +174,9 @@ def _ranks(result: SearchResult, scenario: Scenario) -> tuple[RankAmong, ...]:
     """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
     score = result.score_of(scenario)
     named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
-    everything, *shares = result.select([{}, *named], few_for(MOST_RUNS), -np.inf if score is None else score)
+    everything, *shares = result.select([{}, *named], 1, -np.inf if score is None else score)
     known = confirmed_already(result)
-    bests = [result.best[0], *(best_of(result, share, known) for share in shares)]
+    bests = [result.best[0], *(best_of(result, fields, known)[1] for fields in named)]
     return tuple(
         RankAmong(kind, None if score is None else share.better + 1, share.fit, best)
         for kind, share, best in zip(("in all", *KINDS), (everything, *shares), bests, strict=True)
@@ -195,12 +197,20 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     experts = np.unique(result.space.columns.ep).tolist()
     if plan.ep not in experts:
         return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
+    if plan.pipeline_layout:
+        return "it deals layers by a layout of its own; --layouts searches balanced ones"
+    if plan.microbatch_group not in (None, plan.pp):
+        return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
+    if plan.optimizer_offload or plan.offloaded_layers:
+        return "it keeps states in host memory; --room modules,block,offload searches that where plans do not fit else"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
         return "recompute per_op is not in the search"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
-        return "it recomputes other modules than the scenario, or layers otherwise than each alone"
+        if not result.room:
+            return "it recomputes other modules than the scenario, or layers otherwise than each alone"
+        return "room was not made for it: it fits without, or a faster plan or way does"
     return "it is outside the searched space (context-parallel degrees and overlaps are searched where asked for)"
 
 

@@ -16,10 +16,11 @@ import numpy as np
 from sim.arrays import Array
 from sim.errors import SpecError, nearest
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category
-from sim.search.plans.space import Space, sharding_fields
-from sim.search.table import CHOICES, FIELDS, NUMBERS, Priced, PriceTable, frame_of, join
-from sim.specs import Scenario
-from sim.work.recompute import recompute_word, searched_word
+from sim.search.plans.space import Space, base_plan, sharding_fields
+from sim.search.table import CHOICES, FIELDS, NUMBERS, ROOM, Priced, PriceTable, frame_of, join, value_of
+from sim.specs import ParallelPlan, Scenario
+from sim.specs.modules import as_names
+from sim.work.recompute import recompute_word
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
@@ -55,6 +56,11 @@ class PricedPlans:
     memory_limit_bytes: float
     prices: PriceTable
 
+    @property
+    def categories(self) -> tuple[Category, ...]:
+        """Of all plans: the space's, and those that only plans have for which room was made."""
+        return (*self.space.categories, *self.prices.more_categories)
+
     def blocks(self) -> Iterator[Priced]:
         """The prices, some at a time."""
         return self.prices.blocks()
@@ -65,7 +71,7 @@ class PricedPlans:
 
     @property
     def category(self) -> Array:
-        """Of every place, which of `space.categories`. Holds all places in memory, as the next three do."""
+        """Of every place, which of `categories`. Holds all places in memory, as the next three do."""
         return self._all.category
 
     @property
@@ -117,7 +123,7 @@ class PricedPlans:
         SpecError
             A field that a search does not vary.
         """
-        masks = [self._masks(fields) for fields in several]
+        masks = [self.masks(fields) for fields in several]
         counts = np.zeros((len(several), 3), dtype=int)  # priced, fit, better
         best = [[np.empty((3, 0))] for _ in several]  # score, bytes, place
         leanest: list[tuple[float, int | None]] = [(np.inf, None) for _ in several]
@@ -153,18 +159,18 @@ class PricedPlans:
         fitting : bool
             Only of plans that fit in memory.
         """
-        rows, categories = self._masks(fields or {})
+        rows, categories = self.masks(fields or {})
         seen_rows, seen_categories = np.zeros_like(rows), np.zeros_like(categories)
         for block in self.blocks():
             which = rows[block.row] & categories[block.category]
             if fitting:
                 which &= self.fits(block)
             seen_rows[block.row[which]] = seen_categories[block.category[which]] = True
-        there = [each for each, seen in zip(self.space.categories, seen_categories, strict=True) if seen]
+        there = [each for each, seen in zip(self.categories, seen_categories, strict=True) if seen]
         found: dict[str, list[Any]] = {}
         for name in names:
-            if name in CHOICES:
-                found[name] = sorted({getattr(each, name) for each in there})
+            if name in (*CHOICES, *ROOM):
+                found[name] = sorted({self.value_of(each, name) for each in there})
             else:
                 numbers = np.unique(getattr(self.space.columns, name)[seen_rows]).tolist()
                 found[name] = [SCHEDULES[each] for each in numbers] if name == "schedule" else numbers
@@ -187,7 +193,7 @@ class PricedPlans:
 
     def pareto(self, fields: Fields | None = None) -> Array:
         """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
-        rows, categories = self._masks(fields or {})
+        rows, categories = self.masks(fields or {})
         front = np.empty((4, 0))  # seconds, bytes, GPUs, place
         for begin, block in self._placed():
             here = np.flatnonzero(rows[block.row] & categories[block.category] & self.fits(block))
@@ -206,7 +212,7 @@ class PricedPlans:
         """The plans at some places."""
         found = self.prices.at(places)
         return [
-            self.space.scenario_of(row, self.space.categories[category])
+            self.space.scenario_of(row, self.categories[category])
             for row, category in zip(found.row.tolist(), found.category.tolist(), strict=True)
         ]
 
@@ -230,9 +236,16 @@ class PricedPlans:
         part best first. [s], [bytes]"""
         fits = self.fits()
         order = np.lexsort((self.memory_bytes, self.score(), ~fits))
-        frame = frame_of(self.space, self._all.take(order))
-        names = ("num_gpus", *NUMBERS, "schedule", *CHOICES, "step_time_s", "memory_bytes")
-        return frame[list(names)].astype({"schedule": "str", "recompute": "str"}).assign(fits=fits[order])
+        some = self._all.take(order)
+        frame = frame_of(self.space, some, self.prices.more_categories)
+        names = ["num_gpus", *NUMBERS, "schedule", *CHOICES]
+        frame = frame[[*names, "step_time_s", "memory_bytes"]].astype({"schedule": "str", "recompute": "str"})
+        if self.prices.more_categories:
+            room = [name for name in ROOM if len({self.value_of(each, name) for each in self.categories}) > 1]
+            for place, name in enumerate(room):
+                words = [_word(self.value_of(each, name)) for each in self.categories]
+                frame.insert(len(names) + place, name, np.array(words)[some.category])
+        return frame.assign(fits=fits[order])
 
     def _placed(self) -> Iterator[tuple[int, Priced]]:
         """Every block with the place at which it begins."""
@@ -241,34 +254,53 @@ class PricedPlans:
             yield begin, block
             begin += len(block)
 
-    def _masks(self, fields: Fields) -> tuple[Array, Array]:
+    def masks(self, fields: Fields) -> tuple[Array, Array]:
         """Which rows and which categories of the space have these fields."""
-        rows, categories = np.ones(len(self.space.columns), bool), np.ones(len(self.space.categories), bool)
+        rows, categories = np.ones(len(self.space.columns), bool), np.ones(len(self.categories), bool)
         for name, value in fields.items():
             if name not in (*FIELDS, "num_gpus"):
                 raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
+            if name == "recompute_modules":
+                wanted = set(as_names(value))
+                categories &= [set(self.value_of(each, name)) == wanted for each in self.categories]
+                continue
             values = list(value) if isinstance(value, tuple) else [value]
-            if name in CHOICES:
-                categories &= [getattr(each, name) in values for each in self.space.categories]
+            if name in (*CHOICES, *ROOM):
+                categories &= [self.value_of(each, name) in values for each in self.categories]
                 continue
             if name == "schedule":
                 values = [SCHEDULES.index(each) for each in values if each in SCHEDULES]
             rows &= np.isin(getattr(self.space.columns, name), values)
         return rows, categories
 
+    def value_of(self, category: Category, name: str) -> Any:
+        """A field of the plans of a category."""
+        return value_of(category, name, self.space.scenario.plan)
+
     def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
         """Row and category of a plan in the space; None where it is not in it."""
         plan = scenario.plan
         overlaps = tuple(getattr(scenario.stack, name) for name in OVERLAPS)
-        wanted = Category(plan.recompute, plan.sequence_parallel, plan.zero_stage, overlaps)
+        others = [name for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")]
+        base = base_plan(self.space.scenario)
         row = self.space.row_of(plan)
-        # Of what is recomputed the search tries the scenario's modules, and whole layers one by one.
-        own = recompute_word(plan, scenario.model) == searched_word(plan.recompute, self.space.scenario.plan)
         ours = sharding_fields(plan.zero_stage, self.space.scenario.plan)
-        own = own and all(getattr(plan, name) == value for name, value in ours.items())
-        if row is None or wanted not in self.space.categories or not own:
+        kept = {name: ours.get(name, getattr(base, name)) for name in others}
+        if row is None or any(getattr(plan, name) != value for name, value in kept.items()):
             return None
-        return row, self.space.categories.index(wanted)
+        if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
+            plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
+        named = (*CHOICES, "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
+        for number, each in enumerate(self.categories):
+            same = each.overlaps == overlaps and all(getattr(each, name) == getattr(plan, name) for name in named)
+            if same and set(self.value_of(each, "recompute_modules")) == set(plan.recompute_modules):
+                return row, number
+        return None
+
+
+def _word(value: Any) -> Any:
+    """A value as a table has it: several names are one text."""
+    return "+".join(value) if isinstance(value, tuple) else value
 
 
 def pareto_front(seconds: Array, nbytes: Array, gpus: Array) -> Array:

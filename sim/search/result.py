@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from sim.notebook import NotebookDisplay
 from sim.search.assumptions import search_assumptions
-from sim.search.candidate import Candidate, ScheduleBest, gap_of
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
-from sim.search.queries import PricedPlans, Selection
+from sim.search.queries import Fields, PricedPlans, Selection
+from sim.search.room import make_room
 from sim.units import show, show_time
 
 
@@ -33,6 +34,10 @@ class SearchResult(PricedPlans, NotebookDisplay):
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
         all of them.
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
+    stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
+    room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
+    plans_given_room : how many plans were checked that make room so.
+    room_floor : score that no plan with `room_fields` goes below for which room was not looked for.
     """
 
     plans_priced: int
@@ -44,6 +49,24 @@ class SearchResult(PricedPlans, NotebookDisplay):
     confirmed: int = 0
     bound: float | None = None
     schedules: tuple[ScheduleBest, ...] = ()
+    stages: StagesSearched | None = None
+    room: tuple[str, ...] = ()
+    plans_given_room: int = 0
+    room_floor: float = np.inf
+    room_fields: Fields | None = None
+
+    def with_room(self, few: int, fields: Fields | None = None, ceiling: float | None = None) -> Self:
+        """With those plans for which room is made that may be among the best few with some fields.
+
+        Parameters
+        ----------
+        ceiling : float, optional
+            Score up to which room is made, whatever is among the best few by their prices.
+        """
+        looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
+        plans, room = make_room(self, self.room, few, fields, looked, ceiling)
+        given = self.plans_given_room + room.tried
+        return replace(plans, plans_given_room=given, room_floor=room.floor, room_fields=fields)
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
@@ -59,7 +82,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     @property
     def plans_per_s(self) -> float:
         """Plans priced and checked a second."""
-        return (self.plans_priced - self.plans_restored) / self.elapsed_s
+        return (self.plans_priced - self.plans_restored + self.plans_given_room) / self.elapsed_s
 
     @property
     def folder(self) -> Path | None:
@@ -81,8 +104,22 @@ class SearchResult(PricedPlans, NotebookDisplay):
         """What the search left out, and how sure its best plan is."""
         best = self.best[0] if self.best else None
         return search_assumptions(
-            self.space, self.memory_limit_bytes, self.objective, best, self.confirmed, self.gap, self.schedules
+            self.space,
+            self.memory_limit_bytes,
+            self.objective,
+            best,
+            self.confirmed,
+            self.gap,
+            self.schedules,
+            self.room,
+            self.stages,
         )
+
+    def rank_by_price(self, found: Candidate) -> int:
+        """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
+        gpus = found.answer.num_gpus if self.objective == "cost" else 1
+        score = found.memory_bytes if self.objective == "memory_headroom" else round(found.priced_step_time_s, 9) * gpus
+        return self.select([{}], 1, score)[0].better + 1
 
     def none_fits(self, selection: Selection) -> str:
         """That memory rules some plans out, and what the leanest of them needs."""
@@ -117,12 +154,29 @@ class SearchResult(PricedPlans, NotebookDisplay):
                     f"deal the {scenario.model.num_experts} experts over more GPUs (--ep {','.join(map(str, wider))}; "
                     "without --ep all degrees are searched), "
                 )
+        hosted = self._hosted() if self.finished else ""
         return (
             f"none of {self.plans_priced:,} plans fits{partly}: memory rules them all out; the leanest needs "
             f"{show(lowest, 'B')}, {named} is {show(self.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
             f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}); {remedy}{dealt}use more GPUs (--gpus, --max-gpus) or "
-            "GPUs with more memory"
+            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}); {remedy}{dealt}{hosted}use more GPUs (--gpus, "
+            "--max-gpus) or GPUs with more memory"
+        )
+
+    def _hosted(self) -> str:
+        """That some plan fits with states in host memory, where none does without."""
+        if "offload" in self.room:
+            return ""
+        able = replace(self, room=(*self.room, "offload")).with_room(few=1)
+        places = able.ranking(1)
+        if not len(places):
+            return ""
+        plan = able.scenario_at(int(places[0])).plan
+        kept = [f"{plan.optimizer_offload:.0%} of the optimizer's state"] if plan.optimizer_offload else []
+        kept += [f"activations of {plan.offloaded_layers} layers"] if plan.offloaded_layers else []
+        return (
+            f"with {' and '.join(kept)} in host memory one fits (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}): search "
+            f"with --room {','.join(able.room)}, or "
         )
 
     def _needed(self, place: int) -> float:
@@ -144,6 +198,8 @@ class SearchResult(PricedPlans, NotebookDisplay):
             "plans_feasible": self.plans_feasible,
             "plans_in_space": self.space.num_plans,
             "plans_restored": self.plans_restored,
+            "plans_given_room": self.plans_given_room,
+            "room": list(self.room),
             "finished": self.finished,
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
@@ -151,6 +207,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
             "gap": self.gap,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),
+            **({} if self.stages is None else {"stages": self.stages.to_dict(self.best[0].worth(self.objective))}),
             **({"schedules": [each.to_dict() for each in self.schedules]} if self.schedules else {}),
             "best": [each.to_dict() for each in self.best],
         }

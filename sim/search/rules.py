@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.programs import priced_order
 from sim.search.candidate import Candidate, facts_of
-from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
+from sim.search.comparison import best_of, confirmed_already, loss_of, losses_by_cause
 from sim.search.queries import Fields
 from sim.search.result import SearchResult
 from sim.search.table import CHOICES
@@ -22,11 +22,14 @@ from sim.specs import Scenario
 TECHNIQUES: dict[str, dict[str, tuple[Any, ...]]] = {
     "of 2021 (full recomputation, no sequence parallelism, no ZeRO)": {
         "recompute": ("full",),
+        "recompute_method": ("uniform",),
         "sequence_parallel": (False,),
         "zero_stage": (0,),
     },
     "of Megatron since (any recomputation, sequence parallelism, ZeRO 1)": {"zero_stage": (0, 1)},
 }
+HOST: dict[str, tuple[Any, ...]] = {"optimizer_offload": (0.0,), "offloaded_layers": (0,)}
+"""The rules know no host memory."""
 """With what the rules are applied: what the paper's runs had, its schedules being those of a search; and what Megatron
 brought later. Sharded weights (ZeRO 3) the rules do not speak of: with them nearly any model fits on one GPU each."""
 
@@ -97,11 +100,10 @@ def megatron_rules(result: SearchResult) -> Rules:
     known, best = confirmed_already(result), result.best[0].scenario.plan
     plans = []
     for words, techniques in TECHNIQUES.items():
-        fields = _obeying(result, {"cp": 1, "ep": best.ep, "num_gpus": best.num_gpus, **techniques})
+        fields = _obeying(result, {"cp": 1, "ep": best.ep, "num_gpus": best.num_gpus, **HOST, **techniques})
         found = None
         if fields is not None:
-            (chosen,) = result.select([fields], few_for(MOST_RUNS))
-            found = best_of(result, chosen, known)
+            found = best_of(result, fields, known)[1]
         plans.append(RulesPlan(words, None) if found is None else _against_best(result, words, found))
     return Rules(tuple(plans), _checks(result))
 
@@ -109,7 +111,7 @@ def megatron_rules(result: SearchResult) -> Rules:
 def _against_best(result: SearchResult, words: str, found: Candidate) -> RulesPlan:
     answer = found.answer
     return RulesPlan(
-        words, found, result.rank_of(found.scenario), loss_of(result, answer), losses_by_cause(result, answer)
+        words, found, result.rank_by_price(found), loss_of(result, answer), losses_by_cause(result, answer)
     )
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from sim.errors import InfeasiblePlan, SpecError, nearest
-from sim.search.candidate import OBJECTIVES, Candidate
+from sim.search.candidate import OBJECTIVES, ROUNDING, Candidate
 from sim.search.confirm import MOST_RUNS, run_best, so_far
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import build_space
 from sim.search.prices.pool import processes_for, run_units
 from sim.search.prices.units import PLANS_PER_UNIT
 from sim.search.result import SearchResult
+from sim.search.room import DEFAULT, check_ways
 from sim.search.saved import open_folder
+from sim.search.stages import search_stages
 from sim.search.table import InMemory, PriceTable, of_unit
 from sim.specs import Scenario
 
@@ -33,6 +37,9 @@ def search(
     context: tuple[int, ...] | None = None,
     experts: tuple[int, ...] | None = None,
     overlaps: bool = False,
+    room: Sequence[str] = DEFAULT,
+    layouts: bool = False,
+    windows: bool = False,
     progress: Callable[[int, int], None] | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
@@ -65,6 +72,12 @@ def search(
         Expert-parallel degrees. Default: every one that deals the model's experts evenly.
     overlaps : bool
         Also switch the stack's overlaps on and off.
+    room : sequence of str
+        Of `sim.search.room.WAYS`: what plans may do that do not fit else. Empty: none, selective (the modules of the
+        scenario's plan) and full recomputation only.
+    layouts, windows : bool
+        Also deal layers by balanced layouts, and let interleaved plans turn to a chunk for larger groups of
+        micro-batches (`sim.search.stages`).
     progress : callable, optional
         Called with (plans priced, plans in the space).
     jobs : int, optional
@@ -95,6 +108,12 @@ def search(
     """
     if objective not in OBJECTIVES:
         raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
+    room = check_ways(room)
+    if objective == "memory_headroom" and (layouts or windows):
+        raise SpecError(
+            "--layouts and --windows look for time, not for --objective memory_headroom; leave them out, or ask for "
+            "step_time, days or cost"
+        )
     for name, number in (("jobs", jobs), ("plans_per_unit", plans_per_unit), ("top", top), ("confirm", confirm)):
         if number is not None and number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
@@ -123,21 +142,46 @@ def search(
         finished = False
         if not done:
             raise
-    elapsed = time.perf_counter() - begun
-    result = SearchResult(space, objective, limit, prices, done, (), finished, elapsed, restored, top)
-    places = result.ranking(max(top, confirm) + 1)
-    if not len(places):
-        if require_fit or not finished:
-            raise InfeasiblePlan(result.nothing_fits())
-        return result
-    ran: list[Candidate] = []
+    result = SearchResult(space, objective, limit, prices, done, (), finished, 0.0, restored, top, room=room)
     try:
-        found = run_best(result, places, top, max(top, confirm), ran=ran.append)
-    except KeyboardInterrupt:  # those that were run are an answer
-        if not ran:
-            raise
-        found, finished = so_far(result, places, ran), False
-    return replace(result, best=found.best[:top], confirmed=found.runs, bound=found.bound, finished=finished)
+        result = result.with_room(few=top) if finished else result
+    except KeyboardInterrupt:
+        finished = False
+    result = replace(result, finished=finished, elapsed_s=time.perf_counter() - begun)
+    known: dict[int, Candidate] = {}
+    while True:
+        places = result.ranking(max(top, confirm) + 1)
+        if not len(places):
+            if require_fit or not finished:
+                raise InfeasiblePlan(result.nothing_fits())
+            return result
+        ran: list[Candidate] = []
+        try:
+            found = run_best(result, places, top, max(top, confirm), known, ran=ran.append)
+        except KeyboardInterrupt:  # those that were run are an answer
+            if not ran:
+                raise
+            found, finished = so_far(result, places, ran), False
+        worst = found.best[:top][-1].worth(objective)
+        if not finished or worst <= result.room_floor:
+            break
+        # Room was made for plans up to the price of the last of the best; it may take longer than its price.
+        begun = time.perf_counter()
+        try:
+            result = result.with_room(few=top, ceiling=worst * (1 + ROUNDING))
+        except KeyboardInterrupt:
+            finished = False
+            break
+        result = replace(result, elapsed_s=result.elapsed_s + time.perf_counter() - begun)
+    bound = min(result.room_floor, np.inf if found.bound is None else found.bound)
+    result = replace(
+        result,
+        best=found.best[:top],
+        confirmed=found.runs,
+        bound=None if bound == np.inf else bound,
+        finished=finished,
+    )
+    return search_stages(result, layouts=layouts, windows=windows) if finished and (layouts or windows) else result
 
 
 def _size_range(own: int, gpus: tuple[int, int] | None, max_gpus: int | None) -> tuple[int, int]:

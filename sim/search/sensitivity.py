@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.search.candidate import Candidate, ScheduleBest, facts_of
-from sim.search.comparison import MOST_RUNS, best_of, confirmed_already, few_for, loss_of, losses_by_cause
+from sim.search.comparison import best_of, confirmed_already, loss_of, losses_by_cause
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import WithFields
@@ -72,17 +72,17 @@ def sensitivity(result: SearchResult, progress: Callable[[int, int], None] | Non
         for value in (sorted(values, key=RECOMPUTES.index) if axis == "recompute" else values)
         if len(values) > 1 and not (axis == "schedule" and value in searched)
     ]
-    chosen = result.select([{axis: value} for axis, value in wanted], few_for(MOST_RUNS))
     # The best plan's own schedule may be one that is not priced: then its other plans are looked for too.
     under = None if plan.schedule in SCHEDULES else WithFields(result, plan.schedule)
-    for number, ((axis, value), selection) in enumerate(zip(wanted, chosen, strict=True), start=1):
+    for number, (axis, value) in enumerate(wanted, start=1):
         own = getattr(plan, axis) == value
-        found = best if own else best_of(result, selection, known)
+        selection, found = (None, best) if own else best_of(result, {axis: value}, known)
         if not own and under is not None and axis != "schedule":
             others = (found, under.best({axis: value}, FEW_RUNS).best)
             there = [each for each in others if each is not None]
             found = min(there, key=lambda each: each.worth(result.objective), default=None)
-        rows.append(_cost(result, axis, value, found, "" if found else result.none_fits(selection), own))
+        ruled_out = "" if found or selection is None else result.none_fits(selection)
+        rows.append(_cost(result, axis, value, found, ruled_out, own))
         if progress is not None:
             progress(number, len(wanted))
     return tuple(sorted(rows, key=lambda each: AXES.index(each.axis)))

@@ -12,13 +12,13 @@ from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
 from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.candidate import Candidate, facts_of
-from sim.search.comparison import confirmed_already, few_for
-from sim.search.confirm import MOST_RUNS, run_best
+from sim.search.comparison import confirmed_already
+from sim.search.confirm import MOST_RUNS, run_named
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import base_plan
 from sim.search.result import SearchResult
 from sim.search.search import search
-from sim.search.table import FIELDS
+from sim.search.table import FIELDS, SHOWN_FIELDS, shown
 from sim.specs import Scenario
 from sim.specs.fields import with_numbers
 
@@ -78,7 +78,7 @@ class Sweep(NotebookDisplay):
         if here is None or not before:
             return ()
         old, new = before[-1].scenario.plan, here.scenario.plan
-        return tuple(name for name in FIELDS if getattr(old, name) != getattr(new, name))
+        return tuple(name for name in SHOWN_FIELDS if shown(old, name) != shown(new, name))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -236,8 +236,7 @@ class _Question:
         named = {axis.path.removeprefix("plan."): int(value) for axis, value in paths if axis.path.startswith("plan.")}
         if not named:
             return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0)
-        (chosen,) = result.select([named], few_for(self.confirm))
-        found = run_best(result, chosen.best, 1, self.confirm, confirmed_already(result))
+        chosen, found = run_named(result, named, self.confirm, confirmed_already(result))
         if found.best:
             return SweepPoint(values, found.best[0], None, chosen.fit, found.gap(result))
         return SweepPoint(values, None, result.none_fits(chosen) if chosen.priced else _no_plan(result, named), 0)

@@ -11,15 +11,44 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array
-from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES
+from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category
 from sim.search.plans.layouts import LAYOUT
 from sim.search.plans.space import Space
 from sim.search.prices.units import categories_of
+from sim.specs import ParallelPlan
+from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
+from sim.work.recompute import own_modules
 
 NUMBERS = (*LAYOUT, "num_chunks", "microbatch_size")
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
-FIELDS = (*NUMBERS, "schedule", *CHOICES)
+ROOM = ("recompute_modules", "recompute_method", "recompute_num_layers", "optimizer_offload", "offloaded_layers")
+"""Fields of a plan that a search varies where a plan would not fit else (`sim.search.room`)."""
+FIELDS = (*NUMBERS, "schedule", *CHOICES, *ROOM)
 """Fields of a plan that a search varies."""
+SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
+"""What of a plan stands in tables, as `shown` has it."""
+
+
+def value_of(category: Category, name: str, own: ParallelPlan) -> Any:
+    """A field of the plans of a category, one of CHOICES or ROOM; `own` is the scenario's plan."""
+    if name != "recompute_modules":
+        return getattr(category, name)
+    return own_modules(own) if category.recompute == "selective" and not category.modules else category.modules
+
+
+def shown(plan: ParallelPlan, name: str) -> Any:
+    """A field of a plan as tables have it: what is recomputed is one word.
+
+    `moe_act+layernorm` where selective recomputation runs other modules again than usual, `2 layers` of every virtual
+    stage that runs so many again, whole.
+    """
+    if name != "recompute":
+        return getattr(plan, name)
+    if plan.recompute == "selective" and plan.recompute_modules != DEFAULT_RECOMPUTE_MODULES:
+        return "+".join(plan.recompute_modules)
+    if plan.recompute_method == "block":
+        return f"{plan.recompute_num_layers} layer{'s' * (plan.recompute_num_layers > 1)}"
+    return plan.recompute if plan.recompute_num_layers == 1 else f"full by {plan.recompute_num_layers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +88,11 @@ def of_unit(part: Space, seconds: Array, nbytes: Array) -> Priced:
     return Priced(category, (np.concatenate(rows) + part.first_row).astype(np.int32), seconds, nbytes)
 
 
-def frame_of(space: Space, priced: Priced) -> Any:
+def frame_of(space: Space, priced: Priced, more_categories: tuple[Category, ...] = ()) -> Any:
     """Priced plans of a space, or of a part of it, as a pandas table, a row a plan, in words that its reader knows."""
     import pandas as pd
 
-    rows, columns, categories = priced.row - space.first_row, space.columns, space.categories
+    rows, columns, categories = priced.row - space.first_row, space.columns, (*space.categories, *more_categories)
 
     def chosen(of_categories: Iterable[Any]) -> Array:
         values: Array = np.array(list(of_categories))[priced.category]
@@ -87,9 +116,11 @@ class PriceTable(ABC):
     """Where the prices of a search are kept; units may come in any order and are given back in theirs.
 
     folder : on disk; None where they are in memory.
+    more_categories : that plans have besides those of the space.
     """
 
     folder: Path | None
+    more_categories: tuple[Category, ...] = ()
 
     @property
     @abstractmethod
@@ -144,3 +175,33 @@ class InMemory(PriceTable):
 
     def size(self, number: int) -> int:
         return len(self.units[number])
+
+
+@dataclass
+class WithMore(PriceTable):
+    """A table with more plans behind its own, in categories of their own."""
+
+    table: PriceTable
+    more: Priced
+    more_categories: tuple[Category, ...]
+
+    @property
+    def folder(self) -> Path | None:  # type: ignore[override]
+        return self.table.folder
+
+    @property
+    def done(self) -> frozenset[int]:
+        return self.table.done | {_BEHIND_ALL}
+
+    def add(self, number: int, part: Space, priced: Priced) -> None:
+        self.table.add(number, part, priced)
+
+    def read(self, number: int) -> Priced:
+        return self.more if number == _BEHIND_ALL else self.table.read(number)
+
+    def size(self, number: int) -> int:
+        return len(self.more) if number == _BEHIND_ALL else self.table.size(number)
+
+
+_BEHIND_ALL = 1 << 62
+"""Number of the unit of plans that are in none of the space's."""

@@ -78,6 +78,12 @@ def _completed(base: Scenario, named: Fields) -> Scenario:
     """
     old = base.plan
     wanted: dict[str, Any] = dict(named)
+    if "recompute_modules" in wanted:
+        wanted.setdefault("recompute", "selective")
+    elif {"recompute_method", "recompute_num_layers"} & {*wanted}:
+        wanted.setdefault("recompute", "full")
+    if wanted.get("recompute", old.recompute) != old.recompute:
+        old = old.replace(recompute=wanted["recompute"])
     pp, tp = wanted.get("pp", old.pp), wanted.get("tp", old.tp)
     if "schedule" in wanted:
         wanted.setdefault("num_chunks", _chunks_for(wanted["schedule"], old.num_chunks, base.model.num_layers // pp))

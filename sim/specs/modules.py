@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.errors import nearest
+
+if TYPE_CHECKING:
+    from sim.specs.model import ModelSpec
 
 ROUTED = ("moe_router", "moe_preprocess", "moe_dispatch", "experts", "moe_act", "shared_experts")
 """Modules of operations of a layer of experts, between its norm and its residual."""
@@ -47,6 +50,19 @@ The router's holds the norm before it and experts that every token goes through;
 numbers of tokens is launched kernel by kernel (NVIDIA/Megatron-LM:docs/user-guide/features/cuda_graph.md). Megatron-
 Core's `moe`, for experts that drop what exceeds a fixed number of tokens, has no counterpart: none are dropped here.
 """
+
+
+def what_is_missing(model: ModelSpec, module: str) -> str:
+    """What a model would need to have a module of RECOMPUTE_MODULES; empty where it has that."""
+    needs = {
+        "moe": (model.num_experts, "experts"),
+        "moe_act": (model.num_experts, "experts"),
+        "shared_experts": (model.shared_expert_intermediate_size, "shared experts"),
+        "mla_up_proj": (model.key_value_rank, "latent attention"),
+        "mlp": (model.has("dense"), "layers without experts"),
+    }
+    there, what = needs.get(module, (True, ""))
+    return "" if there else what
 
 
 def as_names(value: Any) -> Any:

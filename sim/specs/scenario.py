@@ -8,6 +8,7 @@ from sim.errors import ProfileError
 from sim.specs.base import Spec, divisor_near
 from sim.specs.hardware import ClusterSpec
 from sim.specs.model import ModelSpec
+from sim.specs.modules import what_is_missing
 from sim.specs.plan import ParallelPlan
 from sim.specs.profile import Profile
 from sim.specs.stack import StackSpec
@@ -221,21 +222,12 @@ class Scenario(Spec):
     def _recomputed(self) -> list[str]:
         """What the plan recomputes and the model does not have."""
         model, plan = self.model, self.plan
-        dense = model.has("dense")
-        needs = {
-            "moe": (model.num_experts, "experts"),
-            "moe_act": (model.num_experts, "experts"),
-            "shared_experts": (model.shared_expert_intermediate_size, "shared experts"),
-            "mla_up_proj": (model.key_value_rank, "latent attention"),
-            "mlp": (dense, "layers without experts"),
-        }
-        problems = []
-        for name in plan.recompute_modules:
-            there, what = needs.get(name, (True, ""))
-            if not there:
-                problems.append(
-                    f"plan.recompute_modules has {name}, but model {model.name!r} has no {what}; leave {name} out"
-                )
+        missing = {name: what_is_missing(model, name) for name in plan.recompute_modules}
+        problems = [
+            f"plan.recompute_modules has {name}, but model {model.name!r} has no {what}; leave {name} out"
+            for name, what in missing.items()
+            if what
+        ]
         scope = self.stack.cuda_graph_scope
         # NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, __post_init__.
         if "moe" in plan.recompute_modules and "moe_router" in scope:

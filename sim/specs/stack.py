@@ -127,8 +127,8 @@ class StackSpec(Spec):
     """Streaming multiprocessors that deepep and hybridep take from compute beside them. Default: Megatron-Core's, 20
     and 16."""
     dispatcher_slowdown: float = Field(default=0.0, ge=0, le=1)
-    """Of the time that deepep and hybridep run beside compute, what compute loses besides its multiprocessors, which
-    work on fewer tiles at a time and share the memory."""
+    """Of the time that deepep and hybridep run beside compute and over the network, what compute loses besides its
+    multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on."""
     dispatcher_sm_rate_bytes_per_s: PositiveFloat | None = None
     """What one of these multiprocessors moves over NVLink at most. Default: no limit but the link's. [bytes/s]"""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)

@@ -79,7 +79,7 @@ class Collective:
     copies : of every piece of an all-to-all, where a GPU or a domain that is to have several of them is sent it once.
     limit : (groups that copies of one piece go to, all groups of ranks), where it is not any rank.
     sms : streaming multiprocessors that its kernels take; None for a library's whose share a profile knows.
-    slowdown : share of its time that compute beside it loses besides these.
+    slowdown : share of its time, between domains, that compute beside it loses besides these.
     pace : that these move over NVLink at most, if it is known. [bytes/s]
     module, graphed : as of an operation.
     """

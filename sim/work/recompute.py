@@ -7,11 +7,13 @@ tenths of its layers again, whole, and the others not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 
-from sim.specs import ModelSpec, ParallelPlan
-from sim.specs.modules import RECOMPUTE_MODULES
+from sim.specs import ModelSpec, ParallelPlan, StackSpec
+from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 
 
@@ -61,18 +63,50 @@ def recompute_word(plan: ParallelPlan, model: ModelSpec) -> str:
         return plan.recompute
     number, stages = plan.recompute_num_layers, plan.num_stages
     if plan.recompute_method == "block":
-        share = number * stages / model.num_layers
-        return "full" if share >= 1.0 else f"full*{share!r}"
+        return block_word(number, stages, model)
     groups = -(-model.num_layers // (stages * number))
     return f"full:{number}:{min(1.0, groups * stages / model.num_layers)!r}"
 
 
+def block_word(number: int, stages: int, model: ModelSpec) -> str:
+    """What full recomputation of so many layers of every one of so many stages is."""
+    share = number * stages / model.num_layers
+    return "full" if share >= 1.0 else f"full*{share!r}"
+
+
 def selective_word(plan: ParallelPlan) -> str:
     """What selective recomputation of a plan's modules is; the attention core where it names none."""
+    return modules_word(own_modules(plan))
+
+
+def own_modules(plan: ParallelPlan) -> tuple[str, ...]:
+    """Modules that selective recomputation of a plan runs again, in the order of RECOMPUTE_MODULES."""
     names = plan.recompute_modules or DEFAULT_RECOMPUTE_MODULES
-    if names == DEFAULT_RECOMPUTE_MODULES:
+    return tuple(name for name in RECOMPUTE_MODULES if name in names)
+
+
+def modules_word(names: Sequence[str]) -> str:
+    """What recomputation of some modules is."""
+    if tuple(names) == DEFAULT_RECOMPUTE_MODULES:
         return "selective"
     return f"selective:{'+'.join(name for name in RECOMPUTE_MODULES if name in names)}"
+
+
+def module_sets(model: ModelSpec, stack: StackSpec) -> tuple[tuple[str, ...], ...]:
+    """Every set of modules that selective recomputation may run again, but for those that are in another of the set.
+
+    Of modules that the model has and whose recomputation changes something: norms run inside the multiply that follows
+    them, but for those of experts and of latent attention.
+    """
+    there = [name for name in RECOMPUTE_MODULES if not what_is_missing(model, name)]
+    if not any(kind.attends for kind in model.layer_kinds):
+        there = [name for name in there if name not in ("core_attn", "mla_up_proj")]
+    if not model.key_value_rank and not model.num_experts:
+        there.remove("layernorm")
+    if "moe_router" in stack.cuda_graph_scope and "moe" in there:  # its graph is not run again
+        there.remove("moe")
+    sets = [each for many in range(1, len(there) + 1) for each in combinations(there, many)]
+    return tuple(each for each in sets if not ("moe" in each and {"moe_act", "shared_experts"} & {*each}))
 
 
 def searched_word(mode: str, plan: ParallelPlan) -> str:

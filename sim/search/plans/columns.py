@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -41,6 +41,10 @@ class Columns:
         """Some of the rows."""
         return Columns(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    def with_layout(self, layout: Ints) -> Columns:
+        """The same rows, whose layouts are counted anew."""
+        return replace(self, layout=layout)
+
     @property
     def num_gpus(self) -> Ints:
         """GPUs of each plan."""
@@ -56,6 +60,26 @@ class Category:
     zero_stage: int
     overlaps: tuple[bool, ...]
     """In the order of OVERLAPS."""
+    modules: tuple[str, ...] = ()
+    """That selective recomputation runs again; none: those of the scenario's own plan."""
+    block_layers: int = 0
+    """Of every virtual stage, that full recomputation runs again, the others not; 0: all."""
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
+
+    def without_room(self) -> Category:
+        """The same that recomputes nothing and keeps nothing in host memory."""
+        return Category("none", self.sequence_parallel, self.zero_stage, self.overlaps)
+
+    @property
+    def recompute_method(self) -> str:
+        """As of a plan."""
+        return "block" if self.block_layers else "uniform"
+
+    @property
+    def recompute_num_layers(self) -> int:
+        """As of a plan."""
+        return self.block_layers or 1
 
 
 def stack_of(stack: StackSpec, overlaps: tuple[bool, ...]) -> StackSpec:

@@ -118,7 +118,7 @@ class Space:
             uneven_layers=self._dealt % (int(self.layouts[layout, 2]) * chunks) != 0,
             microbatch_size=size,
             schedule=SCHEDULES[schedule],
-            **recompute_fields(category.recompute, self.scenario.plan),
+            **room_fields(category, self.scenario.plan),
             sequence_parallel=category.sequence_parallel,
             **sharding_fields(category.zero_stage, self.scenario.plan),
         )
@@ -138,6 +138,17 @@ class Space:
 def recompute_fields(mode: str, plan: ParallelPlan) -> dict[str, Any]:
     """Fields of a plan that a search tries with a mode; selective recomputes the modules of the scenario's own plan."""
     return {"recompute": mode, "recompute_modules": plan.recompute_modules if mode == "selective" else ()}
+
+
+def room_fields(category: Category, plan: ParallelPlan) -> dict[str, Any]:
+    """Fields of a plan that say what of it is recomputed or kept in host memory."""
+    names = ("optimizer_offload", "offloaded_layers")
+    fields = {**recompute_fields(category.recompute, plan), **{name: getattr(category, name) for name in names}}
+    if category.modules:
+        fields["recompute_modules"] = category.modules
+    if category.block_layers:
+        fields |= {"recompute_method": "block", "recompute_num_layers": category.block_layers}
+    return fields
 
 
 def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats
+from sim.arrays import Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.even_pipelines import EvenPipelines, RankEnds
 from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
@@ -23,7 +23,7 @@ from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.cost_model import CostModel
 from sim.pricing.deal import dealt_ranks, dealt_stages, longer_ranks
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import once_a_step, tied_reduction
+from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.pricing.zero import zero_visits
@@ -48,7 +48,7 @@ def price_unit(part: Space) -> tuple[PlanFloats, PlanFloats]:
     answers, places = np.empty((2, part.num_plans)), _places(part)
     zeros = sorted({category.zero_stage for category in part.categories})
     for rows, of_flag in _pieces(part):
-        nbytes = rows.memory_bytes(zeros)
+        nbytes = rows.memory_bytes(_choices(zeros))
         here = []
         for category in part.categories:
             for first, inside in of_flag[category.sequence_parallel]:
@@ -63,7 +63,7 @@ def price_unit(part: Space) -> tuple[PlanFloats, PlanFloats]:
     return answers[0], answers[1]
 
 
-def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, slice]]]]]:
+def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slice]]]]]:
     """Some rows of a part at a time; and of which use of sequence parallelism they are.
 
     That is, of each, the number of the first among all rows of its kind, and where in these rows they stand.
@@ -74,12 +74,7 @@ def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, sli
     cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
     # A cost model of its own: what a unit looked up goes when it is done.
-    group = scenario.plan.sharding_group
-    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster, group)
-    widths = layouts.tp * layouts.data.size
-    longer = longer_ranks(scenario.model, scenario.plan, layouts)
-    sizes = list(zip(widths.tolist(), layouts.pp.tolist(), longer.tolist(), strict=True))
-    links = find_links(sizes, scenario.cluster.nvlink_domain_gpus)
+    costs, (layouts, links) = CostModel(scenario), layouts_with_links(scenario, part.layouts)
     overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
     kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
     words = tuple(searched_word(mode, scenario.plan) for mode in recomputes)
@@ -92,11 +87,23 @@ def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, sli
             False: [(begin, slice(0, border))] if border else [],
             True: [(begin + border - without, slice(border, end - begin))] if border < end - begin else [],
         }
-        yield _Rows(scenario, costs, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
+        yield Rows(scenario, costs, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
 
 
-class _Rows:
-    """Some rows of a part: choices of ZeRO × ways to recompute × rows."""
+def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
+    """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
+    layouts = place_layouts(degrees, scenario.cluster, scenario.plan.sharding_group)
+    widths, longer = layouts.tp * layouts.data.size, longer_ranks(scenario.model, scenario.plan, layouts)
+    sizes = list(zip(widths.tolist(), layouts.pp.tolist(), longer.tolist(), strict=True))
+    return layouts, find_links(sizes, scenario.cluster.nvlink_domain_gpus)
+
+
+class Rows:
+    """Some rows of a part: choices of ZeRO × ways to recompute × rows.
+
+    recompute : which of the ways that the cells know each row has, on the last axis; all of them on the one before it
+        where that is not said.
+    """
 
     def __init__(
         self,
@@ -108,6 +115,7 @@ class _Rows:
         columns: Columns,
         cell: Ints,
         flag: Ints,
+        recompute: Ints | None = None,
     ) -> None:
         self._flag, self._plan = flag, scenario.plan
         self.columns, self.links = columns, links.take(columns.layout)
@@ -122,7 +130,7 @@ class _Rows:
             layout=columns.layout[_ROWS],
             cell=cell[_ROWS],
             kind=flag[_ROWS],
-            recompute=np.arange(len(prices.cells.recomputes))[:, np.newaxis],
+            recompute=np.arange(len(prices.cells.recomputes))[:, np.newaxis] if recompute is None else recompute,
             zero_stage=none,
             num_chunks=columns.num_chunks[_ROWS],
             num_microbatches=count[_ROWS],
@@ -147,9 +155,9 @@ class _Rows:
         """Where a category stands on the axis over ways to recompute."""
         return self.batch.prices.cells.recomputes.index(searched_word(category.recompute, self._plan))
 
-    def memory_bytes(self, zeros: Sequence[int]) -> PlanFloats:
-        """Peak memory of the fullest GPU under ZeRO stages, over these, ways to recompute and rows.  [bytes]"""
-        batch, kept = replace(self.batch, zero_stage=_choices(zeros)), self.in_flight
+    def memory_bytes(self, zero_stage: Ints, optimizer_offload: Number = 0.0) -> PlanFloats:
+        """Peak memory of the fullest GPU, over choices, ways to recompute and rows.  [bytes]"""
+        batch, kept = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload), self.in_flight
         parts, ranks = self.fullest
         first, middle, last, *longer = stage_bytes(batch, parts)
         for each in longer:  # the second rank is the fullest of the middle ones, and among the first to have more
@@ -172,32 +180,51 @@ class _Rows:
         ends = sorted({_end_key(category) for category in categories})
         visits = sorted({_visit_key(*end) for end in ends})
         which = [visits.index(_visit_key(*end)) for end in ends]
-        batch = replace(self.batch, zero_stage=_choices([zero for zero, _, _ in ends]))
-        # A shorter middle rank is never the last to be done: it counts in averages only.
-        once = once_a_step(batch, self.ranks, self.visits).take(slice(0, 3))
-        reduce_overlaps, gather_overlaps = (_choices([end[place] for end in ends]) for place in (1, 2))
-        tied, setup = tied_reduction(self.batch), self.batch.costs.stack.step_setup_s
+        zero, reduce, gather = (_choices([key[place] for key in ends]) for place in range(3))
+        zero_of, reduce_of, gather_of = (_choices([key[place] for key in visits]) for place in range(3))
+        once = self._once(zero)
         sends_overlap = sorted({category.overlaps[0] for category in categories})
         pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
         for number, overlap_tp in enumerate(dict(self.batch.prices.cells.kinds)):
-            forward, backward = self._stages(visits, 2 * number)
+            forward, backward = self._stages(zero_of, reduce_of, gather_of, 2 * number)
             for overlap_p2p, of_sends in pipelines:
                 stages = EvenPipelines(of_sends, forward, backward).find_ends()
                 ends_at = RankEnds(stages.ended[:, which], stages.turned_after[:, which])
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
-                seconds = end_of_step(
-                    ends_at.ended,
-                    once.reduce,
-                    once.gather,
-                    once.update,
-                    tied_embedding=tied,
-                    hidden_share=once.hidden_share,
-                    overlap_reduce=reduce_overlaps,
-                    overlap_gather=gather_overlaps,
-                    reduced_after=partial(reductions_after_end, passes, ends_at, once),
-                    gather_window=partial(gather_windows, passes),
-                ).step
-                yield (overlap_p2p, overlap_tp), seconds + setup, ends
+                yield (overlap_p2p, overlap_tp), self._ended(passes, ends_at, once, reduce, gather), ends
+
+    def step_time(self, zero_stage: Ints, overlaps: Sequence[bool], optimizer_offload: float = 0.0) -> PlanFloats:
+        """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
+        sends, reduce, gather, tensor = overlaps
+        kind = 2 * list(dict(self.batch.prices.cells.kinds)).index(tensor)
+        forward, backward = self._stages(zero_stage, np.array(reduce), np.array(gather), kind)
+        passes = EvenPipelines(self._pipelines(not sends), forward, backward)
+        once = self._once(zero_stage, optimizer_offload)
+        seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
+        return np.asarray(seconds[0])
+
+    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> OnceAStep:
+        batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
+        # A shorter middle rank is never the last to be done: it counts in averages only.
+        return once_a_step(batch, self.ranks, self.visits).take(slice(0, 3))
+
+    def _ended(
+        self, passes: EvenPipelines, ends_at: RankEnds, once: OnceAStep, reduce: Bools, gather: Bools
+    ) -> PlanFloats:
+        """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
+        end = end_of_step(
+            ends_at.ended,
+            once.reduce,
+            once.gather,
+            once.update,
+            tied_embedding=tied_reduction(self.batch),
+            hidden_share=once.hidden_share,
+            overlap_reduce=reduce,
+            overlap_gather=gather,
+            reduced_after=partial(reductions_after_end, passes, ends_at, once),
+            gather_window=partial(gather_windows, passes),
+        )
+        return np.asarray(end.step + self.batch.costs.stack.step_setup_s)
 
     def _pipelines(self, blocking: bool) -> Pipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
@@ -205,10 +232,9 @@ class _Rows:
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
         return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
-    def _stages(self, visits: Sequence[tuple[int, bool, bool]], kind: int) -> tuple[KindPlanFloats, KindPlanFloats]:
+    def _stages(self, zero: Ints, reduce: Bools, gather: Bools, kind: int) -> tuple[KindPlanFloats, KindPlanFloats]:
         """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows. [s]"""
-        zero, reduce, gather = (_choices([key[place] for key in visits]) for place in range(3))
-        flags = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
+        flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
         batch = replace(self.batch, zero_stage=zero, kind=kind + self._flag[_ROWS], **flags)
         seconds = price_stages(batch, self.parts, self.visits, self.batch.layouts.pp == 1, split=False)
         shape = (len(self.parts), *batch.shape)

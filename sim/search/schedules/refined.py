@@ -22,7 +22,9 @@ from sim.search.plans.layouts import LAYOUT
 from sim.search.schedules.lower_bounds import least_memory, least_step_s
 from sim.search.schedules.order_times import SharedOrder
 from sim.search.schedules.variants import Variant
+from sim.search.table import CHOICES, ROOM, value_of
 from sim.specs import ParallelPlan
+from sim.specs.modules import as_names
 
 FIRST_LOOK, LATER_LOOK = 32, 512
 """Plans of an order that are priced at once: few at first, as the best of them rules most others out."""
@@ -72,8 +74,10 @@ class Refined:
         """Which plans have these fields."""
         match = np.ones(len(self.row), dtype=bool)
         for name, value in named.items():
-            if name in ("recompute", "sequence_parallel", "zero_stage"):
-                able = np.array([getattr(each, name) == value for each in self.variant.space.categories])
+            if name in (*CHOICES, *ROOM):
+                space = self.variant.space
+                wanted = as_names(value) if name == "recompute_modules" else value
+                able = np.array([value_of(each, name, space.scenario.plan) == wanted for each in space.categories])
                 match &= able[self.category]
             else:
                 match &= getattr(self.variant.columns, name)[self.row] == value

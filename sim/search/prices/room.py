@@ -1,0 +1,170 @@
+"""Chosen rows of a space, each with its own way to need less memory: modules or layers that run again, host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sim.arrays import Bools, Ints, PlanFloats
+from sim.pricing.batch import find_cells
+from sim.pricing.cells import CellPrices, beside, price_cells
+from sim.pricing.cost_model import CostModel
+from sim.pricing.replicas import put_together
+from sim.search.plans.columns import OVERLAPS
+from sim.search.plans.space import Space
+from sim.search.prices.units import Rows, layouts_with_links
+from sim.specs.modules import RECOMPUTE_MODULES
+from sim.work.recompute import modules_word, searched_word
+
+_OVERLAP_TP = OVERLAPS.index("overlap_tp_backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What of a plan is recomputed, and what of it is kept in host memory; fields as of Category."""
+
+    recompute: str = "none"
+    modules: tuple[str, ...] = ()
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
+
+    @property
+    def again(self) -> frozenset[str]:
+        """Modules of operations that run again; of whole layers one that nothing else has."""
+        if self.recompute == "full":
+            return frozenset({"full"})
+        return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
+
+
+class ChosenRows:
+    """Rows of a space, with or without sequence parallelism, priced in one of several ways each.
+
+    Parameters
+    ----------
+    rows, category : arrays
+        Of the space.
+    ways : sequence of Way
+        The first does nothing.
+    """
+
+    def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Way]) -> None:
+        self.space, self.ways = space, tuple(ways)
+        columns = space.columns.take(rows)
+        there, layout = np.unique(columns.layout, return_inverse=True)
+        self._columns = columns.with_layout(layout.ravel())
+        self._flag, self._zero = (
+            np.array([int(getattr(each, name)) for each in space.categories])[category]
+            for name in ("sequence_parallel", "zero_stage")
+        )
+        self._costs = CostModel(space.scenario)
+        self._layouts, self._links = layouts_with_links(space.scenario, space.layouts[there])
+        overlaps = sorted({category.overlaps[_OVERLAP_TP] for category in space.categories})
+        kinds = tuple((overlap, flag) for overlap in overlaps for flag in (False, True))
+        words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
+        cells, self._cell = find_cells(self._layouts, self._columns.layout, self._columns.microbatch_size, kinds, words)
+        layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
+        self._plain = price_cells(self._costs, cells)
+        self._prices = beside([self._plain.offloading(self._costs, each) if each else self._plain for each in layers])
+        self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
+        self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
+        self._word_of = np.array(
+            [layers.index(way.offloaded_layers) * len(words) + words.index(self._word(way)) for way in self.ways]
+        )
+
+    def _word(self, way: Way) -> str:
+        return modules_word(way.modules) if way.modules else searched_word(way.recompute, self.space.scenario.plan)
+
+    @cached_property
+    def needless(self) -> Bools:
+        """(ways, ways): whether the first, where it fits, leaves the second without use."""
+        kinds = list(dict.fromkeys(way.again for way in self.ways))
+        within = np.array([[one <= other for other in kinds] for one in kinds])
+        kind = np.array([kinds.index(way.again) for way in self.ways])
+        share, layers = self._shares[self._share_of], np.array([way.offloaded_layers for way in self.ways])
+        less = (share[:, np.newaxis] <= share) & (layers[:, np.newaxis] <= layers)
+        # What runs again is not copied, and hides copies: that may pay where there are some.
+        found = less & (within[np.ix_(kind, kind)] & (layers == 0)[:, np.newaxis] | (kind[:, np.newaxis] == kind))
+        np.fill_diagonal(found, False)
+        return np.asarray(found)
+
+    def _rows(self, places: Ints, prices: CellPrices, cell: Ints, recompute: Ints | None = None) -> Rows:
+        columns, flag = self._columns.take(places), self._flag[places]
+        given = (self.space.scenario, self._costs, self._layouts, self._links)
+        return Rows(*given, prices, columns, cell, flag, recompute)
+
+    def memory_bytes(self, places: Ints) -> PlanFloats:
+        """Of some rows in every way; (ways, rows).  [bytes]"""
+        rows = self._rows(places, self._prices, self._cell[places])
+        nbytes = rows.memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
+        return np.asarray(nbytes[self._share_of, self._word_of])
+
+    def step_times(self, places: Ints, ways: Ints, overlaps: Sequence[bool]) -> PlanFloats:
+        """Of rows, each in a way of its own.  [s]"""
+        found, share = np.empty(len(places)), self._share_of[ways]
+        for number in np.unique(share).tolist():
+            here = np.flatnonzero(share == number)
+            some = places[here]
+            rows = self._rows(some, self._prices, self._cell[some], self._word_of[ways[here]][np.newaxis])
+            found[here] = rows.step_time(self._zero[some], overlaps, float(self._shares[number]))[0]
+        return found
+
+    def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
+        """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
+        the largest share of a block that is its forward. [s, s, -]"""
+        rows = self._rows(places, self._plain, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
+        forward, backward = (table[(slice(None), 0, *rows.batch.place)] for table in self._plain.total_s)
+        both = forward + backward
+        first, middle, last, *longer = put_together(rows.parts, both)[:, 0, 0]
+        pp, more = self._columns.pp[places], self._columns.num_chunks[places] - 1
+        longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
+        between = np.maximum(pp - 2, 0)
+        ranks = first + more * middle, (1 + more) * longest, last + more * middle
+        whole = ranks[0] + ranks[2] + between * (1 + more) * middle + rows.longer * (longest - middle)
+        busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
+        share = (forward / np.maximum(both, 1e-30)).max(axis=0)[0, 0]
+        return np.asarray(whole / pp), busiest, np.asarray(share)
+
+    def blocks(
+        self, places: Ints, overlaps: Sequence[bool], limit_bytes: float
+    ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
+        """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
+
+        Returns
+        -------
+        rows, layers : arrays
+            Places of those that fit so, and with how many; without those that need none, or all.
+        seconds, bytes : arrays
+            Of these. [s], [bytes]
+        """
+        model = self.space.scenario.model
+        stages = self._columns.pp * self._columns.num_chunks
+
+        def priced(chosen: Ints, number: Ints) -> Rows:
+            prices = self._plain.mixed(self._cell[chosen], number * stages[chosen] / model.num_layers)
+            return self._rows(chosen, prices, np.arange(len(chosen)))
+
+        def needed(chosen: Ints, number: Ints) -> PlanFloats:
+            return np.asarray(priced(chosen, number).memory_bytes(self._zero[chosen])[0, 0])
+
+        most = -(-model.num_layers // stages) - 1  # one less than all
+        able = places[most[places] >= 1]
+        if not len(able):
+            return able, able, np.empty(0), np.empty(0)
+        # Memory is a convex function of the layers, so that a chord lies above it: the layers it gives are enough.
+        one, last = needed(able, np.ones_like(able)), needed(able, most[able])
+        slope = (one - last) / np.maximum(most[able] - 1, 1)
+        more = np.ceil((one - limit_bytes) / np.maximum(slope, 1.0) - 1e-9)
+        number = 1 + np.clip(more, 0, most[able] - 1).astype(np.int64)
+        able, number = able[last <= limit_bytes], number[last <= limit_bytes]
+        fewer = np.flatnonzero(number > 1)
+        while len(fewer):
+            fewer = fewer[needed(able[fewer], number[fewer] - 1) <= limit_bytes]
+            number[fewer] -= 1
+            fewer = fewer[number[fewer] > 1]
+        if not len(able):
+            return able, able, np.empty(0), np.empty(0)
+        rows = priced(able, number)
+        return able, number, rows.step_time(self._zero[able], overlaps)[0], rows.memory_bytes(self._zero[able])[0, 0]

@@ -1,0 +1,276 @@
+"""Room for plans that are too large as they are: what they recompute or keep in host memory, at the least cost.
+
+A plan that fits needs nothing of this, as recomputation and copies only take time. One that does not may recompute any
+set of the model's modules, or as many layers of every stage as it needs, or keep states on the host. Its step is never
+shorter than without any of that: so plans are looked at in the order of that bound, until no one that is left can be
+among the best. Of the ways in which a plan fits only those count that do no more than they must, and of these it gets
+the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sim.arrays import Array, Ints
+from sim.errors import SpecError, nearest
+from sim.search.plans.columns import Category
+from sim.search.prices.room import ChosenRows, Way
+from sim.search.queries import Fields, PricedPlans
+from sim.search.table import ROOM, Priced, WithMore, join
+from sim.specs import Scenario
+from sim.specs.modules import as_names
+from sim.work.recompute import module_sets, own_modules
+
+WAYS = ("modules", "block", "offload")
+"""Ways to make room: sets of modules that run again, layers of every stage that do, states in host memory."""
+DEFAULT = ("modules", "block")
+OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the optimizer's state, shares in host memory that are tried."""
+LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the layers, shares whose activations wait in host memory."""
+FIRST_LOOK, MOST_AT_ONCE = 256, 2048
+"""Plans that are looked at together: few at first, as the best of them rule others out."""
+SLACK = 0.002
+"""Room is made for plans that may be slower than the best few by so much: they may take longer than their price."""
+AT_ONCE = 20_000
+"""Plans whose cells are priced together."""
+
+_Plans = TypeVar("_Plans", bound=PricedPlans)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What was looked at.
+
+    tried : plans whose memory was checked.
+    floor : score that no plan goes below for which room was not looked for; infinite: there is none.
+    """
+
+    tried: int = 0
+    floor: float = np.inf
+
+
+def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
+    """Ways to make room, each once.
+
+    Raises
+    ------
+    SpecError
+        There is no such way.
+    """
+    for way in ways:
+        if way not in WAYS:
+            raise SpecError(f"--room {way}: there is no such way to make room for a plan{nearest(way, WAYS)}")
+    return tuple(dict.fromkeys(ways))
+
+
+def make_room(
+    plans: _Plans,
+    ways: Sequence[str],
+    few: int,
+    fields: Fields | None = None,
+    floor: float = -np.inf,
+    ceiling: float | None = None,
+) -> tuple[_Plans, Room]:
+    """Plans with those for which room was made, that may be among the best few with some fields.
+
+    Parameters
+    ----------
+    ways : sequence of str
+        Of WAYS.
+    floor : float
+        Score up to which room was looked for already.
+    ceiling : float, optional
+        Score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
+    """
+    fields = {} if fields is None else fields
+    if "recompute_modules" in fields:
+        fields = {**fields, "recompute_modules": tuple(as_names(fields["recompute_modules"]))}
+    able = _ways(plans.space.scenario, ways, fields)
+    block = "block" in ways and not plans.space.scenario.stack.cuda_graph_scope
+    # Of a block of layers modules are none.
+    whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
+    block = block and _has({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
+    if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
+        return plans, Room()
+    best = plans.score(plans.prices.at(plans.select([fields], few)[0].best))
+
+    def last_of_few() -> float:
+        if ceiling is not None:
+            return ceiling
+        return float(np.sort(best)[few - 1]) * (1 + SLACK) if len(best) >= few else np.inf
+
+    score, row, category = _too_large(plans, fields, floor, last_of_few())
+    tried, begin, found = 0, 0, list[tuple[Category, int, float, float]]()
+    while begin < len(row):
+        end = min(begin + AT_ONCE, len(row))
+        chosen = ChosenRows(plans.space, row[begin:end], category[begin:end], able)
+        first, size = begin, FIRST_LOOK
+        while first < end:
+            last = min(first + size, end, int(np.searchsorted(score, last_of_few())))
+            if last <= first:
+                break
+            here = np.arange(first, last)
+            new = _fitting(plans, chosen, here - begin, category[here], block, fields)
+            tried += (len(able) + block) * len(here)
+            rows = row[begin + new.place]
+            best = np.concatenate([best, plans.score(Priced(new.place, rows, new.seconds, new.nbytes))])
+            found += zip(new.categories, rows.tolist(), new.seconds.tolist(), new.nbytes.tolist(), strict=True)
+            first, size = last, min(2 * size, MOST_AT_ONCE)
+        if first < end:
+            return _with(plans, found), Room(tried, float(score[first]))
+        begin = end
+    return _with(plans, found), Room(tried, last_of_few())
+
+
+def _has(values: Fields, fields: Fields) -> bool:
+    """Whether plans with these values may have these fields."""
+    return all(
+        value in (wanted if isinstance(wanted := fields[name], tuple) and name != "recompute_modules" else (wanted,))
+        for name, value in values.items()
+        if name in fields
+    )
+
+
+def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Way]:
+    """All ways but blocks, the first of which does nothing."""
+    kinds = [Way(), Way("selective", own_modules(scenario.plan))]
+    if "modules" in ways:
+        kinds += [Way("selective", each) for each in module_sets(scenario.model, scenario.stack)]
+    if not scenario.stack.cuda_graph_scope:
+        kinds.append(Way("full"))
+    hosts: list[tuple[float, int]] = [(0.0, 0)]
+    if "offload" in ways:
+        hosts = list(product(*_hosts(scenario)))
+    found = [
+        replace(kind, optimizer_offload=share, offloaded_layers=layers) for kind in kinds for share, layers in hosts
+    ]
+    named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
+    chosen = [each for each in dict.fromkeys(found) if _named(each, named)]
+    return [Way(), *(each for each in chosen if each != Way())]
+
+
+def _named(way: Way, named: Fields) -> bool:
+    modules = named.get("recompute_modules")
+    if modules is not None and set(modules) != set(way.modules):
+        return False
+    values: dict[str, Any] = {
+        name: getattr(way, name) for name in ("recompute", "optimizer_offload", "offloaded_layers")
+    }
+    return _has({**values, "recompute_method": "uniform", "recompute_num_layers": 1}, named)
+
+
+def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Shares of the optimizer's state, and numbers of layers, that the node can take."""
+    node, measured = scenario.cluster.node, scenario.profile.host
+    copies = measured.to_host_bytes_per_s and measured.to_device_bytes_per_s
+    if not (node.host_link_bandwidth_bytes_per_s or copies):
+        return (0.0,), (0,)
+    layers = tuple(dict.fromkeys(round(share * scenario.model.num_layers) for share in LAYER_SHARES))
+    updates = node.host_memory_bandwidth_bytes_per_s and scenario.training.optimizer in ("adam", "sgd")
+    return OPTIMIZER_SHARES if updates else (0.0,), layers
+
+
+def _too_large(plans: PricedPlans, fields: Fields, floor: float, ceiling: float) -> tuple[Array, Ints, Ints]:
+    """(score, row, category) of plans without recomputation that do not fit, the fastest first.
+
+    Of all of them where the fields say what is recomputed or in host memory.
+    """
+    everything = any(name in fields for name in ROOM)
+    free = {name: value for name, value in fields.items() if name not in ("recompute", *ROOM)}
+    rows, categories = plans.masks(free)
+    plain = np.array([each.recompute == "none" for each in plans.categories]) & categories
+    plain[len(plans.space.categories) :] = False
+    found = []
+    for block in plans.blocks():
+        here = block.take(np.flatnonzero(rows[block.row] & plain[block.category] & (everything | ~plans.fits(block))))
+        score = plans.score(here)
+        less = np.flatnonzero((score >= floor) & (score < ceiling))
+        found.append((score[less], here.row[less], here.category[less]))
+    score, row, category = (np.concatenate(each) for each in zip(*found, strict=True))
+    order = np.argsort(score, kind="stable")
+    return score[order], row[order], category[order]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Plans for which there is room, with the way that is fastest; place : in the rows that were priced."""
+
+    place: Ints
+    categories: list[Category]
+    seconds: Array
+    nbytes: Array
+
+
+def _fitting(
+    plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Ints, block: bool, fields: Fields
+) -> _Found:
+    """Of some rows the fastest way in which each fits, where the space does not have it."""
+    found: list[tuple[int, Category, float, float]] = []
+    categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
+    overlaps = [each.overlaps for each in categories]
+    for alike in dict.fromkeys(overlaps[each] for each in np.unique(category).tolist()):
+        which = np.flatnonzero([overlaps[each] == alike for each in category.tolist()])
+        here, base = places[which], category[which]
+        nbytes = chosen.memory_bytes(here)
+        fits = nbytes <= limit
+        fits[0] = False  # of what does nothing it is known
+        needless = chosen.needless.T.astype(np.float32) @ fits.astype(np.float32) > 0
+        way, place = np.nonzero(fits & ~needless)
+        seconds, needed = chosen.step_times(here[place], way, alike), nbytes[way, place]
+        layers = np.zeros(len(way), dtype=np.int64)
+        if block:
+            rows, number, *of_block = chosen.blocks(here, alike, limit)
+            place = np.concatenate([place, np.searchsorted(here, rows)])
+            way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
+            seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
+        order = np.lexsort((needed, np.round(seconds, 12), place))
+        order = order[np.unique(place[order], return_index=True)[1]]
+        for each, one, blocks, *numbers in zip(
+            *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
+        ):
+            made = _category(scenario, categories[base[each]], chosen.ways[one], blocks)
+            found.append((int(here[each]), made, numbers[0], numbers[1]))
+    known = set(plans.space.categories)
+    found = [each for each in found if each[1] not in known]
+    of_found = np.array([each[2:] for each in found], dtype=float).reshape(-1, 2)
+    where = np.array([each[0] for each in found], dtype=np.int64)
+    return _Found(where, [each[1] for each in found], of_found[:, 0], of_found[:, 1])
+
+
+def _category(scenario: Scenario, base: Category, way: Way, block_layers: int) -> Category:
+    if block_layers:
+        return replace(base, recompute="full", block_layers=block_layers)
+    return replace(
+        base,
+        recompute=way.recompute,
+        modules=() if way.modules == own_modules(scenario.plan) else way.modules,
+        optimizer_offload=way.optimizer_offload,
+        offloaded_layers=way.offloaded_layers,
+    )
+
+
+def _with(plans: _Plans, found: Sequence[tuple[Category, int, float, float]]) -> _Plans:
+    """Plans with these beside them, each once."""
+    old = plans.prices
+    table, there = (old.table, old.more) if isinstance(old, WithMore) else (old, None)
+    base = len(plans.space.categories)
+    numbers = {each: base + place for place, each in enumerate(old.more_categories)}
+    known = set() if there is None else set(zip(there.category.tolist(), there.row.tolist(), strict=True))
+    rows = []
+    for category, row, seconds, nbytes in found:
+        number = numbers.setdefault(category, base + len(numbers))
+        if (number, row) not in known:
+            known.add((number, row))
+            rows.append((number, row, seconds, nbytes))
+    if not rows:
+        return plans
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    new = Priced(columns[0].astype(np.int16), columns[1].astype(np.int32), *columns[2:])
+    more = new if there is None else join([there, new])
+    return replace(plans, prices=WithMore(table, more, tuple(numbers)))

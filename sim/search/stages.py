@@ -1,0 +1,249 @@
+"""Plans whose stages hold other layers than an even deal gives them, or that turn to a chunk for more micro-batches.
+
+The closed form prices layers that are dealt evenly, and groups of as many micro-batches as there are ranks. Others are
+run on the exact engine, those first that an even deal of their work would make fastest: with the layout whose slowest
+stage is fastest (`sim.search.layout`), with larger groups (`plan.microbatch_group`), and with both. Each recomputes the
+least that makes it fit, module by module in the order of what they spare for what they take, and keeps nothing on the
+host.
+
+No layout or group makes a rank do less than the mean of all ranks, so that is what bounds those that were not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Array, Floats, Ints
+from sim.errors import FlopcastError
+from sim.estimate import estimate
+from sim.pricing.batch import batch_of
+from sim.search.candidate import Candidate, StagesSearched
+from sim.search.layout import balanced_plan
+from sim.search.plans.columns import SCHEDULES
+from sim.search.prices.room import ChosenRows, Way
+from sim.search.result import SearchResult
+from sim.search.table import Priced
+from sim.specs import Scenario
+from sim.work.recompute import module_sets, own_modules
+from sim.work.stages import FIRST_KIND, deal_stages
+
+MOST_RUNS = 600
+"""Plans that the exact engine runs at most."""
+FASTER = 0.03
+"""By what share larger groups of micro-batches may make plans faster; those that would be slower still are not run."""
+
+
+def search_stages(
+    result: SearchResult,
+    *,
+    layouts: bool = True,
+    windows: bool = True,
+    most_runs: int = MOST_RUNS,
+    progress: Callable[[int, int], None] | None = None,
+) -> SearchResult:
+    """Give the plans of a result balanced layouts and larger groups of micro-batches.
+
+    Parameters
+    ----------
+    layouts, windows : bool
+        What is varied.
+    most_runs : int
+        Plans that the exact engine runs at most.
+    progress : callable, optional
+        Called with (plans run, most runs).
+
+    Returns
+    -------
+    SearchResult
+        With the best of them among its best; interrupted (KeyboardInterrupt), those found so far.
+    """
+    score, bound, place = _promising(result)
+    found = list(result.best)
+    runs = looked_at = 0
+    finished = True
+    modules = _modules(result)
+    try:
+        for number, where in enumerate(place.tolist()):
+            if runs >= most_runs or score[number] >= _worst(result, found) * (1 + FASTER):
+                break
+            looked_at += 1
+            base = result.scenario_at(where)
+            for changed in _staged(base, layouts, windows):
+                candidate, tried = _fitting(result, *changed, modules, _worst(result, found))
+                runs += tried
+                found += [candidate] if candidate is not None else []
+                if progress is not None:
+                    progress(min(runs, most_runs), most_runs)
+    except KeyboardInterrupt:
+        finished = False
+    least = float(bound.min()) if len(bound) else None
+    searched = StagesSearched(layouts, windows, looked_at, len(place), runs, least)
+    best = sorted(found, key=lambda each: each.worth(result.objective))[: result.top]
+    return replace(result, best=tuple(best), stages=searched, finished=result.finished and finished)
+
+
+def _worst(result: SearchResult, found: Sequence[Candidate]) -> float:
+    """What a plan must be better than to be among the best few."""
+    worths = sorted(each.worth(result.objective) for each in found)
+    return worths[result.top - 1] if len(worths) >= result.top else np.inf
+
+
+def _promising(result: SearchResult) -> tuple[Floats, Floats, Ints]:
+    """Plans with a pipeline that recompute nothing, and fit so or in some other way: the score of the fastest way if
+    their ranks had equal work, what no layout goes below, and their places; in the order of the first."""
+    space, columns = result.space, result.space.columns
+    plain = np.array([space.categories.index(each.without_room()) for each in result.categories])
+    rows = (columns.pp > 1) & (columns.schedule != SCHEDULES.index("gpipe"))
+    begin, fitting, places = 0, [np.empty((2, 0))], [np.empty((2, 0), dtype=np.int64)]
+    for block in result.blocks():
+        code = plain[block.category] * len(columns) + block.row
+        fits = np.flatnonzero(result.fits(block) & rows[block.row])
+        fitting.append(np.array([code[fits], block.step_time_s[fits]]))
+        own = np.flatnonzero((block.category == plain[block.category]) & rows[block.row])
+        places.append(np.array([code[own], begin + own]))
+        begin += len(block)
+    found, where = (np.concatenate(each, axis=1) for each in (fitting, places))
+    found = found[:, np.lexsort(found[::-1])]
+    codes, first = np.unique(found[0].astype(np.int64), return_index=True)
+    seconds = found[1][first]
+    where = where[:, np.argsort(where[0])]
+    place = where[1][np.searchsorted(where[0], codes)]
+    parts = [
+        _balanced(result, result.prices.at(place[some]), seconds[some])
+        for some in np.array_split(np.arange(len(place)), max(1, len(place) // 20_000))
+        if len(some)
+    ]
+    if not parts:
+        return np.empty(0), np.empty(0), place
+    score, bound = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(score, kind="stable")
+    return score[order], bound[order], place[order]
+
+
+def _balanced(result: SearchResult, some: Priced, dealt_s: Floats) -> tuple[Array, Array]:
+    """Score of plans whose ranks all have equal work, about; and what none of their layouts goes below.
+
+    Parameters
+    ----------
+    dealt_s : array
+        Of each plan, what the fastest way in which it fits takes with layers that are dealt evenly. [s]
+
+    Notes
+    -----
+    In one chunk a rank with the work w of the average or more waits for the first micro-batch to come back to it, when
+    it has done at most one forward for each rank behind it: sum + (m − 1) w − (p − 1) f. In several it may always have
+    work, which is m w.
+    """
+    columns = result.space.columns.take(some.row)
+    mean, busiest, share = ChosenRows(result.space, some.row, some.category, [Way()]).rank_work(np.arange(len(some)))
+    count = result.space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
+    ramp = np.where(columns.num_chunks == 1, (columns.pp - 1) * (1.0 - share), 0.0)
+    least = (count + np.where(count >= columns.pp, ramp, 0.0)) * mean
+    balanced, bound = (
+        result.score(Priced(some.category, some.row, seconds, some.memory_bytes))
+        for seconds in (dealt_s * mean / busiest, least)
+    )
+    return balanced, bound
+
+
+def _staged(base: Scenario, layouts: bool, windows: bool) -> Iterator[tuple[Scenario, bool]]:
+    """A plan with other groups of micro-batches, and whether its stages are to be balanced."""
+    plan, count = base.plan, base.num_microbatches
+    groups: list[int | None] = [None]
+    if windows and plan.num_chunks > 1:
+        groups += [size for power in (1, 2) if (size := plan.pp << power) < count]
+        groups += [count] if count > plan.pp else []
+    for each, balanced in product(groups, (False, True) if layouts else (False,)):
+        if each is not None or balanced:
+            yield base.replace(plan=plan.replace(microbatch_group=each)), balanced
+
+
+def _fitting(
+    result: SearchResult, scenario: Scenario, balanced: bool, modules: Sequence[Mapping[str, Any]], ceiling: float
+) -> tuple[Candidate | None, int]:
+    """The fastest plan that fits, if it is better than the ceiling; and the runs it took.
+
+    Parameters
+    ----------
+    modules : sequence of mappings
+        Fields of plans that recompute more and more modules.
+    """
+    ran: list[Candidate] = []
+    most = -(-scenario.model.num_layers // scenario.plan.num_stages) - 1
+    blocks: list[Mapping[str, Any]] = [
+        {"recompute": "full", "recompute_method": "block", "recompute_num_layers": 1 + n} for n in range(most)
+    ]
+    whole: list[Mapping[str, Any]] = [] if scenario.stack.cuda_graph_scope else [{"recompute": "full"}]
+    chains = [[*modules, *whole], [*blocks, *whole]] if whole and "block" in result.room else [[*modules, *whole]]
+    plain = _run(scenario, balanced, {"recompute": "none"})
+    if plain is None or plain.worth(result.objective) >= ceiling:  # most are too slow, whatever they recompute
+        return None, int(plain is not None)
+    ran.append(plain)
+    for chain in chains if plain.memory_bytes > result.memory_limit_bytes else ():
+        low, high = 0, len(chain) - 1
+        while low <= high:  # each does more than the one before: the first that makes it fit is found by halving
+            middle = (low + high) // 2
+            found = _run(scenario, balanced, chain[middle])
+            ran += [] if found is None else [found]
+            slow = found is None or found.worth(result.objective) >= ceiling
+            if found is not None and not slow and found.memory_bytes > result.memory_limit_bytes:
+                low = middle + 1
+            else:
+                high = middle - 1
+    there = [each for each in ran if each.memory_bytes <= result.memory_limit_bytes]
+    fitting = [each for each in there if each.worth(result.objective) < ceiling]
+    return min(fitting, key=lambda each: each.worth(result.objective), default=None), len(ran)
+
+
+def _run(scenario: Scenario, balanced: bool, way: Mapping[str, Any]) -> Candidate | None:
+    """A plan on the exact engine; None where it has fewer blocks than stages, or stages that were dealt so anyway."""
+    here = even = scenario.replace(plan=scenario.plan.replace(**way))
+    try:
+        if balanced:
+            here = balanced_plan(even)[0]
+            if deal_stages(here.model, here.plan) == deal_stages(even.model, even.plan):
+                return None
+        answer = estimate(here)
+    except FlopcastError:
+        return None
+    return Candidate(here, answer.step_time_s, float(answer.largest.total), answer)
+
+
+def _modules(result: SearchResult) -> list[dict[str, Any]]:
+    """Fields of plans that recompute more and more modules, or those of the scenario."""
+    scenario = result.space.scenario
+    sets = [own_modules(scenario.plan)]
+    if "modules" in result.room and result.best:
+        sets = _growing(result.best[0].scenario)
+    return [{"recompute": "selective", "recompute_modules": each} for each in sets]
+
+
+def _growing(scenario: Scenario) -> list[tuple[str, ...]]:
+    """Sets of modules, each with one more: the next spares most for what it takes, in this plan's layers."""
+    every = module_sets(scenario.model, scenario.stack)
+    counts = np.array([scenario.model.layers_of(kind) for kind in scenario.model.layer_kinds])
+
+    def of_layers(**changes: Any) -> tuple[float, float]:
+        prices = batch_of(scenario.replace(plan=scenario.plan.replace(**changes))).prices
+        layers = slice(FIRST_KIND, FIRST_KIND + len(counts))
+        seconds = counts @ prices.total_s[1][layers, 0, 0, 0, 0]
+        return float(seconds), float(counts @ prices.activation_bytes[layers, 0, 0, 0])
+
+    took, kept = of_layers(recompute="none")
+    worth: dict[str, float] = {}
+    for names in every:
+        if len(names) == 1:
+            takes, keeps = of_layers(recompute="selective", recompute_modules=names)
+            worth[names[0]] = (kept - keeps) / max(takes - took, 1e-12)
+    ordered = sorted(worth, key=lambda name: -worth[name])
+    sets: list[tuple[str, ...]] = []
+    for name in ordered:
+        more = {*(sets[-1] if sets else ()), name}
+        more -= {"moe_act", "shared_experts"} if "moe" in more else set()
+        sets.append(next(each for each in every if set(each) == more))
+    return sets

@@ -1,0 +1,216 @@
+"""Plans that are too large as they are: their prices are estimates, and no other way to make room is better."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import InfeasiblePlan, SpecError
+from sim.estimate import estimate
+from sim.search import search, why_not
+from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
+from sim.specs import load_scenario
+from sim.specs.loading import build_scenario
+from sim.work.recompute import module_sets
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+QWEN = SCENARIOS / "qwen3-235b-a22b-256-h100.yaml"
+LATENT = {
+    "num_layers": 6, "num_dense_layers": 1, "hidden_size": 2048, "num_heads": 16, "head_dim": 192, "vocab_size": 32000,
+    "intermediate_size": 8192, "gated_mlp": True, "bias": False, "num_experts": 16, "experts_per_token": 4,
+    "expert_intermediate_size": 1024, "shared_expert_intermediate_size": 1024, "key_value_rank": 512, "query_rank": 512,
+    "rotary_head_dim": 64, "value_head_dim": 128, "position": "rotary",
+}  # fmt: skip
+EXPERTS = {
+    "num_layers": 6, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "gated_mlp": True, "bias": False,
+    "num_experts": 8, "experts_per_token": 2, "expert_intermediate_size": 2048, "position": "rotary",
+}  # fmt: skip
+DENSE = {"num_layers": 7, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000}
+
+
+def small(model, **changes):
+    """A model on a few H100 whose host is known."""
+    node = {"host_link_bandwidth": "64 GB/s", "host_memory_bandwidth": "76.8 GB/s"}
+    given = {"model": model, "cluster": {"preset": "superpod-h100", "node": {"preset": "dgx-h100", **node}}, "plan": {},
+             "stack": {"preset": "megatron-core", **changes.pop("stack", {})}, "profile": "h100",
+             "training": {"global_batch_size": 8, "sequence_length": 2048, "precision": "bf16"}}  # fmt: skip
+    return build_scenario({**given, **changes})
+
+
+def made(result):
+    """Places of the plans for which room was made."""
+    return np.flatnonzero(result.category >= len(result.space.categories))
+
+
+@pytest.mark.parametrize("ways", [("modules", "block"), WAYS], ids=["recompute", "offload"])
+@pytest.mark.parametrize("file", ["gpt-1t-3072-a100", "qwen3-235b-a22b-256-h100", "papers/deepseek-v3-2048-h800"])
+def test_prices_are_estimates(file, ways):
+    """Of random plans of every kind, ZeRO stage and use of the host: time and memory to 1e-9."""
+    scenario = load_scenario(SCENARIOS / f"{file}.yaml")
+    result = search(scenario, room=ways, top=30, confirm=30, overlaps=file.startswith("gpt"))
+    places = made(result)
+    random = np.random.default_rng(3)
+    some = random.choice(places, size=min(60, len(places)), replace=False)
+    priced = result.prices.at(some)
+    kinds = set()
+    for each, seconds, nbytes in zip(result.scenarios_at(some), priced.step_time_s, priced.memory_bytes, strict=True):
+        alone = estimate(each, "closed_form")
+        plan = each.plan
+        if len(scenario.model.layer_kinds) > 1 and plan.num_chunks > 1:
+            continue  # a bound, as of the plans that need no room
+        kinds.add((plan.recompute_method, plan.recompute_modules, plan.optimizer_offload, plan.offloaded_layers))
+        assert nbytes == pytest.approx(alone.largest.total, rel=1e-9)
+        if plan.uneven_layers:
+            assert alone.step_time_s * 0.9 < seconds <= alone.step_time_s * (1 + 1e-9)
+        else:
+            assert seconds == pytest.approx(alone.step_time_s, rel=1e-9)
+    assert len(kinds) > 2 or len(scenario.model.layer_kinds) == 1
+
+
+def everything(scenario, result, ways):
+    """(price, plan) of all plans that need room and fit in some way, each by itself."""
+    model, limit = scenario.model, result.memory_limit_bytes
+    hosts = [(0.0, 0)]
+    if "offload" in ways:
+        layers = sorted({round(share * model.num_layers) for share in LAYER_SHARES})
+        hosts = list(product(OPTIMIZER_SHARES, layers))
+    found = []
+    for place in np.flatnonzero(result.memory_bytes > limit).tolist():
+        base = result.scenario_at(place)
+        if base.plan.recompute != "none":
+            continue
+        most = -(-model.num_layers // base.plan.num_stages)
+        recomputed = [{}, {"recompute": "full"}]
+        recomputed += [{"recompute": "selective", "recompute_modules": each} for each in module_sets(model, base.stack)]
+        blocks = range(1, most)
+        for (share, layers), changes in product(hosts, recomputed):
+            plan = base.plan.replace(**changes, optimizer_offload=share, offloaded_layers=layers)
+            found.append(plan)
+        for number in blocks if "block" in ways else ():
+            found.append(base.plan.replace(recompute="full", recompute_method="block", recompute_num_layers=number))
+    prices = []
+    for plan in found:
+        answer = estimate(scenario.replace(plan=plan), "closed_form")
+        if answer.largest.total <= limit:
+            prices.append((answer.step_time_s, plan))
+    return prices
+
+
+@pytest.mark.parametrize(
+    ("model", "ways", "gpus", "limit"),
+    [
+        (DENSE, ("modules", "block"), 4, 6.32e9),
+        (DENSE, WAYS, 2, 8.1e9),
+        (EXPERTS, ("modules", "block"), 4, 9.02e9),
+        (EXPERTS, WAYS, 1, 16.69e9),
+        (EXPERTS, WAYS, 1, 17.76e9),
+        (LATENT, ("modules", "block"), 2, 12.15e9),
+    ],
+)
+def test_no_other_way_is_better(model, ways, gpus, limit):
+    """Every set of modules, number of layers and use of the host, of every plan that does not fit, one by one."""
+    scenario = small(model)
+    result = search(scenario, gpus=(gpus, gpus), memory_limit_bytes=limit, room=ways, top=3)
+    prices = everything(scenario, result, ways)
+    assert prices
+    best = min(prices, key=lambda each: each[0])
+    without = search(scenario, gpus=(gpus, gpus), memory_limit_bytes=limit, room=(), top=3, require_fit=False)
+    in_space = min((each.priced_step_time_s for each in without.best), default=np.inf)
+    assert best[0] < in_space, "the limit should make room worth its price"
+    assert result.best[0].priced_step_time_s == pytest.approx(best[0], rel=1e-9)
+    assert result.gap == 0.0
+    assert result.best[0].answer.largest.total <= limit
+
+
+def test_what_needs_no_room_is_never_slower():
+    """The bound by which plans are left out."""
+    result = search(small(EXPERTS), gpus=(4, 4), room=())
+    by_category = {number: result.category == number for number in range(len(result.space.categories))}
+    for number, each in enumerate(result.space.categories):
+        if each.recompute == "none":
+            continue
+        plain = result.space.categories.index(
+            type(each)("none", each.sequence_parallel, each.zero_stage, each.overlaps)
+        )
+        assert (result.row[by_category[number]] == result.row[by_category[plain]]).all()
+        longer = result.step_time_s[by_category[number]] / result.step_time_s[by_category[plain]]
+        assert longer.min() >= 1 - 1e-12
+
+
+def test_fields_that_are_named_get_room_of_their_own():
+    """The best plan of a degree that the best few have not, of a set of modules, and on the host."""
+    scenario = load_scenario(QWEN)
+    result = search(scenario, top=1)
+    assert result.best[0].scenario.plan.pp == 4
+    named = {"pp": 2}
+    there = why_not(result, named).answer
+    everything = search(scenario, top=1, room=()).select([named], 1)[0]
+    assert there.scenario.plan.pp == 2
+    assert there.step_time_s < result.step_time_s[everything.best[0]]
+    modules = why_not(result, {"recompute_modules": ("moe_act", "layernorm")})
+    assert set(modules.answer.scenario.plan.recompute_modules) == {"moe_act", "layernorm"}
+    own = scenario.replace(
+        plan=scenario.plan.replace(recompute="selective", recompute_modules=("moe_act", "layernorm"))
+    )
+    alone = search(own, top=1, room=())
+    best = next(each for each in alone.select([{"recompute": "selective"}], 1)[0].best)
+    assert modules.answer.step_time_s == pytest.approx(alone.step_time_s[best], rel=1e-9)
+    assert result.place_of(result.best[0].scenario) is not None
+
+
+def test_what_fits_with_the_host_only_is_said():
+    scenario, limit = small(EXPERTS), 16.69e9
+    with pytest.raises(
+        InfeasiblePlan, match=r"with .* in host memory one fits .* --room modules,block,offload, or use"
+    ):
+        search(scenario, gpus=(1, 1), memory_limit_bytes=limit)
+    plan = search(scenario, gpus=(1, 1), memory_limit_bytes=limit, room=WAYS).best[0].scenario.plan
+    assert plan.optimizer_offload or plan.offloaded_layers
+    cluster = scenario.cluster.replace(node=scenario.cluster.node.replace(host_link_bandwidth_bytes_per_s=None))
+    with pytest.raises(InfeasiblePlan, match=r"19 GB, or use more GPUs"):
+        search(scenario.replace(cluster=cluster), gpus=(1, 1), memory_limit_bytes=limit)
+
+
+def test_the_command_names_what_runs_again(tmp_path):
+    words = ["search", str(SCENARIOS / "papers" / "deepseek-v3-2048-h800.yaml"), "--top", "4", "--room", "modules"]
+    run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+    assert run.exit_code == 0, run.output
+    assert "ways to make room for some priced and memory-checked" in run.output
+    assert "mla_up_proj" in run.output
+    path = tmp_path / "best.yaml"
+    words = ["search", str(QWEN), "--top", "1", "--json", "-o", str(path)]
+    data = json.loads(CliRunner().invoke(app, words).output)
+    assert data["room"] == ["modules", "block"]
+    assert data["plans_given_room"] > 1000
+    plan = data["best"][0]["plan"]
+    assert (plan["recompute_method"], plan["recompute_num_layers"]) == ("block", 2)
+    assert load_scenario(path).plan.recompute_method == "block"
+    assert any("--room modules,block,offload also tries" in each for each in data["assumptions"])
+    with pytest.raises(SpecError, match=r"no such way .* did you mean 'modules'"):
+        search(load_scenario(QWEN), room=("modles",))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("plan.recompute_modules=mlp", {"recompute_modules": ("mlp",)}),
+        ("plan.recompute_method=block", {"recompute_method": "block"}),
+        ("plan.recompute_method=block plan.recompute_num_layers=2", {"recompute_num_layers": 2}),
+        ("plan.offloaded_layers=24", {"offloaded_layers": 24}),
+        ("plan.schedule=zb_h1 plan.recompute_modules=mlp", {"recompute_modules": ("mlp",), "schedule": "zb_h1"}),
+    ],
+)
+def test_why_takes_fields_that_make_room(words, wanted):
+    file = str(SCENARIOS / "gpt3-175b-1024-a100.yaml")
+    run = CliRunner().invoke(app, ["search", file, "--top", "1", "--json", "--why", *words.split()])
+    assert run.exit_code == 0, run.output
+    why = json.loads(run.output)["why"]
+    assert why["ruled_out"] is None
+    for name, value in wanted.items():
+        there = why["plan"][name]
+        assert (tuple(there) if isinstance(there, list) else there) == value
+    assert why["step_time_s"] > 0

@@ -1,0 +1,137 @@
+"""Layouts and groups of micro-batches: what is found is as fast as said, and nothing beats the bound."""
+
+import json
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import FlopcastError, SpecError
+from sim.estimate import estimate
+from sim.search import rank_plan, search
+from sim.search.layout import layout_shares
+from sim.search.stages import search_stages
+from sim.specs import load_scenario
+from sim.specs.loading import build_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+DEEPSEEK = SCENARIOS / "papers" / "deepseek-v3-2048-h800.yaml"
+
+
+def small(num_layers=4, batch=8):
+    """A model whose head is as heavy as layers, on few GPUs."""
+    model = {"num_layers": num_layers, "hidden_size": 1024, "num_heads": 16, "vocab_size": 128000, "gated_mlp": True,
+             "tied_embeddings": False}  # fmt: skip
+    return build_scenario(
+        {"model": model, "cluster": "superpod-h100", "plan": {"dp": 4}, "stack": "megatron-core", "profile": "h100",
+         "training": {"global_batch_size": batch, "sequence_length": 2048, "precision": "bf16"}}
+    )  # fmt: skip
+
+
+def every_layout(num_layers, stages):
+    """All ways to cut the row of blocks."""
+    row = "E" + "t" * num_layers + "L"
+    for cuts in combinations(range(1, len(row)), stages - 1):
+        ends = (0, *cuts, len(row))
+        yield "|".join(row[begin:end] for begin, end in pairwise(ends))
+
+
+def test_no_layout_goes_below_the_bound():
+    """Every layout of every plan, one by one: none beats the bound, and none of the best plans' is faster."""
+    scenario = small()
+    even = search(scenario, top=3)
+    found = search_stages(even, windows=False)
+    assert found.stages.runs
+    fastest = []
+    for place in range(even.plans_priced):
+        base = even.scenario_at(place)
+        plan = base.plan
+        if plan.pp == 1 or plan.schedule != "1f1b" or plan.recompute != "none":
+            continue
+        plain = plan.replace(uneven_layers=False)
+        for layout in every_layout(scenario.model.num_layers, plan.num_stages):
+            answer = estimate(base.replace(plan=plain.replace(pipeline_layout=layout)))
+            if answer.fits:
+                fastest.append(answer.step_time_s)
+    assert fastest
+    assert min(fastest) >= found.stages.bound * (1 - 1e-9)
+    assert found.best[0].answer.step_time_s <= min(fastest) * (1 + 1e-9)
+
+
+def test_layouts_of_deepseek_are_found_and_told(tmp_path):
+    """61 layers and a module of multi-token prediction: balanced stages save a sixth."""
+    scenario = load_scenario(DEEPSEEK)
+    even, found = search(scenario, top=2), search(scenario, top=2, layouts=True)
+    best = found.best[0]
+    assert best.answer.step_time_s < 0.9 * even.best[0].answer.step_time_s
+    assert best.scenario.plan.pipeline_layout
+    assert best.answer.fits
+    assert best.answer.step_time_s == estimate(best.scenario).step_time_s
+    assert found.gap == 0.0
+    assert found.stages.bound <= best.answer.step_time_s
+    path = tmp_path / "best.yaml"
+    words = ["search", str(DEEPSEEK), "--layouts", "--top", "2", "-o", str(path)]
+    run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+    assert run.exit_code == 0, run.output
+    assert f"layout of 1, 2: {best.scenario.plan.pipeline_layout}" in run.output
+    assert "balanced layouts: " in run.output
+    assert load_scenario(path).plan == best.scenario.plan
+    data = json.loads(CliRunner().invoke(app, [*words[:5], "--json"]).output)
+    assert data["stages"]["layouts"]
+    assert data["stages"]["plans_run"] == found.stages.runs
+
+
+def test_larger_groups_of_micro_batches_are_found():
+    scenario = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
+    even, found = search(scenario, top=1), search(scenario, top=1, windows=True)
+    best = found.best[0]
+    assert best.scenario.plan.microbatch_group == 2 * best.scenario.plan.pp
+    assert best.answer.step_time_s < even.best[0].answer.step_time_s
+    assert best.answer.fits
+
+
+def test_why_own_explains_the_layout():
+    base = load_scenario(DEEPSEEK)
+    plan = base.plan.replace(schedule="1f1b", num_chunks=1, uneven_layers=False, pipeline_layout="Et*3|(t*4|)*14t*2mL")
+    scenario = base.replace(plan=plan)
+    shares = layout_shares(scenario)
+    assert shares.busiest_s > 1.1 * shares.mean_s
+    assert shares.balanced.answer.step_time_s < estimate(scenario).step_time_s
+    result = search(scenario, top=1, layouts=True)
+    ranked = rank_plan(result, scenario)
+    assert ranked.layout.to_dict() == shares.to_dict()
+    assert "a layout of its own" in ranked.ruled_out
+    assert any("pipeline_layout" in step.changes for step in ranked.steps)
+    run = CliRunner().invoke(
+        app,
+        ["search", str(DEEPSEEK), "--layouts", "--top", "1", "--why", "own", "-s", "plan.schedule=1f1b",
+         "-s", "plan.num_chunks=1", "-s", "plan.uneven_layers=false", "-s", "plan.pipeline_layout=Et*3|(t*4|)*14t*2mL"],
+        env={"COLUMNS": "300"},
+    )  # fmt: skip
+    assert run.exit_code == 0, run.output
+    assert f"rank {shares.busiest} has the most work" in run.output
+    assert f"The balanced layout {shares.balanced.layout} takes" in run.output
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pp": 1, "dp": 4},
+        {"pp": 2, "dp": 2, "schedule": "dualpipe"},
+        {"pp": 2, "dp": 2, "schedule": "zb_v", "num_chunks": 2},
+    ],
+)
+def test_plans_that_no_layout_describes(changes):
+    scenario = small(num_layers=8)
+    try:
+        given = scenario.replace(plan=scenario.plan.replace(**changes))
+    except FlopcastError as error:
+        pytest.fail(str(error))
+    assert layout_shares(given) is None
+
+
+def test_memory_headroom_has_no_layouts():
+    with pytest.raises(SpecError, match="not for --objective memory_headroom"):
+        search(small(), objective="memory_headroom", layouts=True)
