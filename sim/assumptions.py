@@ -134,7 +134,7 @@ def stated_assumptions(
         )
     training = scenario.training
     if training.format is not None:
-        fused = stack.fused_casts and training.format.norms_cast
+        fused = (stack.fused_casts or stack.compiled) and training.format.norms_cast
         casts = "after a norm are a part of it, others" if fused else "are"
         casts += " kernels of their own"
         known = training.peak_precision in scenario.profile.gemm.precisions

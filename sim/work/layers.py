@@ -156,7 +156,7 @@ def _per_op(forward: Phase) -> Phase:
 def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[Phase, Phase]:
     """Scaling linears' inputs, weights and output gradients to 8 or 4 bits, where no other kernel does it in passing.
 
-    Where casts are fused, a norm writes 8 bits itself; what attention, activations and dispatched tokens are, and all
+    Where casts are fused, or a compiler fuses them, a norm writes 8 bits itself; what attention, activations and dispatched tokens are, and all
     gradients, a kernel reads and writes by rows and by columns (NVIDIA/TransformerEngine: quantizers of
     transformer_engine/pytorch/module). To 4 bits norms do not cast. Elsewhere a pass finds the largest magnitude
     (2 bytes a number), another scales and writes (2 + 1); a gradient is written twice, once transposed for the weight
@@ -176,7 +176,7 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     mixes = tokens * (kind.mixer != "none")
     inputs = mixes * (h + context) + copies * (h + inner)
     gradients = mixes * (columns + h) + copies * (h + products * inner)
-    fused = cut.format.norms_cast and stack.fused_casts
+    fused = cut.format.norms_cast and (stack.fused_casts or stack.compiled)
     if fused or not cut.format.norms_cast:  # weights are cast once a step
         by_norms = mixes * h + (copies * h if kind.mlp == "dense" else 0.0)
         there, back = cut.format.cast * (inputs - fused * by_norms), cut.format.cast * gradients
