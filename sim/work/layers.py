@@ -156,11 +156,11 @@ def _per_op(forward: Phase) -> Phase:
 def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[Phase, Phase]:
     """Scaling linears' inputs, weights and output gradients to 8 or 4 bits, where no other kernel does it in passing.
 
-    Where casts are fused, or a compiler fuses them, a norm writes 8 bits itself; what attention, activations and dispatched tokens are, and all
-    gradients, a kernel reads and writes by rows and by columns (NVIDIA/TransformerEngine: quantizers of
-    transformer_engine/pytorch/module). To 4 bits norms do not cast. Elsewhere a pass finds the largest magnitude
-    (2 bytes a number), another scales and writes (2 + 1); a gradient is written twice, once transposed for the weight
-    gradient.
+    Where casts are fused, or a compiler fuses them, a norm writes 8 bits itself; what attention, activations and
+    dispatched tokens are, and all gradients, a kernel reads and writes by rows and by columns (NVIDIA/
+    TransformerEngine: quantizers of transformer_engine/pytorch/module). To 4 bits norms do not cast. Elsewhere a pass
+    finds the largest magnitude (2 bytes a number), another scales and writes (2 + 1); a gradient is written twice, once
+    transposed for the weight gradient.
     """
     if cut.format is None:
         return Phase(), Phase()

@@ -19,6 +19,7 @@ PUBLISHED = {
     "DeepSeek-V3": ("deepseek_v3", {
         **_LATENT, "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 128,
         "num_key_value_heads": 128, "n_routed_experts": 256, "first_k_dense_replace": 3, "vocab_size": 129280,
+        "n_group": 8, "topk_group": 4,
     }, 671.03),
     "Kimi-K2": ("kimi_k2", {
         **_LATENT, "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 64,

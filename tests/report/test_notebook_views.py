@@ -47,7 +47,7 @@ def test_numbers_are_those_of_the_answer(shown):
     assert frame["share"].sum() == pytest.approx(1.0)
     assert "30.3 s" in answer._repr_html_()
     plans = found.to_frame()
-    assert len(plans) == found.plans_priced
+    assert 0 <= len(plans) - found.plans_priced <= found.plans_given_room  # those with room stand behind the others
     assert plans["fits"].sum() == found.plans_feasible
     assert plans["step_time_s"].iloc[0] == found.step_time_s[found.ranking()[0]]
     first = plans.iloc[0]
