@@ -93,6 +93,8 @@ def _plans(space: Space) -> list[str]:
     ]
     if model.num_experts:
         stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
+        if plan.etp > 1:
+            stated.append("each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan")
     stated += _uneven(space)
     if plan.microbatch_group is not None or plan.sequence_slices > 1:
         stated.append("micro-batch groups and sequence slices of the scenario's plan are not searched")

@@ -195,6 +195,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     experts = np.unique(result.space.columns.ep).tolist()
     if plan.ep not in experts:
         return f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (--ep)"
+    if not result.space.cuts_experts_as(plan):
+        searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
+        return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":

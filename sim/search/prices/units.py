@@ -74,8 +74,7 @@ def _pieces(part: Space) -> Iterator[tuple[_Rows, dict[bool, list[tuple[int, sli
     cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
     # A cost model of its own: what a unit looked up goes when it is done.
-    group = scenario.plan.sharding_group
-    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster, group)
+    costs, layouts = CostModel(scenario), place_layouts(part.layouts, scenario.cluster, scenario.plan)
     widths = layouts.tp * layouts.data.size
     longer = longer_ranks(scenario.model, scenario.plan, layouts)
     sizes = list(zip(widths.tolist(), layouts.pp.tolist(), longer.tolist(), strict=True))
