@@ -33,7 +33,7 @@ def memory_remedies(scenario: Scenario, part: str, needed: float, estimate: Call
     if part in ("optimizer", "gradients", "weights") and plan.num_replicas > 1:
         level = {"optimizer": 1, "gradients": 2, "weights": 3}[part]
         wishes += [{"zero_stage": level}] if plan.zero_stage < level else []
-    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp)
+    wider = math.gcd(scenario.model.num_experts, plan.tp * plan.cp * plan.dp // plan.etp)
     wishes += [{"ep": wider}] if wider > plan.ep else []
     if plan.dp % 2 == 0:
         wishes.append({"pp": plan.pp * 2, "dp": plan.dp // 2})

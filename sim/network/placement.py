@@ -25,6 +25,7 @@ class Degrees(NamedTuple):
     pp: int = 1
     dp: int = 1
     ep: int = 1
+    etp: int = 1
 
     @property
     def num_replicas(self) -> int:
@@ -33,8 +34,8 @@ class Degrees(NamedTuple):
 
     @property
     def num_expert_replicas(self) -> int:
-        """GPUs that hold the same experts."""
-        return self.tp * self.cp * self.dp // self.ep
+        """GPUs that hold the same experts, or parts of them."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     @property
     def num_gpus(self) -> int:
@@ -121,8 +122,9 @@ def expert_sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, si
     (torchtitan's mesh efsdp inside dp_replicate, torchtitan/distributed/parallel_dims.py; NVIDIA/Megatron-LM:megatron/
     core/parallel_state.py, intra_partial_expert_data_parallel_group).
     """
-    block, count = plan.tp * size, plan.tp * size // plan.ep
-    members, spans = worst_layout(count, plan.ep, block, plan.num_gpus // block, cluster.nvlink_domain_gpus)
+    stride, block = plan.ep * plan.etp, plan.tp * size
+    count = block // stride
+    members, spans = worst_layout(count, stride, block, plan.num_gpus // block, cluster.nvlink_domain_gpus)
     return Group(count, members, shares_network=plan.num_gpus > count, spans=spans)
 
 
@@ -141,16 +143,19 @@ def context_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
 
 
 def expert_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
-    """The expert-parallel group: neighbours among the GPUs that hold the same layers, whatever else these share."""
-    width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
-    members, spans = worst_layout(plan.ep, 1, plan.ep, plan.pp * (width // plan.ep), domain)
+    """The expert-parallel group: neighbours among the GPUs that hold the same layers, whatever else these share; where
+    experts are cut, those with the same part (NVIDIA/Megatron-LM:megatron/core/parallel_state.py, expert ranks).
+    """
+    block, domain = plan.ep * plan.etp, cluster.nvlink_domain_gpus
+    blocks = plan.pp * (plan.tp * plan.num_replicas // block)
+    members, spans = worst_layout(plan.ep, plan.etp, block, blocks, domain)
     return Group(plan.ep, members, shares_network=plan.num_gpus > plan.ep, spans=spans)
 
 
 def expert_data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The group that sums the gradients of the same experts, and over which ZeRO shards them."""
-    size, domain = plan.num_expert_replicas, cluster.nvlink_domain_gpus
-    members, spans = worst_layout(size, plan.ep, plan.ep * size, plan.pp, domain)
+    size, stride = plan.num_expert_replicas, plan.ep * plan.etp
+    members, spans = worst_layout(size, stride, stride * size, plan.pp, cluster.nvlink_domain_gpus)
     return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
 
 

@@ -76,12 +76,14 @@ def members_of(group: str, plan: ParallelPlan, gpus: IntArray) -> IntArray:
     dp, cp, tp = gpus.shape
     if group == "cp":
         return gpus.transpose(0, 2, 1).reshape(dp * tp, cp)
-    if group in ("tp", "ep"):
-        return gpus.reshape(-1, tp if group == "tp" else plan.ep)
+    if group == "tp":
+        return gpus.reshape(-1, tp)
+    if group == "ep":
+        return gpus.reshape(-1, plan.ep, plan.etp).transpose(0, 2, 1).reshape(-1, plan.ep)
     apart = gpus.reshape(dp * cp // (plan.sharding_group or dp * cp), -1)  # sharding groups with their tensor twins
     if group == "between":
         return apart.T
-    stride = {"shards": tp, "expert_shards": plan.ep}[group]
+    stride = {"shards": tp, "expert_shards": plan.ep * plan.etp}[group]
     members: IntArray = apart.reshape(len(apart), -1, stride).transpose(0, 2, 1).reshape(len(apart) * stride, -1)
     return members
 

@@ -25,7 +25,7 @@ from sim.network.placement import (
 )
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
-from sim.specs import ClusterSpec, Scenario
+from sim.specs import ClusterSpec, ParallelPlan, Scenario
 from sim.work.recompute import recompute_word
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
@@ -37,6 +37,7 @@ class Layouts:
     """How plans are cut over GPUs, and where their groups lie; arrays over layouts.
 
     degrees : (layouts, 5), in the order of LAYOUT.
+    cut_experts : each over its tensor-parallel group (`plan.etp` is tp), in all of them.
     shards, expert_shards : within which ZeRO shards everything but experts, and experts.
     between_shards : of those that hold the same shard; None where all shard together.
     """
@@ -50,6 +51,7 @@ class Layouts:
     shards: Group
     expert_shards: Group
     between_shards: Group | None = None
+    cut_experts: bool = False
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -57,7 +59,7 @@ class Layouts:
     @cached_property
     def key(self) -> bytes:
         """What tells layouts apart."""
-        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes()
+        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes() + bytes([self.cut_experts])
 
     @cached_property
     def tp(self) -> Ints:
@@ -74,27 +76,32 @@ class Layouts:
         """Expert-parallel degree."""
         return np.ascontiguousarray(self.degrees[:, 4])
 
+    @cached_property
+    def etp(self) -> Ints:
+        """Expert tensor parallel degree."""
+        return self.tp if self.cut_experts else np.ones_like(self.tp)
 
-def place_layouts(
-    degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, group_size: int | None = None
-) -> Layouts:
+
+def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, plan: ParallelPlan) -> Layouts:
     """Layouts (tp, cp, pp, dp, ep) on a cluster.
 
-    group_size : `plan.sharding_group` of all of them.
+    plan : whose `sharding_group` all have, and whose experts are whole or cut over the tensor-parallel group as theirs.
     """
-    numbers = np.asarray(degrees, dtype=np.int64)
-    plans = [Degrees(*each) for each in numbers.tolist()]
+    numbers, group_size, cut = np.asarray(degrees, dtype=np.int64), plan.sharding_group, plan.etp > 1
+    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1) for tp, cp, pp, dp, ep in numbers.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, of_experts = (
         stack_groups([place(plan, cluster) for plan in plans]) for place in places
     )
     if group_size is None:
-        return Layouts(numbers, tensor, context, experts, data, of_experts, shards=data, expert_shards=of_experts)
+        return Layouts(
+            numbers, tensor, context, experts, data, of_experts, shards=data, expert_shards=of_experts, cut_experts=cut
+        )
     shards, expert_shards, between = (
         stack_groups([place(plan, cluster, group_size) for plan in plans])
         for place in (sharding_group, expert_sharding_group, between_sharding_groups)
     )
-    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, expert_shards, between)
+    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, expert_shards, between, cut)
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,11 @@ class Batch:
         return np.asarray(self.layouts.ep[self.layout])
 
     @cached_property
+    def etp(self) -> Ints:
+        """Expert tensor parallel degree."""
+        return np.asarray(self.layouts.etp[self.layout])
+
+    @cached_property
     def moving_stage(self) -> Ints:
         """The ZeRO stage whose traffic a plan has: where a pipeline's micro-batches keep what 3 gathers, that of 1."""
         kept = (self.zero_stage == 3) & (self.pp > 1) & (not self.reshard_after_forward)
@@ -173,15 +185,16 @@ def batch_of(scenario: Scenario) -> Batch:
     """A scenario as a batch of one plan."""
     costs, plan, stack = cost_model(scenario), scenario.plan, scenario.stack
     degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
-    key = (*degrees, plan.sharding_group)
+    key = (*degrees, plan.etp, plan.sharding_group)
     layouts = costs.known.get(key)
     if layouts is None:
-        layouts = place_layouts([degrees], scenario.cluster, plan.sharding_group)
+        layouts = place_layouts([degrees], scenario.cluster, plan)
         costs.remember(key, layouts)
     cells = Cells(
         layouts.tp,
         layouts.degrees[:, 1],
         layouts.ep,
+        layouts.etp,
         np.array([float(plan.microbatch_size)]),
         layouts.tensor,
         layouts.context,
@@ -225,18 +238,19 @@ def find_cells(
     """All cells of plans, and which of them each plan has."""
     groups = (layouts.tensor, layouts.context, layouts.experts)
     lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
-    degrees = [layouts.tp, layouts.degrees[:, 1], layouts.ep]
+    degrees = [layouts.tp, layouts.degrees[:, 1], layouts.ep, layouts.etp]
     _, first, cut = np.unique(np.stack([*degrees, *lies], axis=1), axis=0, return_index=True, return_inverse=True)
     sizes, size = np.unique(microbatch_size, return_inverse=True)
     codes, cell = np.unique(cut.ravel()[layout] * len(sizes) + size, return_inverse=True)
     chosen = first[codes // len(sizes)]
-    tp, cp, ep = (each[chosen] for each in degrees)
+    tp, cp, ep, etp = (each[chosen] for each in degrees)
     tensor, context, experts = (group.take(chosen) for group in groups)
     size_of = sizes[codes % len(sizes)].astype(float)
     cells = Cells(
         tp,
         cp,
         ep,
+        etp,
         size_of,
         tensor,
         context,

@@ -1,6 +1,6 @@
 """What the blocks of a model take and keep for one micro-batch, for every way to cut a layer that a batch has.
 
-A *cell* is a cut (tensor-, context- and expert-parallel degree, and how these groups lie) with a micro-batch. Many
+A *cell* is a cut (tensor-, context- and expert-parallel degrees, and how these groups lie) with a micro-batch. Many
 plans share one, so cells are priced once and looked up. The choices that formulas branch on, and so do not broadcast,
 are axes of their own: whether tensor-parallel collectives are overlapped and sequences cut (`kinds`), and what is
 recomputed.
@@ -45,6 +45,7 @@ class Cells:
     tp: Ints
     cp: Ints
     ep: Ints
+    etp: Ints
     microbatch_size: Floats
     tensor: Group
     context: Group
@@ -58,19 +59,19 @@ class Cells:
         """What their prices depend on, to be remembered by."""
         groups = (self.tensor, self.context, self.experts)
         lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
-        numbers = np.array([self.tp, self.cp, self.ep, self.microbatch_size, *lies], dtype=float)
+        numbers = np.array([self.tp, self.cp, self.ep, self.etp, self.microbatch_size, *lies], dtype=float)
         return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
 
     def numbers(self) -> Cells:
         """The cells, or where there is one its numbers without an axis, which formulas take faster."""
         if len(self.tp) > 1:
             return self
-        tp, cp, ep, size = (each.item() for each in (self.tp, self.cp, self.ep, self.microbatch_size))
+        names = ("tp", "cp", "ep", "etp", "microbatch_size")
         tensor, context, experts = (
             Group(*(np.asarray(getattr(group, field.name)).item() for field in fields(Group)))
             for group in (self.tensor, self.context, self.experts)
         )
-        changes: dict[str, Any] = {"tp": tp, "cp": cp, "ep": ep, "microbatch_size": size}
+        changes: dict[str, Any] = {name: getattr(self, name).item() for name in names}
         return replace(self, **changes, tensor=tensor, context=context, experts=experts)
 
     def cut(self, costs: CostModel, sequence_parallel: bool, recompute: str) -> Cut:
@@ -83,6 +84,7 @@ class Cells:
             cp=self.cp,
             slices=self.slices,
             ep=self.ep,
+            etp=self.etp,
             **cut_by_training(costs.training),
         )
 

@@ -126,6 +126,7 @@ def cut_of(scenario: Scenario) -> Cut:
         cp=plan.cp,
         slices=plan.sequence_slices,
         ep=plan.ep,
+        etp=plan.etp,
         **cut_by_training(training),
     )
 

@@ -103,7 +103,7 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number) -> Number:
     if (zero < 2).all():
         return 0.0
     layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
-    experts = expert_params(model) / batch.ep if model.has("sparse") else 0.0
+    experts = expert_params(model) / (batch.ep * batch.etp) if model.has("sparse") else 0.0
     at_work: Number
     if stack.gathers_per_layer == 1:
         largest = max(layer_params(model, kind) - kind.sparse * expert_params(model) for kind in model.layer_kinds)

@@ -233,7 +233,8 @@ def muon_seconds(
     .. [1] Liu et al. 2025, arXiv:2502.16982, section 2.3.
     """
     kinds = (False, True)  # of experts, or not
-    blocks = [orthogonalised(block, costs.model, layouts.tp, layouts.ep) for block in blocks_of(costs.model)]
+    degrees = layouts.tp, layouts.ep, layouts.etp
+    blocks = [orthogonalised(block, costs.model, *degrees) for block in blocks_of(costs.model)]
     seconds, params = np.zeros((2, 2, len(blocks), len(layouts)))
     for block, matrices in enumerate(blocks):
         for each in matrices:

@@ -122,13 +122,14 @@ def _put_together(parts: Sequence[ModelPart], blocks: Params) -> Params:
 
 def block_params(costs: CostModel, layouts: Layouts) -> Params:
     """What one GPU holds of every block, (blocks, layouts); remembered. Each has a table of its own."""
-    key = ("params", layouts.tp.tobytes(), layouts.ep.tobytes())
+    tp, ep, etp = layouts.tp, layouts.ep, layouts.etp
+    key = ("params", tp.tobytes(), ep.tobytes(), etp.tobytes())
     if key not in costs.known:
         model, blocks = costs.model, blocks_of(costs.model)
-        totals = [part_params(part, model, layouts.tp, layouts.ep) for part in blocks]
-        of_experts = [part_expert_params(part, model, layouts.ep) for part in blocks]
+        totals = [part_params(part, model, tp, ep, etp) for part in blocks]
+        of_experts = [part_expert_params(part, model, ep, etp) for part in blocks]
         optimizer = costs.training.optimizer
-        moments = [moments_held(part, model, optimizer, layouts.tp, layouts.ep) for part in blocks]
+        moments = [moments_held(part, model, optimizer, tp, ep, etp) for part in blocks]
         total, experts, of_optimizer = (
             np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
             for numbers in (totals, of_experts, moments)
@@ -143,7 +144,7 @@ def _with_adapters(params: Params, costs: CostModel, layouts: Layouts) -> Params
     adapters, model = adapters_of(costs.training), costs.model
     if adapters is None:
         return params
-    held = [adapter_params(part, model, adapters, layouts.tp) for part in blocks_of(model)]
+    held = [adapter_params(part, model, adapters, layouts.tp, layouts.etp) for part in blocks_of(model)]
     total, experts = (
         np.stack([np.broadcast_to(each[place], len(layouts)) for each in held]).astype(float) for place in (0, 1)
     )

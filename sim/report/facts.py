@@ -56,9 +56,10 @@ class Fact(NamedTuple):
 
 
 def plan_degrees(plan: ParallelPlan, chunks: bool = False) -> str:
-    """The degrees that every plan has, and expert parallelism where there is any: `tp 2 · pp 8 · dp 16 · ep 32`."""
+    """The degrees that every plan has, and those of experts where there are any: `tp 2 · pp 8 · dp 16 · ep 32`."""
     several = f" × {plan.num_chunks} chunks" if chunks and plan.num_chunks > 1 else ""
-    return f"tp {plan.tp} · pp {plan.pp}{several} · dp {plan.dp}{f' · ep {plan.ep}' if plan.ep > 1 else ''}"
+    experts = "".join(f" · {name} {getattr(plan, name)}" for name in ("ep", "etp") if getattr(plan, name) > 1)
+    return f"tp {plan.tp} · pp {plan.pp}{several} · dp {plan.dp}{experts}"
 
 
 def microbatch_words(answer: Estimate) -> str:
@@ -85,6 +86,7 @@ def plan_words(answer: Estimate) -> str:
         f"pp {plan.pp}{f' × {plan.num_chunks} chunks' if plan.num_chunks > 1 else ''}": True,
         f"dp {plan.dp}": True,
         f"ep {plan.ep}": bool(answer.scenario.model.num_experts),
+        f"etp {plan.etp}": plan.etp > 1,
         microbatch_words(answer): True,
         plan.schedule: True,
         f"recompute {plan.recompute}": plan.recompute != "none",

@@ -135,6 +135,8 @@ def _plans(space: Space) -> list[str]:
     ]
     if model.num_experts:
         stated.append(f"ep {_listed(experts)}: so many GPUs share the experts; --ep searches other degrees")
+        if plan.etp > 1:
+            stated.append("each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan")
     stated += _uneven(space)
     if plan.sequence_slices > 1:
         stated.append("sequence slices of the scenario's plan are not searched")

@@ -17,7 +17,7 @@ from sim.search.result import SearchResult
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, tuple[str, ...]] = {
-    "layout": ("tp", "cp", "pp", "dp"),
+    "layout": ("tp", "cp", "pp", "dp", "etp"),
     "expert parallelism": ("ep",),
     "micro-batch": ("microbatch_size",),
     "schedule": ("schedule", "num_chunks", "sequence_slices", "microbatch_group"),

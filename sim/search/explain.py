@@ -203,6 +203,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return f"its groups of {plan.microbatch_group} micro-batches are not those of pp; --windows searches others"
     if plan.optimizer_offload or plan.offloaded_layers:
         return "it keeps states in host memory; --room modules,block,offload searches that where plans do not fit else"
+    if not result.space.cuts_experts_as(plan):
+        searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
+        return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":

@@ -170,7 +170,7 @@ def layered_table(
     everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
     layouts, which = np.unique(everything.layout, axis=0, return_inverse=True)
-    placed = place_layouts(layouts, scenario.cluster, scenario.plan.sharding_group)
+    placed = place_layouts(layouts, scenario.cluster, scenario.plan)
     # Memory first: most plans of a large model do not fit, and need no price.
     fitting: list[tuple[int, Batch, Ints, Floats]] = []
     looked_at = 0

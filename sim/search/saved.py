@@ -216,6 +216,7 @@ def describe(space: Space, plans_per_unit: int, num_units: int) -> dict[str, Any
         "gpus": [int(sizes.min()), int(sizes.max())],
         "context": np.unique(space.layouts[:, LAYOUT.index("cp")]).tolist(),
         "experts": np.unique(space.layouts[:, LAYOUT.index("ep")]).tolist(),
+        **({"etp": "tp"} if plan.etp > 1 else {}),
         "overlaps": len({category.overlaps for category in space.categories}) > 1,
         "plans_per_unit": plans_per_unit,
         "plans": space.num_plans,

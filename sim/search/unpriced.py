@@ -99,7 +99,8 @@ def _completed(base: Scenario, named: Fields) -> Scenario:
             raise SpecError(f"tp · cp · pp = {degree} does not divide {size:,} GPUs")
         wanted["dp"] = size // degree
     width = tp * wanted.get("cp", old.cp) * wanted["dp"]
-    wanted.setdefault("ep", gcd(old.ep, width))
+    etp = wanted.setdefault("etp", tp if old.etp > 1 else 1)
+    wanted.setdefault("ep", gcd(old.ep, width // etp))
     return base.replace(plan=ParallelPlan.read({**old.model_dump(), **wanted}, "plan"))
 
 

@@ -55,8 +55,11 @@ class ParallelPlan(Spec):
     dp: PositiveInt = 1
     """Data parallel degree: the batch is cut over dp replicas."""
     ep: PositiveInt = 1
-    """Expert parallel degree: whole experts are dealt over ep of the tp · cp · dp GPUs that hold the same layers; it
-    takes no GPUs of its own."""
+    """Expert parallel degree: experts are dealt over ep of the tp · cp · dp GPUs that hold the same layers; it takes no
+    GPUs of its own."""
+    etp: PositiveInt = 1
+    """Expert tensor parallel degree: each expert's matrices are cut over etp GPUs, 1 (experts are whole) or tp, so that
+    ep · etp GPUs hold the experts of a layer (Megatron-Core's expert-tensor-parallel-size)."""
     microbatch_size: PositiveInt = 1
     """Sequences that go through the pipeline together."""
     schedule: str = "1f1b"
@@ -126,7 +129,10 @@ class ParallelPlan(Spec):
         return data
 
     def replace(self, **changes: Any) -> Self:
-        """As of every record; another way to recompute or to shard leaves behind what only the one before it knows."""
+        """As of every record; another way to recompute or to shard leaves behind what only the one before it knows, and
+        experts that are cut stay cut, over the new tensor-parallel group."""
+        if self.etp > 1:
+            changes = {"etp": changes.get("tp", self.tp), **changes}
         stage = changes.get("zero_stage", self.zero_stage)
         if stage != self.zero_stage:
             left = ["sharding_group"] * (stage == 0) + ["reshard_after_forward", "outer_zero_stage"] * (stage < 3)
@@ -166,13 +172,26 @@ class ParallelPlan(Spec):
             self._check_sharding_group(self.sharding_group)
         if self.pipeline_layout:
             self._check_layout()
-        width = self.tp * self.cp * self.dp
-        if width % self.ep:
+        self._check_experts()
+        return self
+
+    def _check_experts(self) -> None:
+        if self.etp not in (1, self.tp):
+            raise ValueError(
+                f"etp {self.etp} must be 1 (experts are whole) or tp = {self.tp} (cut like all other matrices); set it "
+                f"to one of these, or tp to {self.etp}"
+            )
+        width, degree = self.tp * self.cp * self.dp, self.ep * self.etp
+        if width % degree and self.etp == 1:
             raise ValueError(
                 f"ep {self.ep} must divide tp · cp · dp = {width}, the GPUs that hold the same layers; "
                 f"nearest that does: {divisor_near(width, self.ep)}"
             )
-        return self
+        if width % degree:
+            raise ValueError(
+                f"ep · etp = {self.ep} · {self.etp} = {degree} must divide tp · cp · dp = {width}, the GPUs that hold "
+                f"the same layers; nearest ep that does: {divisor_near(width // self.etp, self.ep)}, or set etp to 1"
+            )
 
     def _check_layout(self) -> None:
         stages, said = self.stages_of_layout, f"pipeline_layout {self.pipeline_layout!r}"
@@ -219,11 +238,12 @@ class ParallelPlan(Spec):
                 f"sharding_group {size} must divide dp · cp = {self.num_replicas}, the GPUs that hold the same part of "
                 f"the model; nearest that does: {divisor_near(self.num_replicas, size)}"
             )
-        if self.tp * size % self.ep:
+        if self.tp * size % (self.ep * self.etp):
+            cut, within = f" · etp {self.etp}" * (self.etp > 1), self.tp * size
             raise ValueError(
-                f"sharding_group {size} with ep {self.ep}: the experts of a layer lie inside a sharding group, so ep "
-                f"must divide tp · sharding_group = {self.tp * size}; nearest that does: "
-                f"{divisor_near(self.tp * size, self.ep)}"
+                f"sharding_group {size} with ep {self.ep}{cut}: the experts of a layer lie inside a sharding group, so "
+                f"ep{cut} must divide tp · sharding_group = {within}; nearest{' ep' * bool(cut)} that does: "
+                f"{divisor_near(within // self.etp, self.ep)}"
             )
 
     @property
@@ -243,8 +263,8 @@ class ParallelPlan(Spec):
 
     @property
     def num_expert_replicas(self) -> int:
-        """GPUs that hold the same experts: their gradients are summed and ZeRO shards over them."""
-        return self.tp * self.cp * self.dp // self.ep
+        """GPUs that hold the same experts, or parts of them: their gradients are summed and ZeRO shards over them."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     @property
     def num_stages(self) -> int:

@@ -74,6 +74,7 @@ class Scenario(Spec):
             (model.linear_num_heads > 0, tp, "plan.tp", linear, "model.linear_num_key_heads"),
             (dense, tp, "plan.tp", model.intermediate_size, "model.intermediate_size"),
             (model.num_experts > 0, plan.ep, "plan.ep", model.num_experts, "model.num_experts"),
+            (plan.etp > 1, plan.etp, "plan.etp", model.expert_intermediate_size, "model.expert_intermediate_size"),
             (shared > 0, tp, "plan.tp", shared, "model.shared_expert_intermediate_size"),
             (attends and model.num_kv_heads > tp, tp, "plan.tp", model.num_kv_heads, "model.num_kv_heads"),
             (plan.sequence_parallel, tp, "plan.tp", length, sequence),
@@ -155,6 +156,7 @@ class Scenario(Spec):
         problems = []
         if plan.ep > 1 and not model.num_experts:
             problems.append(f"plan.ep = {plan.ep}, but model {model.name!r} has no experts; set plan.ep to 1")
+        problems += self._cut_experts()
         load = self.training.expert_load
         if load and len(load) != model.num_experts:
             problems.append(
@@ -193,6 +195,19 @@ class Scenario(Spec):
                 f"{model.max_sequence_length} learned positions; raise model.max_sequence_length"
             )
         return problems
+
+    def _cut_experts(self) -> list[str]:
+        """Experts that are cut, and cannot be."""
+        model, etp = self.model, self.plan.etp
+        if etp > 1 and not model.num_experts:
+            return [f"plan.etp = {etp}, but model {model.name!r} has no experts; set plan.etp to 1"]
+        if etp > 1 and model.mlp_bias:
+            # NVIDIA/Megatron-LM:megatron/core/transformer/transformer_config.py, __post_init__.
+            return [
+                f"plan.etp = {etp}, but the experts of model {model.name!r} have biases, with which they are not cut "
+                "(Megatron-Core's rule); set plan.etp to 1, or model.mlp_bias to false"
+            ]
+        return []
 
     def _offloading(self) -> list[str]:
         """What offloading needs to know of the host and the node does not say."""

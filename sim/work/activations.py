@@ -39,7 +39,7 @@ def layer_activation_bytes(
         return _per_op_bytes(model, stack, cut, kind)
     everything = _attention_layer_bytes(model, stack, cut, kind) if whole else _blocks_bytes(model, stack, cut, kind)
     if cut.adapters is not None:
-        of_cut = (cut.tokens, cut.norm_tokens, cut.tp)
+        of_cut = (cut.tokens, cut.norm_tokens, cut.tp, cut.etp)
         everything = everything - spared_bytes(model, cut.adapters, kind, *of_cut, cut.kept, cut.width)
     return everything - (_spared_bytes(model, stack, cut, said, kind) if said.mode == "selective" else 0.0)
 

@@ -133,17 +133,19 @@ def _linears(model: ModelSpec, kind: LayerKind) -> Iterator[_Linear]:
             yield _Linear("linear_fc2", inner, h, routed)
 
 
-def adapter_params(part: ModelPart, model: ModelSpec, adapters: Adapters, tp: Number) -> tuple[Number, Number]:
+def adapter_params(
+    part: ModelPart, model: ModelSpec, adapters: Adapters, tp: Number, etp: Number = 1
+) -> tuple[Number, Number]:
     """Adapters' parameters of a part of the model on one GPU, and those of them that stand beside experts.
 
-    Tensor parallelism cuts them; beside experts every GPU has one, whole.
+    Tensor parallelism cuts them; beside experts every GPU has one, cut as these are.
     """
     others: Number = 0.0
     experts: Number = 0.0
     for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.mtp_kind), strict=False):
         for linear in _linears(model, kind):
             held = count * adapters.rank * (linear.k + linear.n) * (linear.target in adapters.targets)
-            experts, others = experts + held * linear.routed, others + held / tp * (not linear.routed)
+            experts, others = experts + held / etp * linear.routed, others + held / tp * (not linear.routed)
     return others + experts, experts
 
 
@@ -154,6 +156,7 @@ def spared_bytes(
     tokens: Number,
     own: Number,
     tp: Number,
+    etp: Number,
     kept: float,
     width: int,
 ) -> Number:
@@ -180,7 +183,7 @@ def spared_bytes(
         inner = tokens * model.intermediate_size / tp
         spared = spared + input_of("linear_fc1", own * h) + input_of("linear_fc2", inner)
     elif kind.mlp == "sparse":
-        copies = own * model.experts_per_token
+        copies = own * model.experts_per_token * etp
         spared = spared + input_of("linear_fc1", copies * h)
-        spared = spared + input_of("linear_fc2", copies * model.expert_intermediate_size)
+        spared = spared + input_of("linear_fc2", copies * model.expert_intermediate_size / etp)
     return spared

@@ -6,6 +6,11 @@ expert in grouped matrix multiplies, sent back (combine) and added up by their w
 get most sets the pace (`sim.work.routing`); without a word on routing all get the same, as published benchmarks force
 it and load balancing aims at.
 
+Where experts are cut over the tensor-parallel group (etp), each of its GPUs has a part of the same ones: tokens go to
+the GPU of its own place in the group, the group gathers those that arrived, every GPU multiplies all of them by its
+columns (etp times the rows, 1/etp of the width), and the parts of each result are summed by a reduce-scatter before
+they go home [2]_. In the backward the two change places.
+
 .. [1] Lepikhin et al. 2021, "GShard", arXiv:2006.16668, section 2.2.
 .. [2] NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
 """
@@ -13,6 +18,8 @@ it and load balancing aims at.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
@@ -34,13 +41,15 @@ class Routed:
     """Tokens as experts of the busiest GPU see them.
 
     own : tokens that a GPU routes.
-    copies : tokens that its experts receive, one for each that chose them.
-    received : of these, different tokens.
-    each : tokens that one expert receives.
-    experts : on this GPU.
+    arrived : tokens that come to it by the all-to-all, one for each expert that they chose.
+    copies : tokens that its experts multiply: with those that came to the other GPUs that have parts of them.
+    received : of `arrived`, different tokens.
+    each : tokens that one expert multiplies.
+    experts : on this GPU, or parts of so many.
     """
 
     own: Number
+    arrived: Number
     copies: Number
     received: Number
     each: Number
@@ -50,17 +59,18 @@ class Routed:
 def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
     """What goes where in one layer, or in the mean of several."""
     own, busiest = cut.norm_tokens, busiest_share(model, cut.routing, cut.ep, layers)
-    copies = own * model.experts_per_token * busiest
+    arrived = own * model.experts_per_token * busiest
+    copies = arrived * cut.etp
     here = model.num_experts / cut.ep
     limit = model.expert_groups_per_token, model.num_expert_groups
     received = own * busiest * different(cut.ep, model.experts_per_token, limit)
-    return Routed(own, copies, received, copies / here, here)
+    return Routed(own, arrived, copies, received, copies / here, here)
 
 
 def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     """Norm, router, dispatch, experts, combine, residual; experts that every token goes through beside them."""
     h, w, to = model.hidden_size, cut.width, routed(model, cut)
-    inner, outer = model.expert_intermediate_size, expert_width(model)
+    inner, outer = model.expert_intermediate_size / cut.etp, expert_width(model)
     inputs = 2 if model.gated_mlp else 1
     norm_f, norm_b = norms_of_block(model, stack, cut, "moe_layernorm")
     res_f, res_b = residual(model, stack, cut, False, "moe_residual")
@@ -80,11 +90,16 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     act_f, act_b = _activation(w * to.copies * inner, model)
     shared = _shared(model, stack, cut)
     there, back = _layouts(w * outer, to, stack, cut)
-    dispatch, combine = (_exchange(name, w * to.copies * outer, model, stack) for name in ("dispatch", "combine"))
+    dispatch, combine = (_exchange(name, w * to.arrived * outer, model, stack) for name in ("dispatch", "combine"))
+    gather, scatter = _between_parts(w * outer, to, stack, cut)
     inside = BlockWork(
         # Experts that multiply as many tokens as they have room for need no count.
-        Phase((*there, up_f, act_f, down_f, *back), (dispatch, combine), waits=not cut.routing.padded),
-        Phase((*back, down_i, act_b, up_i, *there), (combine, dispatch)),
+        Phase(
+            (*there, up_f, act_f, down_f, *back),
+            (dispatch, *gather, *scatter, combine),
+            waits=not cut.routing.padded,
+        ),
+        Phase((*back, down_i, act_b, up_i, *there), (combine, *gather, *scatter, dispatch)),
         Phase((down_w, up_w)),
     )
     if model.expert_latent_size:
@@ -142,14 +157,14 @@ def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tup
     An all-to-all needs copies in order before they leave, and sorts them by local expert where they arrive. Kernels of
     its own read tokens where they are, and copy those that arrived, once for every expert that they go to.
     """
-    far = 1 * (cut.ep > 1)  # with one GPU there is nothing to lay out anew on arrival
+    far = 1 * (cut.ep * cut.etp > 1)  # with one GPU there is nothing to lay out anew on arrival
     launches = 1 + stack.dispatch_launches / 2
     if stack.expert_dispatcher == "alltoall":
-        nbytes = width * (to.own + to.copies)
+        nbytes = width * (to.own + to.arrived)
         out, home = (_permute(f"tokens {way} experts", nbytes, launches) for way in ("to", "from"))
         sort = _permute("tokens by local expert", 2 * width * to.copies * far, far)
         return (out, sort), (sort, home)
-    nbytes = width * (to.received + to.copies)
+    nbytes = width * (to.received * cut.etp + to.copies)
     out, home = (_permute(f"tokens {way} local experts", nbytes, launches) for way in ("to", "from"))
     return (out,), (home,)
 
@@ -166,6 +181,26 @@ def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> 
         f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms,
         stack.dispatcher_slowdown, sms * rate if sms and rate else None, MODULE,
     )  # fmt: skip
+
+
+def _between_parts(
+    width: Number, to: Routed, stack: StackSpec, cut: Cut
+) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """Among the GPUs that have parts of the same experts: the gather of tokens of `width` bytes that came to each, and
+    the sum of what the parts give.
+
+    Kernels of a dispatcher's own send a token to all these GPUs themselves, once (NVIDIA/Megatron-LM:megatron/core/
+    transformer/moe/token_dispatcher.py, MoEFlexTokenDispatcher, over tensor- and expert-parallel ranks): of different
+    tokens as many bytes come to each as by a gather.
+    """
+    if np.all(np.asarray(cut.etp) == 1):
+        return (), ()
+    nbytes = width * cut.etp * (to.arrived if stack.expert_dispatcher == "alltoall" else to.received)
+    nbytes = nbytes * (np.asarray(cut.etp) > 1)
+    return (
+        (Collective("gather tokens of cut experts", "all_gather", nbytes, module=MODULE),),
+        (Collective("sum outputs of cut experts", "reduce_scatter", nbytes, module=MODULE),),
+    )
 
 
 def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
@@ -226,7 +261,7 @@ def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> Experts
     to = routed(model, cut, sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse))
     kept, outer = cut.kept, expert_width(model)
     products = 2 if model.gated_mlp else 1
-    inner = model.expert_intermediate_size
+    inner = model.expert_intermediate_size / cut.etp
     unfused = 1 if not stack.fused_bias_activation and model.gated_mlp else 0
     shared = cut.tokens / cut.tp * model.shared_expert_intermediate_size * (w * products + kept)
     gated = w * h * model.shared_expert_gate  # what shared experts gave, for their gate's gradient

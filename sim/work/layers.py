@@ -78,7 +78,7 @@ def layer_works(
         mlp = experts_work(model, stack, cut) if kind.sparse else _mlp(model, stack, cut)
     params = (layer_params(model, kind) - kind.sparse * expert_params(model)) / cut.tp
     if kind.sparse:
-        params = params + expert_params(model) / cut.ep
+        params = params + expert_params(model) / (cut.ep * cut.etp)
     accumulate = gradient_accumulation(params, stack, cut.width)
     cast_f, cast_b = _casts(params, model, stack, cut, kind)
     mixer = BlockWork(cast_f + mixer.forward, cast_b + mixer.input_grad, mixer.weight_grad)
@@ -169,7 +169,7 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     copies: Number = 0.0
     inner: Number = 0.0
     if kind.sparse:
-        copies, inner = routed(model, cut).copies, model.expert_intermediate_size
+        copies, inner = routed(model, cut).copies, model.expert_intermediate_size / cut.etp
     elif kind.mlp == "dense":
         copies, inner = tokens, model.intermediate_size / cut.tp
     columns, context = _mixer_columns(model, cut, kind)

@@ -34,8 +34,8 @@ class Matrix:
         return self.count * self.rows * self.columns
 
 
-def matrices_of(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> tuple[Matrix, ...]:
-    """The matrices of a block (`sim.work.stages.blocks_of`) on one GPU. Takes arrays of tp and ep.
+def matrices_of(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1, etp: Number = 1) -> tuple[Matrix, ...]:
+    """The matrices of a block (`sim.work.stages.blocks_of`) on one GPU. Takes arrays of degrees.
 
     Each of a tensor-parallel group's GPUs has its share of a matrix, cut as `sim.work.stages.part_params` says.
     """
@@ -45,19 +45,19 @@ def matrices_of(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -
         return tables
     mtp = bool(np.any(part.mtps))
     kinds = (kind for count, kind in zip(part.layers, model.layer_kinds, strict=True) if np.any(count))
-    matrices = _layer(model.mtp_kind if mtp else next(kinds), model, tp, ep)
+    matrices = _layer(model.mtp_kind if mtp else next(kinds), model, tp, ep, etp)
     h = model.hidden_size
     return (*tables, Matrix(h / tp, 2 * h), *matrices) if mtp else matrices
 
 
-def _layer(kind: LayerKind, model: ModelSpec, tp: Number, ep: Number) -> tuple[Matrix, ...]:
+def _layer(kind: LayerKind, model: ModelSpec, tp: Number, ep: Number, etp: Number) -> tuple[Matrix, ...]:
     mixer: tuple[Matrix, ...] = ()
     if kind.recurs:
         mixer = _recurrent(kind, model, tp)
     elif kind.attends:
         mixer = _attention(model, tp)
     if kind.sparse:
-        return (*mixer, *_experts(model, tp, ep))
+        return (*mixer, *_experts(model, tp, ep, etp))
     return (*mixer, *_mlp(model.intermediate_size, model, tp)) if kind.mlp == "dense" else mixer
 
 
@@ -94,8 +94,8 @@ def _mlp(width: int, model: ModelSpec, tp: Number) -> tuple[Matrix, ...]:
     )
 
 
-def _experts(model: ModelSpec, tp: Number, ep: Number) -> tuple[Matrix, ...]:
-    count, width, h = model.num_experts / ep, model.expert_intermediate_size, model.hidden_size
+def _experts(model: ModelSpec, tp: Number, ep: Number, etp: Number) -> tuple[Matrix, ...]:
+    count, width, h = model.num_experts / ep, model.expert_intermediate_size / etp, model.hidden_size
     latent = model.expert_latent_size
     shared = model.shared_expert_intermediate_size
     return (

@@ -178,8 +178,8 @@ def gradient_bytes(model: ModelSpec, cut: Cut) -> Number:
     """
     inputs = 2 if model.gated_mlp else 1
     if model.num_experts:
-        rows, inner, outer = routed(model, cut).copies, model.expert_intermediate_size, expert_width(model)
-        widest = rows * max(inputs * inner + max(inner, outer), 2 * outer)
+        rows, inner, outer = routed(model, cut).copies, model.expert_intermediate_size / cut.etp, expert_width(model)
+        widest = rows * np.maximum(inputs * inner + np.maximum(inner, outer), 2 * outer)
     else:
         inner = model.intermediate_size / cut.tp
         widest = cut.tokens * (inputs * inner + np.maximum(inner, model.hidden_size))

@@ -33,10 +33,12 @@ NEWTON_SCHULZ_STEPS = 5
 """Iterations by which Muon orthogonalises an update (Jordan et al. 2024)."""
 
 
-def moments_held(part: ModelPart, model: ModelSpec, optimizer: str, tp: Number, ep: Number = 1) -> Number:
+def moments_held(
+    part: ModelPart, model: ModelSpec, optimizer: str, tp: Number, ep: Number = 1, etp: Number = 1
+) -> Number:
     """Moments that an optimizer keeps of a block's parameters on one GPU, as numbers. Takes arrays."""
-    moments = MOMENTS[optimizer] * part_params(part, model, tp, ep)
-    for each in matrices_of(part, model, tp, ep):
+    moments = MOMENTS[optimizer] * part_params(part, model, tp, ep, etp)
+    for each in matrices_of(part, model, tp, ep, etp):
         if optimizer == "adafactor":
             moments = moments - each.params + each.count * (each.rows + each.columns)
         elif optimizer == "muon" and not each.is_table:
@@ -143,10 +145,12 @@ def orthogonalisation(matrix: Matrix) -> tuple[Operation, ...]:
     )
 
 
-def orthogonalised(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> tuple[Matrix, ...]:
+def orthogonalised(
+    part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1, etp: Number = 1
+) -> tuple[Matrix, ...]:
     """The matrices of a block that Muon orthogonalises: those within layers. Takes arrays.
 
     A tensor-parallel group's GPUs each take the block of a matrix that they hold (Megatron-Core's muon-tp-mode
     blockwise, its default).
     """
-    return tuple(each for each in matrices_of(part, model, tp, ep) if not each.is_table)
+    return tuple(each for each in matrices_of(part, model, tp, ep, etp) if not each.is_table)

@@ -25,6 +25,7 @@ class Cut:
 
     width : bytes of an activation or weight in compute precision.
     format : of the numbers that linears inside transformer layers multiply; None for those of `width` bytes.
+    ep, etp : parts into which a layer's experts are dealt, and into which each is cut (1 or tp).
     slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
     routing : which experts tokens go to.
     adapters : that alone are trained; None where all weights are.
@@ -41,6 +42,7 @@ class Cut:
     format: Format | None = None
     slices: Number = 1
     ep: Number = 1
+    etp: Number = 1
     adapters: Adapters | None = None
     packed: int | None = None
     routing: Routing = EVEN

@@ -153,9 +153,9 @@ def _even_pieces(model: ModelSpec, plan: ParallelPlan) -> list[_Piece]:
     return pieces
 
 
-def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number) -> Number:
-    """Of `part_params`, those of the experts on one GPU: every ep-th expert, whole."""
-    return _sparse_layers(part, model) * expert_params(model) / ep
+def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number, etp: Number = 1) -> Number:
+    """Of `part_params`, those of the experts on one GPU: of every ep-th expert one of etp parts."""
+    return _sparse_layers(part, model) * expert_params(model) / (ep * etp)
 
 
 def _sparse_layers(part: ModelPart, model: ModelSpec) -> Number:
@@ -165,13 +165,13 @@ def _sparse_layers(part: ModelPart, model: ModelSpec) -> Number:
     return of_kinds + part.mtps * model.mtp_kind.sparse
 
 
-def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -> Number:
+def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1, etp: Number = 1) -> Number:
     """Parameters of a part of the model on one GPU. Takes arrays.
 
     Matrices, the embedding and the biases of column-parallel layers are cut by tp; norms, the biases of row-parallel
     layers, routers, latent attention's projections down and learned positions are on every GPU, and so are key/value
-    heads that are fewer than the GPUs. Experts are dealt over ep GPUs, whole. A tied output projection on another
-    stage than the embedding is a second copy.
+    heads that are fewer than the GPUs. Experts are dealt over ep GPUs, and cut over etp. A tied output projection on
+    another stage than the embedding is a second copy.
     """
     norm, h = norm_params(model), model.hidden_size
     cut: Number = 0
@@ -186,7 +186,7 @@ def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1) -
     tables = part.embeddings + part.heads + part.mtps - part.shared_tables
     cut = cut + table * tables + part.heads * (model.vocab_size * model.head_bias)
     replicated = replicated + part.embeddings * (embedding_params(model) - table) + (part.heads + 3 * part.mtps) * norm
-    held: Number = cut / tp + replicated + part_expert_params(part, model, ep)
+    held: Number = cut / tp + replicated + part_expert_params(part, model, ep, etp)
     return held
 
 

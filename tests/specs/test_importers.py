@@ -269,7 +269,9 @@ def test_mixtral_as_megatron_starts_it():
     scenario = imported.scenario()
     assert total_params(scenario.model) == 46_702_792_704  # mistralai/Mixtral-8x7B-v0.1:model.safetensors.index.json
     assert (scenario.model.experts_per_token, scenario.plan.ep, scenario.plan.num_chunks) == (2, 8, 2)
-    assert any(entry.note.startswith("experts are taken whole") for entry in imported.ledger.defaulted)
+    assert scenario.plan.etp == scenario.plan.tp == 2
+    (cut,) = (entry for entry in imported.ledger.defaulted if entry.name == "plan.etp")
+    assert cut.note == "Megatron-LM's default of --expert-tensor-parallel-size: as --tensor-model-parallel-size"
     assert scenario.stack.expert_dispatcher == "alltoall"
     assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
 
@@ -295,7 +297,8 @@ def test_which_layers_have_experts(frequency, dense):
         ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but there are 5"),
         ("--moe-router-topk 9", "must be 1 to num_experts 8"),
         ("--expert-model-parallel-size 3", "ep 3 must divide"),
-        ("--expert-tensor-parallel-size 2", "cuts each expert over GPUs"),
+        ("--expert-tensor-parallel-size 2", "etp 2 must be 1 .* or tp = 1"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", "experts of model .* have biases"),
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|t|tL'", "has 3 stages, no multiple of the 2"),
         ("--pipeline-model-parallel-layout '$(touch owned)'", "cannot be read"),
     ],
@@ -505,6 +508,35 @@ def test_torchtitan_deals_experts(name, flavor, billions):
     assert (scenario.plan.ep, scenario.plan.dp, scenario.plan.zero_stage) == (8, 64, 3)
 
 
+CUT = "--disable-bias-linear --tensor-model-parallel-size 2 --sequence-parallel "
+
+
+@pytest.mark.parametrize(
+    ("more", "etp"),
+    [
+        ("", 2),
+        ("--expert-tensor-parallel-size 1", 1),
+        ("--expert-tensor-parallel-size 2", 2),
+        ("--deepspeed", 1),
+        ("--deepspeed --enable-expert-tensor-parallelism", 2),
+    ],
+)
+def test_scripts_cut_experts_as_everything_else_unless_they_say_otherwise(more, etp):
+    imported = import_text(EXPERTS + CUT + more, "run.sh")
+    assert imported.scenario().plan.etp == etp
+    told = [entry.name for entry in (*imported.ledger.read, *imported.ledger.defaulted)]
+    assert ("plan.etp" in told) == (etp > 1 or "expert-tensor-parallel-size" in more)
+
+
+@pytest.mark.parametrize("degree", [1, 2, None])
+def test_torchtitan_keeps_experts_whole_unless_told(degree):
+    said = "" if degree is None else f"expert_tensor_parallel_degree = {degree}"
+    text = f"""[job]\n[model]\nname = "deepseek_v3"\nflavor = "16B"\n[training]\nlocal_batch_size = 4\nseq_len = 4096
+        [parallelism]\ntensor_parallel_degree = 2\nexpert_parallel_degree = 8\n{said}\n"""
+    scenario = import_text(text, "train.toml", Given(gpus=64)).scenario()
+    assert (scenario.plan.tp, scenario.plan.ep, scenario.plan.etp) == (2, 8, degree or 1)
+
+
 def test_torchtitan_says_where_a_dense_model_has_no_experts():
     text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text().replace(
         "[parallelism]", "[parallelism]\nexpert_parallel_degree = 4"
@@ -691,7 +723,7 @@ def test_gpus_that_do_not_hold_a_replica():
         ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
         ('[job]\n[training]\n[model]\nname="llama4"\nflavor="17bx16e"', "a.toml", "no preset has that name"),
-        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="16B"\n[parallelism]\nexpert_tensor_parallel_degree=2', "a.toml", "cuts each expert"),
+        ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="16B"\n[parallelism]\nexpert_tensor_parallel_degree=2', "a.toml", "etp 2 must be 1"),
         ('[job]\n[training]\nseq_len="long"\n[model]\nname="llama3"\nflavor="8B"', "a.toml", "training.seq_len = long must be"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="8B"\n[parallelism]\ntensor_parallel_degree=0', "a.toml", "tensor_parallel_degree = 0"),
         ('[job]\ntraining=3\nparallelism=4', "a.toml", "of no kind"),

@@ -12,7 +12,7 @@ from sim.arrays import Array
 from sim.errors import InfeasiblePlan
 from sim.pricing.batch import LAYOUT as LAYOUT
 from sim.pricing.deal import dealt_layers, stages_alike
-from sim.specs import Scenario
+from sim.specs import ParallelPlan, Scenario
 
 USUAL_DEPTHS = range(2, 17)
 """Pipeline ranks of which one ought to divide the layers: if none does, layers are dealt unevenly to all of them."""
@@ -39,6 +39,7 @@ def tensor_degrees(scenario: Scenario) -> list[int]:
         for tp in divisors(model.num_heads)
         if (model.linear_num_key_heads % tp == 0)
         and all(width % tp == 0 for width in widths)
+        and not (scenario.plan.etp > 1 and model.expert_intermediate_size % tp)
         and (heads % tp == 0 if heads > tp else tp % heads == 0)
     ]
 
@@ -101,22 +102,30 @@ def find_layouts(
     chosen = _with_experts(scenario, layouts[inside], dealt)
     if not len(chosen):
         raise InfeasiblePlan(_no_experts(scenario, gpus, layouts[inside], dealt))
-    shared: Array = chosen[shards_evenly(chosen, scenario.plan.sharding_group)]
+    shared: Array = chosen[shards_evenly(chosen, scenario.plan)]
     if not len(shared):
+        holding = "ep · etp" if scenario.plan.etp > 1 else "ep"
         raise InfeasiblePlan(
             f"no plan on {_range(gpus)} GPUs shards in groups of plan.sharding_group = {scenario.plan.sharding_group}, "
-            "which must divide dp · cp, and ep divide tp · sharding_group; choose another group, or none "
+            f"which must divide dp · cp, and {holding} divide tp · sharding_group; choose another group, or none "
             "(-s plan.sharding_group=)"
         )
     return shared
 
 
-def shards_evenly(layouts: Array, size: int | None) -> Array:
-    """Layouts whose replicas can shard in groups of so many, each with all experts of a layer."""
+def shards_evenly(layouts: Array, plan: ParallelPlan) -> Array:
+    """Layouts whose replicas can shard in groups as large as a plan's, each with all experts of a layer."""
+    size = plan.sharding_group
     if size is None:
         return np.ones(len(layouts), dtype=bool)
-    tp, cp, _, dp, ep = layouts.T
-    return np.asarray((dp * cp % size == 0) & (tp * size % ep == 0))
+    tp, cp, _, dp, _ = layouts.T
+    return np.asarray((dp * cp % size == 0) & (tp * size % _parts_of_experts(layouts, plan) == 0))
+
+
+def _parts_of_experts(layouts: Array, plan: ParallelPlan) -> Array:
+    """GPUs over which each layout deals a layer's experts, or parts of them where a plan's are cut: ep · etp."""
+    tp, _, _, _, ep = layouts.T
+    return np.asarray(ep * tp if plan.etp > 1 else ep)
 
 
 def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -144,7 +153,7 @@ def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) 
     ep = np.tile(degrees, len(layouts))
     layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
     tp, cp, _, dp, _ = layouts.T
-    chosen: Array = layouts[tp * cp * dp % ep == 0]
+    chosen: Array = layouts[tp * cp * dp % _parts_of_experts(layouts, scenario.plan) == 0]
     return chosen
 
 
@@ -163,7 +172,8 @@ def _no_experts(scenario: Scenario, gpus: tuple[int, int], layouts: Array, degre
     length = scenario.training.sequence_length
     rules, sizes = [], "other sizes (--gpus)"
     if degrees[0] > 1:
-        rules.append(f"plan.ep = {' or '.join(map(str, degrees))} must divide tp · cp · dp")
+        width = "cp · dp (experts are cut over tp)" if scenario.plan.etp > 1 else "tp · cp · dp"
+        rules.append(f"plan.ep = {' or '.join(map(str, degrees))} must divide {width}")
         sizes = f"other degrees (--ep; all are searched without it) or {sizes}"
     if not _routes_apart(scenario, layouts).all():
         rules.append(f"tp above 1 must cut the sequence of {length:,} tokens")

@@ -124,10 +124,14 @@ class Space:
         )
         return self.scenario.replace(plan=plan, stack=stack_of(self.scenario.stack, category.overlaps))
 
+    def cuts_experts_as(self, plan: ParallelPlan) -> bool:
+        """Whether a plan's experts are whole or cut as those of all plans of the space."""
+        return plan.etp == (plan.tp if self.scenario.plan.etp > 1 else 1)
+
     def row_of(self, plan: ParallelPlan) -> int | None:
         """Row with the plan's numbers and schedule, counted in this part; None where there is none."""
         layouts = np.flatnonzero((self.layouts == [getattr(plan, name) for name in LAYOUT]).all(axis=1))
-        if plan.schedule not in SCHEDULES or not len(layouts):
+        if plan.schedule not in SCHEDULES or not len(layouts) or not self.cuts_experts_as(plan):
             return None
         layout = int(layouts[0])
         shape = (plan.microbatch_size, SCHEDULES.index(plan.schedule), plan.num_chunks)
@@ -169,12 +173,16 @@ def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, .
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: how embedding and head are counted, and how ZeRO shards."""
+    """What of the scenario's plan a search keeps: how embedding and head are counted, how ZeRO shards, and whether
+    experts are cut over the tensor-parallel group, which then there must be.
+    """
     plan = scenario.plan
+    cut = {name: getattr(plan, name) for name in ("tp", "etp", "sequence_parallel")} if plan.etp > 1 else {}
     stage = 3 if plan.outer_zero_stage or not plan.reshard_after_forward else 0
     if plan.sharding_group:
         stage = max(stage, 1)
     return ParallelPlan(
+        **cut,
         dp=plan.sharding_group or 1,
         embedding_as_layer=plan.embedding_as_layer,
         head_as_layer=plan.head_as_layer,

@@ -118,8 +118,8 @@ class Variant:
             (each.overlaps[OVERLAPS.index("overlap_tp_backward")], each.sequence_parallel) for each in space.categories
         ]
         kinds = tuple(sorted(set(pairs)))
-        costs, group = cost_model(space.scenario), space.scenario.plan.sharding_group
-        layouts = place_layouts(space.layouts, space.scenario.cluster, group)
+        costs = cost_model(space.scenario)
+        layouts = place_layouts(space.layouts, space.scenario.cluster, space.scenario.plan)
         words = tuple(searched_word(mode, space.scenario.plan) for mode in RECOMPUTES)
         cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words, slices=self.slices)
         return Batch(

@@ -264,11 +264,11 @@ def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
             model.took(field, value, "--moe-layer-freq")
     named = "--expert-model-parallel-size"
     plan.settle("ep", ep, named, 1, f"Megatron-LM's default of {named}")
-    if cut is not None and cut > 1:
-        raise SpecError(
-            f"{ledger.where}: --expert-tensor-parallel-size {cut} cuts each expert over GPUs, which flopcast does not "
-            "model; set it to 1 and raise --expert-model-parallel-size instead"
-        )
-    if plan["tp"] > 1 and cut is None:
-        why = "experts are taken whole, as with --expert-tensor-parallel-size 1; Megatron-LM would cut them by tp"
-        plan.assume("ep", plan["ep"], why)
+    named, default = "--expert-tensor-parallel-size", plan["tp"]
+    why = f"Megatron-LM's default of {named}: as --tensor-model-parallel-size"
+    if "deepspeed" in arguments and not arguments.has("enable-expert-tensor-parallelism"):
+        default, why = 1, "no --enable-expert-tensor-parallelism"
+    if (cut or default) > 1:
+        plan.settle("etp", cut, named, default, why)
+    elif cut is not None:
+        ledger.took("plan.etp", cut, named)

@@ -124,7 +124,11 @@ def _degrees(plan: Section, sections: tuple[Keys, ...]) -> tuple[int, int]:
 
 
 def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
-    """Expert parallelism: over the GPUs of the sharded, context- and tensor-parallel degrees, as in ours."""
+    """Expert parallelism: over the GPUs of the sharded, context- and tensor-parallel degrees, as in ours.
+
+    Where it cuts experts torchtitan gathers the sequence before the router and sends every token from each
+    tensor-parallel rank (torchtitan/distributed/expert_parallel.py); priced is Megatron-Core's way, as is said.
+    """
     degree, of_tensor = cut.whole("expert_parallel_degree"), cut.whole("expert_tensor_parallel_degree")
     if not shape.get("num_experts"):
         if degree is not None and degree > 1:
@@ -132,8 +136,8 @@ def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
         return
     plan.settle("ep", degree, "expert_parallel_degree", 1, _DEFAULT)
     if of_tensor is not None and of_tensor > 1:
-        rule = "cuts each expert over GPUs, which flopcast does not model; set it to 1"
-        raise cut.wrong("expert_tensor_parallel_degree", of_tensor, rule)
+        why = "expert_tensor_parallel_degree; tokens are gathered where they arrive, as by Megatron-Core"
+        plan.took("etp", of_tensor, why)
 
 
 def _gpus(

@@ -1,0 +1,226 @@
+"""Experts whose matrices are cut over the tensor-parallel group (`plan.etp`): counts, laws, prices, and who holds what."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import build_scenario, estimate, search, simulate
+from sim.errors import InfeasiblePlan, SpecError
+from sim.network.placement import expert_data_group, expert_group
+from sim.network.ranks import gpu_of_rank, members_of
+from sim.pricing.batch import batch_of
+from sim.pricing.cost_model import cut_of
+from sim.pricing.replicas import params_of, replicas_of
+from sim.search import rank_plan
+from sim.specs import ParallelPlan
+from sim.traffic.step_bytes import step_collectives, step_traffic
+from sim.work.experts import routed
+from sim.work.layers import layer_work
+from sim.work.params import expert_params
+from sim.work.stages import ModelPart, deal_stages
+
+DATA = {
+    "name": "cut",
+    "model": {
+        "num_layers": 4, "hidden_size": 1024, "num_heads": 16, "vocab_size": 32000, "intermediate_size": 4096,
+        "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False,
+        "num_experts": 16, "experts_per_token": 2, "expert_intermediate_size": 2048,
+        "shared_expert_intermediate_size": 1024, "num_dense_layers": 1,
+    },
+    "cluster": "superpod-h100",
+    "plan": {"tp": 4, "dp": 8, "ep": 4, "sequence_parallel": True, "zero_stage": 1},
+    "training": {"global_batch_size": 64, "sequence_length": 2048, "precision": "bf16"},
+    "stack": "megatron-core",
+}  # fmt: skip
+WAYS = [(8, 1), (8, 4), (2, 4), (1, 4), (4, 1), (1, 1)]
+
+
+def built(*changes):
+    return build_scenario(DATA, changes)
+
+
+def work_of(scenario):
+    return layer_work(scenario.model, scenario.stack, cut_of(scenario))
+
+
+def multiplies(phase):
+    return [item for item in phase.operations if item.name.startswith("experts") and item.kind == "matmul"]
+
+
+@pytest.mark.parametrize(("ep", "etp"), WAYS)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_parameters_are_dealt_out_once(ep, etp, zero):
+    """Of 16 experts every GPU holds one of ep · etp parts; the optimizer's 12 bytes a parameter are there once."""
+    scenario = built(f"plan.ep={ep}", f"plan.etp={etp}", f"plan.zero_stage={zero}")
+    batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
+    held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.costs, batch.layouts)
+    assert held.experts.item() * ep * etp == pytest.approx(3 * expert_params(scenario.model), rel=1e-12)
+    replicas, plan = replicas_of(batch.layouts), scenario.plan
+    assert replicas.experts.size.item() == plan.num_expert_replicas == 32 // (ep * etp)
+    kept = 12 * 32 * replicas.shard_of(held).item()
+    of_all = plan.tp * held.others.item() + 3 * expert_params(scenario.model)
+    assert kept == pytest.approx(12 * of_all, rel=1e-12)
+    if zero:
+        (use,) = estimate(scenario).memory
+        assert 32 * use.optimizer == pytest.approx(kept, rel=1e-12)
+
+
+@given(st.sampled_from([(tp, ep) for tp in (2, 4, 8) for ep in (1, 2, 4)]), st.sampled_from([0.0, 0.75]))
+def test_every_expert_multiplies_all_its_tokens_in_parts(degrees, skew):
+    """Over the GPUs that hold a layer: as many FLOPs as of whole experts, in etp times the rows of 1/etp the width."""
+    tp, ep = degrees
+    common = (f"plan.tp={tp}", f"plan.dp={32 // tp}", f"plan.ep={ep}", f"training.expert_skew={skew}")
+    whole, cut = (built(*common, f"plan.etp={etp}") for etp in (1, tp))
+    for name in ("forward", "input_grad", "weight_grad"):
+        one, other = (getattr(work_of(each), name) for each in (whole, cut))
+        assert other.flop == pytest.approx(one.flop, rel=1e-12)
+        for before, after in zip(multiplies(one), multiplies(other), strict=True):
+            assert after.batch == before.batch
+            assert after.m * after.n * after.k == pytest.approx(before.m * before.n * before.k, rel=1e-12)
+    up_before, up_after = multiplies(work_of(whole).forward)[0], multiplies(work_of(cut).forward)[0]
+    assert (up_after.m, up_after.n, up_after.k) == pytest.approx((tp * up_before.m, up_before.n / tp, up_before.k))
+    to = routed(cut.model, cut_of(cut))
+    assert to.copies == pytest.approx(tp * to.arrived) == pytest.approx(to.each * to.experts)
+
+
+def test_tokens_are_gathered_where_they_arrive_and_summed_before_they_leave():
+    """token_dispatcher.py: an all-to-all, a gather; a reduce-scatter, an all-to-all; in the backward as many."""
+    whole, cut = built(), built("plan.etp=4")
+    for name in ("forward", "input_grad"):
+        of_whole, of_cut = (
+            [item for item in getattr(work_of(each), name).collectives if item.module == "moe_dispatch"]
+            for each in (whole, cut)
+        )
+        assert [(item.kind, item.group) for item in of_whole] == [("all_to_all", "ep")] * 2
+        kinds = [("all_to_all", "ep"), ("all_gather", "tp"), ("reduce_scatter", "tp"), ("all_to_all", "ep")]
+        assert [(item.kind, item.group) for item in of_cut] == kinds
+        copies = 2048 / 4 * 2 * 1024 * 2  # a GPU's tokens, copies, numbers a token, bytes
+        assert [item.nbytes for item in of_cut] == [copies, 4 * copies, 4 * copies, copies]
+        assert [item.nbytes for item in of_whole] == [copies] * 2
+
+
+def test_kernels_of_a_dispatcher_gather_different_tokens():
+    """Of two experts on four GPUs a token goes to 4 (1 − (3/4)²) = 1.75 of them."""
+    cut = built("plan.etp=4", "stack.expert_dispatcher=deepep")
+    gathers = [item for item in work_of(cut).forward.collectives if item.name == "gather tokens of cut experts"]
+    assert [item.nbytes for item in gathers] == pytest.approx([4 * 2048 / 4 * 1.75 * 1024 * 2])
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_cutting_moves_more_and_holds_less(tp):
+    """With ep alike, tensor-parallel traffic grows and nothing else within layers; weights fall, kept tokens grow."""
+    common = (f"plan.tp={tp}", f"plan.dp={32 // tp}", "plan.ep=2")
+    whole, cut = (built(*common, f"plan.etp={etp}") for etp in (1, tp))
+    sent = [
+        {group: sum(each.sent_bytes for each in step_collectives(way) if each.group == group) for group in ("tp", "ep")}
+        for way in (whole, cut)
+    ]
+    assert sent[1]["tp"] > sent[0]["tp"]
+    assert sent[1]["ep"] == pytest.approx(sent[0]["ep"])
+    assert step_traffic(cut, 0).tensor > step_traffic(whole, 0).tensor
+    (before,), (after,) = estimate(whole).memory, estimate(cut).memory
+    assert after.weights < before.weights
+    assert after.gradients < before.gradients
+    assert after.activations > before.activations
+    one, other = (estimate(way) for way in (whole, cut))
+    flop = [each.hardware_flop_per_s_per_gpu * each.step_time_s for each in (one, other)]
+    assert flop[1] == pytest.approx(flop[0], rel=1e-12)
+    spent = [each.breakdown.seconds["tensor_parallel_comm"] for each in (one, other)]
+    assert spent[1] > spent[0]
+
+
+@pytest.mark.parametrize(("ep", "etp"), WAYS)
+def test_groups_lie_as_their_members_do(ep, etp):
+    """Strided over tensor-parallel neighbours; with the replicas of each expert they share all GPUs out."""
+    scenario = built(f"plan.ep={ep}", f"plan.etp={etp}")
+    plan, cluster = scenario.plan, scenario.cluster
+    gpus = gpu_of_rank(plan, cluster)[0]
+    of_experts, of_replicas = members_of("ep", plan, gpus), members_of("expert_shards", plan, gpus)
+    for members, group in ((of_experts, expert_group(plan, cluster)), (of_replicas, expert_data_group(plan, cluster))):
+        assert members.shape[1] == group.size
+        assert sorted(members.ravel()) == list(range(32))
+        counts = [np.unique(each // 8, return_counts=True)[1] for each in members]
+        assert min(each.min() for each in counts) == group.per_domain
+        assert max(len(each) for each in counts) == group.num_domains
+    assert (np.diff(of_experts, axis=1) == etp).all()
+    assert (np.diff(of_replicas, axis=1) == ep * etp).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("plan.etp=4",),
+        ("plan.etp=4", "plan.ep=1", "plan.zero_stage=3"),
+        ("plan.etp=4", "plan.ep=2", "plan.pp=2", "plan.dp=4", "plan.zero_stage=2"),
+        ("plan.etp=4", "plan.ep=2", "plan.sharding_group=4"),
+        ("plan.etp=4", "stack.expert_dispatcher=deepep", "stack.overlap_experts=true"),
+        ("plan.etp=4", "plan.recompute=selective", "plan.recompute_modules=[moe]"),
+        ("plan.etp=4", "training.optimizer=muon"),
+        ("plan.etp=4", "training.adapter_rank=16"),
+        ("plan.etp=4", "training.precision=fp8"),
+    ],
+)
+def test_engines_agree(changes):
+    scenario = built(*changes)
+    times = [estimate(scenario, engine=engine).step_time_s for engine in ("dag", "des")]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+    assert estimate(scenario).step_time_s == pytest.approx(times[0], rel=1e-9 if scenario.plan.pp == 1 else 0.02)
+    played = simulate(scenario, contention=True)
+    assert played.noiseless_s == pytest.approx(times[0], rel=1e-9)
+    assert 0.98 * times[0] < played.mean_s < 1.5 * times[0]  # traffic that meets other traffic only ever waits
+
+
+def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():
+    scenario = built("plan.etp=4")
+    found = search(scenario, gpus=(32, 32), top=3, confirm=8)
+    frame = found.to_frame()
+    assert set(frame["tp"]) == {1, 2, 4, 8, 16}
+    assert (frame["cp"] * frame["dp"] % frame["ep"] == 0).all()  # ep · etp divides tp · cp · dp
+    fits = np.flatnonzero(found.memory_bytes <= found.memory_limit_bytes)
+    for place in fits[:: len(fits) // 60]:
+        plan = found.scenario_at(int(place))
+        assert plan.plan.etp == plan.plan.tp
+        answer = estimate(plan, engine="closed_form")
+        assert found.step_time_s[place] == pytest.approx(answer.step_time_s, rel=1e-9)
+        assert found.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
+    assert found.best[0].scenario.plan.etp == found.best[0].scenario.plan.tp
+    assert any("etp = tp" in line for line in found.assumptions)
+    ranked = rank_plan(found, scenario)
+    assert ranked.ruled_out is None
+
+
+def test_a_search_of_whole_experts_does_not_rank_cut_ones():
+    found = search(built(), gpus=(32, 32), top=1, confirm=2)
+    assert {found.scenario_at(place).plan.etp for place in range(0, found.plans_priced, 997)} == {1}
+    assert not any("etp" in line for line in found.assumptions)
+    assert "keeps experts whole" in str(rank_plan(found, built("plan.etp=4")).ruled_out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (("plan.etp=2",), r"etp 2 must be 1 \(experts are whole\) or tp = 4 .* or tp to 2"),
+        (("plan.etp=4", "plan.ep=16"), r"ep · etp = 16 · 4 = 64 must divide tp · cp · dp = 32.*nearest ep that does: 8"),
+        (("plan.etp=4", "plan.ep=8", "plan.sharding_group=4"), r"ep 8 · etp 4: .*nearest ep that does: 4"),
+        (("plan.etp=4", "model.expert_intermediate_size=2050"), "plan.etp = 4 must divide model.expert_intermediate_size"),
+        (("plan.etp=4", "model.mlp_bias=true"), "have biases.*set plan.etp to 1"),
+        (("plan.etp=4", "plan.ep=1", "model=llama2-7b"), "plan.etp = 4, but model 'llama2-7b' has no experts"),
+    ],
+)  # fmt: skip
+def test_plans_that_cannot_be_run_say_what_would_help(changes, says):
+    with pytest.raises(SpecError, match=says):
+        built(*changes)
+
+
+def test_no_searched_plan_deals_experts_wider_than_what_is_left():
+    with pytest.raises(InfeasiblePlan, match=r"plan.ep = 16 must divide cp · dp \(experts are cut over tp\)"):
+        search(built("plan.etp=4"), gpus=(8, 8), experts=(16,), confirm=1)
+
+
+def test_cut_experts_follow_the_tensor_parallel_group():
+    plan = ParallelPlan(tp=4, dp=8, ep=2, etp=4, sequence_parallel=True)
+    assert plan.replace(tp=2, dp=16).etp == 2
+    assert plan.replace(tp=1, dp=32, sequence_parallel=False).etp == 1
+    assert plan.replace(etp=1).etp == 1
+    assert plan.replace(ep=8).num_expert_replicas == 1
