@@ -173,8 +173,9 @@ def gradient_bytes(model: ModelSpec, cut: Cut) -> Number:
     """Largest gradients of activations that the backward of a block holds at once. [bytes]
 
     That of the layer's output, which goes round the block; and of the widest block, experts or the MLP, that of the
-    activation's output beside those of its inputs, or these beside that of the block's input. Experts' tokens are laid
-    out by expert besides: the gradient of one layout beside that of the other.
+    activation's output beside those of its inputs, or these beside that of the block's input; under sequence
+    parallelism the input is gathered again beside it. Experts' tokens are laid out by expert besides: the gradient of
+    one layout beside that of the other.
     """
     inputs = 2 if model.gated_mlp else 1
     if model.num_experts:
@@ -182,7 +183,8 @@ def gradient_bytes(model: ModelSpec, cut: Cut) -> Number:
         widest = rows * np.maximum(inputs * inner + np.maximum(inner, outer), 2 * outer)
     else:
         inner = model.intermediate_size / cut.tp
-        widest = cut.tokens * (inputs * inner + np.maximum(inner, model.hidden_size))
+        again = model.hidden_size * cut.sequence_parallel
+        widest = cut.tokens * (inputs * inner + np.maximum(inner, model.hidden_size + again))
     return cut.width * widest + rows_bytes(model, cut)
 
 
