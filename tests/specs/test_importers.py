@@ -259,7 +259,7 @@ def test_deepseek_v3_as_megatron_starts_it():
     assert estimate(scenario).step_time_s > 0
     assert (stack.expert_dispatcher, stack.overlap_experts) == ("deepep", True)
     reasons = {entry.name: entry.note for entry in imported.ledger.ignored}
-    assert reasons["--moe-router-score-function"].startswith("routing is priced as even")
+    assert reasons["--moe-router-score-function"].startswith("how evenly tokens go to experts")
     assert model.num_mtp_layers == 1
     assert all(reason != "not known to flopcast" for reason in reasons.values())
 
