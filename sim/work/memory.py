@@ -65,16 +65,8 @@ def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:
     return tuple(MemoryUse(*numbers) for numbers in zip(*columns, strict=True))
 
 
-def activation_bytes(
-    part: ModelPart, model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0
-) -> Number:
-    """Activations that a part of the model keeps for one micro-batch, without logits. [bytes]
-
-    Parameters
-    ----------
-    offloaded_layers : int
-        Layers of the whole model that keep theirs in host memory; every stage has its share of them.
-    """
+def activation_bytes(part: ModelPart, model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
+    """Activations that a part of the model keeps for one micro-batch, without logits. [bytes]"""
     kept: Number = 0.0
     for count, kind in zip(part.layers, model.layer_kinds, strict=False):
         if np.any(count):
@@ -84,7 +76,6 @@ def activation_bytes(
         kept = kept + part.mtps * (
             layer_activation_bytes(model, stack, cut, kind=model.mtp_kind) + 5 * rows_bytes(model, cut)
         )
-    kept = kept * (1.0 - offloaded_layers / model.num_layers)
     if model.dropout:
         kept = kept + part.embeddings * cut.norm_tokens * model.hidden_size
     # Inputs of the final norm and of the logits' matrix; of multi-token prediction those of the matrix.
@@ -134,23 +125,17 @@ class CutMemory:
     boundary: Number
 
 
-def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int = 0) -> CutMemory:
-    """Sizes of a cut. Takes arrays in its numbers.
-
-    Parameters
-    ----------
-    offloaded_layers : int
-        As of `activation_bytes`.
-    """
+def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut) -> CutMemory:
+    """Sizes of a cut. Takes arrays in its numbers."""
     return CutMemory(
-        _working_bytes(model, stack, cut, offloaded_layers),
+        _working_bytes(model, stack, cut),
         logits_bytes(model, stack, cut),
         held_logits_bytes(model, stack, cut),
         cut.width * cut.norm_tokens * model.hidden_size,
     )
 
 
-def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layers: int) -> Number:
+def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """The largest thing alive for a moment besides what is kept."""
     said = read_recompute(cut.recompute)
     again: Number = 0.0
@@ -161,8 +146,6 @@ def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, offloaded_layer
         elif said.mode != "none":
             again = np.maximum(again, whole - layer_activation_bytes(model, stack, cut, cut.recompute, kind))
     backward = gradient_bytes(model, cut)
-    if offloaded_layers:  # one layer's activations on their way to the host or back
-        again = again + layer_activation_bytes(model, stack, cut)
     attention = attention_moment_bytes(model, stack, cut)
     if stack.cuda_graph_scope:
         return again + backward + attention + graph_bytes(model, cut)
