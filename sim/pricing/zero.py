@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.arrays import BlockPlanFloats, Number
-from sim.costs.collectives import Fabric, all_gather
+from sim.costs.collectives import all_gather
 from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
 from sim.pricing.replicas import Params, Replicas, params_of, reduced_to_shards, replicas_of, summed_over
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
+from sim.work.params import layer_params
+from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
 
 
@@ -34,6 +36,7 @@ class ShardedBlocks:
     weight_bytes, gradient_bytes : of a whole block. [bytes]
     gather_s, reduce_s : gathering its weights once, and reducing its gradients once. [s]
     again : whether its weights are gathered again for the backward where they are dropped after the forward; (blocks).
+    after_recompute : share of its weights that are gathered for the gradients of a pass that was recomputed; (blocks).
     """
 
     weight_bytes: Number
@@ -41,6 +44,7 @@ class ShardedBlocks:
     gather_s: Number
     reduce_s: Number
     again: Number
+    after_recompute: Number
 
 
 def gathered_widths(costs: CostModel) -> list[int]:
@@ -64,10 +68,13 @@ def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number, outer_zero_s
     params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
     replicas = replicas.inside if outer_zero_stage else replicas
     widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
-    gather, reduce = visit_seconds(costs.stack, params, widths, replicas, costs.fabric)
+    gather, reduce = visit_seconds(costs, params, widths, replicas)
     grad_width = GRADIENT_WIDTH[costs.stack.gradient_precision]
-    again = np.array([gathered_again(part) for part in blocks])
-    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce, again)
+    again, after = (
+        np.array([each(part) for part in blocks])
+        for each in (gathered_again, lambda part: gathered_after_recompute(part, costs.model, costs.stack))
+    )
+    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce, again, after)
     costs.remember(key, found)
     return found
 
@@ -88,16 +95,42 @@ def gathered_again(part: ModelPart) -> bool:
     return not np.any(part.heads)
 
 
+def gathered_after_recompute(part: ModelPart, model: ModelSpec, stack: StackSpec) -> float:
+    """Of a block's weights, the share that a full recomputation drops again before their gradients.
+
+    The last matrix of a layer is used next; of those before it, twice what follows them lies between.
+    """
+    if stack.max_reuse_params is None or part.num_layers == 0 or model.num_experts:
+        return 0.0
+    kind = next(kind for kind, count in zip(model.layer_kinds, part.layers, strict=True) if count)
+    last, whole = model.hidden_size * model.intermediate_size, layer_params(model, kind)
+    return 1.0 - min(1.0, max(last, stack.max_reuse_params / 2) / whole)
+
+
+def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
+    """How often, at a visit, the weights of a block are gathered after its forward."""
+    plan, model = scenario.plan, scenario.model
+    full = recompute_word(plan, model) == "full"
+    return gathered_again(part) * plan.reshard_after_forward + full * gathered_after_recompute(
+        part, model, scenario.stack
+    )
+
+
 def visit_seconds(
-    stack: StackSpec, params: Params, gathered_width: Number, replicas: Replicas, fabric: Fabric
+    costs: CostModel, params: Params, gathered_width: Number, replicas: Replicas
 ) -> tuple[Number, Number]:
     """Gathering a block's weights, in numbers of so many bytes, and reducing its gradients.  [s]"""
+    stack, fabric = costs.stack, costs.fabric
     pieces, slicing = stack.gathers_per_layer, _slices_s(stack, replicas.shards)
-    gather = summed_over(all_gather, params, gathered_width, replicas.sharding, fabric, pieces) + pieces * slicing
     # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
     at_once = pieces if stack.slice_s else 1
     grad_width = GRADIENT_WIDTH[stack.gradient_precision]
+    gather = summed_over(all_gather, params, gathered_width, replicas.sharding, fabric, pieces) + pieces * slicing
     reduce = reduced_to_shards(params.trained, grad_width, replicas, fabric, at_once) + at_once * slicing
+    if stack.slice_s:  # zeros are written, what arrived or is to be sent is read and written
+        copied = (np.asarray(replicas.shards.size) > 1) / costs.compute.memory_bandwidth("copy")
+        gather = gather + 3 * params.total * gathered_width * copied
+        reduce = reduce + 2 * params.trained.total * grad_width * copied
     return gather, reduce
 
 
@@ -130,7 +163,11 @@ def zero_traffic(
     # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
     reduces = (zero == 3) | (zero == 2) & (np.asarray(visits) > 1)
     gather = sharded.gather_s[:, layout] * (share * (zero == 3))
-    gather_again = gather * sharded.again.reshape(-1, *[1] * (gather.ndim - 1)) * batch.reshard_after_forward
+    again = sharded.again.reshape(-1, *[1] * (gather.ndim - 1)) * batch.reshard_after_forward
+    if sharded.after_recompute.any():
+        full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
+        again = again + sharded.after_recompute.reshape(-1, *[1] * (gather.ndim - 1)) * full
+    gather_again = gather * again
     ahead = batch.overlap_param_gather * (batch.costs.stack.prefetched_layers > 0)
     reduce = sharded.reduce_s[:, layout]
     if batch.outer_zero_stage:

@@ -86,9 +86,15 @@ class StackSpec(Spec):
     prefetched_layers: NonNegativeInt = 1
     """Layers whose weights ZeRO stage 3 gathers ahead of the one at work: one by FSDP2's implicit prefetch and by the
     first FSDP's limit_all_gathers. More wait in memory; without any, no gather runs beside compute."""
+    max_reuse_params: PositiveFloat | None = None
+    """Weights that ZeRO stage 3 gathered for recomputation stay for the gradients where fewer parameters than these are
+    used in between, and are gathered a third time otherwise (DeepSpeed's stage3_max_reuse_distance, 1e9). Default: all
+    of a layer stay."""
     slice_s: NonNegativeFloat = 0.0
     """Host time a rank that every gather and reduction of ZeRO stage 3 spends on cutting its buffer into a list of
-    slices, one for each rank, and on a copy kernel for each; zero where collectives work on one buffer. [s]"""
+    slices, one for each rank, and on a copy kernel for each; zero where collectives work on one buffer. Lists cost the
+    GPU passes through its memory besides: a gather fills its buffer with zeros and copies what arrived into it, a
+    reduction copies what it sends. [s]"""
     fp32_shards: bool = False
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""

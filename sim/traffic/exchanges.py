@@ -19,7 +19,7 @@ from sim.network.placement import Group, layer_groups
 from sim.pricing.batch import batch_of
 from sim.pricing.cost_model import cost_model, cut_of
 from sim.pricing.replicas import Params, Replicas, params_of, put_together, replicas_of, sent_between, sent_in_rings
-from sim.pricing.zero import blocks_sharing, gathered_again, gathered_widths, visit_seconds
+from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, visit_seconds
 from sim.specs import Scenario
 from sim.work.layers import block_works
 from sim.work.operations import BlockWork, Cause, Collective, Phase
@@ -90,8 +90,8 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
         if batch.moving_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
             priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], costs, batch.layouts)
             budgets = float(priced.forward_s), float(priced.backward_s)
-            again = plan.reshard_after_forward and gathered_again(part)
-            _zero(table, held.take(0), width, again, budgets, scenario, replicas, fabric, visits)
+            again = gathers_for_backward(part, scenario)
+            _zero(table, held.take(0), width, again, budgets, scenario, replicas, visits)
         tables.append(table)
     parts = [stage.part for stage in stages]
     found = []
@@ -188,26 +188,28 @@ def _zero(
     table: _Table,
     held: Params,
     width: int,
-    again: bool,
+    again: float,
     budgets: tuple[float, float],
     scenario: Scenario,
     replicas: Replicas,
-    fabric: Fabric,
     visits: float,
 ) -> None:
     """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.zero_traffic` prices them.
 
-    again : weights are gathered for the backward too.
+    again : how often weights are gathered for the backward.
     """
     plan, stack = scenario.plan, scenario.stack
-    share, (gather, reduce) = visits / scenario.num_microbatches, visit_seconds(stack, held, width, replicas, fabric)
+    share = visits / scenario.num_microbatches
+    gather, reduce = visit_seconds(cost_model(scenario), held, width, replicas)
     trained, grad_width = held.trained, GRADIENT_WIDTH[stack.gradient_precision]
     ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
     if plan.zero_stage == 3:
         scale = width * share
         sent, buffers = np.asarray(sent_in_rings(held, replicas)).item() * scale, held.total.item() * scale
-        for row, budget in list(zip((FORWARD, INPUT_GRAD), budgets, strict=True))[: 1 + again]:
-            _add(table, ("dp", ahead), row, gather.item() * share, sent, budget, buffers)
+        for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, again), budgets, strict=True):
+            if times:
+                moved = gather.item() * share * times, sent * times, budget, buffers * times
+                _add(table, ("dp", ahead), row, *moved)
     if plan.zero_stage == 3 or visits > 1:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and again and ahead == stack.overlap_grad_reduce

@@ -12,7 +12,7 @@ import numpy as np
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.cost_model import cut_of
 from sim.pricing.replicas import Params, params_of, replicas_of
-from sim.pricing.zero import blocks_sharing, gathered_again, gathered_widths, zero_visits
+from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, zero_visits
 from sim.specs import Scenario
 from sim.work.layers import block_works
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -155,7 +155,7 @@ def _at_visits(
     blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
     for count, part, width in zip(whole.counts, blocks, gathered_widths(batch.costs), strict=True):
         held, times = params_of([part], batch.costs, batch.layouts), float(count) * visits * copies / plan.pp
-        gathers = 2 if plan.reshard_after_forward and gathered_again(part) else 1
+        gathers = 1 + gathers_for_backward(part, scenario)
         yield from _over_shards("gather weights", "all_gather", held, width, batch, times * gathers, pieces)
         yield from _over_shards("reduce gradients", "reduce_scatter", held.trained, of_gradients, batch, times, at_once)
 
