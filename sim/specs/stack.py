@@ -34,6 +34,9 @@ class StackSpec(Spec):
     """Norm kernels read each row once; older ones read it again to normalise and to reduce the weights' gradient."""
     fused_softmax: bool = True
     """Scale, mask and softmax in one kernel (math attention only)."""
+    fp32_softmax: bool = False
+    """Scale, mask and softmax, one by one, work in fp32 between two casts (Megatron-LM's attention_softmax_in_fp32,
+    which its query-key layer scaling turns on)."""
     fused_bias_activation: bool = True
     """Bias and activation, and bias, dropout and residual addition, in one kernel each."""
     fused_rotary: bool = True

@@ -161,26 +161,16 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
         )
 
     scores = heads * rows * s
-    # Megatron's fused kernel takes four sequences and heads at a time (megatron/model/fused_softmax.py).
-    gives_way = np.asarray(heads) % 4 != 0
-    # Scale, mask, softmax; where the fused kernel gives way, also a cast to fp32 and one back.
-    softmax_passes = 1 + 4 * gives_way if stack.fused_softmax else 3
+    softmax, softmax_back, kernels = _softmax_by_hand(w, heads, stack)
     attention, core = Cause.ATTENTION, "core_attn"
     forward = [
         matmul("scores", rows, s, d, w, batch=heads, cause=attention, module=core),
-        memory("softmax", 2 * w * scores * softmax_passes, softmax_passes, attention, sort="softmax", module=core),
+        memory("softmax", softmax * scores, kernels, attention, sort="softmax", module=core),
     ]
     backward = [
         matmul("values' gradient", s, of_values, rows, w, batch=heads, cause=attention, module=core),
         matmul("probabilities' gradient", rows, s, of_values, w, batch=heads, cause=attention, module=core),
-        memory(
-            "softmax backward",
-            3 * w * scores + 2 * w * scores * (softmax_passes - 1),
-            softmax_passes,
-            attention,
-            sort="softmax",
-            module=core,
-        ),
+        memory("softmax backward", softmax_back * scores, kernels, attention, sort="softmax", module=core),
         matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention, module=core),
         matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention, module=core),
     ]
@@ -191,6 +181,23 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
         )
     forward.append(matmul("values", rows, of_values, s, w, batch=heads, cause=attention, module=core))
     return BlockWork(Phase(tuple(forward), exchange_f), Phase(tuple(backward), exchange_b), Phase())
+
+
+def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Number, Number, Number]:
+    """Bytes a score of scale, mask and softmax, forward and backward; and kernels in each direction.
+
+    In one kernel, or one after the other; in fp32 with a cast before and one after. Megatron's fused kernel takes four
+    sequences and heads at a time, and gives way to single ones otherwise (NVIDIA/Megatron-LM:megatron/model/
+    fused_softmax.py).
+    """
+    w, wide = width, 4
+    single, single_back, kernels = 6 * w, 7 * w, 3
+    if stack.fp32_softmax:
+        single, single_back, kernels = 2 * (w + wide) + 6 * wide, 2 * (w + wide) + 7 * wide, 5
+    if not stack.fused_softmax:
+        return single, single_back, kernels
+    whole = np.asarray(heads) % 4 == 0
+    return np.where(whole, 2 * w, single), np.where(whole, 3 * w, single_back), np.where(whole, 1, kernels)
 
 
 def _exchange_keys(
