@@ -74,18 +74,7 @@ def validate(
     if memory is not None:
         found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
     if json_file is not None:
-        import json
-
-        from sim.errors import SpecError
-
-        if str(json_file) == "-":
-            typer.echo(json.dumps(found, indent=1, allow_nan=False))
-            return
-        try:
-            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise SpecError(f"cannot write {json_file}: {error.strerror}") from None
-        typer.echo(f"written: {json_file}")
+        _write_json(found, json_file)
 
 
 @app.command(
@@ -99,6 +88,26 @@ def schedules() -> None:
     from validation.gains import report
 
     _print_when_done(report)
+
+
+@app.command(
+    "seeds",
+    epilog=examples("validate seeds", "validate seeds --json claims.json"),
+)
+def seeds(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the claims here; - to print them.")] = None,
+) -> None:
+    """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
+    from validation.seeds import claims, report
+
+    _writable(json_file)
+    with spinner("predicting"):
+        found = list(claims())
+    if str(json_file) != "-":
+        for line in report(found):
+            typer.echo(line)
+    if json_file is not None:
+        _write_json({"claims": [claim.to_dict() for claim in found]}, json_file)
 
 
 @app.command(
@@ -120,6 +129,23 @@ def _print_when_done(report: Callable[[], Iterable[str]]) -> None:
         lines = list(report())
     for line in lines:
         typer.echo(line)
+
+
+def _write_json(found: dict[str, Any], path: Path) -> None:
+    """Data into a file, or printed where that is `-`."""
+    import json
+
+    from sim.errors import SpecError
+
+    text = json.dumps(found, indent=1, allow_nan=False)
+    if str(path) == "-":
+        typer.echo(text)
+        return
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {error.strerror}") from None
+    typer.echo(f"written: {path}")
 
 
 def _drawable(path: Path | None) -> None:
