@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.reliability import Failures
+from sim.reliability import Failures, even_storing
 from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import power_sum_loss
@@ -68,19 +68,22 @@ def test_intervals_are_the_step_times():
 
 
 def test_spare_nodes_are_paid_for_and_checkpoints_cost():
-    gpu = load_scenario(TRILLION).cluster.gpu
+    cluster = load_scenario(TRILLION).cluster
+    storing = even_storing(14e12, 4096, cluster)
 
-    def run(**changes):
-        return training_run(1e12, 4096, gpu, 100.0, 1e4, 1e11, Terms(**changes))
+    def run(node=cluster.node, **changes):
+        return training_run(storing, 4096, node, 100.0, 1e4, 1e11, Terms(**changes))
 
     spared = run(failures=Failures(spare_nodes=4))
     assert spared.gpu_hours == pytest.approx((4096 + 32) * spared.wall_s / 3600)
-    slow, background = run(write_bytes_per_s=1e11), run(write_bytes_per_s=1e11, blocking_s=5.0)
-    assert slow.wall_s > background.wall_s > run().wall_s
-    assert background.checkpoints.drain_s > 0
-    powerless = gpu.replace(max_power_w=None)
-    with pytest.raises(SpecError, match=r"power of A100.*is not known; set cluster.node.gpu.max_power"):
-        training_run(1e12, 4096, powerless, 100.0, 1e4, 1e11, Terms())
+    slow, background = run(write_bytes_per_s=1e11), run(write_bytes_per_s=1e11, asynchronous=True)
+    assert slow.wall_s > run().wall_s > background.wall_s
+    assert background.checkpoints.drain_s == slow.checkpoints.blocking_s == 140.0
+    assert run(failures=Failures(startup_s=60.0), restart_is_whole=True).failures.restart_s == 60.0
+    # A GPU of unknown power costs the energy alone.
+    powerless = run(cluster.node.replace(gpu=cluster.gpu.replace(max_power_w=None)))
+    assert powerless.energy_j is None
+    assert powerless.cost == run().cost
 
 
 def test_a_goals_data_and_steps():
@@ -187,7 +190,7 @@ def test_the_command(tmp_path):
     shown = page.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text part\n")[2].partition("```")[
         0
     ]
-    assert len(shown.splitlines()) == 4
+    assert len(shown.splitlines()) == 12
     assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
     assert (tmp_path / "a.png").stat().st_size > 30_000
     assert "<svg" in (tmp_path / "a.svg").read_text()
@@ -257,13 +260,13 @@ def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
 
 
 def test_failures_that_leave_no_time_say_how_many_gpus_would_work():
-    gpu = load_scenario(TRILLION).cluster.gpu
-    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10)
+    node, storing = load_scenario(TRILLION).cluster.node, even_storing(14e12, 30_000)
+    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10, restart_is_whole=True)
     with pytest.raises(
         SpecError, match=r"hardly any work gets done on 30,000 GPUs.*every 86\.4 s.*GPUs work half"
     ) as no:
-        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, terms)
+        training_run(storing, 30_000, node, 100.0, 1e4, 1e11, terms)
     most = int(str(no.value).partition("restart 600 s; ")[2].split()[0].replace(",", ""))
-    assert training_run(1e12, most, gpu, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
+    assert training_run(storing, most, node, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
     with pytest.raises(SpecError, match="not even one GPU works half of the time"):
-        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))
+        training_run(storing, 30_000, node, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))
