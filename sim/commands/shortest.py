@@ -133,7 +133,8 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
     from pathlib import Path
 
-    from sim.specs import build_scenario
+    from sim.specs import ClusterSpec, build_scenario
+    from sim.specs.loading import resolve
     from sim.specs.presets import load_file_as_preset, load_preset
 
     shape = load_preset("models", model)
@@ -151,7 +152,7 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     }
     if profile is not None:
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
-    peaks = build_scenario({**data, "training": {**data["training"], "precision": "fp32"}}, overrides).cluster.gpu
-    if "bf16" not in peaks.peak_flop_per_s:
+    peaks = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}").gpu.peak_flop_per_s
+    if "bf16" not in peaks:
         data["training"]["precision"] = "fp16"
     return build_scenario(data, overrides)

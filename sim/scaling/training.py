@@ -48,6 +48,8 @@ class Training:
                 name: getattr(self.run.goodput, name)
                 for name in ("useful", "checkpoints", "lost_work", "restarts", "waiting")
             },
+            "checkpoint_interval_s": self.run.checkpoints.interval_s,
+            "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
             "checkpoint": self._checkpoint(),
             "restart": self._restart(),
             "data": {"bytes_per_s": self.data.bytes_per_s, "storage_bytes_per_s": self.data.limit_bytes_per_s},
@@ -56,19 +58,16 @@ class Training:
         }
 
     def _checkpoint(self) -> dict[str, Any]:
-        storing, saved = self.run.storing, self.run.checkpoints
+        storing, there = self.run.storing, self.background
         found = {
             "bytes": storing.checkpoint_bytes,
             "largest_gpu_bytes": storing.largest_bytes,
             "write_s": storing.write_s,
             "limit": storing.limit,
-            "interval_s": saved.interval_s,
-            "blocking_s": saved.blocking_s,
-            "drain_s": saved.drain_s,
+            "drain_s": self.run.checkpoints.drain_s,
         }
-        if self.background is not None:
-            there = self.background
-            found["in_background"] = {
+        if there is not None:
+            found["asynchronous"] = {
                 "interval_s": there.checkpoints.interval_s,
                 "blocking_s": there.checkpoints.blocking_s,
                 "drain_s": there.checkpoints.drain_s,

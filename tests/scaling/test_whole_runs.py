@@ -205,6 +205,68 @@ def test_the_command(tmp_path):
         ask(TRILLION, "--png", "a.jpg")
 
 
+V100 = SCENARIOS / "megatron-2019-8.3b-512-v100.yaml"
+
+
+def test_a_gpu_of_unknown_power_leaves_out_the_energy_alone(tmp_path):
+    printed = ask(V100, "--tokens", "10B", "--png", tmp_path / "a.png")
+    assert "Cost" in printed
+    assert "Energy  " not in printed
+    assert "energy is left out: the power of V100-SXM3-32GB is not known; set" in printed
+    answer = json.loads(ask(V100, "--tokens", "10B", "--json"))
+    assert answer["energy_j"] is None
+    assert "energy_j" not in answer["intervals"]
+    known = json.loads(ask(V100, "--tokens", "10B", "--json", "-s", "cluster.node.gpu.max_power=450 W"))
+    assert known["energy_j"] == pytest.approx(known["gpu_hours"] * 3600 * 450 * 1.1)
+    assert known["days"] == answer["days"]
+
+
+def test_the_trillions_checkpoint_and_restart():
+    """13.8 TB, saved at 273 GB/s (50.5 s), read at 1 TB/s (13.8 s): Narayanan et al. 2021, section 5.10."""
+    answer = json.loads(ask(TRILLION, "--json"))
+    saved, restart = answer["checkpoint"], answer["restart"]
+    assert saved["bytes"] == pytest.approx(13.8e12, rel=0.03)
+    assert saved["write_s"] == answer["checkpoint_blocking_s"] == pytest.approx(50.5, rel=0.03)
+    assert saved["limit"] == "file system"
+    assert restart["loads"]["one"]["read_s"] == pytest.approx(13.8, rel=0.03)
+    assert restart["load_s"] == pytest.approx(min(sum(load.values()) for load in restart["loads"].values()))
+    assert restart["seconds"] == restart["startup_s"] + restart["load_s"]
+    assert saved["asynchronous"]["goodput"] > answer["goodput"]
+    background = json.loads(ask(TRILLION, "--asynchronous", "--json"))
+    assert background["days"] == pytest.approx(saved["asynchronous"]["days"])
+    assert background["checkpoint"]["drain_s"] == pytest.approx(saved["write_s"])
+    assert background["checkpoint_blocking_s"] < 2
+
+
+def test_options_override_the_machine():
+    plain, given = (train(load_scenario(TRILLION), terms=each).run for each in (None, Terms(write_bytes_per_s=2e12)))
+    assert given.storing.write_s == pytest.approx(plain.storing.checkpoint_bytes / 2e12)
+    assert given.storing.limit == "as given"
+    whole = json.loads(ask(TRILLION, "--restart", "3 min", "--json"))["restart"]
+    assert (whole["seconds"], whole["load_s"]) == (180.0, 0.0)
+    assert "as given, loading included" in ask(TRILLION, "--restart", "3 min")
+    every = json.loads(ask(TRILLION, "--startup", "5 min", "--load-by", "all", "--json"))["restart"]
+    assert every["seconds"] == pytest.approx(300 + 6 * plain.storing.checkpoint_bytes / 1e12, rel=1e-3)
+    with pytest.raises(SpecError, match=r"--restart '1 min' is the start-up and the loading after it.*one of the two"):
+        ask(TRILLION, "--restart", "1 min", "--startup", "1 min")
+    with pytest.raises(SpecError, match="not loaded by 'none'; choose from all"):
+        ask(TRILLION, "--load-by", "none")
+
+
+def test_data_that_come_too_slowly_set_the_pace():
+    answer = train(load_scenario(TRILLION))
+    hungry = train(load_scenario(TRILLION, ["training.bytes_per_token=1e8"]))
+    assert hungry.run.useful_s == pytest.approx(hungry.data.slowdown * answer.run.useful_s)
+    assert hungry.run.tokens * 2e8 / hungry.run.useful_s == pytest.approx(1e12)
+    assert any(
+        note.startswith("limited by data: ") and "of storage that gives 1.00 TB/s" in note
+        for note in hungry.assumptions
+    )
+    assert not any(note.startswith("limited by data") for note in answer.assumptions)
+    printed = ask(TRILLION, "-s", "training.bytes_per_token=1e8")
+    assert "which limits the run" in printed
+
+
 def test_a_ramp_saves_what_a_smaller_batch_saves():
     """Constant critical batch: tokens and steps of each stage add up as McCandlish's hyperbola has them."""
     goal = goal_of(1e9, tokens=1e12, critical_batch=1e6)
