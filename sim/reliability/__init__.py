@@ -6,7 +6,6 @@ from sim.reliability.checkpoints import (
     checkpoint_bytes,
     daly_interval,
     slowdown,
-    write_time,
     young_interval,
 )
 from sim.reliability.closed_form import (
@@ -66,6 +65,5 @@ __all__ = [
     "state_of",
     "storing_of",
     "waiting_share",
-    "write_time",
     "young_interval",
 ]

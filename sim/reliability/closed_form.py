@@ -22,8 +22,7 @@ GPU_MTBF_S = _LLAMA3_GPUS * _LLAMA3_DAYS * 86400.0 / _LLAMA3_FAILURES
 """Between unexpected interruptions, per GPU: 50,677 hours, of Llama 3 405B's 419 in 54 days on 16,384 H100 [1]_. [s]"""
 STARTUP_S = 600.0
 """From a failure to a job that can load its checkpoint: it is noticed, the broken node found and replaced, processes
-and NCCL started. Assumption; MegaScale's detection and diagnosis take less than ten minutes on average
-(arXiv:2402.15627, section 6.3). [s]"""
+and NCCL started. Assumption. [s]"""
 HARDWARE_SHARE = 0.78
 """Of those, confirmed or suspected hardware [1]_."""
 

@@ -1,8 +1,9 @@
 """How long checkpoints take to be written and loaded, and whether data come fast enough, on a machine's storage.
 
-.. [1] Jiang et al. 2024, "MegaScale", arXiv:2402.15627, section 4.4: state is copied to host memory, written in the
-   background; at a start one GPU of a group reads what all of it need, and broadcasts it.
-.. [2] pytorch.org/blog/reducing-checkpointing-times: asynchronous checkpoints stop training for the copy alone.
+.. [1] pytorch.org/blog/reducing-checkpointing-times: an asynchronous checkpoint stops training for the copy to the host
+   alone; the write follows it.
+.. [2] NVIDIA/Megatron-LM:megatron/training/arguments.py, ckpt-fully-parallel-save and -load: who holds the same saves,
+   or reads, a share of it, and shares are exchanged.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LOAD_WORDS: dict[LoadBy, str] = {
     "one": "one replica reads, and broadcasts",
     "shares": "replicas read a share each, and gather",
 }
+HOST_LINK = "host link"
 STAGING_SHARE = 0.5
 """Of the host's memory, what may hold a checkpoint that is being written; assumed, the rest is the job's own."""
 LONGEST_VOCABULARY = 65_500
@@ -53,11 +55,12 @@ class Storing:
     """What checkpoints of a run take.
 
     checkpoint_bytes, largest_bytes : all of it, and what one GPU writes of it at most. [bytes]
-    write_s : until it is on storage, by what `limit` says. [s]
+    write_s : from hosts to storage. [s]
+    limit : what sets the pace of a checkpoint that training waits for.
     copy_s : from GPUs to their hosts; None where the node does not say how fast. [s]
     pause_s : of training, where the write goes on in the background: the copy, and what no host memory holds. [s]
     loads : how long loading takes, by who reads.
-    read_bytes_per_s, write_bytes_per_s : that storage reaches with this job. [bytes/s]
+    read_bytes_per_s : that storage reaches with this job. [bytes/s]
     """
 
     checkpoint_bytes: float
@@ -86,8 +89,8 @@ class Storing:
 
     def written_at(self, bytes_per_s: float) -> Storing:
         """With checkpoints written at a rate that is given, whatever the machine has."""
-        notes = tuple(note for note in self.notes if "says nothing of its storage" not in note)
-        return replace(self, write_s=self.checkpoint_bytes / bytes_per_s, limit="as given", notes=notes)
+        write = self.checkpoint_bytes / bytes_per_s
+        return replace(self, write_s=write, limit=HOST_LINK if (self.copy_s or 0.0) > write else "as given")
 
 
 def load_named(word: str) -> LoadBy:
@@ -161,7 +164,7 @@ def _storing(
     known = host is not None and host.to_host_bytes_per_s is not None
     copy = float(host.out_s(copied.gpu)) if host is not None and known else None
     if copy is not None and copy > write:
-        limit = "host link"
+        limit = HOST_LINK
     return Storing(saved.total, saved.gpu, write, limit, copy, copy, loads, read_bytes_per_s, storage.notes)
 
 

@@ -64,7 +64,7 @@ def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
     """A checkpoint, how often one is saved, and what saving it in the background would bring."""
     run = training.run
     storing, saved = run.storing, run.checkpoints
-    written = f"written in {show_time(storing.write_s)} ({storing.limit})"
+    written = f"written in {show_time(storing.blocking_s)} ({storing.limit})"
     yield "Checkpoint", show(storing.checkpoint_bytes, "B"), f"{show(storing.largest_bytes, 'B')} a GPU, {written}"
     drain = f", {show_time(saved.drain_s)} in background" if saved.drain_s else ""
     yield "  one every", show_time(saved.interval_s), f"training stops for {show_time(saved.blocking_s)}{drain}"

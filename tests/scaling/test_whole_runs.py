@@ -253,6 +253,16 @@ def test_options_override_the_machine():
         ask(TRILLION, "--load-by", "none")
 
 
+def test_a_node_whose_host_link_is_not_known_writes_while_training_waits():
+    unknown = ["-s", "cluster.node.host_link_bandwidth=null"]
+    answer = json.loads(ask(TRILLION, *unknown, "--json"))
+    assert "asynchronous" not in answer["checkpoint"]
+    with pytest.raises(SpecError, match=r"'dgx-a100-80gb' has no host_link_bandwidth; add it to cluster\.node, such as"):
+        ask(TRILLION, *unknown, "--asynchronous")
+    slow = ask(TRILLION, "-s", "cluster.node.host_link_bandwidth=100 MB/s")
+    assert "(host link)" in slow
+
+
 def test_data_that_come_too_slowly_set_the_pace():
     answer = train(load_scenario(TRILLION))
     hungry = train(load_scenario(TRILLION, ["training.bytes_per_token=1e8"]))
