@@ -52,28 +52,76 @@ Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]
 Mtbf = Annotated[
     str | None, typer.Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
 ]
-Restart = Annotated[str, typer.Option("--restart", help="From a failure to the next step.")]
+Restart = Annotated[
+    str | None, typer.Option("--restart", help="From a failure to the next step, loading included, instead of both.")
+]
+Startup = Annotated[
+    str | None,
+    typer.Option("--startup", help="From a failure to a job that loads state; 10 min if not given."),
+]
+Asynchronous = Annotated[
+    bool,
+    typer.Option("--asynchronous/--blocking", help="Checkpoints go out in the background, or training waits."),
+]
+LoadedBy = Annotated[
+    str | None, typer.Option("--load-by", help="Who reads a checkpoint: all, one or shares; the fastest if not given.")
+]
 Spares = Annotated[int | None, typer.Option("--spares", help="Spare nodes; as many as it takes if not given.")]
-WriteBandwidth = Annotated[str, typer.Option("--write-bandwidth", help="Of the storage, all ranks together.")]
+WriteBandwidth = Annotated[
+    str | None,
+    typer.Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given."),
+]
 Price = Annotated[float, typer.Option("--price", help="Of a GPU-hour.")]
 Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
 
 
 def terms_of(
-    mtbf: str | None, restart: str, spares: int | None, write_bandwidth: str, price: float, pue: float, node_gpus: int
+    node_gpus: int,
+    *,
+    mtbf: str | None,
+    restart: str | None,
+    startup: str | None,
+    spares: int | None,
+    write_bandwidth: str | None,
+    asynchronous: bool,
+    load_by: str | None,
+    price: float,
+    pue: float,
 ) -> Terms:
-    """The options as a record."""
-    from sim.reliability import GPU_MTBF_S, Failures
+    """The options as a record; how many GPUs a node has says what fails together."""
+    from sim.reliability import GPU_MTBF_S, Failures, load_named
     from sim.scaling.run import Terms
     from sim.units import parse
 
     failures = Failures(
         GPU_MTBF_S if mtbf is None else parse(mtbf, "s"),
-        parse(restart, "s"),
+        startup_of(restart, startup),
         gpus_per_node=node_gpus,
         spare_nodes=spares,
     )
-    return Terms(failures, parse(write_bandwidth, "bytes_per_s"), price_per_gpu_hour=price, pue=pue)
+    return Terms(
+        failures,
+        None if write_bandwidth is None else parse(write_bandwidth, "bytes_per_s"),
+        asynchronous=asynchronous,
+        load_by=None if load_by is None else load_named(load_by),
+        restart_is_whole=restart is not None,
+        price_per_gpu_hour=price,
+        pue=pue,
+    )
+
+
+def startup_of(restart: str | None, startup: str | None) -> float:
+    """Seconds from a failure to a job that loads its checkpoint, or to one that has where a restart is given whole."""
+    from sim.reliability import STARTUP_S
+    from sim.units import parse
+
+    if restart is not None and startup is not None:
+        raise SpecError(
+            f"--restart {restart!r} is the start-up and the loading after it, --startup {startup!r} the first of them; "
+            "give one of the two"
+        )
+    given = restart or startup
+    return STARTUP_S if given is None else parse(given, "s")
 
 
 def read_range(text: str) -> tuple[int, int]:

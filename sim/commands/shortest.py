@@ -8,12 +8,15 @@ import typer
 
 from sim.commands.options import (
     AsJson,
+    Asynchronous,
+    LoadedBy,
     Mtbf,
     Png,
     Price,
     Pue,
     Restart,
     Spares,
+    Startup,
     Svg,
     WriteBandwidth,
     read_numbers,
@@ -46,9 +49,12 @@ def shortest(
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
     layered: Annotated[bool, typer.Option(help="Also breadth-first orders and modular pipelines.")] = True,
     mtbf: Mtbf = None,
-    restart: Restart = "10 min",
+    startup: Startup = None,
+    restart: Restart = None,
     spares: Spares = None,
-    write_bandwidth: WriteBandwidth = "2 TB/s",
+    write_bandwidth: WriteBandwidth = None,
+    asynchronous: Asynchronous = False,
+    load_by: LoadedBy = None,
     price: Price = 2.0,
     pue: Pue = 1.1,
     as_json: AsJson = False,
@@ -88,7 +94,18 @@ def shortest(
             goal,
             gpus=sizes,
             batches=None if batches is None else read_numbers(batches, "--batches", "numbers of sequences", "512,1024"),
-            terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
+            terms=terms_of(
+                asked.cluster.node.gpus_per_node,
+                mtbf=mtbf,
+                restart=restart,
+                startup=startup,
+                spares=spares,
+                write_bandwidth=write_bandwidth,
+                asynchronous=asynchronous,
+                load_by=load_by,
+                price=price,
+                pue=pue,
+            ),
             ramp=grown,
             layered=layered,
             progress=progress,
@@ -116,7 +133,8 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
     from pathlib import Path
 
-    from sim.specs import build_scenario
+    from sim.specs import ClusterSpec, build_scenario
+    from sim.specs.loading import resolve
     from sim.specs.presets import load_file_as_preset, load_preset
 
     shape = load_preset("models", model)
@@ -134,7 +152,7 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     }
     if profile is not None:
         data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
-    peaks = build_scenario({**data, "training": {**data["training"], "precision": "fp32"}}, overrides).cluster.gpu
-    if "bf16" not in peaks.peak_flop_per_s:
+    peaks = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}").gpu.peak_flop_per_s
+    if "bf16" not in peaks:
         data["training"]["precision"] = "fp16"
     return build_scenario(data, overrides)

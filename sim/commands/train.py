@@ -8,6 +8,8 @@ import typer
 
 from sim.commands.options import (
     AsJson,
+    Asynchronous,
+    LoadedBy,
     Mtbf,
     Overrides,
     Png,
@@ -17,6 +19,7 @@ from sim.commands.options import (
     Restart,
     ScenarioFile,
     Spares,
+    Startup,
     Svg,
     WriteBandwidth,
     terms_of,
@@ -32,9 +35,12 @@ def train(
     batch_law: Annotated[str, typer.Option(help="Critical batch, for --loss.")] = "kaplan-2020",
     ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
     mtbf: Mtbf = None,
-    restart: Restart = "10 min",
+    startup: Startup = None,
+    restart: Restart = None,
     spares: Spares = None,
-    write_bandwidth: WriteBandwidth = "2 TB/s",
+    write_bandwidth: WriteBandwidth = None,
+    asynchronous: Asynchronous = False,
+    load_by: LoadedBy = None,
     price: Price = 2.0,
     pue: Pue = 1.1,
     profile: ProfileOption = None,
@@ -55,7 +61,18 @@ def train(
         loss=None if loss is None else parse_count(loss, "loss"),
         batch_law=batch_law,
         ramp=ramp,
-        terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
+        terms=terms_of(
+            asked.cluster.node.gpus_per_node,
+            mtbf=mtbf,
+            restart=restart,
+            startup=startup,
+            spares=spares,
+            write_bandwidth=write_bandwidth,
+            asynchronous=asynchronous,
+            load_by=load_by,
+            price=price,
+            pue=pue,
+        ),
     )
     if as_json:
         print_json(training.to_dict())

@@ -231,6 +231,17 @@ def reduce_scatter(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     return _ring_pass(nbytes, group, fabric, passes=1, operation="reduce_scatter")
 
 
+def broadcast(nbytes: Number, group: Group, fabric: Fabric) -> Number:
+    """Time until every rank has the `nbytes` of one of them.  [s]
+
+    NCCL passes the buffer along a ring in pieces, so that every link carries all of it once [1]_.
+
+    .. [1] NVIDIA/nccl-tests:doc/PERFORMANCE.md: of a broadcast bus and algorithm bandwidth are the same.
+    """
+    n = np.asarray(group.size, dtype=float)
+    return _ring_pass(nbytes * n / np.maximum(n - 1.0, 1.0), group, fabric, passes=1, operation="all_gather")
+
+
 def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
     """Time of a point-to-point send from one GPU to another.  [s]"""
     link = fabric.network if crosses_domains else fabric.nvlink

@@ -29,14 +29,14 @@ class Host:
     memory_bytes_per_s: float | None
 
     @classmethod
-    def of(cls, node: NodeSpec, profile: Profile) -> Host:
-        """The host of a node; what a profile measured goes first."""
-        link, measured = node.host_link_bandwidth_bytes_per_s, profile.host
+    def of(cls, node: NodeSpec, profile: Profile | None) -> Host:
+        """The host of a node; what a profile measured goes first, where there is one."""
+        link, measured = node.host_link_bandwidth_bytes_per_s, None if profile is None else profile.host
         reached = None if link is None else COPY_SHARE * link
         return cls(
             node.name,
-            measured.to_host_bytes_per_s or reached,
-            measured.to_device_bytes_per_s or reached,
+            (measured and measured.to_host_bytes_per_s) or reached,
+            (measured and measured.to_device_bytes_per_s) or reached,
             node.host_memory_bandwidth_bytes_per_s,
         )
 

@@ -47,12 +47,6 @@ def checkpoint_bytes(params: Number, bytes_per_param: Number = CHECKPOINT_BYTES_
     return np.asarray(params, dtype=float) * bytes_per_param
 
 
-def write_time(nbytes: Number, bandwidth_bytes_per_s: Number) -> Number:
-    """Time to write a checkpoint to shared storage, all ranks at once.  [s]"""
-    require_positive(nbytes=nbytes, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
-    return np.asarray(nbytes, dtype=float) / bandwidth_bytes_per_s
-
-
 def young_interval(write_s: Number, mtbf_s: Number) -> Number:
     """Interval of least waste to first order: sqrt(2 write mtbf) [1]_.  [s]"""
     require_positive(write_s=write_s, mtbf_s=mtbf_s)

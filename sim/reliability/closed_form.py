@@ -20,6 +20,9 @@ from sim.work.operations import Number
 _LLAMA3_GPUS, _LLAMA3_DAYS, _LLAMA3_FAILURES = 16_384, 54, 419
 GPU_MTBF_S = _LLAMA3_GPUS * _LLAMA3_DAYS * 86400.0 / _LLAMA3_FAILURES
 """Between unexpected interruptions, per GPU: 50,677 hours, of Llama 3 405B's 419 in 54 days on 16,384 H100 [1]_. [s]"""
+STARTUP_S = 600.0
+"""From a failure to a job that can load its checkpoint: it is noticed, the broken node found and replaced, processes
+and NCCL started. Assumption. [s]"""
 HARDWARE_SHARE = 0.78
 """Of those, confirmed or suspected hardware [1]_."""
 
@@ -29,25 +32,34 @@ class Failures:
     """What goes wrong, and how it is put right.
 
     gpu_mtbf_s : mean time between failures of one GPU, everything around it included. [s]
-    restart_s : from a failure to the first new step, with a spare node at hand. Assumption: 10 minutes. [s]
+    startup_s : from a failure to a job that can load its checkpoint, with a spare node at hand. [s]
     hardware_share : of failures that take a node out of service.
     repair_s : how long such a node is away. Assumption: a day. [s]
     gpus_per_node : a node fails as a whole.
     spare_nodes : idle nodes that take over at once; None for as many as it takes.
+    load_s : loading the checkpoint. [s]
     """
 
     gpu_mtbf_s: float = GPU_MTBF_S
-    restart_s: float = 600.0
+    startup_s: float = STARTUP_S
     hardware_share: float = HARDWARE_SHARE
     repair_s: float = 86400.0
     gpus_per_node: int = 8
     spare_nodes: int | None = None
+    load_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_positive(gpu_mtbf_s=self.gpu_mtbf_s, gpus_per_node=self.gpus_per_node)
-        require_not_negative(restart_s=self.restart_s, repair_s=self.repair_s, spare_nodes=self.spare_nodes or 0)
+        require_not_negative(
+            startup_s=self.startup_s, load_s=self.load_s, repair_s=self.repair_s, spare_nodes=self.spare_nodes or 0
+        )
         if not 0 <= self.hardware_share <= 1:
             raise SpecError(f"hardware_share = {self.hardware_share:g} must lie between 0 and 1")
+
+    @property
+    def restart_s(self) -> float:
+        """From a failure to the first new step, with a spare node at hand. [s]"""
+        return self.startup_s + self.load_s
 
 
 @dataclass(frozen=True, slots=True)

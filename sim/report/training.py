@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from sim.reliability import LoadBy
 from sim.report.terminal import assumptions, title
 from sim.report.text import heading
 from sim.scaling.run import TrainingRun
@@ -18,6 +19,8 @@ from sim.table import facts_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant
 
 JOULES_PER_GWH = 3.6e12
+_SPREAD: dict[LoadBy, str] = {"all": "", "one": "broadcast", "shares": "gather"}
+"""What follows the reading of a checkpoint, by who read it."""
 
 
 def training_view(training: Training) -> Group:
@@ -42,9 +45,10 @@ def training_view(training: Training) -> Group:
         "GPU-hours", show_short(run.gpu_hours), _between(show_short(low.gpu_hours), show_short(high.gpu_hours))
     )
     table.add_row("Cost", show_short(run.cost), _between(show_short(low.cost), show_short(high.cost)))
-    table.add_row("Energy", _energy(run), _between(_energy(low), _energy(high)))
-    pause = show_time(training.run.checkpoints.blocking_s)
-    table.add_row("Checkpoints", f"{show_time(run.checkpoints.interval_s)}", f"apart, {pause} each")
+    if run.energy_j is not None:
+        table.add_row("Energy", _energy(run), _between(_energy(low), _energy(high)))
+    for name, value, note in (*_saving(training), *_loading(training)):
+        table.add_row(name, value, note)
     return Group(heading(training.answer), "", Padding(table, (0, 0, 0, 2)), *assumptions(training.assumptions))
 
 
@@ -53,7 +57,39 @@ def _between(low: str, high: str) -> str:
 
 
 def _energy(run: TrainingRun) -> str:
-    return show(run.energy_j / 3.6e3, "Wh")
+    return "–" if run.energy_j is None else show(run.energy_j / 3.6e3, "Wh")
+
+
+def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
+    """A checkpoint, how often one is saved, and what saving it in the background would bring."""
+    run = training.run
+    storing, saved = run.storing, run.checkpoints
+    written = f"written in {show_time(storing.blocking_s)} ({storing.limit})"
+    yield "Checkpoint", show(storing.checkpoint_bytes, "B"), f"{show(storing.largest_bytes, 'B')} a GPU, {written}"
+    drain = f", {show_time(saved.drain_s)} in background" if saved.drain_s else ""
+    yield "  one every", show_time(saved.interval_s), f"training stops for {show_time(saved.blocking_s)}{drain}"
+    there = training.background
+    if there is not None and not saved.drain_s:
+        every = f"one every {show_time(there.checkpoints.interval_s)}"
+        pause = f"{every}, stops for {show_time(there.checkpoints.blocking_s)}"
+        yield "  asynchronous", f"{there.goodput.useful:.1%}", f"goodput, {pause}"
+
+
+def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
+    """A restart and its parts, and how near data come to what storage gives."""
+    run = training.run
+    failures, way = run.failures, run.loaded_by
+    if way is None:
+        yield "Restart", show_time(failures.restart_s), "as given, loading included"
+    else:
+        load = run.storing.loads[way]
+        read = f"start-up {show_time(failures.startup_s)}, read {show_time(load.read_s)}"
+        spread = f", {_SPREAD[way]} {show_time(load.spread_s)}" if load.spread_s else ""
+        yield "Restart", show_time(failures.restart_s), read + spread
+    data = training.data
+    share = f"{data.share:.2g}" if data.share < 0.01 else f"{data.share:.0%}"
+    limits = ", which limits the run" if data.slowdown > 1 else ""
+    yield "Data", show(data.bytes_per_s, "B/s"), f"{share} of storage's {show(data.limit_bytes_per_s, 'B/s')}{limits}"
 
 
 def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, FrontierPoint]) -> Group:
@@ -96,7 +132,7 @@ def _row(point: FrontierPoint) -> tuple[str, ...]:
         show_short(point.batch_tokens),
         significant(run.days),
         show_short(run.cost),
-        significant(run.energy_j / JOULES_PER_GWH),
+        "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH),
         f"{point.answer.mfu:.0%}",
         point.limit,
         f"{cause} {share:.0%}",

@@ -115,12 +115,14 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     middle.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="days, failures included")
     right.set(xscale="log", xlabel="days, failures included", ylabel="cost", ylim=(0, None))
-    joules = frontier.fastest.run.energy_j / frontier.fastest.run.cost
-    energy = right.secondary_yaxis(
-        "right",
-        functions=(lambda money: money * joules / JOULES_PER_GWH, lambda gwh: gwh * JOULES_PER_GWH / joules),
-    )
-    energy.set_ylabel("energy [GWh]")
+    spent = frontier.fastest.run
+    if spent.energy_j is not None:
+        joules = spent.energy_j / spent.cost
+        energy = right.secondary_yaxis(
+            "right",
+            functions=(lambda money: money * joules / JOULES_PER_GWH, lambda gwh: gwh * JOULES_PER_GWH / joules),
+        )
+        energy.set_ylabel("energy [GWh]")
     right.yaxis.set_major_formatter(lambda value, _: show_short(value) if value else "0")
     for panel in (left, middle, right):
         panel.spines[["top"]].set_visible(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.errors import SpecError, require_positive
@@ -10,17 +10,18 @@ from sim.reliability import (
     Checkpoints,
     Failures,
     Goodput,
+    LoadBy,
+    Storing,
     best_interval,
-    checkpoint_bytes,
     energy,
     goodput,
     gpu_hours,
     job_mtbf,
     rent,
-    write_time,
+    require_pause,
 )
-from sim.specs import GpuSpec
-from sim.units import show_time
+from sim.specs import GpuSpec, NodeSpec
+from sim.units import show, show_time
 
 LEAST_USEFUL = 0.01
 """Share of the time below which a run is refused rather than said to take centuries."""
@@ -28,24 +29,29 @@ LEAST_USEFUL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a cluster fails, stores and is paid for.
+    """How a cluster fails, how state is saved and loaded, and what it costs.
 
     failures : their rate, and how they are put right.
-    write_bytes_per_s : to storage, all ranks together. Default: what Llama 3 405B's storage sustained
-        (arXiv:2407.21783, section 3.3.1). [bytes/s]
-    blocking_s : pause of a checkpoint written in the background; None: training stops until it is written. [s]
+    write_bytes_per_s : to storage, all ranks together, whatever the machine has; None: by its storage. [bytes/s]
+    asynchronous : checkpoints are written in the background; else training stops until they are.
+    load_by : who reads a checkpoint at a start; None: whoever makes it fastest.
+    restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
     price_per_gpu_hour : assumption: 2, in whatever currency.
     pue : power usage effectiveness of the building; assumption: 1.1.
     """
 
     failures: Failures = field(default_factory=Failures)
-    write_bytes_per_s: float = 2e12
-    blocking_s: float | None = None
+    write_bytes_per_s: float | None = None
+    asynchronous: bool = False
+    load_by: LoadBy | None = None
+    restart_is_whole: bool = False
     price_per_gpu_hour: float = 2.0
     pue: float = 1.1
 
     def __post_init__(self) -> None:
-        require_positive(write_bytes_per_s=self.write_bytes_per_s, price_per_gpu_hour=self.price_per_gpu_hour)
+        require_positive(price_per_gpu_hour=self.price_per_gpu_hour)
+        if self.write_bytes_per_s is not None:
+            require_positive(write_bytes_per_s=self.write_bytes_per_s)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -54,12 +60,24 @@ class Terms:
         spares = "as many spare nodes as it takes"
         if self.failures.spare_nodes is not None:
             spares = f"{self.failures.spare_nodes} spare nodes, paid for"
+        restart = f"restart {show_time(self.failures.restart_s)}"
+        if not self.restart_is_whole:
+            restart = f"{show_time(self.failures.startup_s)} from a failure to a job that loads its checkpoint"
+        background = "written in the background" if self.asynchronous else "for which training stops"
+        rate = "" if self.write_bytes_per_s is None else f" at {show(self.write_bytes_per_s, 'B/s')}"
         return (
-            f"a failure every {hours:,.0f} GPU-hours, restart {self.failures.restart_s / 60:g} min, {spares}",
-            f"checkpoints of {checkpoint_bytes(1.0):g} bytes a parameter at {self.write_bytes_per_s / 1e9:,.0f} GB/s, "
-            "as often as is best",
+            f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
+            f"checkpoints{rate} as often as is best, {background}",
             f"{self.price_per_gpu_hour:g} a GPU-hour; energy of the GPUs at full power, PUE {self.pue:g}",
         )
+
+    def stored(self, storing: Storing) -> Storing:
+        """What checkpoints take by these terms, of what they take on the machine."""
+        return storing if self.write_bytes_per_s is None else storing.written_at(self.write_bytes_per_s)
+
+    def failing(self, storing: Storing) -> Failures:
+        """Failures with the time that loading takes after them."""
+        return self.failures if self.restart_is_whole else replace(self.failures, load_s=storing.load_s(self.load_by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +88,9 @@ class TrainingRun:
     goodput, checkpoints : the shares of the wall-clock time, and how state is saved.
     wall_s : with failures and checkpoints. [s]
     gpu_hours : of the wall-clock time, spare nodes included. [h]
-    energy_j : of the GPUs. [J]
+    energy_j : of the GPUs; None where their power is not known. [J]
+    storing, failures : what checkpoints take, and failures with it.
+    loaded_by : who reads a checkpoint at a start; None where restarts are given whole.
     """
 
     num_gpus: int
@@ -83,7 +103,10 @@ class TrainingRun:
     wall_s: float
     gpu_hours: float
     cost: float
-    energy_j: float
+    energy_j: float | None
+    storing: Storing
+    failures: Failures
+    loaded_by: LoadBy | None
 
     @property
     def days(self) -> float:
@@ -107,16 +130,16 @@ class TrainingRun:
 
 
 def training_run(
-    params: float, num_gpus: int, gpu: GpuSpec, step_time_s: float, steps: float, tokens: float, terms: Terms
+    storing: Storing, num_gpus: int, node: NodeSpec, step_time_s: float, steps: float, tokens: float, terms: Terms
 ) -> TrainingRun:
     """The run of so many steps of so long.
 
     Parameters
     ----------
-    params : float
-        Of the model, for the size of its checkpoints.
-    gpu : GpuSpec
-        For its power.
+    storing : Storing
+        What checkpoints take on the machine.
+    node : NodeSpec
+        For the power of its GPUs, without which energy is left out.
     step_time_s : float
         Of the average step. [s]
     steps, tokens : float
@@ -125,20 +148,19 @@ def training_run(
     Raises
     ------
     SpecError
-        The GPU's power is not known, or failures come faster than checkpoints.
+        Failures come faster than checkpoints.
     """
-    require_positive(params=params, step_time_s=step_time_s, steps=steps)
-    if gpu.max_power_w is None:
-        raise SpecError(f"the power of {gpu.name} is not known; set cluster.node.gpu.max_power, such as '700 W'")
-    failures = terms.failures
-    checkpoints = best_checkpoints(params, num_gpus, terms)
+    require_positive(step_time_s=step_time_s, steps=steps)
+    storing = terms.stored(storing)
+    failures = terms.failing(storing)
+    checkpoints = best_checkpoints(storing, num_gpus, node.name, terms)
     shares = goodput(num_gpus, checkpoints, failures)
     useful = steps * step_time_s
     if shares.useful < LEAST_USEFUL:
-        raise SpecError(_no_work(params, num_gpus, terms))
+        raise SpecError(_no_work(storing, num_gpus, node.name, terms))
     wall = shares.wall_time(useful)
     paid = num_gpus + (failures.spare_nodes or 0) * failures.gpus_per_node
-    hours = float(gpu_hours(paid, wall))
+    hours, power = float(gpu_hours(paid, wall)), node.gpu.max_power_w
     return TrainingRun(
         num_gpus,
         steps,
@@ -150,25 +172,32 @@ def training_run(
         wall,
         hours,
         float(rent(hours, terms.price_per_gpu_hour)),
-        float(energy(hours, gpu.max_power_w, terms.pue)),
+        None if power is None else float(energy(hours, power, terms.pue)),
+        storing,
+        failures,
+        None if terms.restart_is_whole else terms.load_by or storing.load_by,
     )
 
 
-def best_checkpoints(params: float, num_gpus: int, terms: Terms) -> Checkpoints:
+def best_checkpoints(storing: Storing, num_gpus: int, node: str, terms: Terms) -> Checkpoints:
     """Checkpoints at the interval of least waste; written in the background, no faster than they can be."""
-    written = float(write_time(checkpoint_bytes(params), terms.write_bytes_per_s))
-    pause = written if terms.blocking_s is None else terms.blocking_s
-    drain = max(written - pause, 0.0)
+    pause = require_pause(storing, node) if terms.asynchronous else storing.blocking_s
+    drain = storing.write_s if terms.asynchronous else 0.0
     interval = float(best_interval(pause, job_mtbf(num_gpus, terms.failures.gpu_mtbf_s)))
     return Checkpoints(max(interval, drain - pause), pause, drain)
 
 
-def _no_work(params: float, num_gpus: int, terms: Terms) -> str:
+def unknown_energy(gpu: GpuSpec) -> str:
+    """Said where a GPU's power is not known."""
+    return f"energy is left out: the power of {gpu.name} is not known; set cluster.node.gpu.max_power, such as '300 W'"
+
+
+def _no_work(storing: Storing, num_gpus: int, node: str, terms: Terms) -> str:
     """Said of a run whose failures leave no time, with the most GPUs that work half of it."""
-    failures = terms.failures
+    failures = terms.failing(storing)
 
     def useful(count: int) -> float:
-        return goodput(count, best_checkpoints(params, count, terms), failures).useful
+        return goodput(count, best_checkpoints(storing, count, node, terms), failures).useful
 
     low, high = 0, num_gpus
     while high - low > 1:
@@ -179,6 +208,6 @@ def _no_work(params: float, num_gpus: int, terms: Terms) -> str:
     return (
         f"hardly any work gets done on {num_gpus:,} GPUs: failures come faster than checkpoints, every "
         f"{show_time(float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))}, where a checkpoint takes "
-        f"{show_time(float(write_time(checkpoint_bytes(params), terms.write_bytes_per_s)))} and a restart "
-        f"{show_time(failures.restart_s)}; {nearest}. Or write (--write-bandwidth) or restart (--restart) faster"
+        f"{show_time(storing.write_s)} and a restart {show_time(failures.restart_s)}; {nearest}. Or write "
+        "(--write-bandwidth) or restart (--restart) faster"
     )

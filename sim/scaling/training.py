@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
+from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
 from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
-from sim.scaling.run import Terms, TrainingRun, training_run
+from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
 from sim.specs import Scenario
+from sim.units import show, show_time
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run, and the runs at both ends of the step time's 90 % interval."""
+    """A run, and the runs at both ends of the step time's 90 % interval.
+
+    background : the run with checkpoints written in the background; None where the node does not say how fast GPUs copy
+        to their host.
+    data : how fast it reads its data.
+    """
 
     answer: Estimate
     run: TrainingRun
     low: TrainingRun
     high: TrainingRun
+    background: TrainingRun | None
+    data: DataLoading
     assumptions: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -33,6 +42,7 @@ class Training:
             "intervals": {
                 name: [end[name] for end in ends]
                 for name in ("step_time_s", "useful_days", "days", "gpu_hours", "cost", "energy_j")
+                if self.run.to_dict()[name] is not None
             },
             "goodput_parts": {
                 name: getattr(self.run.goodput, name)
@@ -40,8 +50,39 @@ class Training:
             },
             "checkpoint_interval_s": self.run.checkpoints.interval_s,
             "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
+            "checkpoint": self._checkpoint(),
+            "restart": self._restart(),
+            "data": {"bytes_per_s": self.data.bytes_per_s, "storage_bytes_per_s": self.data.limit_bytes_per_s},
             "fits": self.answer.fits,
             "assumptions": list(self.assumptions),
+        }
+
+    def _checkpoint(self) -> dict[str, Any]:
+        storing, there = self.run.storing, self.background
+        found = {
+            "bytes": storing.checkpoint_bytes,
+            "largest_gpu_bytes": storing.largest_bytes,
+            "write_s": storing.write_s,
+            "limit": storing.limit,
+            "drain_s": self.run.checkpoints.drain_s,
+        }
+        if there is not None:
+            found["asynchronous"] = {
+                "interval_s": there.checkpoints.interval_s,
+                "blocking_s": there.checkpoints.blocking_s,
+                "drain_s": there.checkpoints.drain_s,
+                "goodput": there.goodput.useful,
+                "days": there.days,
+            }
+        return found
+
+    def _restart(self) -> dict[str, Any]:
+        failures, loads = self.run.failures, self.run.storing.loads
+        return {
+            "seconds": failures.restart_s,
+            "startup_s": failures.startup_s,
+            "load_s": failures.load_s,
+            "loads": {way: {"read_s": load.read_s, "spread_s": load.spread_s} for way, load in loads.items()},
         }
 
 
@@ -104,14 +145,30 @@ def train(
         steps, average = ramped(
             ramp, training.global_batch_size, answer.num_gpus, answer.step_time_s, sequences, _Smaller(scenario)
         )
-    run, low, high = (
-        training_run(
-            float(answer.params), answer.num_gpus, scenario.cluster.gpu, average * factor, steps, tokens, terms
+    storing, node = storing_of(scenario), scenario.cluster.node
+    data = data_loading(scenario, tokens / (steps * average), terms.stored(storing))
+    if data.slowdown > 1.0:
+        notes.append(
+            f"limited by data: {show(data.bytes_per_s, 'B/s')} are asked of storage that gives "
+            f"{show(data.limit_bytes_per_s, 'B/s')}, and steps take {data.slowdown:.3g} times as long"
         )
-        for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
+        average *= data.slowdown
+
+    def run_of(factor: float, terms: Terms) -> TrainingRun:
+        return training_run(storing, answer.num_gpus, node, average * factor, steps, tokens, terms)
+
+    run, low, high = (
+        run_of(factor, terms) for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
     )
+    background = None if storing.pause_s is None else run_of(1.0, replace(terms, asynchronous=True))
+    if run.loaded_by is not None:
+        loads = run.storing.loads
+        others = ", ".join(f"{way} {show_time(load.seconds)}" for way, load in loads.items() if way != run.loaded_by)
+        notes.append(f"checkpoints are loaded by {run.loaded_by}: {LOAD_WORDS[run.loaded_by]} (--load-by: {others})")
     stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
-    return Training(answer, run, low, high, (*notes, *terms.assumptions, *stated))
+    if run.energy_j is None:
+        notes.append(unknown_energy(node.gpu))
+    return Training(answer, run, low, high, background, data, (*notes, *terms.assumptions, *run.storing.notes, *stated))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
+from sim.reliability import data_loading, even_storing, state_of, storing_of
 from sim.scaling.goal import Goal
 from sim.scaling.ramp import Ramp, against_none, ramped, ramped_tokens
-from sim.scaling.run import Terms, TrainingRun, training_run
+from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import PricedBatches, confirm, expert_degree, price_batches
 from sim.scaling.what_limits import limit_of, losses_of, use_of_more
-from sim.specs import Scenario
+from sim.specs import ParallelPlan, Scenario
 from sim.units import show_time
 
 Progress = Callable[[int, int], None]
@@ -201,12 +202,20 @@ def shortest(
     if ramp is not None:
         data = {batch: ramped_tokens(ramp, goal, float(batch * length)) for batch in wanted}
 
-    def run_of(num_gpus: int, batch: int, seconds: float) -> TrainingRun:
-        """The whole run at a batch, with its ramp where there is one."""
+    saved = state_of(scenario.replace(plan=ParallelPlan())).checkpoint_bytes
+
+    def run_of(num_gpus: int, batch: int, seconds: float, answer: Estimate | None = None) -> TrainingRun:
+        """The whole run at a batch, with its ramp where there is one; without a plan every GPU saves as much."""
         total, average, tokens = steps[batch], seconds, data[batch]
         if ramp is not None:
             total, average = ramped(ramp, batch, num_gpus, seconds, tokens / length, prices)
-        return training_run(goal.params, num_gpus, scenario.cluster.gpu, average, total, tokens, terms)
+        if answer is None:
+            storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
+        else:  # storage that is built of units grows with the nodes
+            storing = storing_of(answer.scenario, -(-num_gpus // scenario.cluster.node.gpus_per_node))
+        asked = scenario if answer is None else answer.scenario
+        average *= data_loading(asked, tokens / (total * average), storing).slowdown
+        return training_run(storing, num_gpus, scenario.cluster.node, average, total, tokens, terms)
 
     rough = _rough_frontier(prices, steps, run_of)
     walls = {size: wall for size, (_, wall) in rough.items()}
@@ -216,7 +225,7 @@ def shortest(
         confirmed += tried
         if answer is None:  # only layered plans, whose memory was taken a little too small
             continue
-        run = run_of(num_gpus, batch, answer.step_time_s)
+        run = run_of(num_gpus, batch, answer.step_time_s, answer)
         losses = losses_of(answer, run, goal, prices, steps)
         limit = limit_of(losses, use_of_more(walls, num_gpus))
         points.append(FrontierPoint(answer, float(batch * length), run, losses, limit))
@@ -235,8 +244,15 @@ def shortest(
         prices.plans,
         confirmed,
         time.perf_counter() - begun,
-        (*goal.notes, *terms.assumptions, *stated),
+        (*goal.notes, *terms.assumptions, *_of_the_machine(scenario, front), *stated),
     )
+
+
+def _of_the_machine(scenario: Scenario, front: Sequence[FrontierPoint]) -> tuple[str, ...]:
+    """What is not known of storage and power."""
+    notes = front[-1].run.storing.notes if front else ()
+    gpu = scenario.cluster.gpu
+    return notes if gpu.max_power_w is not None else (*notes, unknown_energy(gpu))
 
 
 Rough = dict[int, tuple[int, float]]

@@ -9,6 +9,7 @@ from sim.specs.presets import load_preset, preset_names, preset_source
 from sim.specs.profile import Profile
 from sim.specs.scenario import Scenario
 from sim.specs.stack import StackSpec
+from sim.specs.storage import StorageSpec
 from sim.specs.training import TrainingSpec
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Profile",
     "Scenario",
     "StackSpec",
+    "StorageSpec",
     "TrainingSpec",
     "build_scenario",
     "load_preset",

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from sim.errors import SpecError
 from sim.specs.base import Spec
 from sim.specs.network import NetworkSpec
+from sim.specs.storage import StorageSpec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
@@ -30,7 +31,7 @@ class GpuSpec(Spec):
     num_sms: PositiveInt
     """Streaming multiprocessors: how many tiles of a matrix multiply run at once."""
     max_power_w: PositiveFloat | None = None
-    """Power limit of the board, from which the energy of a run follows. Default: unknown, which `train` refuses. [W]"""
+    """Power limit of the board, from which a run's energy follows. Default: unknown, and energy is left out. [W]"""
     sustained_clock: float = Field(default=1.0, gt=0, le=1)
     """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
     limit. Profiles fitted to training runs hold it already; those of single kernels do not."""
@@ -69,9 +70,36 @@ class NodeSpec(Spec):
     unknown. [bytes/s]"""
     host_memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     """Of the host's memory, each GPU's share of it, which updates on the CPU need. Default: unknown. [bytes/s]"""
+    host_memory_bytes: PositiveFloat | None = None
+    """The host's memory, whole, in which checkpoints wait that are written in the background. Default: unknown, and
+    they fit. [bytes]"""
+    storage_nics_per_node: PositiveInt | None = None
+    """Network cards for storage alone, on a network of their own. Default: one where storage_nic_bandwidth is given;
+    else storage is reached over the cards for compute traffic."""
+    storage_nic_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """Bandwidth of one network card for storage, per direction. Default: nic_bandwidth. [bytes/s]"""
+    local_storage_bytes: PositiveFloat | None = None
+    """NVMe drives in the node, where what host memory cannot hold of such a checkpoint waits. Default: none. [bytes]"""
+    local_write_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """Bandwidth of writes to these drives, all together; with local_storage. [bytes/s]"""
     cores: PositiveFloat | None = None
     """Where ranks are processes that share the node's processors (gloo on CPUs): how many run at full speed at once,
     hyperthreads and a shared memory bus allowed for. Engine `shared` shares them out. Default: one for each rank."""
+
+    @model_validator(mode="after")
+    def _check(self) -> NodeSpec:
+        if (self.local_storage_bytes is None) != (self.local_write_bandwidth_bytes_per_s is None):
+            missing = "local_storage" if self.local_storage_bytes is None else "local_write_bandwidth"
+            raise ValueError(f"drives in a node need local_storage and local_write_bandwidth; add {missing}")
+        return self
+
+    @property
+    def storage_bandwidth_bytes_per_s(self) -> float | None:
+        """Of the node's cards for storage together; None where it has none. [bytes/s]"""
+        cards, each = self.storage_nics_per_node, self.storage_nic_bandwidth_bytes_per_s
+        if cards is None and each is None:
+            return None
+        return (cards or 1) * (each or self.nic_bandwidth_bytes_per_s)
 
 
 class ClusterSpec(Spec):
@@ -92,6 +120,8 @@ class ClusterSpec(Spec):
     the profile's values, which are those of InfiniBand."""
     network: NetworkSpec | None = None
     """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
+    storage: StorageSpec | None = None
+    """Where checkpoints and data are. Default: a file system that reads and writes 2 TB/s."""
 
     @model_validator(mode="before")
     @classmethod

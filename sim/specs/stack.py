@@ -71,6 +71,9 @@ class StackSpec(Spec):
     overlap_cpu_optimizer_d2h_h2d), instead of before and after."""
     cpu_update_share: float = Field(default=0.24, gt=0, le=1)
     """Share of its part of the host memory's bandwidth that an update on the CPU reaches."""
+    parallel_save: bool = True
+    """GPUs that hold the same write a part of it each to a checkpoint (Megatron-Core's ckpt-fully-parallel-save,
+    PyTorch's distributed checkpoints); else the first of them writes all of it."""
     gradient_precision: Literal["fp16", "bf16", "fp32"] = "fp32"
     """In which main gradients are kept and reduced."""
     p2p_scatter_gather: bool = True

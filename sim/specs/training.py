@@ -53,6 +53,9 @@ class TrainingSpec(Spec):
     pad_to_capacity: bool = False
     """Experts multiply as many tokens as they have capacity for, whatever came (Megatron-Core's
     moe_pad_expert_input_to_capacity)."""
+    bytes_per_token: PositiveFloat | None = None
+    """What a token takes in the data that are read: more than its number where images or sound become tokens. Default:
+    2 for a vocabulary of up to 65,500, else 4 (Megatron-LM's indexed datasets). [bytes]"""
     tokens: PositiveFloat | None = None
     """Token budget of the whole run, for the days it takes."""
 

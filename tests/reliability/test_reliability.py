@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.costs.storage import Storage
 from sim.errors import SpecError
 from sim.reliability import (
     GPU_MTBF_S,
@@ -23,7 +24,6 @@ from sim.reliability import (
     simulate_wall_times,
     slowdown,
     waiting_share,
-    write_time,
     young_interval,
 )
 
@@ -44,7 +44,7 @@ def test_llama3s_failures():
 
 
 def test_llama3s_goodput_is_above_90_percent():
-    written = float(write_time(checkpoint_bytes(405e9), 2e12))
+    written = float(checkpoint_bytes(405e9)) / 2e12
     interval = float(best_interval(written, job_mtbf(16_384)))
     assert goodput(16_384, Checkpoints(interval, written)).useful > 0.9
 
@@ -162,8 +162,8 @@ def test_a_run_without_failures_only_writes():
 
 def test_checkpoints_of_megatrons_trillion():
     assert checkpoint_bytes(1.008e12, 13.7) == pytest.approx(13.8e12, rel=1e-3)
-    assert write_time(13.8e12, 1e12) == pytest.approx(13.8)
-    assert write_time(13.8e12, 273e9) == pytest.approx(50.5, abs=0.1)
+    assert Storage(1e12, 273e9).read_s(13.8e12, 0.0) == pytest.approx(13.8)
+    assert Storage(1e12, 273e9).write_s(13.8e12, 0.0) == pytest.approx(50.5, abs=0.1)
 
 
 def test_llama3s_energy():
@@ -187,7 +187,8 @@ def test_money():
         (lambda: Checkpoints(100, -1), "blocking_s = -1"),
         (lambda: Checkpoints(100, 1, 200), "an interval of at least 199 s"),
         (lambda: Failures(hardware_share=1.5), "hardware_share = 1.5 must lie between 0 and 1"),
-        (lambda: Failures(restart_s=float("nan")), "restart_s = nan"),
+        (lambda: Failures(startup_s=float("nan")), "startup_s = nan"),
+        (lambda: Failures(load_s=-1.0), "load_s = -1"),
         (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
         (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
         (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),

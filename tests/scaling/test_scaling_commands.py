@@ -135,6 +135,25 @@ def test_goodput():
     assert answer["energy_j"] == pytest.approx(answer["gpu_hours"] * 3600 * 700 * 1.1)
 
 
+def test_goodput_on_a_machine():
+    """Selene's own 273 GB/s; without a machine 2 TB/s; in the background the copy to the host alone."""
+    plain, there, behind = (
+        read("goodput", "gpt-1008b", "--gpus", "3072", *more)
+        for more in ((), ("--cluster", "selene"), ("--cluster", "selene", "--asynchronous"))
+    )
+    assert plain["write_s"] == pytest.approx(plain["checkpoint_bytes"] / 2e12)
+    assert there["write_s"] == there["blocking_s"] == pytest.approx(there["checkpoint_bytes"] / 273e9)
+    assert behind["drain_s"] == there["write_s"]
+    assert behind["blocking_s"] == pytest.approx(behind["checkpoint_bytes"] / 3072 / (0.85 * 32e9), rel=1e-3)
+    assert plain["goodput"]["useful"] > there["goodput"]["useful"] < behind["goodput"]["useful"]
+    assert behind["simulated"]["useful"] == pytest.approx(behind["goodput"]["useful"], rel=0.01)
+    assert there["restart_s"] == pytest.approx(600 + there["checkpoint_bytes"] / 1e12)
+    assert there["energy_j"] == pytest.approx(there["gpu_hours"] * 3600 * 400 * 1.1)
+    unknown = ("goodput", "gpt2-8.3b", "--gpus", "512", "--cluster", "dgx-2h-superpod")
+    assert read(*unknown)["energy_j"] is None
+    assert "left out: the GPU's power is not known; give --power" in ask(*unknown)
+
+
 def test_fit():
     answer = read("fit", POINTS, "--bootstraps", "20", "--least-tokens-per-param", "0.42")
     assert answer["runs"] == 240
@@ -161,6 +180,8 @@ def test_fit():
         (("goodput", "70B", "--gpus", "8", "--blocking", "0 s"), "no best interval; give --interval"),
         (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
         (("goodput", "70B", "--gpus", "0"), "num_gpus = 0"),
+        (("goodput", "70B", "--gpus", "8", "--asynchronous"), "give --cluster, or --blocking '2 s'"),
+        (("goodput", "70B", "--gpus", "8", "--cluster", "selen"), "did you mean 'selene'"),
         (("goodput", "70B", "--gpus", "8", "--restart", "10"), "has no unit"),
         (("goodput", "405B", "--gpus", "8", "--write-bandwidth", "1 GB/s", "--blocking", "1 s", "--interval", "1 s"), "an interval of at least"),
         (("fit", "nowhere.csv"), "cannot read nowhere.csv"),

@@ -149,6 +149,26 @@ def test_what_cannot_be():
         shortest(question(), GOAL, gpus=(64, 64), batches=(64,), terms=never, layered=False)
 
 
+def test_storage_of_units_is_that_of_each_size():
+    """Of the frontier's sizes each writes to as many units of storage as it has; a whole machine's file system stays."""
+    pod = shortest(question("superpod-h100", profile="h100"), GOAL, gpus=(32, 512), batches=(256,), layered=False)
+    rates = {point.run.num_gpus: point.run.storing.checkpoint_bytes / point.run.storing.write_s for point in pod.points}
+    assert rates[512] == pytest.approx(40e9)  # two units of 32 nodes
+    assert rates[256] == pytest.approx(20e9)
+    assert rates[32] == pytest.approx(4 * 4e9)  # four nodes, whose clients write 4 GB/s each
+    whole = shortest(question(), GOAL, gpus=(64, 128), batches=(256,), layered=False)
+    for point in whole.points:
+        assert point.run.storing.checkpoint_bytes / point.run.storing.write_s == pytest.approx(273e9)
+    assert whole.fastest.run.failures.load_s > 0
+
+
+def test_a_gpu_of_unknown_power_and_no_fp32():
+    small = ("gpt2-1.2b", "--cluster", "dgx-2h-superpod", "--tokens", "2B", "--gpus", "16..32", "--batches", "256")
+    printed = ask(*small, "--no-layered")
+    assert "energy is left out: the power of V100-SXM3-32GB is not known" in " ".join(printed.split())
+    assert json.loads(ask(*small, "--no-layered", "--json"))["fastest"]["energy_j"] is None
+
+
 def test_a_mixture_of_experts():
     """Experts are dealt over a node's GPUs, which the answer says, and every plan shown fits."""
     asked = question("superpod-h100", model="qwen3-30b-a3b", profile="h100", stack="megatron-core")

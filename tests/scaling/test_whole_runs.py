@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.reliability import Failures
+from sim.reliability import Failures, even_storing
 from sim.scaling.critical_batch import kaplan_batch
 from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import power_sum_loss
@@ -68,19 +68,22 @@ def test_intervals_are_the_step_times():
 
 
 def test_spare_nodes_are_paid_for_and_checkpoints_cost():
-    gpu = load_scenario(TRILLION).cluster.gpu
+    cluster = load_scenario(TRILLION).cluster
+    storing = even_storing(14e12, 4096, cluster)
 
-    def run(**changes):
-        return training_run(1e12, 4096, gpu, 100.0, 1e4, 1e11, Terms(**changes))
+    def run(node=cluster.node, **changes):
+        return training_run(storing, 4096, node, 100.0, 1e4, 1e11, Terms(**changes))
 
     spared = run(failures=Failures(spare_nodes=4))
     assert spared.gpu_hours == pytest.approx((4096 + 32) * spared.wall_s / 3600)
-    slow, background = run(write_bytes_per_s=1e11), run(write_bytes_per_s=1e11, blocking_s=5.0)
-    assert slow.wall_s > background.wall_s > run().wall_s
-    assert background.checkpoints.drain_s > 0
-    powerless = gpu.replace(max_power_w=None)
-    with pytest.raises(SpecError, match=r"power of A100.*is not known; set cluster.node.gpu.max_power"):
-        training_run(1e12, 4096, powerless, 100.0, 1e4, 1e11, Terms())
+    slow, background = run(write_bytes_per_s=1e11), run(write_bytes_per_s=1e11, asynchronous=True)
+    assert slow.wall_s > run().wall_s > background.wall_s
+    assert background.checkpoints.drain_s == slow.checkpoints.blocking_s == 140.0
+    assert run(failures=Failures(startup_s=60.0), restart_is_whole=True).failures.restart_s == 60.0
+    # A GPU of unknown power costs the energy alone.
+    powerless = run(cluster.node.replace(gpu=cluster.gpu.replace(max_power_w=None)))
+    assert powerless.energy_j is None
+    assert powerless.cost == run().cost
 
 
 def test_a_goals_data_and_steps():
@@ -187,7 +190,7 @@ def test_the_command(tmp_path):
     shown = page.partition("flopcast train scenarios/gpt-1t-3072-a100.yaml\n```\n\n```text part\n")[2].partition("```")[
         0
     ]
-    assert len(shown.splitlines()) == 4
+    assert len(shown.splitlines()) == 12
     assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
     assert (tmp_path / "a.png").stat().st_size > 30_000
     assert "<svg" in (tmp_path / "a.svg").read_text()
@@ -200,6 +203,80 @@ def test_the_command(tmp_path):
         ask(TRILLION, "--loss", "1.7")
     with pytest.raises(SpecError, match=r"must end in \.png"):
         ask(TRILLION, "--png", "a.jpg")
+
+
+V100 = SCENARIOS / "megatron-2019-8.3b-512-v100.yaml"
+
+
+def test_a_gpu_of_unknown_power_leaves_out_the_energy_alone(tmp_path):
+    printed = ask(V100, "--tokens", "10B", "--png", tmp_path / "a.png")
+    assert "Cost" in printed
+    assert "Energy  " not in printed
+    assert "energy is left out: the power of V100-SXM3-32GB is not known; set" in printed
+    answer = json.loads(ask(V100, "--tokens", "10B", "--json"))
+    assert answer["energy_j"] is None
+    assert "energy_j" not in answer["intervals"]
+    known = json.loads(ask(V100, "--tokens", "10B", "--json", "-s", "cluster.node.gpu.max_power=450 W"))
+    assert known["energy_j"] == pytest.approx(known["gpu_hours"] * 3600 * 450 * 1.1)
+    assert known["days"] == answer["days"]
+
+
+def test_the_trillions_checkpoint_and_restart():
+    """13.8 TB, saved at 273 GB/s (50.5 s), read at 1 TB/s (13.8 s): Narayanan et al. 2021, section 5.10."""
+    answer = json.loads(ask(TRILLION, "--json"))
+    saved, restart = answer["checkpoint"], answer["restart"]
+    assert saved["bytes"] == pytest.approx(13.8e12, rel=0.03)
+    assert saved["write_s"] == answer["checkpoint_blocking_s"] == pytest.approx(50.5, rel=0.03)
+    assert saved["limit"] == "file system"
+    assert restart["loads"]["one"]["read_s"] == pytest.approx(13.8, rel=0.03)
+    assert restart["load_s"] == pytest.approx(min(sum(load.values()) for load in restart["loads"].values()))
+    assert restart["seconds"] == restart["startup_s"] + restart["load_s"]
+    assert saved["asynchronous"]["goodput"] > answer["goodput"]
+    background = json.loads(ask(TRILLION, "--asynchronous", "--json"))
+    assert background["days"] == pytest.approx(saved["asynchronous"]["days"])
+    assert background["checkpoint"]["drain_s"] == pytest.approx(saved["write_s"])
+    assert background["checkpoint_blocking_s"] < 2
+
+
+def test_options_override_the_machine():
+    plain, given = (train(load_scenario(TRILLION), terms=each).run for each in (None, Terms(write_bytes_per_s=2e12)))
+    assert given.storing.write_s == pytest.approx(plain.storing.checkpoint_bytes / 2e12)
+    assert given.storing.limit == "as given"
+    whole = json.loads(ask(TRILLION, "--restart", "3 min", "--json"))["restart"]
+    assert (whole["seconds"], whole["load_s"]) == (180.0, 0.0)
+    assert "as given, loading included" in ask(TRILLION, "--restart", "3 min")
+    every = json.loads(ask(TRILLION, "--startup", "5 min", "--load-by", "all", "--json"))["restart"]
+    assert every["seconds"] == pytest.approx(300 + 6 * plain.storing.checkpoint_bytes / 1e12, rel=1e-3)
+    with pytest.raises(SpecError, match=r"--restart '1 min' is the start-up and the loading after it.*one of the two"):
+        ask(TRILLION, "--restart", "1 min", "--startup", "1 min")
+    with pytest.raises(SpecError, match="not loaded by 'none'; choose from all"):
+        ask(TRILLION, "--load-by", "none")
+
+
+def test_a_node_whose_host_link_is_not_known_writes_while_training_waits():
+    unknown = ["-s", "cluster.node.host_link_bandwidth=null"]
+    answer = json.loads(ask(TRILLION, *unknown, "--json"))
+    assert "asynchronous" not in answer["checkpoint"]
+    with pytest.raises(
+        SpecError, match=r"'dgx-a100-80gb' has no host_link_bandwidth; add it to cluster\.node, such as"
+    ):
+        ask(TRILLION, *unknown, "--asynchronous")
+    slow = ask(TRILLION, "-s", "cluster.node.host_link_bandwidth=100 MB/s")
+    assert "(host link)" in slow
+
+
+def test_data_that_come_too_slowly_set_the_pace():
+    answer = train(load_scenario(TRILLION))
+    hungry = train(load_scenario(TRILLION, ["training.bytes_per_token=1e8"]))
+    assert hungry.run.useful_s == pytest.approx(hungry.data.slowdown * answer.run.useful_s)
+    assert hungry.run.tokens * 2e8 / hungry.run.useful_s == pytest.approx(1e12)
+    assert any(
+        note.startswith("limited by data: ") and "of storage that gives 1.00 TB/s" in note
+        for note in hungry.assumptions
+    )
+    assert not any(note.startswith("limited by data") for note in answer.assumptions)
+    printed = ask(TRILLION, "-s", "training.bytes_per_token=1e8")
+    assert "which limits the run" in printed
 
 
 def test_a_ramp_saves_what_a_smaller_batch_saves():
@@ -257,13 +334,13 @@ def test_a_ramp_to_a_loss_takes_less_data_and_says_so():
 
 
 def test_failures_that_leave_no_time_say_how_many_gpus_would_work():
-    gpu = load_scenario(TRILLION).cluster.gpu
-    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10)
+    node, storing = load_scenario(TRILLION).cluster.node, even_storing(14e12, 30_000)
+    terms = Terms(Failures(gpu_mtbf_s=30 * 86400), write_bytes_per_s=1e10, restart_is_whole=True)
     with pytest.raises(
         SpecError, match=r"hardly any work gets done on 30,000 GPUs.*every 86\.4 s.*GPUs work half"
     ) as no:
-        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, terms)
+        training_run(storing, 30_000, node, 100.0, 1e4, 1e11, terms)
     most = int(str(no.value).partition("restart 600 s; ")[2].split()[0].replace(",", ""))
-    assert training_run(1e12, most, gpu, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
+    assert training_run(storing, most, node, 100.0, 1e4, 1e11, terms).goodput.useful == pytest.approx(0.5, abs=0.01)
     with pytest.raises(SpecError, match="not even one GPU works half of the time"):
-        training_run(1e12, 30_000, gpu, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))
+        training_run(storing, 30_000, node, 100.0, 1e4, 1e11, Terms(Failures(gpu_mtbf_s=1.0)))

@@ -20,7 +20,8 @@ FEWEST = 3
 GOAL = 0.02
 """Regret that a planner can live with: about what repeats of one run differ by."""
 
-_KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(("overlap_", "fitted", "name")))
+_OTHER = ("overlap_", "fitted", "name", "parallel_save")
+_KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(_OTHER))
 """What of a stack is no choice of a planner's."""
 _LABELS = {
     "microbatch_size": "mbs ",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.options import Json, Png, Svg
+from sim.commands.options import Json, Png, Restart, Startup, Svg, WriteBandwidth, startup_of
 from sim.commands.output import figure_paths, print_json, print_view
 from sim.commands.scaling.shared import draw, model_params
 from sim.errors import SpecError
@@ -63,16 +63,19 @@ def limits(
 def goodput(
     name: Annotated[str, typer.Argument(help="A model preset, or a number of parameters such as 405B.")],
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")],
-    write_bandwidth: Annotated[str, typer.Option(help="Of the storage, all ranks together.")] = "2 TB/s",
+    cluster: Annotated[str | None, typer.Option(help="A cluster preset: its storage, nodes and power.")] = None,
+    write_bandwidth: WriteBandwidth = None,
     interval: Annotated[str | None, typer.Option(help="Work between checkpoints; the best if not given.")] = None,
     blocking: Annotated[str | None, typer.Option(help="Pause of a checkpoint written in the background.")] = None,
+    asynchronous: Annotated[bool, typer.Option(help="Written in the background: the pause by the cluster.")] = False,
     mtbf: Annotated[str | None, typer.Option(help="Between failures of one GPU; else Llama 3's 50,677 h.")] = None,
-    restart: Annotated[str, typer.Option(help="From a failure to the next step.")] = "10 min",
+    startup: Startup = None,
+    restart: Restart = None,
     spares: Annotated[int | None, typer.Option(help="Spare nodes; as many as it takes if not given.")] = None,
     repair: Annotated[str, typer.Option(help="How long a broken node is away.")] = "1 d",
     useful: Annotated[str, typer.Option(help="Work to do, without failures.")] = "30 d",
     price: Annotated[float, typer.Option(help="Of a GPU-hour.")] = 2.0,
-    power: Annotated[str, typer.Option(help="Of one GPU.")] = "700 W",
+    power: Annotated[str | None, typer.Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
     pue: Annotated[float, typer.Option(help="Building's power over the machines'.")] = 1.1,
     as_json: Json = False,
     png: Png = None,
@@ -83,17 +86,27 @@ def goodput(
 
     from sim import reliability as rel
     from sim.report.scaling import goodput_view
+    from sim.specs import ClusterSpec
+    from sim.specs.loading import resolve
 
     paths = figure_paths(png, svg)
+    machine = None if cluster is None else ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     size = float(rel.checkpoint_bytes(model_params(name)))
-    written = float(rel.write_time(size, parse(write_bandwidth, "bytes_per_s")))
+    storing = rel.even_storing(size, gpus, machine)
+    if write_bandwidth is not None:
+        storing = storing.written_at(parse(write_bandwidth, "bytes_per_s"))
+    load = 0.0 if restart is not None else storing.load_s()
     failures = rel.Failures(
-        rel.GPU_MTBF_S if mtbf is None else parse(mtbf, "s"), parse(restart, "s"), repair_s=parse(repair, "s"),
-        spare_nodes=spares,
+        rel.GPU_MTBF_S if mtbf is None else parse(mtbf, "s"), startup_of(restart, startup), repair_s=parse(repair, "s"),
+        gpus_per_node=8 if machine is None else machine.node.gpus_per_node, spare_nodes=spares, load_s=load,
     )  # fmt: skip
     between = float(rel.job_mtbf(gpus, failures.gpu_mtbf_s))
-    pause = written if blocking is None else parse(blocking, "s")
-    drain = max(written - pause, 0.0)
+    pause = storing.blocking_s if blocking is None else parse(blocking, "s")
+    if asynchronous and blocking is None:
+        if machine is None:
+            raise SpecError("--asynchronous asks how fast GPUs copy to their host; give --cluster, or --blocking '2 s'")
+        pause = rel.require_pause(storing, machine.node.name)
+    drain = storing.write_s if asynchronous or blocking is not None else 0.0
     rules = {"Young": rel.young_interval, "Daly": rel.daly_interval, "exact": rel.best_interval}
     best = {rule: float(interval_of(pause, between)) for rule, interval_of in rules.items()} if pause else {}
     if interval is None and not best:
@@ -110,9 +123,13 @@ def goodput(
     spread = None if times is None else [float(end) for end in np.quantile(times, [0.05, 0.95])]
     paid = gpus + (spares or 0) * failures.gpus_per_node
     hours = float(rel.gpu_hours(paid, wall))
-    joules = float(rel.energy(hours, parse(power, "w"), pue))
+    watts = None if power is None else parse(power, "w")
+    if power is None:
+        watts = 700.0 if machine is None else machine.gpu.max_power_w
+    joules = None if watts is None else float(rel.energy(hours, watts, pue))
     found = {
-        "gpus": gpus, "checkpoint_bytes": size, "write_s": written, "job_mtbf_s": between, "interval_s": chosen,
+        "gpus": gpus, "checkpoint_bytes": size, "write_s": storing.write_s, "blocking_s": pause, "drain_s": drain,
+        "restart_s": failures.restart_s, "load_s": load, "job_mtbf_s": between, "interval_s": chosen,
         "best_interval_s": best, "goodput": asdict(formula), "simulated": asdict(played),
         "wall_s": wall, "wall_interval_s": spread,
         "gpu_hours": hours, "cost": float(rel.rent(hours, price)), "energy_j": joules,
@@ -123,15 +140,20 @@ def goodput(
         by_rule = ", ".join(f"{rule} {show_time(value)}" for rule, value in best.items())
         facts = {
             "Failures": f"one in {show_time(between)}",
-            "Checkpoint": f"{show(size, 'B')}, {show_time(written)} to write",
+            "Checkpoint": f"{show(size, 'B')}, {show_time(storing.write_s)} to write"
+            + (f", training stops for {show_time(pause)}" if drain else ""),
+            "Restart": show_time(failures.restart_s) + (f", of which {show_time(load)} to load" if load else ""),
             "Interval": show_time(chosen) + (f"  ({by_rule})" if best else ""),
             "Goodput": f"{formula.useful:.1%}",
             "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
             "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
             "Cost": f"{hours:,.0f} GPU-hours, {hours * price:,.0f} at {price:g} an hour",
-            "Energy": f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",
+            "Energy": "left out: the GPU's power is not known; give --power"
+            if joules is None
+            else f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",
         }
         ready = "as many spare nodes as it takes" if spares is None else f"{spares} spare nodes, paid for"
         title = f"{show_short(model_params(name))} parameters on {gpus:,} GPUs"
-        print_view(goodput_view(title, facts, formula, played, [f"{ready}; simulated: 20,000 failures"]))
+        notes = [f"{ready}; simulated: 20,000 failures", *storing.notes]
+        print_view(goodput_view(title, facts, formula, played, notes))
     draw(paths, lambda figures: figures.draw_goodput(gpus, checkpoints, failures))

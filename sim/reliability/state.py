@@ -1,0 +1,173 @@
+"""What a checkpoint holds: which GPU has which bytes of weights and optimizer state, and how many others have the same.
+
+Frozen weights, beside which adapters are trained, are read at a start and never written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from sim.arrays import Floats, Number
+from sim.errors import require_positive
+from sim.network.placement import Group
+from sim.pricing.batch import batch_of
+from sim.programs import price_order
+from sim.specs import Scenario
+from sim.work.optimizer import state_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the state that every GPU has some of, and several GPUs the same.
+
+    held_bytes : by one GPU of each pipeline rank. [bytes]
+    copies : GPUs that hold the same.
+    group : of these, where there are more than one.
+    saved : a checkpoint has it.
+    on_gpu : share of it that is not in host memory anyway.
+    """
+
+    kind: Literal["weights", "optimizer", "frozen weights"]
+    held_bytes: Floats
+    copies: int = 1
+    group: Group | None = None
+    saved: bool = True
+    on_gpu: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Bytes that GPUs write, read or hold: all of them, of the node with most, of the GPU with most. [bytes]"""
+
+    total: float
+    node: float
+    gpu: float
+
+
+def evenly(nbytes: float, num_gpus: int, gpus_per_node: int) -> Spread:
+    """Of as much on every GPU."""
+    require_positive(num_gpus=num_gpus)
+    each = nbytes / num_gpus
+    return Spread(nbytes, each * min(gpus_per_node, num_gpus), each)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of a run over its GPUs: pipeline rank after pipeline rank `width` of each, in the nodes' order."""
+
+    pieces: tuple[Piece, ...]
+    width: int
+    gpus_per_node: int
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Of a checkpoint: everything that is saved, once. [bytes]"""
+        return float(sum(piece.held_bytes.sum() * self.width / piece.copies for piece in self.pieces if piece.saved))
+
+    @property
+    def num_nodes(self) -> int:
+        """On which it lies."""
+        return -(-self.width * len(self.pieces[0].held_bytes) // self.gpus_per_node)
+
+    def saved(self, parallel: bool) -> Spread:
+        """What is written of a checkpoint, by all who hold a piece of it or by the first of them."""
+        pieces = tuple(piece for piece in self.pieces if piece.saved)
+        return self._shared(pieces) if parallel else self._first(pieces)
+
+    def copied(self, parallel: bool) -> Spread:
+        """Of these bytes those that come from GPUs; the others are in host memory anyway."""
+        there = tuple(replace(piece, held_bytes=piece.held_bytes * piece.on_gpu) for piece in self.pieces)
+        return replace(self, pieces=there).saved(parallel)
+
+    def offloaded(self) -> Spread:
+        """What host memory holds of it."""
+        return self._held(
+            tuple(replace(each, held_bytes=each.held_bytes * (1.0 - each.on_gpu)) for each in self.pieces)
+        )
+
+    def read(self, by: Literal["all", "one", "shares"]) -> Spread:
+        """What is read at a start: all by everyone, or each piece once, by one who holds it or a share by each."""
+        return {"all": self._held, "one": self._first, "shares": self._shared}[by](self.pieces)
+
+    def _first(self, pieces: tuple[Piece, ...]) -> Spread:
+        """Of each piece all on the first of those that hold it.
+
+        They are neighbours: whoever holds another part of a layer stands nearer than who holds the same, as
+        tensor-parallel ranks and the members of a sharding group follow each other (`sim.network.placement`).
+        """
+        total = np.zeros((len(self.pieces[0].held_bytes), self.width))
+        for piece in pieces:
+            total[:, : self.width // piece.copies] += piece.held_bytes[:, np.newaxis]
+        return self._spread(total.ravel())
+
+    def _shared(self, pieces: tuple[Piece, ...]) -> Spread:
+        """Of each piece as much on every GPU that holds it."""
+        return self._spread(np.repeat(np.sum([each.held_bytes / each.copies for each in pieces], axis=0), self.width))
+
+    def _held(self, pieces: tuple[Piece, ...]) -> Spread:
+        """All that every GPU holds."""
+        return self._spread(np.repeat(np.sum([each.held_bytes for each in pieces], axis=0), self.width))
+
+    def _spread(self, bytes_of_gpus: Floats) -> Spread:
+        nodes = np.arange(len(bytes_of_gpus)) // self.gpus_per_node
+        node = float(np.bincount(nodes, weights=bytes_of_gpus).max())
+        return Spread(float(bytes_of_gpus.sum()), node, float(bytes_of_gpus.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Holders:
+    """GPUs that hold the same parameters, and how ZeRO shards these among them.
+
+    within : a sharding group of them. between : of those that hold the same shard; None where all shard together.
+    """
+
+    everyone: Group
+    within: Group
+    between: Group | None
+
+    def of(self, nbytes: Number, sharding: Literal["none", "within", "everyone"]) -> tuple[Floats, int, Group]:
+        """What one GPU has of so many bytes, how many have the same, and who they are."""
+        count = int(np.max(self.everyone.size))
+        size = {"none": 1, "within": int(np.max(self.within.size)), "everyone": count}[sharding]
+        group = self.everyone if size == 1 or self.between is None else self.between
+        return np.asarray(nbytes, dtype=float) / size, count // size, group.take(0)
+
+
+def state_of(scenario: Scenario) -> State:
+    """The state of a scenario's run.
+
+    Weights are replicated unless ZeRO stage 3 shards them, the optimizer's state unless any stage does; experts are
+    copied over groups of their own. Fully sharded frameworks whose shards are fp32 have no 16-bit weights besides.
+    """
+    batch = batch_of(scenario)
+    plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, batch.layouts
+    held = price_order(scenario, batch)[3]
+    trained, stage, outer = held.trained, plan.zero_stage, bool(plan.outer_zero_stage)
+    weights_sharded: Literal["none", "within"] = "within" if stage == 3 else "none"
+    optimizer_sharded: Literal["none", "within", "everyone"] = "everyone" if outer else "within" if stage else "none"
+    width = 0.0 if stage == 3 and stack.fp32_shards and not outer else float(training.activation_bytes)
+    # Bytes of optimizer state a parameter; experts have the average rank's.
+    everywhere, on_gpu = (
+        state_bytes(trained.total, trained.moments, training, stack, offloaded)
+        for offloaded in (0.0, plan.optimizer_offload)
+    )
+    each = everywhere / np.maximum(trained.total, 1e-30)
+    kept = float(np.sum(on_gpu) / max(float(np.sum(everywhere)), 1e-30))
+    pieces: list[Piece] = []
+    for name in ("others", "experts"):
+        params, own = (np.broadcast_to(getattr(part, name), held.total.shape) for part in (held, trained))
+        if not params.any():
+            continue
+        holders = _Holders(layouts.data, layouts.shards, layouts.between_shards)
+        if name == "experts":
+            holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between_shards)
+        if held.adapters is not None:
+            frozen = holders.of(training.activation_bytes * (params - own), weights_sharded)
+            pieces.append(Piece("frozen weights", *frozen, saved=False))
+        if width:
+            pieces.append(Piece("weights", *holders.of(width * own, weights_sharded)))
+        pieces.append(Piece("optimizer", *holders.of(each * own, optimizer_sharded), on_gpu=kept))
+    return State(tuple(pieces), plan.tp * plan.cp * plan.dp, scenario.cluster.node.gpus_per_node)

@@ -1,0 +1,252 @@
+"""How long checkpoints take to be written and loaded, and whether data come fast enough, on a machine's storage.
+
+.. [1] pytorch.org/blog/reducing-checkpointing-times: an asynchronous checkpoint stops training for the copy to the host
+   alone; the write follows it.
+.. [2] NVIDIA/Megatron-LM:megatron/training/arguments.py, ckpt-fully-parallel-save and -load: who holds the same saves,
+   or reads, a share of it, and shares are exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from sim.arrays import Number
+from sim.costs.collectives import Fabric, all_gather, broadcast
+from sim.costs.host import Host
+from sim.costs.storage import Storage
+from sim.errors import SpecError
+from sim.network.placement import Group
+from sim.reliability.state import Spread, State, evenly, state_of
+from sim.specs import ClusterSpec, NodeSpec, Profile, Scenario
+from sim.units import show
+
+LoadBy = Literal["all", "one", "shares"]
+LOAD_WORDS: dict[LoadBy, str] = {
+    "all": "every GPU reads all that it holds",
+    "one": "one replica reads, and broadcasts",
+    "shares": "replicas read a share each, and gather",
+}
+HOST_LINK = "host link"
+STAGING_SHARE = 0.5
+"""Of the host's memory, what may hold a checkpoint that is being written; assumed, the rest is the job's own."""
+LONGEST_VOCABULARY = 65_500
+"""Whose tokens are numbers of 16 bits in Megatron-LM's indexed datasets (megatron/core/datasets/indexed_dataset.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Loading a checkpoint: reading it, and handing it on to those who did not read.  [s]"""
+
+    read_s: float
+    spread_s: float
+
+    @property
+    def seconds(self) -> float:
+        """One after the other.  [s]"""
+        return self.read_s + self.spread_s
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """What checkpoints of a run take.
+
+    checkpoint_bytes, largest_bytes : all of it, and what one GPU writes of it at most. [bytes]
+    write_s : from hosts to storage. [s]
+    limit : what sets the pace of a checkpoint that training waits for.
+    copy_s : from GPUs to their hosts; None where the node does not say how fast. [s]
+    pause_s : of training, where the write goes on in the background: the copy, and what no host memory holds. [s]
+    loads : how long loading takes, by who reads.
+    read_bytes_per_s : that storage reaches with this job. [bytes/s]
+    """
+
+    checkpoint_bytes: float
+    largest_bytes: float
+    write_s: float
+    limit: str
+    copy_s: float | None
+    pause_s: float | None
+    loads: Mapping[LoadBy, Load]
+    read_bytes_per_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def blocking_s(self) -> float:
+        """Pause of training where it waits for the write; the copy to the host runs beside it.  [s]"""
+        return max(self.write_s, self.copy_s or 0.0)
+
+    @property
+    def load_by(self) -> LoadBy:
+        """Who reads in the fastest way to load."""
+        return min(self.loads, key=lambda way: self.loads[way].seconds)
+
+    def load_s(self, by: LoadBy | None = None) -> float:
+        """Loading a checkpoint, in the fastest way or another.  [s]"""
+        return self.loads[by or self.load_by].seconds
+
+    def written_at(self, bytes_per_s: float) -> Storing:
+        """With checkpoints written at a rate that is given, whatever the machine has."""
+        write = self.checkpoint_bytes / bytes_per_s
+        return replace(self, write_s=write, limit=HOST_LINK if (self.copy_s or 0.0) > write else "as given")
+
+
+def load_named(word: str) -> LoadBy:
+    """A way to load by its name.
+
+    Raises
+    ------
+    SpecError
+        There is none of it.
+    """
+    found: LoadBy | None = next((way for way in LOAD_WORDS if way == word), None)
+    if found is None:
+        ways = ", ".join(f"{way} ({words})" for way, words in LOAD_WORDS.items())
+        raise SpecError(f"a checkpoint is not loaded by {word!r}; choose from {ways}")
+    return found
+
+
+def storing_of(scenario: Scenario, num_nodes: int | None = None) -> Storing:
+    """Of a scenario's run.
+
+    Parameters
+    ----------
+    num_nodes : int, optional
+        Nodes that the storage is sized for, where it grows with them. Default: the cluster's.
+    """
+    cluster, state, parallel = scenario.cluster, state_of(scenario), scenario.stack.parallel_save
+    storage, host = Storage.of(cluster, num_nodes), Host.of(cluster.node, scenario.profile)
+    fabric = Fabric.of(cluster, scenario.profile)
+    handed_on = {"all": 0.0, "one": _spread_s(state, broadcast, fabric), "shares": _spread_s(state, all_gather, fabric)}
+    found = _storing(
+        state.saved(parallel),
+        state.copied(parallel),
+        {by: Load(_read_s(state.read(by), storage, host), handed_on[by]) for by in LOAD_WORDS},
+        storage,
+        host,
+        min(storage.read_bytes_per_s, state.num_nodes * storage.node_read_bytes_per_s),
+    )
+    unstaged = _unstaged_s(found, state.saved(parallel).node, state.offloaded().node, cluster.node)
+    return found if found.pause_s is None else replace(found, pause_s=found.pause_s + unstaged)
+
+
+def even_storing(
+    nbytes: float, num_gpus: int, cluster: ClusterSpec | None = None, profile: Profile | None = None
+) -> Storing:
+    """Of a checkpoint that lies evenly over so many GPUs of a cluster, a part on each; without one, as assumed."""
+    if cluster is None:
+        spread, storage = evenly(nbytes, num_gpus, 1), Storage.unknown()
+        loads = dict.fromkeys(LOAD_WORDS, Load(_read_s(spread, storage, None), 0.0))
+        return _storing(spread, spread, loads, storage, None, storage.read_bytes_per_s)
+    spread = evenly(nbytes, num_gpus, cluster.node.gpus_per_node)
+    nodes = -(-num_gpus // cluster.node.gpus_per_node)
+    storage, host = Storage.of(cluster, nodes), Host.of(cluster.node, profile)
+    loads = dict.fromkeys(LOAD_WORDS, Load(_read_s(spread, storage, host), 0.0))
+    read = min(storage.read_bytes_per_s, nodes * storage.node_read_bytes_per_s)
+    found = _storing(spread, spread, loads, storage, host, read)
+    unstaged = _unstaged_s(found, spread.node, 0.0, cluster.node)
+    return found if found.pause_s is None else replace(found, pause_s=found.pause_s + unstaged)
+
+
+def _storing(
+    saved: Spread,
+    copied: Spread,
+    loads: Mapping[LoadBy, Load],
+    storage: Storage,
+    host: Host | None,
+    read_bytes_per_s: float,
+) -> Storing:
+    """With a pause that takes host memory for large enough."""
+    write = float(storage.write_s(saved.total, saved.node))
+    limit = "file system" if saved.total / storage.write_bytes_per_s >= write * (1 - 1e-9) else storage.way
+    known = host is not None and host.to_host_bytes_per_s is not None
+    copy = float(host.out_s(copied.gpu)) if host is not None and known else None
+    if copy is not None and copy > write:
+        limit = HOST_LINK
+    return Storing(saved.total, saved.gpu, write, limit, copy, copy, loads, read_bytes_per_s, storage.notes)
+
+
+def _unstaged_s(storing: Storing, saved: float, offloaded: float, node: NodeSpec) -> float:
+    """What training waits for bytes of a node that the host's memory cannot hold until they are written.  [s]
+
+    They go to drives in the node where there are any with room, else to storage, at the node's share of its rate.
+
+    saved, offloaded : of the busiest node: bytes of the checkpoint, and of state that its memory holds anyway.
+    """
+    if node.host_memory_bytes is None:
+        return 0.0
+    over = saved - max(STAGING_SHARE * node.host_memory_bytes - offloaded, 0.0)
+    if over <= 0:
+        return 0.0
+    rate = saved / storing.write_s
+    if node.local_storage_bytes is not None and over <= node.local_storage_bytes:
+        rate = max(rate, node.local_write_bandwidth_bytes_per_s or 0.0)
+    return over / rate
+
+
+def _read_s(read: Spread, storage: Storage, host: Host | None) -> float:
+    """Time until what is read is on the GPUs.  [s]"""
+    seconds = float(storage.read_s(read.total, read.node))
+    if host is None or host.to_device_bytes_per_s is None:
+        return seconds
+    return max(seconds, float(host.back_s(read.gpu)))
+
+
+def _spread_s(state: State, collective: Callable[[Number, Group, Fabric], Number], fabric: Fabric) -> float:
+    """Time until all who hold a piece have it, over the compute network.  [s]"""
+    return sum(
+        float(np.max(collective(piece.held_bytes.max(), piece.group, fabric)))
+        for piece in state.pieces
+        if piece.copies > 1 and piece.group is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoading:
+    """How fast a run reads its data.
+
+    bytes_per_s, limit_bytes_per_s : that it asks for, and that storage gives. [bytes/s]
+    """
+
+    bytes_per_s: float
+    limit_bytes_per_s: float
+
+    @property
+    def share(self) -> float:
+        """Of what storage gives."""
+        return self.bytes_per_s / self.limit_bytes_per_s
+
+    @property
+    def slowdown(self) -> float:
+        """Times the step is longer because data do not come faster: 1 where they do."""
+        return max(self.share, 1.0)
+
+
+def data_loading(scenario: Scenario, tokens_per_s: float, storing: Storing) -> DataLoading:
+    """Reading of tokens: the first and the last stage of each pipeline read them, once a tensor-parallel group.
+
+    The others get theirs by NCCL (NVIDIA/Megatron-LM:megatron/training/utils.py, get_batch_on_this_tp_rank).
+    """
+    model, training, plan = scenario.model, scenario.training, scenario.plan
+    width = training.bytes_per_token or (2.0 if model.vocab_size <= LONGEST_VOCABULARY else 4.0)
+    readers = 2 if plan.pp > 1 else 1
+    return DataLoading(tokens_per_s * width * readers, storing.read_bytes_per_s)
+
+
+def require_pause(storing: Storing, node: str) -> float:
+    """Pause of a checkpoint written in the background.  [s]
+
+    Raises
+    ------
+    SpecError
+        The node does not say how fast GPUs copy to their host.
+    """
+    if storing.pause_s is None:
+        raise SpecError(
+            f"a checkpoint of {show(storing.checkpoint_bytes, 'B')} in the background is first copied to the host, but "
+            f"node {node!r} has no host_link_bandwidth; add it to cluster.node, such as host_link_bandwidth: 64 GB/s "
+            "(PCIe Gen5 x16), or write checkpoints while training waits"
+        )
+    return storing.pause_s

@@ -1,0 +1,343 @@
+"""Storage: published checkpoints by size and time, whose bytes are whose, laws of saving and loading, and refusals."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.costs.collectives import Fabric, all_gather, broadcast
+from sim.costs.storage import Storage
+from sim.errors import SpecError
+from sim.network.placement import Group
+from sim.reliability import (
+    Checkpoints,
+    Failures,
+    best_interval,
+    data_loading,
+    even_storing,
+    evenly,
+    goodput,
+    load_named,
+    require_pause,
+    simulate_goodput,
+    state_of,
+    storing_of,
+)
+from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
+from sim.specs.loading import resolve
+from sim.work.params import total_params
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+TRILLION, LLAMA = SCENARIOS / "gpt-1t-3072-a100.yaml", SCENARIOS / "llama3-405b-16384-h100.yaml"
+QWEN = SCENARIOS / "qwen3-235b-a22b-256-h100.yaml"
+
+PUBLISHED = {
+    "Megatron-LM's trillion, checkpoint [TB]": (13.8, lambda: trillion().checkpoint_bytes / 1e12, 0.03),
+    "Megatron-LM's trillion, save at 273 GB/s [s]": (50.5, lambda: trillion().write_s, 0.03),
+    "Megatron-LM's trillion, read at 1 TB/s [s]": (13.8, lambda: trillion().loads["one"].read_s, 0.03),
+    "BLOOM, checkpoint of 14 bytes a parameter [2^40 B]": (2.3, lambda: bloom().checkpoint_bytes / 2**40, 0.03),
+    "BLOOM, bf16 weights [2^30 B]": (329.0, lambda: 2 * 176.247e9 / 2**30, 0.005),
+    "BLOOM, save on 384 GPUs [s]": (40.0, lambda: bloom().write_s, 0.08),
+}
+"""Figure, ours, and how near it has to be.
+
+Narayanan et al. 2021, arXiv:2104.04473, section 5.10. BLOOM: bigscience.notion.site, BigScience 176B model (2.3 TB, the
+bf16 weights 329 GB: both are so many powers of 1,024); stas00/ml-engineering:storage (2.3 TB on 384 processes in 40 s,
+GPFS over NVMe), which is what the bandwidth of its file system is taken from.
+"""
+
+
+def trillion():
+    return storing_of(load_scenario(TRILLION))
+
+
+def bloom():
+    """Jean Zay's file system at the 57.5 GB/s that its own figures come to: 2.3e12 bytes in 40 s."""
+    cluster = ClusterSpec.read(resolve("selene", "cluster"), "cluster")
+    storage = StorageSpec(read_bandwidth_bytes_per_s=1e12, write_bandwidth_bytes_per_s=2.3e12 / 40)
+    return even_storing(14 * 176.247e9, 384, cluster.replace(storage=storage))
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=str)
+def test_published_figures(row):
+    published, ours, near = PUBLISHED[row]
+    assert ours() == pytest.approx(published, rel=near)
+
+
+def test_llama3s_checkpoints():
+    """1 MB to 4 GB a GPU; 240 PB, 2 TB/s sustained, 7 TB/s peak (arXiv:2407.21783, section 3.3.1)."""
+    scenario = load_scenario(LLAMA)
+    storing = storing_of(scenario)
+    assert 1e6 < storing.largest_bytes < 4e9
+    assert storing.write_s == pytest.approx(storing.checkpoint_bytes / 2e12)
+    assert scenario.cluster.storage.capacity_bytes == 240e15
+    assert scenario.cluster.storage.write_bandwidth_bytes_per_s == 7e12
+
+
+def test_a_copy_to_the_host_is_the_least_that_pytorch_could_see():
+    """A 7B model's pause fell from 148.8 s to 6.3 s (pytorch.org/blog/reducing-checkpointing-times). Given the first of
+    them as the storage's pace, the copy over PCIe alone is far below the second: of staging in Python nothing is known.
+    """
+    storage = {"read_bandwidth": "1 GB/s", "write_bandwidth": "543 MB/s", "write_share": 1.0}
+    cluster = {"preset": "selene", "storage": storage}
+    scenario = question("llama2-7b", {"dp": 64, "zero_stage": 3}, cluster, "torchtitan")
+    storing = storing_of(scenario)
+    assert storing.checkpoint_bytes == pytest.approx(12 * total_params(scenario.model))  # fp32 shards, two moments
+    assert storing.blocking_s == pytest.approx(148.8, rel=0.01)
+    assert storing.pause_s < 6.3
+
+
+def question(model="gpt-7.5b", plan=None, cluster="selene", stack="megatron-core", **training):
+    data = {"global_batch_size": 512, "sequence_length": 2048, "precision": "bf16", **training}
+    return build_scenario(
+        {"model": model, "cluster": cluster, "plan": plan or {}, "training": data, "stack": stack, "profile": "a100"}
+    )
+
+
+PLANS = [
+    {}, {"tp": 8}, {"tp": 2, "pp": 4, "dp": 4}, {"tp": 2, "pp": 2, "dp": 8, "zero_stage": 1},
+    {"dp": 64, "zero_stage": 2}, {"tp": 4, "dp": 16, "zero_stage": 3},
+    {"dp": 32, "zero_stage": 3, "sharding_group": 8}, {"dp": 32, "zero_stage": 3, "sharding_group": 8, "outer_zero_stage": 1},
+    {"tp": 2, "cp": 2, "dp": 8, "zero_stage": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_however_it_is_cut_a_checkpoint_holds_everything_once(plan, parallel):
+    scenario = question(plan=plan)
+    state = state_of(scenario)
+    assert state.checkpoint_bytes == pytest.approx(14 * total_params(scenario.model), rel=0.03)  # tied tables twice
+    assert state.saved(parallel).total == pytest.approx(state.checkpoint_bytes)
+    for once in ("one", "shares"):
+        assert state.read(once).total == pytest.approx(state.checkpoint_bytes)
+    assert state.read("all").total >= state.checkpoint_bytes * (1 - 1e-9)
+    assert state.saved(True).node <= state.saved(False).node * (1 + 1e-9)
+
+
+def test_what_is_read_by_everyone():
+    """dp copies of all; of the weights alone where the optimizer's state is sharded; of nothing where all is."""
+    whole = state_of(question(plan={"dp": 8})).checkpoint_bytes
+    for stage, times in ((0, 8.0), (1, (8 * 2 + 12) / 14), (2, (8 * 2 + 12) / 14), (3, 1.0)):
+        state = state_of(question(plan={"dp": 8, "zero_stage": stage}))
+        assert state.read("all").total == pytest.approx(times * whole), stage
+    hybrid = state_of(question(plan={"dp": 8, "zero_stage": 3, "sharding_group": 2}))
+    assert hybrid.read("all").total == pytest.approx(4 * whole)
+
+
+def test_experts_are_saved_once():
+    scenario = load_scenario(QWEN)
+    state = state_of(scenario)
+    assert state.checkpoint_bytes == pytest.approx(14 * total_params(scenario.model), rel=0.01)
+    assert state.saved(True).total == pytest.approx(state.saved(False).total)
+
+
+@pytest.mark.parametrize(
+    ("training", "width"),
+    [
+        ({}, 14), ({"optimizer": "sgd"}, 10), ({"moment_precision": "bf16"}, 10), ({"master_precision": "none"}, 10),
+        ({"master_precision": "fp16"}, 12), ({"moment_precision": "int8"}, 2 + 4 + 2 * (1 + 4 / 256)),
+    ],
+)  # fmt: skip
+def test_bytes_of_a_parameter(training, width):
+    scenario = question(plan={"dp": 8}, **training)
+    assert state_of(scenario).checkpoint_bytes == pytest.approx(width * total_params(scenario.model), rel=1e-6)
+
+
+def test_frozen_weights_are_read_and_not_written():
+    scenario = question("llama2-70b", {"tp": 8, "dp": 4}, adapter_rank=16)
+    state, whole = state_of(scenario), total_params(scenario.model)
+    assert state.checkpoint_bytes < 0.03 * 2 * whole
+    assert state.read("one").total == pytest.approx(2 * whole + state.checkpoint_bytes, rel=0.01)
+
+
+def test_who_writes_sets_the_nodes_that_do():
+    """dp 6 of Selene's trillion: the first replica's 64 nodes write, or all 384 a sixth each."""
+    scenario = load_scenario(TRILLION)
+    state = state_of(scenario)
+    assert state.saved(False).node == pytest.approx(6 * state.saved(True).node)
+    slow = scenario.cluster.node.replace(storage_nics_per_node=1, storage_nic_bandwidth_bytes_per_s=1e9)
+    narrow = scenario.replace(cluster=scenario.cluster.replace(node=slow))
+    alone = storing_of(narrow)
+    together = storing_of(narrow.replace(stack=narrow.stack.replace(parallel_save=True)))
+    assert alone.limit == "cards for storage"
+    assert alone.write_s == pytest.approx(state.saved(False).node / 1e9)
+    assert together.write_s == pytest.approx(max(state.saved(True).node / 1e9, state.checkpoint_bytes / 273e9))
+
+
+def test_reading_once_and_handing_on_pays_from_some_number_of_replicas_on():
+    """(n - 1) W/B against a collective over the compute network, whose time hardly grows with n."""
+    slow = {"preset": "selene", "storage": {"read_bandwidth": "1 TB/s"}}
+    fast = {name: [] for name in ("all", "one", "shares")}
+    copies = [2, 4, 16, 64, 256]
+    for dp in copies:
+        loads = storing_of(question(plan={"tp": 8, "dp": dp}, cluster=slow)).loads
+        for way, load in loads.items():
+            fast[way].append(load.seconds)
+    assert fast["all"][0] < fast["one"][0]
+    assert fast["all"][-1] > 2 * fast["one"][-1]
+    assert fast["all"] == sorted(fast["all"])
+    for dp, everyone, one, share in zip(copies, *fast.values(), strict=True):
+        assert share <= one * (1 + 1e-9), dp
+        assert storing_of(question(plan={"tp": 8, "dp": dp}, cluster=slow)).load_s() == min(everyone, one, share)
+
+
+def test_a_broadcast_moves_the_buffer_once_over_every_link():
+    scenario = load_scenario(TRILLION)
+    fabric = Fabric.of(scenario.cluster, scenario.profile)
+    alone, two, many = (float(broadcast(1e10, Group(n, 1), fabric)) for n in (1, 2, 64))
+    assert alone == 0.0
+    assert two == pytest.approx(many, rel=0.01)
+    assert float(all_gather(1e10, Group(64, 1), fabric)) == pytest.approx(many * 63 / 64, rel=0.01)
+
+
+rates = st.floats(9, 13).map(lambda power: 10.0**power)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rates, rates, st.floats(1.0, 30.0), st.integers(1, 4096))
+def test_faster_storage_is_never_longer(file_system, cards, factor, gpus):
+    def written(times_system, times_cards):
+        spread = evenly(1e13, gpus, 8)
+        storage = Storage(file_system, file_system * times_system, cards, cards * times_cards)
+        return float(storage.write_s(spread.total, spread.node)), float(storage.read_s(spread.total, spread.node))
+
+    for better in ((factor, 1.0), (1.0, factor), (factor, factor)):
+        assert all(np.array(written(*better)) <= np.array(written(1.0, 1.0)) * (1 + 1e-12))
+
+
+@given(
+    write=st.floats(1.0, 1e4),
+    share=st.floats(1e-3, 1.0),
+    interval=st.floats(1.0, 1e5),
+    mtbf=st.floats(3, 7).map(lambda power: 10.0**power),
+)
+def test_in_the_background_is_no_slower_at_the_same_interval(write, share, interval, mtbf):
+    """While a write loses less than the pauses it saves: a failure during it costs the interval before it too.
+
+    So wherever (1 - share) write, saved at every interval, is more than (interval + pause) write / mtbf, lost to
+    failures while a checkpoint drains: interval + pause < (1 - share) mtbf to first order, here with a half to spare.
+    """
+    pause, gpus = share * write, 1024
+    interval = max(interval, write - pause)
+    failures = Failures(gpu_mtbf_s=mtbf * gpus)
+    waits = goodput(gpus, Checkpoints(interval, write), failures).useful
+    drains = goodput(gpus, Checkpoints(interval, pause, write), failures).useful
+    if interval + write < 0.5 * (1 - share) * mtbf:
+        assert drains >= waits
+
+
+def test_in_the_background_is_slower_where_failures_come_faster_than_intervals():
+    """The reason that the law above names."""
+    failures, interval = Failures(gpu_mtbf_s=1000.0), 3000.0
+    waits = goodput(1, Checkpoints(interval, 300.0), failures).useful
+    assert goodput(1, Checkpoints(interval, 200.0, 300.0), failures).useful < waits
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_formula_is_what_the_failures_play_on_a_machine(asynchronous):
+    storing, gpus = trillion(), 3072
+    failures = Failures(gpu_mtbf_s=3e6 * gpus / 100, load_s=storing.load_s())
+    pause = storing.pause_s if asynchronous else storing.blocking_s
+    interval = float(best_interval(pause, failures.gpu_mtbf_s / gpus))
+    drain = storing.write_s if asynchronous else 0.0
+    checkpoints = Checkpoints(max(interval, drain - pause), pause, drain)
+    formula = goodput(gpus, checkpoints, failures)
+    played = simulate_goodput(gpus, checkpoints, failures, num_failures=200_000, seed=3)
+    assert formula.useful == pytest.approx(played.useful, rel=0.01)
+    assert formula.restarts == pytest.approx(played.restarts, rel=0.01)
+
+
+def test_units_of_storage_grow_with_the_nodes():
+    """RA-11333-001 V11, table 6: 40 and 20 GB/s a scalable unit, 160 and 80 of four; 8 and 4 a node."""
+    pod = ClusterSpec.read(resolve("superpod-h100", "cluster"), "cluster")
+    one, four = Storage.of(pod, 32), Storage.of(pod, 128)
+    assert (one.read_bytes_per_s, one.write_bytes_per_s) == (40e9, 20e9)
+    assert (four.read_bytes_per_s, four.write_bytes_per_s) == (160e9, 80e9)
+    assert (one.node_read_bytes_per_s, one.node_write_bytes_per_s) == (8e9, 4e9)
+    selene = ClusterSpec.read(resolve("selene", "cluster"), "cluster")
+    assert Storage.of(selene, 10) == Storage.of(selene, 560)
+    # A few nodes are held back by themselves, many by the file system.
+    few, many = (even_storing(1e12, 8 * nodes, pod) for nodes in (1, 32))
+    assert few.limit == "file system's client"
+    assert few.write_s == pytest.approx(250)
+    assert many.limit == "file system"
+
+
+def test_what_host_memory_cannot_hold_is_waited_for():
+    scenario = question(plan={"tp": 8}, stack="megatron-2021")
+    node = scenario.cluster.node
+
+    def pause(**changes):
+        changed = scenario.cluster.replace(node=node.replace(**changes))
+        return storing_of(scenario.replace(cluster=changed)).pause_s
+
+    nbytes = state_of(scenario).saved(False).node
+    copy, write = storing_of(scenario).copy_s, nbytes / 50e9
+    assert pause() == pause(host_memory_bytes=None) == copy
+    assert pause(host_memory_bytes=nbytes) == pytest.approx(copy + write / 2)
+    assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
+    drives = {"host_memory_bytes": nbytes, "local_write_bandwidth_bytes_per_s": 100e9}
+    assert pause(**drives, local_storage_bytes=nbytes) == pytest.approx(copy + write / 4)
+    assert pause(**drives, local_storage_bytes=nbytes / 4) == pytest.approx(copy + write / 2)  # too small
+
+
+def test_state_in_host_memory_is_not_copied_there():
+    offloaded = question(plan={"tp": 8, "optimizer_offload": 1.0})
+    here, there = storing_of(question(plan={"tp": 8})), storing_of(offloaded)
+    assert there.checkpoint_bytes == pytest.approx(here.checkpoint_bytes)
+    assert there.copy_s == pytest.approx(here.copy_s * 2 / 14)
+
+
+def test_data_are_far_from_a_limit_until_tokens_are_large():
+    scenario = load_scenario(TRILLION)
+    storing = trillion()
+    text = data_loading(scenario, 62e3, storing)
+    assert text.bytes_per_s == 62e3 * 2 * 2  # numbers of 16 bits, for the first and the last stage
+    assert text.slowdown == 1.0
+    video = scenario.replace(training=scenario.training.replace(bytes_per_token=1e8))
+    assert data_loading(video, 62e3, storing).slowdown == pytest.approx(62e3 * 2e8 / 1e12)
+    assert data_loading(load_scenario(LLAMA), 1.0, storing).bytes_per_s == 8.0  # a vocabulary beyond 16 bits
+
+
+def test_what_is_not_known_is_said():
+    bare = {"preset": "ethernet-25", "node": {"preset": "dgx-1v", "host_link_bandwidth": None}}
+    cluster = ClusterSpec.read(resolve(bare, "cluster"), "cluster")
+    storage = Storage.of(cluster)
+    said = " ".join(storage.notes)
+    assert "ethernet-25' says nothing of its storage: a file system that reads and writes 2.00 TB/s" in said
+    assert "node 'dgx-1v' names no cards for storage: it is reached over those for compute" in said
+    assert storage.node_write_bytes_per_s == cluster.inter_node_bandwidth_bytes_per_s * 8
+    with pytest.raises(SpecError, match=r"node 'dgx-1v' has no host_link_bandwidth; add it to cluster.node"):
+        require_pause(even_storing(1e12, 64, cluster), cluster.node.name)
+    assert not Storage.of(ClusterSpec.read(resolve("selene", "cluster"), "cluster")).notes
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: load_named("some"), "choose from all (every GPU reads all that it holds), one (one replica reads"),
+        (lambda: even_storing(1e12, 0), "num_gpus = 0"),
+        (
+            lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),
+            "a checkpoint of 2.00 GB is more than the storage holds, 1.00 GB; raise cluster.storage.capacity",
+        ),
+        (
+            lambda: question(
+                cluster={"preset": "selene", "node": {"preset": "dgx-a100-80gb", "local_storage": "30 TB"}}
+            ),
+            "need local_storage and local_write_bandwidth; add local_write_bandwidth",
+        ),
+        (
+            lambda: question(cluster={"preset": "selene", "storage": {"write_share": 1.4}}),
+            "cluster.storage.write_share = 1.4",
+        ),
+        (lambda: question(cluster={"preset": "selene", "storage": {"read_bandwidth": 5}}), "5 has no unit"),
+    ],
+)
+def test_the_impossible_is_refused(ask, says):
+    with pytest.raises(SpecError) as error:
+        ask()
+    assert says in str(error.value)
