@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim import Estimate, Scenario, build_scenario, estimate
 from sim.specs.yaml12 import load_yaml
+
+if TYPE_CHECKING:
+    from sim.reliability.storing import Storing
 
 _CLAIMS = Path(__file__).parent / "published" / "seeds" / "claims.yaml"
 WITHIN = 0.1
@@ -137,10 +140,25 @@ def _bisection(name: str, unit: float) -> Callable[[], float]:
     return ask
 
 
+def _stored(of: Callable[[Storing], float]) -> Callable[[], float]:
+    """A value of checkpoints of the trillion on Selene."""
+
+    def ask() -> float:
+        from sim.reliability.storing import storing_of
+
+        base = load_yaml(_CLAIMS)["bases"]["1t"]
+        return of(storing_of(_scenario(base, {})))
+
+    return ask
+
+
 FUNCTIONS: dict[str, Callable[[], float]] = {
     "table_1": _table_1,
     "pipeline_bisection": _bisection("pipeline sends", 1e9),
     "data_bisection": _bisection("gradient all-reduce", 1e12),
+    "checkpoint_bytes": _stored(lambda storing: storing.checkpoint_bytes / 1e12),
+    "save_time": _stored(lambda storing: storing.write_s),
+    "read_time": _stored(lambda storing: storing.loads["shares"].read_s),
 }
 """What no single scenario answers."""
 
