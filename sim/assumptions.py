@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sim.contention import contention_note
 from sim.costs.host import COPY_SHARE, Host
+from sim.pricing.batch import batch_of
 from sim.specs import Scenario
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 from sim.units import show
@@ -149,7 +152,26 @@ def stated_assumptions(
         stated.append(
             "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
         )
+    left = _left_by_switches(scenario)
+    if left:
+        stated.append(f"switches leave of a network card where all groups of a kind talk at once: {left}")
     return tuple(stated)
+
+
+def _left_by_switches(scenario: Scenario) -> str:
+    """Kinds of groups that switches slow, and what they leave them."""
+    plan, layouts = scenario.plan, batch_of(scenario).layouts
+    shares = {
+        "pipeline sends": layouts.send_share,
+        "tensor-parallel": layouts.tensor.card_share,
+        "context-parallel": layouts.context.card_share,
+        "expert-parallel": layouts.experts.card_share,
+        "replicas": layouts.data.card_share,
+    }
+    if plan.ep > 1:
+        shares["replicas of experts"] = layouts.expert_data.card_share
+    found = {name: float(np.min(share)) for name, share in shares.items()}
+    return ", ".join(f"{name} {share:.0%}" for name, share in found.items() if share < 1)
 
 
 def _tokens_of_experts(scenario: Scenario) -> str:

@@ -19,7 +19,6 @@ from sim.schedules import Order
 from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.traffic.streams import Traffic, build_traffic
-from sim.traffic.wires import best_of_network
 
 _KEPT = 16
 _laid_out: dict[str, Traffic] = {}
@@ -63,7 +62,7 @@ def laid_out(scenario: Scenario, order: Order, costs: StageCosts) -> Traffic:
 def contention_note(scenario: Scenario) -> str:
     """Which of the fitted and the simulated loss an answer counts."""
     fabric = cost_model(scenario).fabric
-    network, best = fabric.network, best_of_network(scenario.profile, fabric)
+    network, best = fabric.network, fabric.best_share
     shared = network.shared_efficiency or network.efficiency
     return (
         "links are shared: a message moves at most at the rate fitted to real machines (sends "

@@ -31,6 +31,8 @@ class Fabric:
     network_bytes_per_s: Number
     nvlink_shares: np.ndarray | None = None
     """Share of NVLink that a group of so many GPUs of a domain can use; None: all of it."""
+    best_share: float = 1.0
+    """Of a card's rate, what messages reach at best: what is left of a link that many share is shared of that."""
 
     def of_operation(self, operation: str) -> Fabric:
         """The fabric as one collective finds it."""
@@ -54,12 +56,18 @@ class Fabric:
 
     def between_domains(self, group: Group) -> Number:
         """Network bandwidth that a group of `per_domain` cards a node reaches.  [bytes/s]"""
-        return self._over_cards(group, self.network_bytes_per_s)
+        return self.of_card(self._fitted(group), group.card_share) * self.network_bytes_per_s * group.per_domain
 
-    def _over_cards(self, group: Group, bytes_per_s: Number) -> Number:
+    def of_card(self, fitted: Number, card_share: Number) -> Number:
+        """Share of a card's rate: what was fitted to real machines, or what switches leave, whichever is less.
+
+        What was fitted had flows of its own that met; so the lower of the two counts, and never their product.
+        """
+        return np.minimum(fitted, self.best_share * np.asarray(card_share))
+
+    def _fitted(self, group: Group) -> Number:
         shared = self.network.shared_efficiency or self.network.efficiency
-        efficiency = np.where(group.shares_network, shared, self.network.efficiency)
-        return efficiency * bytes_per_s * group.per_domain
+        return np.where(group.shares_network, shared, self.network.efficiency)
 
     def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
         """Of a collective in which a rank moves `nbytes` in `seconds` beside compute, the time's share really hidden.
@@ -81,7 +89,8 @@ class Fabric:
         network = self.network
         rate: Number = 1.0
         if network.hidden_at_bytes_per_s is not None:
-            there = _transfer(nbytes, self._over_cards(group, network.hidden_at_bytes_per_s), network)
+            cards = self._fitted(group) * network.hidden_at_bytes_per_s * group.per_domain
+            there = _transfer(nbytes, cards, network)
             rate = np.minimum(there / seconds, 1.0)
         return (1.0 - network.hidden_share) * (network.held_part + (1.0 - network.held_part) * rate)
 
@@ -102,7 +111,14 @@ class Fabric:
             cluster.node.nvlink_bandwidth_bytes_per_s,
             cluster.inter_node_bandwidth_bytes_per_s,
             nvlink_shares(cluster.node.nvlink_topology, cluster.nvlink_domain_gpus),
+            # A cluster's own efficiency, measured on a fabric in use, may be less for flows that met there.
+            max(best_of(profile.network), best_of(network)),
         )
+
+
+def best_of(link: LinkParams) -> float:
+    """Share of a link's bandwidth that messages reach at best."""
+    return max(link.efficiency, link.p2p_efficiency, *(each.efficiency for each in link.operations.values()))
 
 
 def _transfer(volume: Number, bandwidth: Number, link: LinkParams) -> Number:
@@ -179,7 +195,7 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     """Reduce-scatter inside each domain, all-reduce of the shares between domains, all-gather inside.  [s]"""
     inner = Group(group.per_domain, group.per_domain)
-    outer = Group(group.num_domains, 1, group.shares_network)
+    outer = Group(group.num_domains, 1, group.shares_network, None, group.card_share)
     inside = 2 * _ring_pass(nbytes, inner, fabric, passes=1)
     between = ring_all_reduce(nbytes / group.per_domain, outer, fabric)
     return np.where(group.num_domains > 1, inside + between, np.inf)
@@ -242,11 +258,17 @@ def broadcast(nbytes: Number, group: Group, fabric: Fabric) -> Number:
     return _ring_pass(nbytes * n / np.maximum(n - 1.0, 1.0), group, fabric, passes=1, operation="all_gather")
 
 
-def send(nbytes: Number, crosses_domains: bool, fabric: Fabric) -> Number:
-    """Time of a point-to-point send from one GPU to another.  [s]"""
+def send(nbytes: Number, crosses_domains: bool, fabric: Fabric, card_share: Number = 1.0) -> Number:
+    """Time of a point-to-point send from one GPU to another.  [s]
+
+    card_share : between domains, of a card's rate what the switches leave where all pipeline ranks send at once.
+    """
     link = fabric.network if crosses_domains else fabric.nvlink
-    bandwidth = fabric.network_bytes_per_s if crosses_domains else fabric.pair_bytes_per_s
-    return link.base_latency_s + link.hop_latency_s + nbytes / (link.p2p_efficiency * bandwidth)
+    if crosses_domains:
+        rate = fabric.of_card(link.p2p_efficiency, card_share) * fabric.network_bytes_per_s
+    else:
+        rate = link.p2p_efficiency * fabric.pair_bytes_per_s
+    return link.base_latency_s + link.hop_latency_s + nbytes / rate
 
 
 def all_to_all(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from sim.arrays import Bools, Ints, Number
+from sim.network.sharing import Pattern, card_share
 from sim.specs import ClusterSpec, ParallelPlan
 
 
@@ -51,12 +52,14 @@ class Group:
     per_domain : members in the domain that holds fewest.
     shares_network : other groups of the same kind use the network at the same time: it is not the whole job.
     spans : NVLink domains the group spans; None where they hold equally many members.
+    card_share : of a card's rate, what the switches leave each member where all groups of the kind talk at once.
     """
 
     size: Number
     per_domain: Number
     shares_network: Number = False
     spans: Number | None = None
+    card_share: Number = 1.0
 
     @property
     def num_domains(self) -> Number:
@@ -95,24 +98,26 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
     return int(members.min()), int(begins.sum(axis=1).max())
 
 
+def _placed(size: int, stride: int, plan: ParallelPlan | Degrees, cluster: ClusterSpec, pattern: Pattern) -> Group:
+    """Groups of `size` ranks, `stride` GPUs apart, that follow each other through the plan's GPUs."""
+    block, gpus = size * stride, plan.num_gpus
+    members, spans = worst_layout(size, stride, block, gpus // block, cluster.nvlink_domain_gpus)
+    return Group(size, members, gpus > size, spans, card_share(cluster, size, stride, gpus, pattern))
+
+
 def tensor_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The tensor-parallel group."""
-    members, spans = worst_layout(plan.tp, 1, plan.tp, plan.pp * plan.num_replicas, cluster.nvlink_domain_gpus)
-    return Group(plan.tp, members, shares_network=plan.num_gpus > plan.tp, spans=spans)
+    return _placed(plan.tp, 1, plan, cluster, "ring")
 
 
 def data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The group that sums gradients and over which ZeRO shards: data- and context-parallel ranks together."""
-    size, domain = plan.num_replicas, cluster.nvlink_domain_gpus
-    members, spans = worst_layout(size, plan.tp, plan.tp * size, plan.pp, domain)
-    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
+    return _placed(plan.num_replicas, plan.tp, plan, cluster, "ring")
 
 
 def sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
     """The groups of so many neighbours among a data group's ranks, within which ZeRO shards."""
-    block, domain = plan.tp * size, cluster.nvlink_domain_gpus
-    members, spans = worst_layout(size, plan.tp, block, plan.num_gpus // block, domain)
-    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
+    return _placed(size, plan.tp, plan, cluster, "ring")
 
 
 def expert_sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
@@ -122,41 +127,35 @@ def expert_sharding_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec, si
     (torchtitan's mesh efsdp inside dp_replicate, torchtitan/distributed/parallel_dims.py; NVIDIA/Megatron-LM:megatron/
     core/parallel_state.py, intra_partial_expert_data_parallel_group).
     """
-    stride, block = plan.ep * plan.etp, plan.tp * size
-    count = block // stride
-    members, spans = worst_layout(count, stride, block, plan.num_gpus // block, cluster.nvlink_domain_gpus)
-    return Group(count, members, shares_network=plan.num_gpus > count, spans=spans)
+    stride = plan.ep * plan.etp
+    return _placed(plan.tp * size // stride, stride, plan, cluster, "ring")
 
 
 def between_sharding_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec, size: int) -> Group:
     """The ranks that hold the same shard, of experts or of everything else: one in each sharding group."""
-    stride, count = plan.tp * size, plan.num_replicas // size
-    members, spans = worst_layout(count, stride, stride * count, plan.pp, cluster.nvlink_domain_gpus)
-    return Group(count, members, shares_network=plan.num_gpus > count, spans=spans)
+    return _placed(plan.num_replicas // size, plan.tp * size, plan, cluster, "ring")
 
 
 def context_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The context-parallel group."""
-    block, domain = plan.tp * plan.cp, cluster.nvlink_domain_gpus
-    members, spans = worst_layout(plan.cp, plan.tp, block, plan.pp * plan.dp, domain)
-    return Group(plan.cp, members, shares_network=plan.num_gpus > plan.cp, spans=spans)
+    return _placed(plan.cp, plan.tp, plan, cluster, "ring")
 
 
 def expert_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The expert-parallel group: neighbours among the GPUs that hold the same layers, whatever else these share; where
     experts are cut, those with the same part (NVIDIA/Megatron-LM:megatron/core/parallel_state.py, expert ranks).
     """
-    block, domain = plan.ep * plan.etp, cluster.nvlink_domain_gpus
-    blocks = plan.pp * (plan.tp * plan.num_replicas // block)
-    members, spans = worst_layout(plan.ep, plan.etp, block, blocks, domain)
-    return Group(plan.ep, members, shares_network=plan.num_gpus > plan.ep, spans=spans)
+    return _placed(plan.ep, plan.etp, plan, cluster, "all_to_all")
 
 
 def expert_data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
     """The group that sums the gradients of the same experts, and over which ZeRO shards them."""
-    size, stride = plan.num_expert_replicas, plan.ep * plan.etp
-    members, spans = worst_layout(size, stride, stride * size, plan.pp, cluster.nvlink_domain_gpus)
-    return Group(size, members, shares_network=plan.num_gpus > size, spans=spans)
+    return _placed(plan.num_expert_replicas, plan.ep * plan.etp, plan, cluster, "ring")
+
+
+def send_share(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> float:
+    """Of a card's rate, what the switches leave where every pipeline rank sends to the next at once."""
+    return card_share(cluster, plan.pp, plan.tp * plan.num_replicas, plan.num_gpus, "chain")
 
 
 def layer_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> dict[str, Group]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Ints, Number
+from sim.arrays import Bools, Floats, Ints, Number
 from sim.network.placement import (
     Degrees,
     Group,
@@ -19,6 +19,7 @@ from sim.network.placement import (
     expert_data_group,
     expert_group,
     expert_sharding_group,
+    send_share,
     sharding_group,
     stack_groups,
     tensor_group,
@@ -40,6 +41,7 @@ class Layouts:
     cut_experts : each over its tensor-parallel group (`plan.etp` is tp), in all of them.
     shards, expert_shards : within which ZeRO shards everything but experts, and experts.
     between_shards : of those that hold the same shard; None where all shard together.
+    send_share : of a card's rate, what the switches leave where all pipeline ranks send at once.
     """
 
     degrees: Ints
@@ -52,6 +54,7 @@ class Layouts:
     expert_shards: Group
     between_shards: Group | None = None
     cut_experts: bool = False
+    send_share: Floats = field(default_factory=lambda: np.ones(1))
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -93,15 +96,16 @@ def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec,
     tensor, context, experts, data, of_experts = (
         stack_groups([place(plan, cluster) for plan in plans]) for place in places
     )
+    sends = np.array([send_share(plan, cluster) for plan in plans])
     if group_size is None:
         return Layouts(
-            numbers, tensor, context, experts, data, of_experts, shards=data, expert_shards=of_experts, cut_experts=cut
+            numbers, tensor, context, experts, data, of_experts, data, of_experts, cut_experts=cut, send_share=sends
         )
     shards, expert_shards, between = (
         stack_groups([place(plan, cluster, group_size) for plan in plans])
         for place in (sharding_group, expert_sharding_group, between_sharding_groups)
     )
-    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, expert_shards, between, cut)
+    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, expert_shards, between, cut, sends)
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,7 @@ def batch_of(scenario: Scenario) -> Batch:
         layouts.tensor,
         layouts.context,
         layouts.experts,
+        layouts.send_share,
         ((stack.overlap_tp_backward, plan.sequence_parallel),),
         (recompute_word(plan, scenario.model),),
         plan.sequence_slices,
@@ -237,9 +242,12 @@ def find_cells(
 ) -> tuple[Cells, Ints]:
     """All cells of plans, and which of them each plan has."""
     groups = (layouts.tensor, layouts.context, layouts.experts)
-    lies = [getattr(group, name) for group in groups for name in ("per_domain", "spans", "shares_network")]
+    alike = ("per_domain", "spans", "shares_network", "card_share")
+    lies = [getattr(group, name) for group in groups for name in alike]
     degrees = [layouts.tp, layouts.degrees[:, 1], layouts.ep, layouts.etp]
-    _, first, cut = np.unique(np.stack([*degrees, *lies], axis=1), axis=0, return_index=True, return_inverse=True)
+    _, first, cut = np.unique(
+        np.stack([*degrees, *lies, layouts.send_share], axis=1), axis=0, return_index=True, return_inverse=True
+    )
     sizes, size = np.unique(microbatch_size, return_inverse=True)
     codes, cell = np.unique(cut.ravel()[layout] * len(sizes) + size, return_inverse=True)
     chosen = first[codes // len(sizes)]
@@ -255,6 +263,7 @@ def find_cells(
         tensor,
         context,
         experts,
+        layouts.send_share[chosen],
         kinds,
         recomputes,
         slices,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints
+from sim.arrays import Floats, Ints, Number
 from sim.costs.block import BlockCosts, block_costs
 from sim.costs.collectives import all_gather, send
 from sim.costs.host import exposed_copy
@@ -39,6 +39,7 @@ class Cells:
 
     kinds : (tensor-parallel collectives overlapped, sequence parallel), those there are.
     recomputes : ways to recompute, those there are.
+    send_share : of a card's rate, what the switches leave where all pipeline ranks send at once.
     slices, offloaded_layers : of all.
     """
 
@@ -50,6 +51,7 @@ class Cells:
     tensor: Group
     context: Group
     experts: Group
+    send_share: Floats
     kinds: tuple[tuple[bool, bool], ...]
     recomputes: tuple[str, ...]
     slices: int = 1
@@ -59,14 +61,16 @@ class Cells:
         """What their prices depend on, to be remembered by."""
         groups = (self.tensor, self.context, self.experts)
         lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
-        numbers = np.array([self.tp, self.cp, self.ep, self.etp, self.microbatch_size, *lies], dtype=float)
+        numbers = np.array(
+            [self.tp, self.cp, self.ep, self.etp, self.microbatch_size, self.send_share, *lies], dtype=float
+        )
         return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
 
     def numbers(self) -> Cells:
         """The cells, or where there is one its numbers without an axis, which formulas take faster."""
         if len(self.tp) > 1:
             return self
-        names = ("tp", "cp", "ep", "etp", "microbatch_size")
+        names = ("tp", "cp", "ep", "etp", "microbatch_size", "send_share")
         tensor, context, experts = (
             Group(*(np.asarray(getattr(group, field.name)).item() for field in fields(Group)))
             for group in (self.tensor, self.context, self.experts)
@@ -223,7 +227,7 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
             working[kind, again] = sizes.working
         for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
             table[kind] = nbytes
-        near[kind], far[kind] = send_seconds(costs, cuts[0], numbers.tensor)
+        near[kind], far[kind] = send_seconds(costs, cuts[0], numbers.tensor, numbers.send_share)
     logits, held_logits, boundary = of_logits
     seconds, nbytes = (
         (forward, backward, at_peak, weight_grad, near, far),
@@ -249,7 +253,7 @@ def _add(table: Floats, seconds: dict[Cause, Any], place: tuple[int, ...], share
         table[(CAUSES.index(cause), *place)] += share * each
 
 
-def send_seconds(costs: CostModel, cut: Cut, group: Group) -> tuple[Any, Any]:
+def send_seconds(costs: CostModel, cut: Cut, group: Group, card_share: Number = 1.0) -> tuple[Any, Any]:
     """Send of one micro-batch's activations to the next stage: (inside an NVLink domain, between domains).  [s]
 
     With scatter/gather each tensor-parallel rank sends 1/t of the activations and the receivers gather over NVLink
@@ -259,7 +263,8 @@ def send_seconds(costs: CostModel, cut: Cut, group: Group) -> tuple[Any, Any]:
     scatter = costs.stack.p2p_scatter_gather and not cut.sequence_parallel
     share = sent_bytes(costs, cut)
     regather = all_gather(nbytes, group, costs.fabric) if scatter else 0.0
-    return send(share, False, costs.fabric) + regather, send(share, True, costs.fabric) + regather
+    across = send(share, True, costs.fabric, card_share)
+    return send(share, False, costs.fabric) + regather, across + regather
 
 
 def sent_bytes(costs: CostModel, cut: Cut) -> Any:

@@ -84,7 +84,8 @@ class Replicas:
             return self
 
         def over(group: Group) -> Group:
-            return Group(group.size * copies, group.per_domain, group.shares_network, group.num_domains * copies)
+            spans = group.num_domains * copies
+            return Group(group.size * copies, group.per_domain, group.shares_network, spans, group.card_share)
 
         data, experts = over(self.data), over(self.experts)
         if self.between_shards is not None:

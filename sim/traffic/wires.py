@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.arrays import FloatArray, IntArray
-from sim.costs.collectives import Fabric, send
+from sim.costs.collectives import Fabric, best_of, send
 from sim.network.faults import route_around
 from sim.network.patterns import members_by_domain, ring
-from sim.network.placement import hop_crosses_domains
+from sim.network.placement import hop_crosses_domains, send_share
 from sim.network.ranks import members_of
 from sim.network.topology import Topology
 from sim.pricing.cells import sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
 from sim.specs import Profile, Scenario
-from sim.specs.profile import LinkParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Wires:
         far = hop_crosses_domains(sender, receiver, scenario.plan, scenario.cluster)
         nbytes = float(sent_bytes(self._costs, cut_of(scenario)))
         before = float(send(0.0, far, fabric))
-        transfer = float(send(nbytes, far, fabric)) - before
+        transfer = float(send(nbytes, far, fabric, send_share(scenario.plan, scenario.cluster))) - before
         parts = (before, transfer, seconds - before - transfer)
         return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
 
@@ -151,20 +150,7 @@ class Wires:
 
 def reached_capacity(topology: Topology, profile: Profile, fabric: Fabric) -> FloatArray:
     """The most that messages of any kind reach of every link.  [bytes/s]"""
-    network = best_of_network(profile, fabric)
-    shares = np.array([_best(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
+    network = fabric.best_share
+    shares = np.array([best_of(fabric.nvlink) if links.name == "nvlink" else network for links in topology.classes])
     reached: FloatArray = topology.capacity * shares[topology.class_of_link]
     return reached
-
-
-def best_of_network(profile: Profile, fabric: Fabric) -> float:
-    """Share of the network's bandwidth that messages reach at best.
-
-    The profile's where the cluster's own efficiency, measured on a fabric in use, is less: what that lacks are flows
-    that meet.
-    """
-    return max(_best(profile.network), _best(fabric.network))
-
-
-def _best(link: LinkParams) -> float:
-    return max(link.efficiency, link.p2p_efficiency, *(each.efficiency for each in link.operations.values()))

@@ -20,11 +20,14 @@ def test_on_a_full_tree_only_scatter_gather_shows():
 
 
 @pytest.mark.parametrize("tree", ["full, ecmp", "1:8, adaptive"])
-def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_more_than_formulas_say(tree):
+def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_more_and_the_formulas_know(tree):
     own, without, no_rails = network_rows([tree], ["as it is", "no scatter/gather", "no rails"], SMALLER)
-    assert without.shared_s - own.shared_s > without.formula_s - own.formula_s
-    assert no_rails.shared_s > 1.003 * own.shared_s
-    assert no_rails.formula_s == own.formula_s
+    (plain,) = network_rows(["full, adaptive"], ["as it is"], SMALLER)
+    assert without.formula_s > 1.01 * own.formula_s
+    assert no_rails.formula_s > 1.003 * own.formula_s
+    assert own.formula_s >= plain.formula_s * (1 - 1e-9)
+    for row in (own, without, no_rails):
+        assert row.shared_s == pytest.approx(row.formula_s, rel=0.002)
 
 
 def test_layered_accumulation_needs_no_infiniband_while_replicas_have_many_microbatches():
