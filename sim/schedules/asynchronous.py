@@ -1,5 +1,8 @@
 """Pipelines without a flush: batch follows batch, and gradients come late."""
 
+from collections.abc import Sequence
+from math import ceil, lcm
+
 import numpy as np
 
 from sim.schedules.actions import B, F, Row, U, in_turns, run
@@ -44,3 +47,30 @@ def pipedream_2bw(rank: int, num_ranks: int, num_chunks: int, num_microbatches: 
     """
     total = num_microbatches * batches
     return _stream(rank, num_ranks, total, np.arange(num_microbatches - 1, total, num_microbatches))
+
+
+def round_robin(replicas: Sequence[int], total: int) -> list[Row]:
+    """PipeDream's 1F1B-RR: of the `replicas[s]` workers of stage s, micro-batch k is worker k mod replicas[s]'s.
+
+    Narayanan et al. 2019 (SOSP), section 3.2. So each micro-batch takes one of lcm(replicas) ways through the workers,
+    a straight pipeline each: stage s of way q is virtual stage q · stages + s, as of several copies of a model
+    (`Order.copies`). A worker begins as many micro-batches as there are workers from its stage on for each of its
+    stage's, and then does one forward and one backward in turn. It updates after every backward; what its reduction
+    with the stage's others takes is a matter of costs.
+
+    Parameters
+    ----------
+    replicas : sequence of int
+        Workers of each stage; those of a stage stand together.
+    total : int
+        Micro-batches.
+    """
+    stages, ways = len(replicas), lcm(*replicas)
+    rows = []
+    for stage, own in enumerate(replicas):
+        alive = ceil(sum(replicas[stage:]) / own)
+        for worker in range(own):
+            mine = np.arange(worker, total, own)
+            place = mine % ways * stages + stage
+            rows.append(in_turns((run(F, place, mine), 1 - alive), (run(B, place, mine), 0), (run(U, place, mine), 0)))
+    return rows
