@@ -100,8 +100,6 @@ def _source(path: str, overrides: list[str], profile: str | None) -> Source:
         text = read_text(path)
         if holds_layers(text, path):
             if overrides or profile is not None:
-                raise SpecError(
-                    f"{path} is a profile of layers; --set and --profile belong to a scenario, leave them out"
-                )
+                raise SpecError(f"{path} is a profile of layers; leave --set and --profile out, they change a scenario")
             return profile_from_text(text, path)
     return load_scenario(path, overrides, profile)

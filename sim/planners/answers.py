@@ -5,29 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sim.errors import SpecError
+from sim.errors import ScheduleError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.planners.layers import LayerProfile
 from sim.planners.machine import Level, levels_of
 from sim.planners.pipedream import DEFAULT_SYNC, PipelinePlan, plan_pipeline
-from sim.planners.played import PlayedPlan, play_plan
+from sim.planners.played import PlayedPlan, covering, play_plan
 from sim.planners.scenarios import confirm_two_buffered, one_worker, profile_of, straight_scenario
 from sim.planners.two_buffered import TwoBufferedPlans, plan_two_buffered
 from sim.specs import Scenario
 
 Source = LayerProfile | Scenario
 """What is planned: measured layers, or a scenario's own."""
+NEGLIGIBLE = 5e-4
+"""Share of a period by which a play may be longer and is still called as planned."""
 MICROBATCHES = (1, 2, 4, 8, 16)
 """Micro-batches that 2BW's planner tries of a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipeDreamAnswer:
-    """PipeDream's plan, its play; and of a scenario whose stages have as many workers each, the house's estimate."""
+    """PipeDream's plan and its play.
+
+    played : None where the workers' turns repeat too late; `unplayed` says when.
+    covered : its play with as many micro-batches in flight as keep the plan's pace, where PipeDream's own do not.
+    estimate : the house's, of a scenario whose stages have as many workers each.
+    """
 
     plan: PipelinePlan
-    played: PlayedPlan
+    played: PlayedPlan | None
+    covered: PlayedPlan | None
     estimate: Estimate | None
+    unplayed: str = ""
 
     @property
     def layout(self) -> str:
@@ -36,7 +45,10 @@ class PipeDreamAnswer:
 
     def to_dict(self) -> dict[str, object]:
         """Plain data with stable keys, for JSON."""
-        found: dict[str, object] = {"planner": "pipedream", **self.plan.to_dict(), "played": self.played.to_dict()}
+        found: dict[str, object] = {"planner": "pipedream", **self.plan.to_dict()}
+        found["played"] = None if self.played is None else self.played.to_dict()
+        if self.covered is not None:
+            found["covered"] = self.covered.to_dict()
         if self.estimate is not None:
             found["pipeline_layout"] = self.layout
             found["estimate"] = {"step_time_s": self.estimate.step_time_s, "fits": self.estimate.fits}
@@ -78,7 +90,12 @@ def ask_pipedream(
     answer = None
     if isinstance(source, Scenario) and len({*plan.replicas}) == 1:
         answer = _estimate(source, plan)
-    return PipeDreamAnswer(plan, play_plan(plan), answer)
+    try:
+        played = play_plan(plan)
+    except ScheduleError as error:
+        return PipeDreamAnswer(plan, None, None, answer, str(error))
+    covered = play_plan(plan, alive=covering(plan)) if played.over_plan > 1 + NEGLIGIBLE else None
+    return PipeDreamAnswer(plan, played, covered, answer)
 
 
 def _given(levels: Sequence[Level] | None) -> Sequence[Level]:

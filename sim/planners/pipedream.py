@@ -28,6 +28,7 @@ from sim.arrays import FloatArray, IntArray
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.planners.layers import LayerProfile
 from sim.planners.machine import Level, num_workers
+from sim.schedules.asynchronous import noam
 from sim.units import show
 
 SYNC: dict[str, Callable[[int], float]] = {
@@ -108,7 +109,7 @@ class PipelinePlan:
     @property
     def active_minibatches(self) -> int:
         """NOAM: micro-batches that each worker of the first stage lets in before the first comes back."""
-        return in_flight(self.replicas)[0]
+        return noam(self.replicas)[0]
 
     @property
     def bottleneck(self) -> str:
@@ -152,15 +153,6 @@ class PipelinePlan:
                 for stage in self.stages
             ],
         }
-
-
-def in_flight(replicas: Sequence[int]) -> tuple[int, ...]:
-    """Micro-batches that a worker of each stage has begun and not finished: the workers from it on, over its own.
-
-    Of the first stage that is NOAM, ceil(workers / replicas of the input stage) [1]_ (module); of a straight pipeline
-    p − s, as of 1F1B.
-    """
-    return tuple(ceil(sum(replicas[at:]) / own) for at, own in enumerate(replicas))
 
 
 def plan_pipeline(
@@ -398,7 +390,7 @@ def _priced(profile: LayerProfile, levels: tuple[Level, ...], sync: str, segment
     forward, backward = profile.before("forward_s"), profile.before("backward_s")
     kept, weights, state = (profile.before(name) for name in ("kept_bytes", "weights_bytes", "state_bytes"))
     stages = []
-    for segment, own, alive in zip(segments, replicas, in_flight(replicas), strict=True):
+    for segment, own, alive in zip(segments, replicas, noam(replicas), strict=True):
         first, last = segment.first, segment.last
         rate = levels[segment.cut_level].bandwidth_bytes_per_s
         send = float(profile.sent_bytes[last]) / rate if last < len(profile) else 0.0

@@ -7,7 +7,9 @@ workers is a straight pipeline, and they take turns (`sim.schedules.asynchronous
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from sim.engines import Program, Timeline, build_program, run
 from sim.planners.pipedream import PipelinePlan
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order, build_replicated
+from sim.schedules.asynchronous import noam
 from sim.schedules.passes import peak_in_flight, weight_versions
 from sim.work.operations import Cause
 from sim.work.stages import Stage
@@ -58,24 +61,42 @@ class PlayedPlan:
         }
 
 
-def play_plan(plan: PipelinePlan, engine: str = "dag") -> PlayedPlan:
+def covering(plan: PipelinePlan) -> tuple[int, ...]:
+    """Micro-batches in flight on a worker of each stage with which the slowest stage never waits.
+
+    One more than cover all that is in flight on the next stage, and on the way there and back, at the plan's pace (own
+    derivation): NOAM where numbers of workers divide each other and nothing is on the way, else more.
+    """
+    alive = [1]
+    for stage, after in zip(plan.stages[-2::-1], plan.stages[:0:-1], strict=True):
+        behind = alive[0] * after.replicas + 2.0 * stage.send_s / plan.period_s
+        alive.insert(0, 1 + ceil(behind / stage.replicas - 1e-9))
+    return tuple(alive)
+
+
+def play_plan(plan: PipelinePlan, engine: str = "dag", alive: Sequence[int] | None = None) -> PlayedPlan:
     """Play a plan until it repeats.
 
     A send takes as long as its bytes at the level's bandwidth and keeps no worker busy; that sends over a cut also take
     turns on its link, the planner's own period says, which the play's is never below. What a stage's reduction takes
     longer than the compute it runs beside, its workers wait for at each update.
 
+    Parameters
+    ----------
+    alive : sequence of int, optional
+        Micro-batches in flight on a worker of each stage, at most. Default: PipeDream's.
+
     Raises
     ------
     SpecError, ScheduleError
         An unknown engine, or turns too long to be played.
     """
-    order = build_replicated(plan.replicas, fold=True)
+    order = build_replicated(plan.replicas, alive, fold=True)
     program = _program(plan, order)
     timeline = run(program, engine)
     period = max(timeline.step_time_s / order.copies, max(stage.send_period_s for stage in plan.stages))
     computed = [(stage.forward_s + stage.backward_s) / stage.replicas for stage in plan.stages]
-    shown = build_replicated(plan.replicas, rounds=2 * max(stage.in_flight for stage in plan.stages))
+    shown = build_replicated(plan.replicas, alive, rounds=2 * max(alive or noam(plan.replicas)))
     versions, staleness = weight_versions(shown)
     return PlayedPlan(
         plan,

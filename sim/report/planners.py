@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.console import Group
 
-from sim.planners.answers import PipeDreamAnswer, TwoBufferedAnswer
+from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer, TwoBufferedAnswer
 from sim.planners.layers import LayerProfile
+from sim.planners.played import PlayedPlan
 from sim.report.terminal import assumptions, indented, title
 from sim.table import plain_table
 from sim.units import show, show_time, significant
@@ -30,7 +31,6 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
             show(stage.memory_bytes, "B"),
         )
     size = plan.profile.microbatch_size
-    samples = f", {significant(size / played.period_s)} samples/s" if size > 1 else ""
     lines = [
         title(f"{plan.config}  ", f"a micro-batch each {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
         title(
@@ -39,12 +39,16 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
             f"{significant(plan.data_parallel_s / plan.period_s)} times data parallelism "
             f"({show_time(plan.data_parallel_s)})",
         ),
-        title(
-            "Play  ",
-            f"a micro-batch each {show_time(played.period_s)}{samples}: {_more(played.over_plan)}; gradients up to "
-            f"{max(played.staleness)} updates late, {max(played.versions)} versions of the weights",
-        ),
     ]
+    if played is None:
+        lines.append(title("Play  ", f"none: {answer.unplayed}"))
+    else:
+        samples = f", {significant(size / played.period_s)} samples/s" if size > 1 else ""
+        pace = f"a micro-batch each {show_time(played.period_s)}{samples}: {_more(played.over_plan)}"
+        lines.append(title("Play  ", f"{pace}; {_late(played)}"))
+    if answer.covered is not None:
+        most = "-".join(str(answer.covered.in_flight[place]) for place in _first_workers(plan.replicas))
+        lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
     if answer.estimate is not None:
         layout = f" with plan.pipeline_layout {answer.layout}" if answer.layout else ""
         fits = "" if answer.estimate.fits else ", which does not fit"
@@ -58,7 +62,19 @@ def _layers(profile: LayerProfile, first: int, last: int) -> str:
 
 
 def _more(over: float) -> str:
-    return "as planned" if over < 1.0005 else f"{over - 1:.1%} more than planned, for what is on the way"
+    return "as planned" if over <= 1 + NEGLIGIBLE else f"{over - 1:.1%} more than planned"
+
+
+def _first_workers(replicas: tuple[int, ...]) -> list[int]:
+    return [sum(replicas[:stage]) for stage in range(len(replicas))]
+
+
+def _late(played: PlayedPlan) -> str:
+    """How late gradients are, and what that keeps."""
+    late, versions = max(played.staleness), max(played.versions)
+    if not late:
+        return "no gradient is late"
+    return f"gradients up to {late} update{'s' * (late > 1)} late, {versions} versions of the weights"
 
 
 def _pipedream_notes(answer: PipeDreamAnswer) -> list[str]:

@@ -49,28 +49,39 @@ def pipedream_2bw(rank: int, num_ranks: int, num_chunks: int, num_microbatches: 
     return _stream(rank, num_ranks, total, np.arange(num_microbatches - 1, total, num_microbatches))
 
 
-def round_robin(replicas: Sequence[int], total: int) -> list[Row]:
+def noam(replicas: Sequence[int]) -> tuple[int, ...]:
+    """Micro-batches that a worker of each stage has in flight: the workers from its stage on, over the stage's own.
+
+    Of the first stage that is PipeDream's NOAM, ceil(workers / replicas of the input stage) (Narayanan et al. 2019,
+    section 3.2); of a straight pipeline p − s, as of 1F1B. Where a stage's workers do not divide those behind it, it
+    may be one too few for the slowest stage never to wait (`sim.planners.played.covering`).
+    """
+    return tuple(ceil(sum(replicas[at:]) / own) for at, own in enumerate(replicas))
+
+
+def round_robin(replicas: Sequence[int], alive: Sequence[int], total: int) -> list[Row]:
     """PipeDream's 1F1B-RR: of the `replicas[s]` workers of stage s, micro-batch k is worker k mod replicas[s]'s.
 
     Narayanan et al. 2019 (SOSP), section 3.2. So each micro-batch takes one of lcm(replicas) ways through the workers,
     a straight pipeline each: stage s of way q is virtual stage q · stages + s, as of several copies of a model
-    (`Order.copies`). A worker begins as many micro-batches as there are workers from its stage on for each of its
-    stage's, and then does one forward and one backward in turn. It updates after every backward; what its reduction
-    with the stage's others takes is a matter of costs.
+    (`Order.copies`). A worker begins so many micro-batches, and then does one forward and one backward in turn. It
+    updates after every backward; what its reduction with the stage's others takes is a matter of costs.
 
     Parameters
     ----------
     replicas : sequence of int
         Workers of each stage; those of a stage stand together.
+    alive : sequence of int
+        Micro-batches that a worker of each stage has begun and not finished, at most (`noam`).
     total : int
         Micro-batches.
     """
     stages, ways = len(replicas), lcm(*replicas)
     rows = []
     for stage, own in enumerate(replicas):
-        alive = ceil(sum(replicas[stage:]) / own)
         for worker in range(own):
             mine = np.arange(worker, total, own)
             place = mine % ways * stages + stage
-            rows.append(in_turns((run(F, place, mine), 1 - alive), (run(B, place, mine), 0), (run(U, place, mine), 0)))
+            forward, backward, update = (run(kind, place, mine) for kind in (F, B, U))
+            rows.append(in_turns((forward, 1 - alive[stage]), (backward, 0), (update, 0)))
     return rows

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.errors import ScheduleError
 from sim.schedules.actions import Row
-from sim.schedules.asynchronous import round_robin
+from sim.schedules.asynchronous import noam, round_robin
 from sim.schedules.fold import Fold, align, find_fold
 from sim.schedules.order import Order, folded, make_order
 from sim.schedules.registry import (
@@ -111,13 +111,17 @@ def _align(order: Order, cuts: np.ndarray, lengths: np.ndarray, seen: int) -> tu
     return align(needs, order.rank, order.first[:-1] + cuts, lengths, seen)
 
 
-def build_replicated(replicas: Sequence[int], *, fold: bool = False, rounds: int = STREAM) -> Order:
+def build_replicated(
+    replicas: Sequence[int], alive: Sequence[int] | None = None, *, fold: bool = False, rounds: int = STREAM
+) -> Order:
     """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
 
     Parameters
     ----------
     replicas : sequence of int
         Workers of each stage.
+    alive : sequence of int, optional
+        Micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's (`noam`).
     fold : bool
         As of `build_order`; then a step is one round of the steady state.
     rounds : int
@@ -131,14 +135,15 @@ def build_replicated(replicas: Sequence[int], *, fold: bool = False, rounds: int
     if not replicas or min(replicas) < 1:
         raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
     copies = lcm(*replicas)
+    most = noam(replicas) if alive is None else alive
     if 2 * copies * len(replicas) * STEADY * sum(replicas) > MOST_ACTIONS:
         raise ScheduleError(
-            f"stages of {'-'.join(map(str, replicas))} workers take turns that repeat after {copies:,} micro-batches, "
-            "too many to be played; give stages numbers of workers with common divisors"
+            f"the workers' turns repeat after {copies:,} micro-batches, the least common multiple of the "
+            "stages' numbers of workers: too many to be played; give stages numbers with common divisors"
         )
 
     def rows(rounds: int) -> list[Row]:
-        return round_robin(replicas, copies * rounds)
+        return round_robin(replicas, most, copies * rounds)
 
     return _endless("pipedream", rows, len(replicas) * copies, copies, copies, fold, rounds)
 

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import InfeasiblePlan, SpecError, estimate, load_scenario
-from sim.planners import LayerProfile, Level, ask_pipedream, ask_two_buffered, levels_of, plan_two_buffered, profile_of
+from sim.planners import (
+    LayerProfile,
+    Level,
+    ask_pipedream,
+    ask_two_buffered,
+    levels_of,
+    plan_two_buffered,
+    profile_of,
+    read_levels,
+    read_profile,
+)
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
@@ -148,3 +158,14 @@ def test_what_the_planners_cannot_do_is_said():
     moe = load_scenario(ROOT / "scenarios" / "qwen3-235b-a22b-256-h100.yaml")
     with pytest.raises(SpecError, match=r"plan\.ep = "):
         profile_of(moe)
+
+
+def test_the_keys_of_the_answers_are_documented():
+    page = (ROOT / "docs" / "schedules.md").read_text().partition("Keys of `plan-pipeline --json`")[2]
+    profile = read_profile(ROOT / "scenarios" / "layers" / "vgg16-v100.csv")
+    first = ask_pipedream(profile, read_levels("4x4", "10 Gbit/s, 12 GB/s")).to_dict()
+    scenario = load_scenario(SMALL, ["plan.zero_stage=0"])
+    both = {**first, **ask_pipedream(scenario).to_dict(), **ask_two_buffered(scenario).to_dict()}
+    inner = [both["stages"][0], both["played"], both["plans"][0]]
+    keys = {*both, *(key for each in inner for key in each)}
+    assert not [key for key in sorted(keys) if f"`{key}`" not in page]
