@@ -17,6 +17,7 @@ from sim.commands.options import (
     Restart,
     ScenarioFile,
     Spares,
+    StalenessModel,
     Svg,
     WriteBandwidth,
     terms_of,
@@ -31,6 +32,7 @@ def train(
     loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of a token budget.")] = None,
     batch_law: Annotated[str, typer.Option(help="Critical batch, for --loss.")] = "kaplan-2020",
     ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
+    staleness_model: StalenessModel = "none",
     mtbf: Mtbf = None,
     restart: Restart = "10 min",
     spares: Spares = None,
@@ -55,6 +57,7 @@ def train(
         loss=None if loss is None else parse_count(loss, "loss"),
         batch_law=batch_law,
         ramp=ramp,
+        staleness=staleness_model,
         terms=terms_of(mtbf, restart, spares, write_bandwidth, price, pue, asked.cluster.node.gpus_per_node),
     )
     if as_json:

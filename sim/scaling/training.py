@@ -11,18 +11,25 @@ from sim.estimate import Estimate, estimate
 from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run
+from sim.scaling.staleness import NONE, Staleness, staleness_of
 from sim.specs import Scenario
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run, and the runs at both ends of the step time's 90 % interval."""
+    """A run, and the runs at both ends of the step time's 90 % interval.
+
+    late : how late gradients are, where a model of it was asked for and some are; and `stale`, the run where that costs
+        as much as it may. The others take what it costs at the least.
+    """
 
     answer: Estimate
     run: TrainingRun
     low: TrainingRun
     high: TrainingRun
     assumptions: tuple[str, ...]
+    late: Staleness | None = None
+    stale: TrainingRun | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -41,8 +48,16 @@ class Training:
             "checkpoint_interval_s": self.run.checkpoints.interval_s,
             "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
             "fits": self.answer.fits,
+            **self._staleness(),
             "assumptions": list(self.assumptions),
         }
+
+    def _staleness(self) -> dict[str, Any]:
+        if self.late is None or self.stale is None:
+            return {}
+        ends = (self.run, self.stale)
+        of_ends = {name: [getattr(end, name) for end in ends] for name in ("tokens", "steps", "days", "cost")}
+        return {"staleness": {"model": self.late.model.name, "delay": self.late.delay, **of_ends}}
 
 
 def train(
@@ -53,6 +68,7 @@ def train(
     batch_law: str = DEFAULT_BATCH_LAW,
     ramp: Ramp | str | None = None,
     terms: Terms | None = None,
+    staleness: str = NONE,
 ) -> Training:
     """What the scenario's run takes.
 
@@ -69,6 +85,8 @@ def train(
         "best". To a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
+    staleness : str
+        What late gradients cost on the way to a loss (`sim.scaling.staleness`); by default nothing is said of it.
 
     Raises
     ------
@@ -87,10 +105,21 @@ def train(
         goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
     if isinstance(ramp, str):
         ramp = best_ramp(goal) if goal is not None and ramp == BEST else parse_ramp(ramp)
+    late = staleness_of(staleness, answer.timeline)
+    if staleness != NONE and loss is None:
+        raise SpecError(
+            f"staleness model {staleness!r} says what a loss takes, and there is none; give --loss, or leave it"
+        )
+    most = None
     if goal is not None and loss is not None:
         batch = float(training.tokens_per_step)
-        tokens = float(goal.tokens(batch)) if ramp is None else ramped_tokens(ramp, goal, batch)
+        ends = (batch, batch) if late is None else late.batches(batch)
+        tokens, most = (
+            float(goal.tokens(end)) if ramp is None else ramped_tokens(ramp, goal, float(end)) for end in ends
+        )
         notes += goal.notes
+        if staleness != NONE:
+            notes.append(f"no gradient of schedule {scenario.plan.schedule} is late" if late is None else late.note)
         if ramp is not None:
             notes.append(f"batch ramp {ramp}; {against_none(ramp, goal, batch)}")
     else:
@@ -104,14 +133,19 @@ def train(
         steps, average = ramped(
             ramp, training.global_batch_size, answer.num_gpus, answer.step_time_s, sequences, _Smaller(scenario)
         )
+
+    def run_of(factor: float, more: float = 1.0) -> TrainingRun:
+        """With steps so many times as long, and so many times as much data."""
+        assert tokens is not None
+        machine = (float(answer.params), answer.num_gpus, scenario.cluster.gpu)
+        return training_run(*machine, average * factor, steps * more, tokens * more, terms)
+
     run, low, high = (
-        training_run(
-            float(answer.params), answer.num_gpus, scenario.cluster.gpu, average * factor, steps, tokens, terms
-        )
-        for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
+        run_of(factor) for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
     )
+    stale = None if late is None or most is None else run_of(1.0, most / tokens)
     stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
-    return Training(answer, run, low, high, (*notes, *terms.assumptions, *stated))
+    return Training(answer, run, low, high, (*notes, *terms.assumptions, *stated), late, stale)
 
 
 @dataclass(frozen=True, slots=True)
