@@ -104,6 +104,13 @@ VERBS = {
             "layout scenarios/llama3-405b-16384-h100.yaml --json",
         ),
     ),
+    "plan-pipeline": Verb(
+        "sim.commands.plan_pipeline:plan_pipeline",
+        (
+            "plan-pipeline scenarios/layers/vgg16-v100.csv --workers 16 --bandwidths '10 Gbit/s'",
+            "plan-pipeline scenarios/megatron-2021/1.7b.yaml --planner 2bw -s plan.zero_stage=0",
+        ),
+    ),
     "simulate": Verb(
         "sim.commands.simulate:simulate",
         (

@@ -49,6 +49,12 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
 Width = Annotated[float, typer.Option(help="Width of the figure in inches.")]
+StalenessModel = Annotated[
+    str,
+    typer.Option(
+        "--staleness-model", help="What late gradients cost on the way to a loss: none, delayed-sgd or measured."
+    ),
+]
 Mtbf = Annotated[
     str | None, typer.Option("--mtbf", help="Between failures of one GPU; Llama 3's 50,677 h if not given.")
 ]

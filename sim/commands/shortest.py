@@ -16,6 +16,7 @@ from sim.commands.options import (
     Pue,
     Restart,
     Spares,
+    StalenessModel,
     Startup,
     Svg,
     WriteBandwidth,
@@ -24,7 +25,7 @@ from sim.commands.options import (
     terms_of,
 )
 from sim.commands.output import figure_paths, print_json, print_view
-from sim.errors import require_positive
+from sim.errors import SpecError, require_positive
 
 if TYPE_CHECKING:
     from sim.specs import Scenario
@@ -48,6 +49,7 @@ def shortest(
     stack: Annotated[str, typer.Option(help="A software stack's preset.")] = "megatron-core",
     profile: Annotated[str | None, typer.Option(help="A profile's name or YAML file.")] = None,
     layered: Annotated[bool, typer.Option(help="Also breadth-first orders and modular pipelines.")] = True,
+    staleness_model: StalenessModel = "none",
     mtbf: Mtbf = None,
     startup: Startup = None,
     restart: Restart = None,
@@ -65,10 +67,15 @@ def shortest(
     from sim.commands.progress import progress_bar
     from sim.scaling.goal import goal_of_model
     from sim.scaling.ramp import BEST, best_ramp, parse_ramp
+    from sim.scaling.staleness import NONE, check_staleness_model
     from sim.scaling.training_time import shortest as run
+    from sim.scaling.without_flush import frontier_without_flush
     from sim.units import parse, parse_count
 
     paths = figure_paths(png, svg)
+    check_staleness_model(staleness_model)
+    if staleness_model != NONE and ramp is not None:
+        raise SpecError("runs without a flush are not taken through a ramp; leave --ramp or --staleness-model out")
     asked = _question(model, cluster, stack, profile, overrides or [])
     sizes = (1, asked.cluster.num_gpus) if gpus is None else read_range(gpus)
     if sizes[1] > asked.cluster.num_gpus:  # the same kind of cluster, larger
@@ -110,6 +117,7 @@ def shortest(
             layered=layered,
             progress=progress,
         )
+    stale = None if staleness_model == NONE else frontier_without_flush(frontier, staleness_model)
     chosen: dict[str, Any] = {}
     if limit is not None:
         chosen["within"] = frontier.cheapest_within(limit)
@@ -117,11 +125,13 @@ def shortest(
         chosen["budget"] = frontier.fastest_for(money)
     if as_json:
         points = {name: point.to_dict() for name, point in chosen.items()}
-        print_json({"scenario": asked.name, **frontier.to_dict(), **points})
+        late = {} if staleness_model == NONE else {"without_flush": stale and stale.to_dict()}
+        print_json({"scenario": asked.name, **frontier.to_dict(), **points, **late})
     else:
-        from sim.report.training import frontier_view
+        from sim.report.training import frontier_view, without_flush_line
 
-        print_view(frontier_view(asked, frontier, chosen))
+        late_view = [] if staleness_model == NONE else [without_flush_line(stale)]
+        print_view(frontier_view(asked, frontier, chosen), *late_view)
     if paths:
         from sim.report.figures import save
         from sim.report.training_figures import frontier_figure

@@ -19,6 +19,7 @@ from sim.commands.options import (
     Restart,
     ScenarioFile,
     Spares,
+    StalenessModel,
     Startup,
     Svg,
     WriteBandwidth,
@@ -34,6 +35,7 @@ def train(
     loss: Annotated[str | None, typer.Option(help="Loss to reach, instead of a token budget.")] = None,
     batch_law: Annotated[str, typer.Option(help="Critical batch, for --loss.")] = "kaplan-2020",
     ramp: Annotated[str | None, typer.Option(help="Batch ramp: '1/4, 1/2@2%, 1@20%' of batch @ data; or best.")] = None,
+    staleness_model: StalenessModel = "none",
     mtbf: Mtbf = None,
     startup: Startup = None,
     restart: Restart = None,
@@ -61,6 +63,7 @@ def train(
         loss=None if loss is None else parse_count(loss, "loss"),
         batch_law=batch_law,
         ramp=ramp,
+        staleness=staleness_model,
         terms=terms_of(
             asked.cluster.node.gpus_per_node,
             mtbf=mtbf,

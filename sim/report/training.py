@@ -14,6 +14,7 @@ from sim.report.text import heading
 from sim.scaling.run import TrainingRun
 from sim.scaling.training import Training
 from sim.scaling.training_time import Frontier, FrontierPoint
+from sim.scaling.without_flush import WithoutFlush
 from sim.specs import ParallelPlan, Scenario
 from sim.table import facts_table, plain_table
 from sim.units import show, show_count, show_short, show_time, significant
@@ -29,6 +30,9 @@ def training_view(training: Training) -> Group:
     table = facts_table()
     table.add_row("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens")
     table.add_row("Work", show_time(run.useful_s), _between(show_time(low.useful_s), show_time(high.useful_s)))
+    if training.late is not None and training.stale is not None:
+        more = training.stale.tokens / run.tokens - 1
+        table.add_row("Staleness", f"+0 to {more:.1%}", f"data and steps; up to {show_time(training.stale.wall_s)}")
     lost = {
         "checkpoints": run.goodput.checkpoints,
         "lost work": run.goodput.lost_work,
@@ -122,6 +126,18 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
         style="dim",
     )
     return Group(asked, "", table, legend, "", *lines, *assumptions(frontier.assumptions))
+
+
+def without_flush_line(found: WithoutFlush | None) -> Text:
+    """What the shortest of the frontier's plans would take without a flush."""
+    if found is None:
+        return title("\nNo flush  ", "no plan of these has a pipeline that fits with two versions of its weights")
+    least, most, own = found.least, found.most, found.instead_of.run
+    return title(
+        "\nNo flush  ",
+        f"{significant(least.days)} to {significant(most.days)} days on {own.num_gpus:,} GPUs under "
+        f"{plan_words(found.answer.scenario.plan)}, {significant(own.days)} with its flush; {found.late.note}",
+    )
 
 
 def _row(point: FrontierPoint) -> tuple[str, ...]:

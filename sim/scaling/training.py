@@ -12,6 +12,7 @@ from sim.reliability import LOAD_WORDS, DataLoading, data_loading, storing_of
 from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
 from sim.scaling.ramp import BEST, Ramp, against_none, best_ramp, parse_ramp, ramped, ramped_tokens
 from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
+from sim.scaling.staleness import NONE, Staleness, staleness_of
 from sim.specs import Scenario
 from sim.units import show, show_time
 
@@ -23,6 +24,8 @@ class Training:
     background : the run with checkpoints written in the background; None where the node does not say how fast GPUs copy
         to their host.
     data : how fast it reads its data.
+    late : how late gradients are, where a model of it was asked for and some are; and `stale`, the run where that costs
+        as much as it may. The others take what it costs at the least.
     """
 
     answer: Estimate
@@ -32,6 +35,8 @@ class Training:
     background: TrainingRun | None
     data: DataLoading
     assumptions: tuple[str, ...]
+    late: Staleness | None = None
+    stale: TrainingRun | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -54,6 +59,7 @@ class Training:
             "restart": self._restart(),
             "data": {"bytes_per_s": self.data.bytes_per_s, "storage_bytes_per_s": self.data.limit_bytes_per_s},
             "fits": self.answer.fits,
+            **self._staleness(),
             "assumptions": list(self.assumptions),
         }
 
@@ -85,6 +91,13 @@ class Training:
             "loads": {way: {"read_s": load.read_s, "spread_s": load.spread_s} for way, load in loads.items()},
         }
 
+    def _staleness(self) -> dict[str, Any]:
+        if self.late is None or self.stale is None:
+            return {}
+        ends = (self.run, self.stale)
+        of_ends = {name: [getattr(end, name) for end in ends] for name in ("tokens", "steps", "days", "cost")}
+        return {"staleness": {"model": self.late.model.name, "delay": self.late.delay, **of_ends}}
+
 
 def train(
     scenario: Scenario,
@@ -94,6 +107,7 @@ def train(
     batch_law: str = DEFAULT_BATCH_LAW,
     ramp: Ramp | str | None = None,
     terms: Terms | None = None,
+    staleness: str = NONE,
 ) -> Training:
     """What the scenario's run takes.
 
@@ -110,6 +124,8 @@ def train(
         "best". To a loss it saves data; a token budget stays what it is.
     terms : Terms, optional
         Failures, storage, prices.
+    staleness : str
+        What late gradients cost on the way to a loss (`sim.scaling.staleness`); by default nothing is said of it.
 
     Raises
     ------
@@ -128,10 +144,21 @@ def train(
         goal = goal_of_model(scenario.model, tokens=budget, loss=loss, batch_law=batch_law)
     if isinstance(ramp, str):
         ramp = best_ramp(goal) if goal is not None and ramp == BEST else parse_ramp(ramp)
+    late = staleness_of(staleness, answer.timeline)
+    if staleness != NONE and loss is None:
+        raise SpecError(
+            f"staleness model {staleness!r} says what a loss takes, and there is none; give --loss, or leave it"
+        )
+    most = None
     if goal is not None and loss is not None:
         batch = float(training.tokens_per_step)
-        tokens = float(goal.tokens(batch)) if ramp is None else ramped_tokens(ramp, goal, batch)
+        ends = (batch, batch) if late is None else late.batches(batch)
+        tokens, most = (
+            float(goal.tokens(end)) if ramp is None else ramped_tokens(ramp, goal, float(end)) for end in ends
+        )
         notes += goal.notes
+        if staleness != NONE:
+            notes.append(f"no gradient of schedule {scenario.plan.schedule} is late" if late is None else late.note)
         if ramp is not None:
             notes.append(f"batch ramp {ramp}; {against_none(ramp, goal, batch)}")
     else:
@@ -154,13 +181,16 @@ def train(
         )
         average *= data.slowdown
 
-    def run_of(factor: float, terms: Terms) -> TrainingRun:
-        return training_run(storing, answer.num_gpus, node, average * factor, steps, tokens, terms)
+    def run_of(factor: float, terms: Terms, more: float = 1.0) -> TrainingRun:
+        """With steps so many times as long, and so many times as much data."""
+        assert tokens is not None
+        return training_run(storing, answer.num_gpus, node, average * factor, steps * more, tokens * more, terms)
 
     run, low, high = (
         run_of(factor, terms) for factor in (1.0, *(end / answer.step_time_s for end in answer.step_time_interval_s))
     )
     background = None if storing.pause_s is None else run_of(1.0, replace(terms, asynchronous=True))
+    stale = None if late is None or most is None else run_of(1.0, terms, most / tokens)
     if run.loaded_by is not None:
         loads = run.storing.loads
         others = ", ".join(f"{way} {show_time(load.seconds)}" for way, load in loads.items() if way != run.loaded_by)
@@ -168,7 +198,8 @@ def train(
     stated = [note for note in answer.assumptions if not note.startswith("training time counts no failures")]
     if run.energy_j is None:
         notes.append(unknown_energy(node.gpu))
-    return Training(answer, run, low, high, background, data, (*notes, *terms.assumptions, *run.storing.notes, *stated))
+    said = (*notes, *terms.assumptions, *run.storing.notes, *stated)
+    return Training(answer, run, low, high, background, data, said, late, stale)
 
 
 @dataclass(frozen=True, slots=True)

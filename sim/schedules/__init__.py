@@ -13,7 +13,7 @@ from sim.schedules import (  # noqa: F401  (they register themselves)
     zero_bubble,
 )
 from sim.schedules.actions import Action, Kind, Row, as_actions, in_turns
-from sim.schedules.build import build_order
+from sim.schedules.build import build_order, build_replicated
 from sim.schedules.grid import format_grid
 from sim.schedules.order import Order, make_order
 from sim.schedules.registry import Schedule, get_schedule, schedule, schedule_names
@@ -26,6 +26,7 @@ __all__ = [
     "Schedule",
     "as_actions",
     "build_order",
+    "build_replicated",
     "format_grid",
     "get_schedule",
     "in_turns",

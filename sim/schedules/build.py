@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import lcm
 from typing import Any
 
 import numpy as np
 
 from sim.errors import ScheduleError
+from sim.schedules.actions import Row
+from sim.schedules.asynchronous import noam, round_robin
 from sim.schedules.fold import Fold, align, find_fold
 from sim.schedules.order import Order, folded, make_order
 from sim.schedules.registry import (
@@ -107,19 +111,69 @@ def _align(order: Order, cuts: np.ndarray, lengths: np.ndarray, seen: int) -> tu
     return align(needs, order.rank, order.first[:-1] + cuts, lengths, seen)
 
 
+def build_replicated(
+    replicas: Sequence[int], alive: Sequence[int] | None = None, *, fold: bool = False, rounds: int = STREAM
+) -> Order:
+    """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
+
+    Parameters
+    ----------
+    replicas : sequence of int
+        Workers of each stage.
+    alive : sequence of int, optional
+        Micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's (`noam`).
+    fold : bool
+        As of `build_order`; then a step is one round of the steady state.
+    rounds : int
+        That are in the order otherwise.
+
+    Raises
+    ------
+    ScheduleError
+        A stage without workers, or rounds too large to be played.
+    """
+    if not replicas or min(replicas) < 1:
+        raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
+    copies = lcm(*replicas)
+    most = noam(replicas) if alive is None else alive
+    if 2 * copies * len(replicas) * STEADY * sum(replicas) > MOST_ACTIONS:
+        raise ScheduleError(
+            f"the workers' turns repeat after {copies:,} micro-batches, the least common multiple of the "
+            "stages' numbers of workers: too many to be played; give stages numbers with common divisors"
+        )
+
+    def rows(rounds: int) -> list[Row]:
+        return round_robin(replicas, most, copies * rounds)
+
+    return _endless("pipedream", rows, len(replicas) * copies, copies, copies, fold, rounds)
+
+
 def _stream(chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool, given: dict[str, Any]) -> Order:
     """Some batches of an asynchronous order; folded, a step is the last of them."""
+    batches = given.pop("batches", STREAM)
 
-    def build(batches: int) -> Order:
-        rows = chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches})
-        return make_order(chosen.name, rows, num_ranks, num_microbatches * batches)
+    def rows(batches: int) -> list[Row]:
+        return chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches})
+
+    return _endless(chosen.name, rows, num_ranks, 1, num_microbatches, fold, batches)
+
+
+def _endless(
+    name: str,
+    rows: Callable[[int], list[Row]],
+    num_stages: int,
+    copies: int,
+    num_microbatches: int,
+    fold: bool,
+    batches: int,
+) -> Order:
+    """An order of batches without flush, from the rows of so many batches; folded, a step is the last of them."""
 
     def part(keep: int) -> Order:
         batches = -(-keep // num_microbatches)
-        order = build(batches)
-        rows = [order.row(rank) for rank in range(num_ranks)]
-        fewer = chosen.rows(num_ranks, 1, num_microbatches, **{**given, "batches": batches - 1})
-        found = find_fold(fewer, rows, num_microbatches)
+        more = rows(batches)
+        order = make_order(name, more, num_stages, num_microbatches * batches, copies=copies)
+        found = find_fold(rows(batches - 1), [order.row(rank) for rank in range(len(more))], num_microbatches)
         aligned = None if found is None else _align(order, *found)
         if found is None or aligned is None:
             return part(2 * keep)
@@ -127,8 +181,9 @@ def _stream(chosen: Schedule, num_ranks: int, num_microbatches: int, fold: bool,
         fold = Fold(num_microbatches, 0, cuts, found[1], seen, depth, keep, part, endless=True)
         return folded(order, fold, num_microbatches)
 
-    batches = given.pop("batches", STREAM)
-    return part(num_microbatches * (batches + 1)) if fold else build(batches)
+    if fold:
+        return part(num_microbatches * (batches + 1))
+    return make_order(name, rows(batches), num_stages, num_microbatches * batches, copies=copies)
 
 
 def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: int, given: dict[str, Any]) -> None:

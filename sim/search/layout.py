@@ -86,7 +86,7 @@ def balanced_plan(scenario: Scenario) -> tuple[Scenario, float]:
             f"{len(letters)} blocks (embedding, layers, head) cannot fill plan.pp · plan.num_chunks = {plan.pp} · "
             f"{plan.num_chunks} = {plan.num_stages} stages; lower one of them"
         )
-    ends = _cut(seconds, plan.num_stages)
+    ends = cut_evenly(seconds, plan.num_stages)
     stages = ["".join(letters[begin:end]) for begin, end in zip((0, *ends[:-1]), ends, strict=True)]
     changed = {"uneven_layers": False, "embedding_as_layer": False, "head_as_layer": False}
     balanced = scenario.replace(plan=plan.replace(**changed, pipeline_layout=layout_text(stages)))
@@ -158,7 +158,7 @@ def _blocks(scenario: Scenario) -> tuple[list[str], FloatArray]:
     return letters, each[[EMBEDDING, *kinds, *mtp, HEAD]]
 
 
-def _cut(seconds: FloatArray, stages: int) -> tuple[int, ...]:
+def cut_evenly(seconds: FloatArray, stages: int) -> tuple[int, ...]:
     """Where each stage ends: the largest sum as small as can be, then the sum of the squares.
 
     Parameters

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim import estimate, load_scenario
 from sim.errors import SpecError
-from sim.search.layout import _cut, balance_layout, layout_text
+from sim.search.layout import balance_layout, cut_evenly, layout_text
 from sim.specs.plan import layout_stages
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -30,7 +30,7 @@ def test_the_cut_is_the_best_of_all(seconds, stages):
     count = len(seconds)
     every = [(*cut, count) for cut in combinations(range(1, count), stages - 1)]
     best = min(max(sums(seconds, ends)) for ends in every)
-    found = sums(seconds, _cut(np.array(seconds), stages))
+    found = sums(seconds, cut_evenly(np.array(seconds), stages))
     assert len(found) == stages
     assert max(found) == pytest.approx(best)
     as_good = [sums(seconds, ends) for ends in every if max(sums(seconds, ends)) <= best * (1 + 1e-9)]

@@ -1,0 +1,304 @@
+"""PipeDream's planner against trying everything, against its published plans, and against its own play."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brute_force import best_period
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenario
+from sim.planners import (
+    LayerProfile,
+    Level,
+    ask_pipedream,
+    data_parallel,
+    plan_pipeline,
+    play_plan,
+    price_plan,
+    read_levels,
+    read_profile,
+)
+from sim.planners.layers import profile_from_text
+from sim.planners.pipedream import SYNC
+from sim.planners.played import covering
+from sim.schedules import build_order, build_replicated
+from sim.schedules.asynchronous import noam
+from sim.schedules.passes import peak_in_flight, weight_versions
+
+ROOT = Path(__file__).parents[2]
+LAYERS = ROOT / "scenarios" / "layers"
+FACTS = "forward_compute_time={}, backward_compute_time={}, activation_size=0, parameter_size=0"
+numbers = st.floats(0.1, 10.0)
+tenths = st.integers(0, 100).map(lambda n: n / 10)
+
+
+@st.composite
+def profiles(draw, most=6):
+    layers = draw(st.lists(st.tuples(numbers, numbers, tenths, tenths), min_size=1, max_size=most))
+    return LayerProfile.read(
+        {
+            "layers": [
+                {"name": f"{n}", "forward_s": f, "backward_s": b, "output_bytes": a, "weights_bytes": w}
+                for n, (f, b, a, w) in enumerate(layers)
+            ]
+        },
+        "drawn",
+    )
+
+
+def levels(*pairs):
+    return tuple(Level(count, rate) for count, rate in pairs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(profiles(), st.integers(1, 6), numbers, st.sampled_from(sorted(SYNC)))
+def test_no_plan_of_one_level_is_better(profile, workers, rate, sync):
+    machine = levels((workers, rate))
+    plan = plan_pipeline(profile, machine, sync=sync)
+    assert plan.period_s == pytest.approx(best_period(profile, machine, sync), rel=1e-9)
+    assert plan.num_workers == workers
+    assert [stage.first for stage in plan.stages] == [0, *(stage.last for stage in plan.stages[:-1])]
+    again = price_plan(profile, machine[0], [stage.last for stage in plan.stages], plan.replicas, sync)
+    assert again.period_s == pytest.approx(plan.period_s, rel=1e-9)
+    assert plan.period_s <= plan.data_parallel_s * (1 + 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(profiles(5), st.integers(1, 3), st.integers(1, 3), numbers, numbers)
+def test_no_plan_of_two_levels_is_better(profile, inner, outer, near, far):
+    machine = levels((inner, near), (outer, far))
+    plan = plan_pipeline(profile, machine)
+    assert plan.period_s == pytest.approx(best_period(profile, machine), rel=1e-9)
+    assert plan.num_workers == inner * outer
+    assert data_parallel(profile, machine) >= plan.period_s * (1 - 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(profiles(6), numbers)
+def test_a_straight_pipeline_is_the_layout_whose_slowest_stage_is_fastest(profile, rate):
+    workers = max(1, len(profile) - 1)
+    plan = plan_pipeline(profile, levels((workers, rate)), replicated=False)
+    assert set(plan.replicas) == {1}
+    assert noam(plan.replicas) == tuple(range(workers, 0, -1))
+
+
+@st.composite
+def plans(draw):
+    """Stages of a layer each, with any workers, reductions and sends."""
+    profile = draw(profiles(5))
+    replicas = draw(st.lists(st.integers(1, 5), min_size=len(profile), max_size=len(profile)))
+    level = Level(sum(replicas), draw(st.floats(0.5, 50)))
+    return price_plan(profile, level, range(1, len(profile) + 1), replicas)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans())
+def test_with_what_is_on_the_way_covered_the_play_keeps_what_the_plan_promises(plan):
+    alive = covering(plan)
+    assert all(ours >= theirs for ours, theirs in zip(alive, noam(plan.replicas), strict=True))
+    played = play_plan(plan, alive=alive)
+    assert played.period_s == pytest.approx(plan.period_s, rel=1e-6)
+    assert play_plan(plan, "des", alive).period_s == pytest.approx(played.period_s, rel=1e-9)
+    # Its slowest stage never waits, where it is not a send that is slowest.
+    if "stage" in plan.bottleneck and "compute" in plan.bottleneck:
+        slowest = int(plan.bottleneck.rpartition(" ")[2])
+        first = sum(plan.replicas[:slowest])
+        assert played.busy[first : first + plan.replicas[slowest]] == pytest.approx(1.0, rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(5), st.data())
+def test_so_it_does_with_noam_where_workers_divide_each_other_and_sends_take_no_time(profile, data):
+    replicas = [1]
+    while len(replicas) < len(profile):
+        replicas.insert(0, replicas[0] * data.draw(st.sampled_from([1, 1, 2, 3])))
+    level = Level(sum(replicas), 1e12)
+    plan = price_plan(profile, level, range(1, len(profile) + 1), replicas)
+    assert covering(plan)[:1] >= noam(replicas)[:1]
+    if covering(plan) == noam(replicas):
+        assert play_plan(plan).period_s == pytest.approx(plan.period_s, rel=1e-6)
+
+
+def test_noam_may_be_one_too_few():
+    """1-2-1: the middle stage's workers hold all four that the first lets in, and wait for the next in turn."""
+    layers = [("a", 1, 1), ("b", 1, 2), ("c", 1, 1)]
+    facts = [
+        {"name": n, "forward_s": f, "backward_s": b, "output_bytes": 0.0, "weights_bytes": 0.0} for n, f, b in layers
+    ]
+    plan = price_plan(LayerProfile.read({"layers": facts}, "made"), Level(4, 1.0), (1, 2, 3), (1, 2, 1))
+    assert (noam(plan.replicas), covering(plan)) == ((4, 2, 1), (5, 2, 1))
+    assert (plan.period_s, play_plan(plan).period_s) == (2.0, pytest.approx(2.5))
+    assert play_plan(plan, alive=covering(plan)).period_s == pytest.approx(2.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(5), st.integers(1, 6), st.floats(0.5, 50))
+def test_what_is_on_the_way_makes_the_play_longer_and_never_shorter(profile, workers, rate):
+    plan = plan_pipeline(profile, levels((workers, rate)))
+    played = play_plan(plan)
+    assert played.period_s >= plan.period_s * (1 - 1e-9)
+    # A worker has at most as long a way to wait for as all stages and sends one after the other.
+    latency = sum(s.forward_s + s.backward_s + 2 * s.send_s for s in plan.stages) + sum(
+        max(0.0, s.replicas * s.period_s - s.forward_s - s.backward_s) for s in plan.stages
+    )
+    assert played.period_s <= max(latency, plan.period_s) * (1 + 1e-9)
+
+
+def test_published_plans_come_out_of_the_published_profiles():
+    """16 V100 in servers on 10 Gbit/s: 15-1 for VGG-16 and for AlexNet, cut before the fully connected layers."""
+    machine = read_levels("16", "10 Gbit/s")
+    for name, sync, first in (
+        ("vgg16", "ring", "View 34"),
+        ("vgg16", "arxiv", "View 34"),
+        ("alexnet", "ring", "View 16"),
+        ("alexnet", "sosp", "View 16"),
+        ("alexnet", "arxiv", "View 16"),
+    ):
+        profile = read_profile(LAYERS / f"{name}-v100.csv")
+        plan = plan_pipeline(profile, machine, sync=sync)
+        assert plan.config == "15-1", (name, sync)
+        assert profile.layers[plan.stages[1].first].name == first
+        assert plan.active_minibatches == 2
+        assert plan.data_parallel_s > plan.period_s
+        assert play_plan(plan).over_plan == pytest.approx(1.0, rel=1e-9)
+    # Where the network is no obstacle, nothing is gained over data parallelism: the fully connected layers are too few.
+    assert plan_pipeline(read_profile(LAYERS / "vgg16-v100.csv"), read_levels("16", "100 Gbit/s")).config == "16"
+
+
+def test_what_a_worker_keeps_bounds_the_plan():
+    profile = read_profile(LAYERS / "vgg16-v100.csv")
+    machine = read_levels("16", "10 Gbit/s")
+    free = plan_pipeline(profile, machine)
+    most = max(stage.memory_bytes for stage in free.stages)
+    tight = plan_pipeline(profile, machine, memory_bytes=16e9)
+    assert most > 16e9 >= max(stage.memory_bytes for stage in tight.stages)
+    assert tight.period_s >= free.period_s
+    with pytest.raises(InfeasiblePlan, match="smaller micro-batches"):
+        plan_pipeline(profile, machine, memory_bytes=1e9)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_every_order_of_replicated_stages_runs_and_holds_what_noam_says(replicas):
+    order = build_replicated(replicas, rounds=2 * max(noam(replicas)))
+    assert order.num_ranks == sum(replicas)
+    stage_of_rank = np.repeat(np.arange(len(replicas)), replicas)
+    assert (order.stage % len(replicas) == stage_of_rank[order.rank]).all()
+    # Forward and backward of a micro-batch are on one worker of each stage, which take them in turn.
+    first = np.concatenate([[0], np.cumsum(replicas)[:-1]])
+    own = np.asarray(replicas)[stage_of_rank[order.rank]]
+    assert (order.rank - first[stage_of_rank[order.rank]] == order.microbatch % own).all()
+    peaks = peak_in_flight(order)
+    assert (peaks <= np.asarray(noam(replicas))[stage_of_rank]).all()
+    assert (peaks[: replicas[0]] == noam(replicas)[0]).all()
+    versions, staleness = weight_versions(order)
+    assert (versions == peaks).all()
+    assert (staleness == peaks - 1).all()
+
+
+def test_a_straight_pipeline_is_the_schedule_of_the_house():
+    ours = build_replicated((1, 1, 1), rounds=8)
+    assert ours.actions == build_order("pipedream", 3, 1, 8, batches=1).actions
+
+
+def test_unequal_stages_of_the_schedules_without_flush():
+    """Explicit layouts under both: the period is the slowest stage's, whatever the others take."""
+    scenario = load_scenario(ROOT / "scenarios/megatron-2021/39.1b.yaml", ["plan.zero_stage=0", "plan.recompute=none"])
+    for schedule in ("pipedream", "pipedream_2bw"):
+        plan = scenario.plan.replace(schedule=schedule, pp=4, dp=16, pipeline_layout="Et*8|t*12|t*20|t*8L")
+        unequal = scenario.replace(plan=plan)
+        answer = estimate(unequal)
+        busiest = max(answer.timeline.program.costs.forward_s + answer.timeline.program.costs.backward_s)
+        least = busiest * answer.num_microbatches
+        assert least < answer.step_time_s < 1.1 * least + 4 * answer.num_microbatches * updates(answer)
+        even = estimate(scenario.replace(plan=plan.replace(pipeline_layout="Et*12|(t*12|)*2t*12L")))
+        assert even.step_time_s < answer.step_time_s
+        assert estimate(unequal, "des").step_time_s == pytest.approx(answer.step_time_s, rel=1e-9)
+
+
+def updates(answer):
+    costs = answer.timeline.program.costs
+    return max(costs.optimizer_s + costs.reduce_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("name, forward\na, 1 ms\n", "x.csv", "no column 'backward'"),
+        ("name, forward, backward, output, weights, wait\n", "x.csv", "unknown column 'wait'"),
+        ("name, forward, backward, output, weights\na, 1 ms, 2 ms, 3 MB\n", "x.csv", "layer 1 has 4 values"),
+        ("name, forward, backward, output, weights\na, 1, 2 ms, 3 MB, 4 MB\n", "x.csv", "layer 1: .*forward.* has no unit"),
+        ("name, forward, backward, output, weights\na, -1 ms, 2 ms, 3 MB, 4 MB\n", "x.csv", "greater than or equal to 0"),
+        ("layers: []\n", "x.yaml", "at least 1 item"),
+        ("model: gpt3-175b\n", "x.yaml", "holds no layers"),
+        ("n1 -- A -- forward_compute_time=1\n", "x.txt", "line 1: backward_compute_time is missing"),
+        (f"n1 -- A -- {FACTS.format(1, 'x')}\n", "x.txt", "'x' is not a number"),
+        (f"n1 -- A -- {FACTS.format(1, 2)}\n\tn1 -- n2\n", "x.txt", "line 2: an edge of 'n2'"),
+        (f"n1 -- A -- {FACTS.format(1, 2)}\nwhat\n", "x.txt", "line 2: 'what' is neither"),
+        (f"n1 -- A -- {FACTS.format(1, 2)}\nn2 -- B -- {FACTS.format(1, 2)}\n\tn1 -- n2\n\tn2 -- n1\n", "x.txt", "cycle"),
+        (f"n1 -- Input -- {FACTS.format(1, 2)}\n", "x.txt", "no node besides its inputs"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_profile_is_said_with_its_place(text, name, says):
+    with pytest.raises(SpecError, match=says):
+        profile_from_text(text, name)
+
+
+def test_a_graph_with_a_branch_sends_all_that_crosses_a_cut():
+    node = "n{} -- {} -- forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}\n"
+    text = (
+        node.format(0, "Input", 9, 0, 50, 0)
+        + node.format(1, "Conv", 1, 2, 100, 7)
+        + node.format(2, "Conv", 3, 4, "[30; 10]", 8)
+        + node.format(3, "Add", 0, 1, 60, 0)
+        + "\tn0 -- n1\n\tn1 -- n2\n\tn2 -- n3\n\tn1 -- n3\n"
+    )
+    profile = profile_from_text(text, "graph.txt")
+    assert [layer.name for layer in profile.layers] == ["Conv", "Conv", "Add"]
+    assert profile.sent_bytes.tolist() == [50, 100, 140, 0]  # the residual goes over the second cut too
+    assert [layer.kept_bytes for layer in profile.layers] == [100, 40, 60]
+    assert profile.seconds == pytest.approx(11e-3)
+
+
+def test_the_same_profile_in_every_format():
+    rows = [("a", 0.001, 0.002, 3e6, 4e6), ("b", 0.003, 0.004, 0.0, 6e6)]
+    bare = "name, forward_s, backward_s, output_bytes, weights_bytes\n" + "".join(
+        ", ".join(map(str, row)) + "\n" for row in rows
+    )
+    units = "layers:\n" + "".join(
+        f"- {{name: {n}, forward: {f * 1e3} ms, backward: {b * 1e3} ms, output: {a / 1e6} MB, weights: {w / 1e6} MB}}\n"
+        for n, f, b, a, w in rows
+    )
+    nodes = "".join(
+        f"{n} -- {n} -- {FACTS.format(f * 1e3, b * 1e3).replace('=0,', f'={a},', 1)}\n" for n, f, b, a, _ in rows
+    )
+    first, second, third = (
+        profile_from_text(text, name) for text, name in ((bare, "p.csv"), (units, "p.yaml"), (nodes, "p.txt"))
+    )
+    assert first == second
+    assert first.seconds == pytest.approx(third.seconds)
+
+
+def test_turns_that_never_repeat_are_not_played():
+    with pytest.raises(ScheduleError, match="repeat after 360,360 micro-batches"):
+        build_replicated((13, 11, 9, 8, 7, 5))
+    with pytest.raises(ScheduleError, match="one worker or more"):
+        build_replicated((2, 0))
+    answer = ask_pipedream(load_scenario(ROOT / "scenarios/gpt-1t-3072-a100.yaml"))
+    assert answer.played is None
+    assert "repeat after" in answer.unplayed
+    assert answer.to_dict()["played"] is None
+    assert max(stage.memory_bytes for stage in answer.plan.stages) <= 80 * 1024**3
+
+
+def test_the_way_there_and_back_by_hand():
+    """Two in flight on the first of two workers: its forward, a send, the second's work, a send, its backward."""
+    facts = {"forward_s": 1.0, "backward_s": 1.0, "output_bytes": 1.0, "weights_bytes": 0.0}
+    profile = LayerProfile.read({"layers": [{"name": "a", **facts}, {"name": "b", **facts}]}, "made")
+    plan = price_plan(profile, Level(2, 1.0), (1, 2), (1, 1))
+    assert plan.period_s == 2.0
+    assert play_plan(plan).period_s == pytest.approx((1 + 1 + 2 + 1 + 1) / 2)
+    assert covering(plan) == (3, 1)
+    assert play_plan(plan, alive=(3, 1)).period_s == pytest.approx(2.0)
