@@ -91,7 +91,7 @@ def _loading(training: Training) -> Iterator[tuple[str, str, str]]:
         spread = f", {_SPREAD[way]} {show_time(load.spread_s)}" if load.spread_s else ""
         yield "Restart", show_time(failures.restart_s), read + spread
     data = training.data
-    share = f"{data.share:.2g}" if data.share < 0.01 else f"{data.share:.0%}"
+    share = "less than 1 %" if data.share < 0.01 else f"{data.share:.0%}"
     limits = ", which limits the run" if data.slowdown > 1 else ""
     yield "Data", show(data.bytes_per_s, "B/s"), f"{share} of storage's {show(data.limit_bytes_per_s, 'B/s')}{limits}"
 
