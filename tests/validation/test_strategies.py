@@ -15,6 +15,7 @@ THREE = "data + pipeline + tensor"
 NETWORKS = {
     "InfiniBand": {},
     "Ethernet": {"bandwidth": "25 Gbit/s"},
+    "Ethernet as InfiniBand": {"bandwidth": "25 Gbit/s", "efficiency": 0.43},
     "Ethernet at 0.9": {"bandwidth": "25 Gbit/s", "efficiency": 0.9},
     "ideal InfiniBand": {"ideal_network": True},
     "ideal Ethernet": {"bandwidth": "25 Gbit/s", "ideal_network": True},
@@ -35,7 +36,7 @@ def days():
     patch.setattr(plans, "BATCHES", (1, 4))
     found = {}
     for network, options in NETWORKS.items():
-        methods = ("improved",) if "0.9" in network else METHODS
+        methods = ("improved",) if "0.9" in network or "as" in network else METHODS
         for entry in compare_strategies(question(160, **options), (THREE,), methods=methods):
             found[network, entry.method] = entry
     for network in ("ideal InfiniBand", "ideal Ethernet"):
@@ -63,7 +64,8 @@ def test_no_fast_network_is_needed(days):
 def test_what_25_gbit_costs(days):
     """The goal is a fifth: met for the paper's models, which have only layers, and where Ethernet reaches 0.9 of its rate.
 
-    Embedding and head cost a little more, and at the 43 % that the profile has from InfiniBand it is nearly a half.
+    Embedding and head cost a little more, the 78 % that RoCE was measured at a quarter, and the 43 % that the profile
+    has from an InfiniBand machine nearly a half.
     """
 
     def loss(slow, fast, method="improved"):
@@ -72,7 +74,8 @@ def test_what_25_gbit_costs(days):
     assert loss("ideal Ethernet", "ideal InfiniBand", "layers only") < 0.20
     assert loss("Ethernet at 0.9", "InfiniBand") < 0.20
     assert loss("ideal Ethernet", "ideal InfiniBand") == pytest.approx(0.22, abs=0.02)
-    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.47, abs=0.03)
+    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.24, abs=0.03)
+    assert loss("Ethernet as InfiniBand", "InfiniBand") == pytest.approx(0.45, abs=0.03)
 
 
 def test_partitioned_state_needs_the_layered_order_on_a_slow_network(days):

@@ -28,7 +28,8 @@ def strategies(
         bool, typer.Option("--ideal-network", help="It reaches that, and costs compute nothing.")
     ] = False,
     network_efficiency: Annotated[
-        float | None, typer.Option(help="Share of it that traffic reaches; the A100 profile's if not given.")
+        float | None,
+        typer.Option(help="Share of it that traffic reaches; an Ethernet preset's, or the A100 profile's."),
     ] = None,
     vocabulary: Annotated[int, typer.Option(help="Words; 16 is as good as none, as the paper counts.")] = 51_200,
     sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
@@ -41,12 +42,15 @@ def strategies(
     from sim.report.figures import save
     from validation.strategies import view
     from validation.strategies.plans import alone, compare_strategies
-    from validation.strategies.question import family, formula_days, question
+    from validation.strategies.question import family, formula_days, question, usual_efficiency
 
     paths = figure_paths(png, svg)
     network = "ideal" if ideal_network else "as the A100 profile has it"
+    usual = None if ideal_network else usual_efficiency(bandwidth)
     if network_efficiency is not None:
         network += f", but at {network_efficiency:g} of its rate"
+    elif usual is not None:
+        network += f", but at {usual:g} of its rate, as Ethernet's preset"
     remarks = [
         f"network {network}; GPUs and NVLink as calibrated; formula: GPUs at peak, all traffic hidden but tensor's",
         "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",

@@ -16,6 +16,7 @@ from sim.estimate import Estimate
 from sim.scaling.critical_batch import lamy_poirier_2021
 from sim.scaling.limits import needed_intensity, pipeline_bubble, tensor_intensity
 from sim.specs import Scenario, build_scenario
+from sim.specs.presets import load_preset, preset_names, raw_preset
 from sim.work.operations import Number
 
 HARDWARE_FLOP_PER_PARAM_TOKEN = 8.0
@@ -121,6 +122,18 @@ def formula_days(answer: Estimate | None, shape: FamilyModel) -> float:
     return float(training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s)) / 86400.0
 
 
+def usual_efficiency(bandwidth: str) -> float | None:
+    """Share of its rate that Ethernet of this bandwidth reaches, by its preset; None where there is no such preset.
+
+    The profile's own is one InfiniBand machine's.
+    """
+    for name in preset_names("clusters"):
+        preset = raw_preset("clusters", name)
+        if name.startswith("ethernet-") and preset["inter_node_bandwidth"] == " ".join(bandwidth.split()):
+            return float(load_preset("clusters", name)["network_efficiency"])
+    return None
+
+
 def question(
     x: int,
     bandwidth: str = "200 Gbit/s",
@@ -139,7 +152,7 @@ def question(
     ideal_network : bool
         That it reaches it, and costs compute nothing; else as the profile of A100 has it.
     efficiency : float, optional
-        Share of its bandwidth that all traffic reaches. Default: the profile's.
+        Share of its bandwidth that all traffic reaches. Default: `usual_efficiency`.
     vocabulary : int
         Words; NO_VOCABULARY for the paper's models, which have only their layers.
 
@@ -169,6 +182,7 @@ def question(
                 "node": {"gpus_per_node": domain, "nics_per_node": domain},
                 "num_nodes": batch,
                 "inter_node_bandwidth": bandwidth,
+                "network": None,  # as the paper has it: every card reaches every other, however many there are
             },
             "plan": {},
             "training": {
@@ -181,6 +195,8 @@ def question(
             "profile": "a100",
         }
     )
+    if efficiency is None and not ideal_network:
+        efficiency = usual_efficiency(bandwidth)
     if efficiency is not None:
         scenario = scenario.replace(cluster=scenario.cluster.replace(network_efficiency=efficiency))
     if not ideal_network:
