@@ -47,7 +47,9 @@ class Replica:
         self._cells = cells
         alive = 0.5 * (edges[:-1] + edges[1:])
         # Newest last, as cohorts are kept.
-        self._going = np.ascontiguousarray(edges[1:][::-1])
+        self._left = np.ascontiguousarray(edges[1:][::-1])
+        self._going = np.ascontiguousarray(np.append(alive[1:], 0.0)[::-1])
+        self._first = float(alive[0])
         self._alive = np.ascontiguousarray(alive[::-1])
         self._tokens = np.ascontiguousarray((alive * (samples.prompt_tokens + middles))[::-1])
         self._done = np.ascontiguousarray(((1.0 - edges[1:]) ** samples.group)[::-1])
@@ -74,9 +76,9 @@ class Replica:
             self._begun[: self._cells], self._count = kept.copy(), self._cells
             self._begun[self._cells :] = 0.0
         last, cells = self._count, self._cells
-        older = self._begun[last - cells : last]  # at the end of the cell before this one
-        going = float(older @ self._going)
-        begin = min(self.waiting, max(self.slots - going, 0.0))
+        # A slot that becomes free within the cell is taken within it: the mean number over the cell fills the slots.
+        going = float(self._begun[last - cells : last] @ self._going)
+        begin = min(self.waiting, max(self.slots - going, 0.0) / self._first)
         self.waiting -= begin
         self._begun[last] = begin
         self._count += 1
@@ -87,7 +89,7 @@ class Replica:
         seconds = self.cell * self._step_s(running, context) + begin * self._prefill_s
         self.now += seconds
         self.busy += seconds * running
-        self.running = float(window @ self._going)
+        self.running = float(window @ self._left)
         self.ready = (self._old + float(window @ self._done)) / self.share
 
 

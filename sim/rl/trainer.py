@@ -16,7 +16,8 @@ from sim.estimate import Estimate, estimate
 from sim.pricing.batch import batch_of
 from sim.programs import price_order
 from sim.rl.samples import Samples
-from sim.specs import Scenario
+from sim.schedules import get_schedule
+from sim.specs import ParallelPlan, Scenario
 
 PACKING = 0.95
 """Share of packed sequences that is samples, the rest padding. Assumed: first-fit packing of many short samples."""
@@ -97,12 +98,22 @@ def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe | None = N
             f"{_rounded(longest):,}, or lower the longest response"
         )
     sequences = samples.tokens / (recipe.packing * training.sequence_length)
-    # Every replica runs as many micro-batches; interleaved schedules take them in rounds of the pipeline's ranks.
-    least = plan.dp * plan.microbatch_size * (plan.pp if plan.num_chunks > 1 else 1)
-    step = replace_batch(scenario, least * ceil(sequences / recipe.updates / least), samples)
-    forward = replace_batch(scenario, least * ceil(sequences / least), samples)
+    at_once = plan.dp * plan.microbatch_size  # every replica runs as many micro-batches
+    step, forward = (
+        replace_batch(scenario, at_once * _runnable(plan, ceil(share / at_once)), samples)
+        for share in (sequences / recipe.updates, sequences)
+    )
     needed = recipe.old_log_probs or recipe.reference or recipe.critic
     return TrainerWork(recipe, estimate(step), forward_time(forward) if needed else 0.0)
+
+
+def _runnable(plan: ParallelPlan, count: int) -> int:
+    """The fewest micro-batches from `count` on that the plan's schedule takes; the rest are padding."""
+    schedule = get_schedule(plan.schedule)
+    for more in range(count, count + 2 * plan.pp + 1):
+        if schedule.requirement(plan.pp, plan.num_chunks, more) is None:
+            return more
+    return count  # which the schedule refuses with its reason
 
 
 def _rounded(tokens: int, to: int = 1024) -> int:
@@ -135,5 +146,5 @@ def forward_time(scenario: Scenario) -> float:
 def with_replicas(scenario: Scenario, dp: int) -> Scenario:
     """The scenario with so many data-parallel replicas, and the least batch that they take."""
     plan, training = scenario.plan, scenario.training
-    least = dp * plan.microbatch_size * (plan.pp if plan.num_chunks > 1 else 1)
+    least = dp * plan.microbatch_size * _runnable(plan, 1)
     return scenario.replace(plan=plan.replace(dp=dp), training=training.replace(global_batch_size=least))
