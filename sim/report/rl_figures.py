@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.report.figures import new_figure, open_panels, place_title
+from sim.report.figures import new_figure, open_panels, place_title, plain_axis
 from sim.rl.step import RlStep
 from sim.units import show_time
 
@@ -53,6 +53,7 @@ def rl_figure(step: RlStep, depths: Sequence[RlStep] = (), split: Sequence[RlSte
         right.set(xlabel=f"GPUs that train, of {step.num_gpus:,}", ylabel="seconds", yscale="log")
         right.set_title("how the GPUs are dealt", fontsize=10)
         right.legend(frameon=False, fontsize=8)
+        plain_axis(right.yaxis)
     elif depths:
         names = [f"{other.loop.depth:g}" for other in depths]
         right.bar(names, [other.step_time_s for other in depths], color="#0072B2", width=0.6)

@@ -260,13 +260,10 @@ def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterato
 
 
 def _best(steps: Iterable[RlStep]) -> RlStep:
-    """The fastest; of those within a hundredth the first."""
-    best: RlStep | None = None
-    for step in steps:
-        if best is None or step.step_time_s < 0.99 * best.step_time_s:
-            best = step
-    assert best is not None
-    return best
+    """The fastest; of those within a hundredth of it the one whose rollouts are."""
+    found = list(steps)
+    least = min(step.step_time_s for step in found)
+    return min((step for step in found if step.step_time_s <= 1.01 * least), key=lambda step: step.period.rollout_s)
 
 
 def _tried(
