@@ -68,12 +68,12 @@ def rl(
     """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it."""
     from sim import load_scenario
     from sim.rl.samples import Samples
+    from sim.rl.split import best_split
     from sim.rl.step import (
         DEPTHS,
         Asynchrony,
         Inference,
         RlStep,
-        best_split,
         colocated_step,
         same_gpus_colocated,
         split_step,

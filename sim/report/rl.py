@@ -19,6 +19,7 @@ BAR = 30
 LIMITS = {
     "rollouts": "limited by rollouts: more GPUs that write shorten it",
     "training": "limited by training: more GPUs that train shorten it",
+    "weights": "limited by weights on their way: --sync sharded shortens it",
     "tail": "limited by long responses: more depth shortens it",
 }
 

@@ -63,7 +63,8 @@ class Period:
     seconds : from version to version. [s]
     rollout_s : what the rollout pool needs for a batch; a whole one, to its last response, where it waits for it. [s]
     trainer_s : what the training pool needs for it, and for the weights that it sends. [s]
-    limit : rollouts, training, or the tail: waiting for long responses that more depth would hide.
+    limit : rollouts, training, weights on their way, or the tail: waiting for long responses that more depth would
+        hide. Where nothing overlaps, the longest of them.
     """
 
     seconds: float
@@ -81,7 +82,8 @@ def alternating(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
     """Depth 0: a batch is written to its last response, trained on, and its weights are handed over."""
     written = batch_time(pool, samples) + loop.reward_s
     seconds = written + loop.training_s + loop.sync_s
-    return Period(seconds, written, loop.trainer_s, "rollouts" if written >= loop.training_s else "training")
+    parts = {"rollouts": written, "training": loop.training_s, "weights": loop.sync_s}
+    return Period(seconds, written, loop.trainer_s, max(parts, key=lambda name: parts[name]))
 
 
 def overlapping_batches(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
@@ -102,7 +104,7 @@ def overlapping_batches(pool: RolloutPool, samples: Samples, loop: Loop) -> Peri
         "tail": (written + loop.training_s + loop.sync_s) / (loop.depth + 1.0),
     }
     limit = max(bounds, key=lambda name: bounds[name])
-    return Period(bounds[limit], written, loop.trainer_s, limit)
+    return Period(bounds[limit], written, loop.trainer_s, _or_weights(limit, bounds[limit], loop))
 
 
 def in_flight_updates(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:
@@ -127,7 +129,13 @@ def in_flight_updates(pool: RolloutPool, samples: Samples, loop: Loop) -> Period
     least = bounds[limit]
     played = played_period(pool, samples, loop.depth, loop.training_s, loop.sync_s, loop.sync_held_s, loop.reward_s)
     seconds = max(least, min(played, alternating(pool, samples, loop).seconds))
-    return Period(seconds, flow, loop.trainer_s, "tail" if seconds > TAIL * least else limit)
+    limit = "tail" if seconds > TAIL * least else limit
+    return Period(seconds, flow, loop.trainer_s, _or_weights(limit, seconds, loop))
+
+
+def _or_weights(limit: str, seconds: float, loop: Loop) -> str:
+    """The limit, or weights where they are on their way for more than half of the period."""
+    return "weights" if loop.sync_s > 0.5 * seconds else limit
 
 
 def period_of(pool: RolloutPool, samples: Samples, loop: Loop) -> Period:

@@ -16,9 +16,12 @@ from sim.rl.samples import Samples
 from sim.rl.trainer import Recipe, TrainerWork, trainer_work, with_replicas
 from sim.rl.weight_sync import Exchange, reshard_time, switch_time, sync_time
 from sim.specs import GpuSpec, Scenario
+from sim.units import show_time
 
 WORKSPACE_BYTES = 4e9
 """Of a GPU what an engine needs beside weights and cache: activations, CUDA graphs, NCCL. Assumed."""
+ENGINES = 0.83
+"""Of the rates predicted here what an engine reaches: the median of 77 printed ones (`validation.rl`)."""
 PUBLISHED = (1.2, 3.6)
 """Published steps over predicted ones: the least and the most of ten of NeMo RL (`validation.rl`)."""
 DEPTHS = (0.0, 1.0, 2.0, 4.0, 8.0)
@@ -71,7 +74,7 @@ class Asynchrony:
     reward_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RlStep:
     """One step of the loop, and what it consists of.
 
@@ -90,6 +93,10 @@ class RlStep:
     switch_s: float = 0.0
     colocated: bool = False
     notes: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        """One line: the fields hold whole estimates."""
+        return f"<RlStep {self.scenario.name}: {show_time(self.step_time_s)} a step, limited by {self.limit}>"
 
     @property
     def num_gpus(self) -> int:
@@ -204,8 +211,9 @@ class RlStep:
             f"GPUs NCCL's latency, prompts are read once a group, routing to experts is even",
             f"{self.work.recipe.packing:.0%} of packed sequences is samples; a reference model or critic fits besides",
             "nothing fails, and no tools or environments are waited for beyond the reward's time",
-            f"what a framework does between the phases is not counted: published steps (NeMo RL) took {PUBLISHED[0]:g} "
-            f"to {PUBLISHED[1]:g} times as long",
+            f"engines reach {ENGINES:.0%} of such rates (TensorRT-LLM on H100 and H200, in the median), and what a "
+            f"framework does between the phases is not counted: published steps (NeMo RL) took {PUBLISHED[0]:g} to "
+            f"{PUBLISHED[1]:g} times as long",
         )
         return (*self.notes, *own)
 
@@ -330,7 +338,7 @@ def split_step(
         A rollout replica whose weights and longest sequence do not fit.
     """
     _require_room(scenario, rollout_gpus)
-    return _split(
+    return split_of(
         scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference, exchange, asynchrony
     )
 
@@ -347,7 +355,7 @@ def _require_room(scenario: Scenario, rollout_gpus: int) -> None:
         )
 
 
-def _split(
+def split_of(
     scenario: Scenario,
     samples: Samples,
     rollout_gpus: int,
@@ -356,6 +364,7 @@ def _split(
     exchange: Exchange | None,
     asynchrony: Asynchrony | None,
 ) -> RlStep:
+    """The step of two pools whose training is known."""
     inference, exchange = inference or Inference(), exchange or Exchange()
     asynchrony = asynchrony or Asynchrony()
 
@@ -413,70 +422,3 @@ def same_gpus_colocated(step: RlStep, inference: Inference | None = None, reward
         )  # fmt: skip
     except FlopcastError:
         return None
-
-
-def best_split(
-    scenario: Scenario,
-    samples: Samples,
-    num_gpus: int,
-    *,
-    recipe: Recipe | None = None,
-    inference: Inference | None = None,
-    exchange: Exchange | None = None,
-    asynchrony: Asynchrony | None = None,
-    most: int = 16,
-) -> tuple[RlStep, ...]:
-    """Steps of all ways to deal `num_gpus` to the pools, fewest training GPUs first.
-
-    Training takes the scenario's plan with more or fewer data-parallel replicas, rollouts take whole nodes of the rest
-    (or all of it where it is less than a node). Of more than `most` numbers of replicas evenly spaced ones are tried,
-    and then those around the best.
-
-    Raises
-    ------
-    SpecError
-        Fewer GPUs than one replica and one rollout need, or more than the cluster has.
-    FlopcastError
-        None of the ways is possible: why the last of them is not.
-    """
-    require_positive(gpus=num_gpus)
-    plan, cluster = scenario.plan, scenario.cluster
-    replica = plan.num_gpus // plan.dp
-    if num_gpus > cluster.num_gpus:
-        nodes = -(-num_gpus // cluster.node.gpus_per_node)
-        raise SpecError(
-            f"{num_gpus:,} GPUs are more than the {cluster.num_gpus:,} of cluster {cluster.name!r}; take at most as "
-            f"many, or set cluster.num_nodes to {nodes:,}"
-        )
-    largest = (num_gpus - 1) // replica
-    if largest < 1:
-        raise SpecError(
-            f"{num_gpus:,} GPUs leave none to rollouts beside one replica of the plan's tp · cp · pp = {replica}; take "
-            f"at least {replica + 1:,}, or a plan that cuts the model into fewer parts"
-        )
-    found: dict[int, RlStep] = {}
-    why: list[FlopcastError] = []
-
-    def attempt(dp: int) -> None:
-        rest = num_gpus - dp * replica
-        rest -= rest % cluster.node.gpus_per_node if rest >= cluster.node.gpus_per_node else 0
-        if dp in found or rest < 1:
-            return
-        try:
-            trained = with_replicas(scenario, dp)
-            work = trainer_work(trained, samples, recipe)
-            work.answer.require_fit()
-            found[dp] = _split(trained, samples, rest, work, inference, exchange, asynchrony)
-        except FlopcastError as error:
-            why.append(error)
-
-    apart = max(1, -(-largest // most))
-    for dp in {1, *range(apart, largest + 1, apart)}:
-        attempt(dp)
-    if found and apart > 1:
-        best = min(found, key=lambda dp: found[dp].step_time_s)
-        for dp in range(max(1, best - apart + 1), min(largest, best + apart - 1) + 1, max(1, apart // 4)):
-            attempt(dp)
-    if not found:
-        raise why[-1]
-    return tuple(found[dp] for dp in sorted(found))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.rl.samples import Samples, lognormal_lengths, measured_lengths
+from sim.rl.samples import SPREAD, Samples, lognormal_lengths, measured_lengths
 
 
 @given(st.floats(50, 5000), st.floats(1.3, 10), st.floats(0.1, 2.0))
@@ -31,6 +31,13 @@ def test_moments_are_those_of_drawn_lengths():
 def test_uncut_log_normal_has_its_spread():
     lengths = lognormal_lengths(1000, 20_000, 0.5)
     assert lengths.mean_square / lengths.mean**2 - 1 == pytest.approx(0.25, rel=0.02)
+
+
+@pytest.mark.parametrize(("mean", "longest", "cut_off", "spread"), [(325, 1024, 0.004, 0.5), (1676, 4096, 0.12, 1.3)])
+def test_the_default_spread_lies_between_those_of_two_logs(mean, longest, cut_off, spread):
+    """volcengine/verl issue 1208, step 2; Tjh-UKN/vime:summary.json, last ten rounds, the limit inferred."""
+    assert lognormal_lengths(mean, longest, spread).survival[-1] == pytest.approx(cut_off, rel=0.05)
+    assert 0.5 < SPREAD < 1.3
 
 
 def test_no_spread_is_one_length():

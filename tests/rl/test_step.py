@@ -8,11 +8,11 @@ import pytest
 
 from sim import InfeasiblePlan, SpecError, estimate, load_scenario
 from sim.rl.samples import Samples, lognormal_lengths
+from sim.rl.split import best_split
 from sim.rl.step import (
     DEPTHS,
     Asynchrony,
     Inference,
-    best_split,
     colocated_step,
     engine_of,
     pool_of,
@@ -146,6 +146,11 @@ def test_the_same_gpus_may_take_turns(step, qwen):
     hostless = qwen.cluster.node.replace(host_link_bandwidth_bytes_per_s=None)
     unknown = replace(step, scenario=qwen.replace(cluster=qwen.cluster.replace(node=hostless)))
     assert same_gpus_colocated(unknown) is None
+
+
+def test_it_says_itself_in_a_line(step):
+    assert repr(step).startswith("<RlStep qwen3-30b-a3b-rl-32-h100: ")
+    assert repr(step).endswith(f"limited by {step.limit}>")
 
 
 def test_gpus_without_8_bits_multiply_in_16(qwen):

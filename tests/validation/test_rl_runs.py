@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.rl.step import PUBLISHED
+from sim.rl.step import ENGINES, PUBLISHED
+from validation.rl.engines import published_rates
 from validation.rl.published import published_steps
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,15 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def runs():
     return published_steps()
+
+
+def test_rates_of_an_engine_without_a_fitted_value():
+    """Lengths from 128 to 20,000 tokens, models of 8 to 405 billion parameters, dense and of experts, two GPUs."""
+    shares = sorted(rate.share for rate in published_rates())
+    assert len(shares) == 77
+    assert round(median(shares), 2) == ENGINES
+    assert shares[7] > 0.68  # nine tenths of them within a third of the median
+    assert shares[-8] < 1.0
 
 
 def test_ten_steps_of_nemo_rl(runs):
@@ -43,4 +53,5 @@ def test_the_page_shows_what_is_printed():
 
 def test_as_json():
     found = json.loads(CliRunner().invoke(app, ["validate", "rl", "--json"]).output)
-    assert [row["measured_s"] for row in found][:2] == [97.7, 74.6]
+    assert [row["measured_s"] for row in found["steps"]][:2] == [97.7, 74.6]
+    assert found["rates"][0]["measured"] == 28312
