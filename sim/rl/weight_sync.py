@@ -7,13 +7,15 @@ from typing import Literal, get_args
 
 from sim.costs.collectives import Fabric, all_gather
 from sim.costs.host import Host
-from sim.costs.inference import WIDTHS
+from sim.costs.inference import ACTIVATION_WIDTH, WIDTHS
 from sim.errors import SpecError, nearest, require_positive
 from sim.estimate import Estimate
 from sim.network.placement import Group
 from sim.rl.rollout import RolloutPool
 from sim.specs import Scenario
+from sim.work.adapters import adapter_params, adapters_of
 from sim.work.inference import inference_params
+from sim.work.stages import ModelPart
 
 Method = Literal["broadcast", "sharded", "storage"]
 
@@ -42,9 +44,14 @@ class Exchange:
             require_positive(storage_bytes_per_s=self.storage_bytes_per_s)
 
 
-def synced_bytes(pool: RolloutPool) -> float:
-    """Weights of the model in the rollouts' format. [bytes]"""
-    return WIDTHS[pool.engine.weight_format] * inference_params(pool.engine.model)
+def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
+    """Weights of the model in the rollouts' format; of a frozen model its adapters in 16 bits. [bytes]"""
+    adapters = adapters_of(scenario.training)
+    if adapters is None:
+        return WIDTHS[pool.engine.weight_format] * inference_params(pool.engine.model)
+    model = scenario.model
+    layers = ModelPart(tuple(model.layers_of(kind) for kind in model.layer_kinds))
+    return ACTIVATION_WIDTH * float(adapter_params(layers, model, adapters, 1)[0])
 
 
 def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> float:
@@ -54,7 +61,7 @@ def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> floa
     number; what the root gathers of other training ranks comes in by the same card at the same time. Shards leave by
     all training GPUs' cards and come in by each rollout GPU's own, its part of the model only.
     """
-    nbytes, fabric = synced_bytes(pool), Fabric.of(scenario.cluster, scenario.profile)
+    nbytes, fabric = synced_bytes(scenario, pool), Fabric.of(scenario.cluster, scenario.profile)
     card = fabric.network.efficiency * fabric.network_bytes_per_s
     start = fabric.network.base_latency_s + fabric.network.hop_latency_s
     if exchange.method == "broadcast":
@@ -62,7 +69,7 @@ def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> floa
     if exchange.method == "sharded":
         crowded = (fabric.network.shared_efficiency or fabric.network.efficiency) * fabric.network_bytes_per_s
         sent = pool.replicas * nbytes / scenario.plan.num_gpus
-        return float(start + max(sent, pool.engine.weight_bytes) / crowded)
+        return float(start + max(sent, nbytes / pool.engine.tp) / crowded)
     assert exchange.storage_bytes_per_s is not None
     return nbytes * (1 + pool.replicas) / exchange.storage_bytes_per_s
 
@@ -72,7 +79,7 @@ def reshard_time(scenario: Scenario, pool: RolloutPool) -> float:
     plan, cluster = scenario.plan, scenario.cluster
     holders = plan.tp * plan.pp * (plan.num_replicas if plan.zero_stage == 3 else max(1, plan.ep // plan.tp))
     group = Group(holders, min(holders, cluster.nvlink_domain_gpus), True)
-    return float(all_gather(pool.engine.weight_bytes, group, Fabric.of(cluster, scenario.profile)))
+    return float(all_gather(synced_bytes(scenario, pool) / pool.engine.tp, group, Fabric.of(cluster, scenario.profile)))
 
 
 def switch_time(scenario: Scenario, answer: Estimate) -> float:

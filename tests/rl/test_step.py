@@ -20,7 +20,7 @@ from sim.rl.step import (
     split_step,
 )
 from sim.rl.trainer import Recipe, forward_time, trainer_work, with_replicas
-from sim.rl.weight_sync import Exchange, sync_time
+from sim.rl.weight_sync import Exchange, sync_time, synced_bytes
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "qwen3-30b-a3b-rl-32-h100.yaml"
 
@@ -110,6 +110,14 @@ def test_weights_pass_one_card_or_all(qwen, batch, step):
     )
     assert "weight sync" in held
     assert "weight sync" not in free
+
+
+def test_of_a_frozen_model_only_adapters_are_sent(qwen, batch):
+    scenario = load_scenario(SCENARIO, ["model=llama3-8b", "plan.ep=1", "training.adapter_rank=16"])
+    found = split_step(scenario, batch, 32)
+    widths = 4096 + 6144, 4096 + 4096, 4096 + 2 * 14_336, 14_336 + 4096  # of its four linears, in and out
+    assert synced_bytes(scenario, found.pool) == 2 * 32 * 16 * sum(widths)
+    assert found.sync_s < 0.01 * split_step(qwen, batch, 32).sync_s
 
 
 def test_the_fastest_tensor_parallel_degree_is_taken(qwen, batch):
