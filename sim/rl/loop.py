@@ -5,7 +5,7 @@ made as long as at most (v + k + 1) batches have begun in all [1]_: with depth 0
 is to train, and both pools alternate; every batch more in flight lets them overlap.
 
 .. [1] Fu et al. 2025, "AReaL: a large-scale asynchronous reinforcement learning system for language reasoning",
-   arXiv:2505.24298, section 5.1, equation 3: N_r ≤ (i + η + 1) B.
+   arXiv:2505.24298: N_r ≤ (i + η + 1) B, its max_head_offpolicyness (the paper's section was not looked up).
 """
 
 from __future__ import annotations

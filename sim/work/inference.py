@@ -24,7 +24,7 @@ _KERNELS = {"attends": 6, "recurs": 7, "none": 0}
 _MLP_KERNELS = {"dense": 4, "sparse": 8, "none": 0}
 """Kernels of a layer's mixer and MLP in a step of decoding, norms included: projection, norms and rotation of queries
 and keys, write to the cache, attention, output; two multiplies and the activation; with experts router, choice, sort
-and sum too. Counted in vLLM's modules (vllm/model_executor/models/qwen3.py, qwen3_moe.py), where they are fused."""
+and sum too. Assumed: as engines fuse them."""
 
 
 def inference_params(model: ModelSpec) -> int:
