@@ -140,6 +140,14 @@ VERBS = {
             "shortest gpt3-175b --cluster ethernet-25 --loss 2.0 --within '60 d'",
         ),
     ),
+    "rl": Verb(
+        "sim.commands.rl:rl",
+        (
+            "rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --rollout-gpus 32 --response 4k --longest 10k",
+            "rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --gpus 64 --longest 10k --reference --updates 4",
+            "rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --colocated --response 2k --longest 10k --json",
+        ),
+    ),
     "fields": Verb(
         "sim.commands.fields:fields",
         ("fields plan", "fields plan.zero_stage", "fields recompute"),

@@ -11,6 +11,7 @@ import typer
 from sim.commands.examples import examples
 from sim.commands.progress import progress_bar, spinner
 from validation.job.cli import register as register_job
+from validation.rl.cli import register as register_rl
 from validation.strategies.cli import register as register_strategies
 
 if TYPE_CHECKING:
@@ -225,4 +226,5 @@ def _memory(path: Path) -> dict[str, Any]:
 
 
 register_job(app)
+register_rl(app)
 register_strategies(app)

@@ -1,0 +1,22 @@
+"""Reinforcement learning around a training job: rollouts, training, weights on the way, and how old samples may be."""
+
+from sim.rl.samples import Lengths, Samples, lognormal_lengths, measured_lengths
+from sim.rl.split import best_split
+from sim.rl.step import Asynchrony, Inference, RlStep, colocated_step, split_step
+from sim.rl.trainer import Recipe
+from sim.rl.weight_sync import Exchange
+
+__all__ = [
+    "Asynchrony",
+    "Exchange",
+    "Inference",
+    "Lengths",
+    "Recipe",
+    "RlStep",
+    "Samples",
+    "best_split",
+    "colocated_step",
+    "lognormal_lengths",
+    "measured_lengths",
+    "split_step",
+]

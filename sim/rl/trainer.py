@@ -1,0 +1,150 @@
+"""What the training pool does with a batch: log-probabilities, values, and gradient steps.
+
+A gradient step is the scenario's step at the batch that its samples make when they are packed into its sequences;
+forward passes alone run its forwards in the same pipeline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from sim.errors import SpecError, require_positive
+from sim.estimate import Estimate, estimate
+from sim.pricing.batch import batch_of
+from sim.programs import price_order
+from sim.rl.samples import Samples
+from sim.schedules import get_schedule
+from sim.specs import ParallelPlan, Scenario
+
+PACKING = 0.95
+"""Share of packed sequences that is samples, the rest padding. Assumed: first-fit packing of many short samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What an algorithm computes on a batch besides writing it.
+
+    updates : gradient steps that a batch is dealt to (mini-batches).
+    epochs : times that it is gone through.
+    reference : the log-probabilities of a reference model, for a KL penalty.
+    old_log_probs : the policy's own before the first update, by the training engine; the rollout engine's are used
+        where this is off.
+    critic : a value model as large as the policy, with its forward pass and gradient steps (PPO).
+    packing : share of packed sequences that is samples.
+    """
+
+    updates: int = 1
+    epochs: int = 1
+    reference: bool = False
+    old_log_probs: bool = True
+    critic: bool = False
+    packing: float = PACKING
+
+    def __post_init__(self) -> None:
+        require_positive(updates=self.updates, epochs=self.epochs)
+        if not 0 < self.packing <= 1:
+            raise SpecError(f"packing = {self.packing:g} must be above 0 and at most 1: the share that is no padding")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerWork:
+    """The training pool's step. [s]
+
+    answer : the estimate of one gradient step.
+    forward_s : one forward pass over the batch.
+    """
+
+    recipe: Recipe
+    answer: Estimate
+    forward_s: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what is done. [s]"""
+        recipe, steps = self.recipe, self.recipe.updates * self.recipe.epochs
+        gradient = steps * self.answer.step_time_s
+        parts = {
+            "old log-probs": self.forward_s * recipe.old_log_probs,
+            "reference": self.forward_s * recipe.reference,
+            "critic": (self.forward_s + gradient) * recipe.critic,
+            "gradient steps": gradient,
+        }
+        return {name: seconds for name, seconds in parts.items() if seconds}
+
+    @property
+    def seconds(self) -> float:
+        """All of it. [s]"""
+        return sum(self.parts.values())
+
+
+def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe | None = None) -> TrainerWork:
+    """What a batch takes of the scenario's plan.
+
+    Raises
+    ------
+    SpecError
+        Samples longer than the scenario's sequences, which they are packed into.
+    """
+    recipe = recipe or Recipe()
+    training, plan = scenario.training, scenario.plan
+    longest = ceil(samples.longest_tokens)
+    if longest > training.sequence_length:
+        raise SpecError(
+            f"the longest sample, {samples.prompt_tokens:,.0f} tokens of prompt and {samples.lengths.longest:,.0f} of "
+            f"response, does not fit into training.sequence_length = {training.sequence_length:,}; set that to "
+            f"{_rounded(longest):,}, or lower the longest response"
+        )
+    sequences = samples.tokens / (recipe.packing * training.sequence_length)
+    at_once = plan.dp * plan.microbatch_size  # every replica runs as many micro-batches
+    step, forward = (
+        replace_batch(scenario, at_once * _runnable(plan, ceil(share / at_once)), samples)
+        for share in (sequences / recipe.updates, sequences)
+    )
+    needed = recipe.old_log_probs or recipe.reference or recipe.critic
+    return TrainerWork(recipe, estimate(step), forward_time(forward) if needed else 0.0)
+
+
+def _runnable(plan: ParallelPlan, count: int) -> int:
+    """The fewest micro-batches from `count` on that the plan's schedule takes; the rest are padding."""
+    schedule = get_schedule(plan.schedule)
+    for more in range(count, count + 2 * plan.pp + 1):
+        if schedule.requirement(plan.pp, plan.num_chunks, more) is None:
+            return more
+    return count  # which the schedule refuses with its reason
+
+
+def _rounded(tokens: int, to: int = 1024) -> int:
+    return -(-tokens // to) * to
+
+
+def replace_batch(scenario: Scenario, sequences: int, samples: Samples) -> Scenario:
+    """The scenario with so many sequences a step, packed with samples."""
+    packed = min(scenario.training.sequence_length, max(1, round(samples.packed_length)))
+    training = scenario.training.replace(global_batch_size=sequences, packed_length=packed)
+    return scenario.replace(training=training)
+
+
+def forward_time(scenario: Scenario) -> float:
+    """Time of the forward pass of a step alone: log-probabilities or values of its samples.  [s]
+
+    The busiest rank runs all micro-batches, and the first reaches it through the others' first chunks or leaves it
+    through them: (m + (p − 1)/v) t_F of Narayanan et al. 2021, arXiv:2104.04473, section 2.2, for ranks that differ.
+    """
+    order, costs, _, _ = price_order(scenario, batch_of(scenario))
+    seconds = costs.forward_s + (costs.send_forward_s if costs.p2p_blocks else 0.0)
+    rank_of_stage = np.asarray(order.rank_of_stage)
+    busy = np.bincount(rank_of_stage, weights=seconds, minlength=order.num_ranks) / order.copies
+    slowest = int(busy.argmax())
+    first = costs.forward_s[: order.num_ranks] + costs.send_forward_s[: order.num_ranks]
+    fill = float(np.delete(first, slowest).sum()) if order.num_ranks > 1 else 0.0
+    return float(scenario.num_microbatches * busy[slowest] + fill + costs.step_setup_s)
+
+
+def with_replicas(scenario: Scenario, dp: int) -> Scenario:
+    """The scenario with so many data-parallel replicas, and the least batch that they take."""
+    plan, training = scenario.plan, scenario.training
+    least = dp * plan.microbatch_size * _runnable(plan, 1)
+    return scenario.replace(plan=plan.replace(dp=dp), training=training.replace(global_batch_size=least))

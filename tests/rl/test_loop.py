@@ -1,0 +1,163 @@
+"""The loop by formula against the loop played response by response, and laws that both must obey."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.errors import InfeasiblePlan, SpecError
+from sim.rl.fluid import batch_time
+from sim.rl.loop import Loop, alternating, overlapping_batches, period_of
+from sim.rl.rollout import steady_time
+from sim.rl.simulation import simulate_periods
+
+SLACK = 1.02
+"""Cells of tokens and periods that do not quite repeat."""
+LAWS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("running", [1024, 12], ids=["all at once", "in waves"])
+@pytest.mark.parametrize(("spread", "training_s"), [(0.3, 6.0), (0.8, 3.0), (0.8, 12.0), (1.2, 8.0)])
+def test_formula_and_simulation_agree(make_pool, make_samples, running, spread, training_s):
+    pool, samples = make_pool(4, running), make_samples(spread=spread)
+    apart = []
+    for depth in (0, 0.5, 1, 2, 4):
+        loop = Loop(training_s, 0.5, 0.5, depth=depth)
+        played = simulate_periods(pool, samples, loop, 15)
+        apart.append(period_of(pool, samples, loop).seconds / played - 1)
+    assert max(map(abs, apart)) < 0.10, apart
+    assert sum(map(abs, apart)) / len(apart) < 0.04, apart
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_whole_batches_go_round_as_the_longest_cycle(make_pool, make_samples, depth):
+    pool, samples = make_pool(), make_samples()
+    for training_s in (2.0, 9.0, 30.0):
+        loop = Loop(training_s, 0.5, 0.5, depth=depth, in_flight=False)
+        played = simulate_periods(pool, samples, loop, 15)
+        assert overlapping_batches(pool, samples, loop).seconds == pytest.approx(played, rel=0.08)
+
+
+def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
+    pool, samples = make_pool(), make_samples()
+    loop = Loop(10.0, 1.0, 0.5, reward_s=2.0)
+    period = period_of(pool, samples, loop)
+    assert period == alternating(pool, samples, loop)
+    assert period.seconds == pytest.approx(batch_time(pool, samples) + 2.0 + 10.0 + 1.0)
+
+
+def test_depth_1_waits_for_nothing_where_the_longest_response_takes_no_longer_than_training(make_pool, make_samples):
+    pool, samples = make_pool(), make_samples()
+    training = 1.05 * batch_time(pool, samples)
+    period = period_of(pool, samples, Loop(training, depth=1))
+    assert (period.seconds, period.limit) == (training, "training")
+
+
+def test_a_batch_takes_at_least_its_longest_response_and_its_throughput(make_pool, make_samples):
+    samples = make_samples(prompts=64)
+    alone = float(make_pool().engine.decode_s(1, 200)) * samples.lengths.expected_longest(samples.written)
+    for running in (1024, 16):
+        pool = make_pool(4, running)
+        assert batch_time(pool, samples) > max(alone, steady_time(pool, samples))
+
+
+def test_half_of_the_groups_thrown_away_is_twice_to_write(make_pool, make_samples):
+    pool = make_pool(4, 16)
+    plain, filtered = (steady_time(pool, make_samples(filtered=share)) for share in (0.0, 0.5))
+    assert filtered == pytest.approx(2 * plain)
+
+
+def test_rewards_are_waited_for_on_policy_and_hidden_by_depth(make_pool, make_samples):
+    pool, samples = make_pool(), make_samples()
+    slow, fast = Loop(30.0, reward_s=5.0), Loop(30.0)
+    assert alternating(pool, samples, slow).seconds == alternating(pool, samples, fast).seconds + 5.0
+    deep = Loop(30.0, reward_s=5.0, depth=2)
+    assert period_of(pool, samples, deep).seconds == 30.0
+
+
+@LAWS
+@given(
+    training=st.floats(0.5, 40),
+    sync=st.floats(0, 2),
+    depth=st.sampled_from([0, 0.5, 1, 2, 3, 5]),
+    running=st.sampled_from([8, 64, 1024]),
+    spread=st.floats(0.2, 1.3),
+)
+def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, sync, depth, running, spread):
+    pool, samples = make_pool(4, running), make_samples(spread=spread)
+    period = period_of(pool, samples, Loop(training, sync, sync, depth=depth))
+    assert period.seconds >= (training + sync) * (1 - 1e-9)
+    assert period.seconds >= (steady_time(pool, samples) + sync) * (1 - 1e-9)
+    assert period.seconds <= alternating(pool, samples, Loop(training, sync, sync)).seconds * (1 + 1e-9)
+    assert period.trainer_waits_s >= 0
+
+
+@LAWS
+@given(
+    training=st.floats(0.5, 40),
+    depth=st.integers(0, 4),
+    running=st.sampled_from([8, 64, 1024]),
+    in_flight=st.booleans(),
+)
+def test_more_depth_is_never_slower(make_pool, make_samples, training, depth, running, in_flight):
+    pool, samples = make_pool(4, running), make_samples()
+    less, more = (
+        period_of(pool, samples, Loop(training, 0.3, 0.3, depth=each, in_flight=in_flight)).seconds
+        for each in (depth, depth + 1)
+    )
+    assert more <= less * SLACK
+
+
+@LAWS
+@given(
+    training=st.floats(0.5, 40),
+    gpus=st.integers(1, 12),
+    more=st.integers(1, 12),
+    depth=st.sampled_from([0, 1, 3]),
+    running=st.sampled_from([8, 1024]),
+)
+def test_more_rollout_gpus_are_never_slower(make_pool, make_samples, training, gpus, more, depth, running):
+    samples, loop = make_samples(prompts=64), Loop(training, 0.3, 0.3, depth=depth)
+    few, many = (period_of(make_pool(each, running), samples, loop).seconds for each in (gpus, gpus + more))
+    assert many <= few * SLACK
+
+
+@LAWS
+@given(
+    training=st.floats(0.5, 40),
+    mean=st.floats(100, 1500),
+    factor=st.floats(1.0, 1.8),
+    depth=st.sampled_from([0, 1, 3]),
+)
+def test_longer_responses_are_never_faster(make_pool, make_samples, training, mean, factor, depth):
+    pool, loop = make_pool(), Loop(training, 0.3, 0.3, depth=depth)
+    short, long = (period_of(pool, make_samples(mean=each), loop).seconds for each in (mean, factor * mean))
+    assert short <= long * SLACK
+
+
+def test_the_same_seed_plays_the_same_loop(make_pool, make_samples):
+    loop = Loop(3.0, 0.2, 0.2, depth=1)
+    first, again, other = (simulate_periods(make_pool(2), make_samples(8), loop, 6, seed) for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_a_cache_with_no_room_says_what_would_help(make_pool, make_samples):
+    pool = make_pool(memory_share=0.142)
+    with pytest.raises(InfeasiblePlan) as error:
+        batch_time(pool, make_samples())
+    assert "one sequence of 4,200 tokens needs" in str(error.value)
+    assert "take a larger rollout tp, weights in fp8, or shorter responses" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: Loop(0.0), "training_s = 0"),
+        (lambda: Loop(1.0, depth=-1), "depth = -1"),
+        (lambda: Loop(1.0, sync_s=float("nan")), "sync_s = nan"),
+        (lambda: Loop(1.0, depth=0.5, in_flight=False), "give a whole number, or update weights in flight"),
+    ],
+)
+def test_what_cannot_be_is_refused(ask, says):
+    with pytest.raises(SpecError) as error:
+        ask()
+    assert says in str(error.value)

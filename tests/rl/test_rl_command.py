@@ -1,0 +1,90 @@
+"""`flopcast rl` as one types it."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.errors import FlopcastError
+
+ROOT = Path(__file__).parents[2]
+SCENARIO = "scenarios/qwen3-30b-a3b-rl-32-h100.yaml"
+WAYS = {
+    "split": "--rollout-gpus 32 --response 2k --longest 10k",
+    "dealt": "--gpus 48 --response 2k --longest 10k --updates 4 --reference",
+    "colocated": "--colocated --response 2k --longest 10k --critic",
+    "whole batches": "--rollout-gpus 32 --response 2k --longest 10k --drain --depth 2 --sync sharded --overlap-sync",
+}
+
+
+def ask(line):
+    result = CliRunner().invoke(app, ["rl", SCENARIO, *shlex.split(line)], env={"COLUMNS": "80"})
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_answers_in_words_and_in_numbers(way):
+    shown = ask(WAYS[way])
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    for part in ("RL step", "limited by", "Rollouts", "Training", "Weights", "Assumptions"):
+        assert part in shown
+    found = json.loads(ask(f"{WAYS[way]} --json"))
+    assert sum(found["training_pool"].values()) == pytest.approx(found["step_time_s"])
+    assert found["colocated"] == (way == "colocated")
+    assert (found["splits"] == []) == (way != "dealt")
+
+
+def test_the_keys_are_documented():
+    page = (ROOT / "docs" / "reinforcement-learning.md").read_text(encoding="utf-8")
+    found = json.loads(ask(f"{WAYS['split']} --json"))
+    assert not [key for key in found if f"`{key}`" not in page]
+
+
+def test_it_draws(tmp_path):
+    for name, way in WAYS.items():
+        path = tmp_path / f"{name.replace(' ', '-')}.png"
+        ask(f"{way} --png {path}")
+        assert path.read_bytes()[:4] == b"\x89PNG"
+        assert path.stat().st_size > 20_000
+
+
+def test_measured_lengths_replace_the_law(tmp_path):
+    file = tmp_path / "lengths.txt"
+    file.write_text("500\n1000, 1500\n5k\n")
+    found = json.loads(ask(f"--rollout-gpus 8 --lengths {file} --json"))
+    assert (found["mean_response_tokens"], found["longest_response_tokens"]) == (pytest.approx(2000, rel=0.01), 5000)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "Give one of --rollout-gpus 32"),
+        ("--colocated --gpus 64", "Give one of --rollout-gpus 32"),
+        ("--colocated --depth 2", "--depth 2: GPUs that take turns are on policy"),
+        ("--rollout-gpus 8 --response many", "response = 'many' is not a number"),
+        ("--rollout-gpus 8 --response 8k --longest 4k", "the mean must be below the longest"),
+        ("--rollout-gpus 8 --prompts 0 --longest 10k", "prompts = 0"),
+        ("--rollout-gpus 8 --lengths nowhere.txt", "cannot read nowhere.txt"),
+        ("--rollout-gpus 8 --reward 3 --longest 10k", "has no unit"),
+        ("--rollout-gpus 8 --storage '1 GB/s' --longest 10k", "--storage '1 GB/s' has no effect with --sync broadcast"),
+        ("--rollout-gpus 8 --sync storage --longest 10k", "need its bandwidth"),
+        ("--rollout-gpus 8 --longest 10k --png a.jpg", "must end in .png"),
+        ("--rollout-gpus 8 --response 10k", "set that to 40,960"),
+    ],
+)
+def test_mistakes_say_what_to_type(line, says):
+    with pytest.raises(FlopcastError) as error:
+        ask(line)
+    assert says in str(error.value)
+
+
+def test_a_training_job_that_does_not_fit_says_so_behind_the_answer():
+    from sim.errors import InfeasiblePlan
+
+    with pytest.raises(InfeasiblePlan, match="does not fit"):
+        ask("--rollout-gpus 8 --longest 10k --set plan.ep=1 --set plan.recompute=none")

@@ -1,0 +1,80 @@
+"""Lengths: their moments, their longest, and what cannot be."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import SpecError
+from sim.rl.samples import SPREAD, Samples, lognormal_lengths, measured_lengths
+
+
+@given(st.floats(50, 5000), st.floats(1.3, 10), st.floats(0.1, 2.0))
+def test_the_mean_is_that_of_what_is_left_after_the_cut(mean, factor, spread):
+    lengths = lognormal_lengths(mean, factor * mean, spread)
+    assert lengths.mean == pytest.approx(mean, rel=1e-6)
+    assert lengths.mean_square >= lengths.mean**2 * (1 - 1e-4)
+    assert (np.diff(lengths.survival) <= 0).all()
+    assert 0.5 * mean * (1 - 1e-3) <= lengths.mean_age <= 0.5 * factor * mean
+
+
+def test_moments_are_those_of_drawn_lengths():
+    lengths = lognormal_lengths(2000, 8000, 1.2)
+    drawn = lengths.drawn(200_000, seed=1)
+    assert drawn.mean() == pytest.approx(lengths.mean, rel=0.01)
+    assert (drawn**2).mean() == pytest.approx(lengths.mean_square, rel=0.01)
+    assert drawn.max() == 8000
+    groups = lengths.drawn(64_000, seed=2).reshape(-1, 16).max(axis=1)
+    assert groups.mean() == pytest.approx(lengths.expected_longest(16), rel=0.01)
+
+
+def test_uncut_log_normal_has_its_spread():
+    lengths = lognormal_lengths(1000, 20_000, 0.5)
+    assert lengths.mean_square / lengths.mean**2 - 1 == pytest.approx(0.25, rel=0.02)
+
+
+@pytest.mark.parametrize(("mean", "longest", "cut_off", "spread"), [(325, 1024, 0.004, 0.5), (1676, 4096, 0.12, 1.3)])
+def test_the_default_spread_lies_between_those_of_two_logs(mean, longest, cut_off, spread):
+    """volcengine/verl issue 1208, step 2; Tjh-UKN/vime:summary.json, last ten rounds, the limit inferred."""
+    assert lognormal_lengths(mean, longest, spread).survival[-1] == pytest.approx(cut_off, rel=0.05)
+    assert 0.5 < SPREAD < 1.3
+
+
+def test_no_spread_is_one_length():
+    lengths = lognormal_lengths(1000, 4000, 0.0)
+    assert (lengths.longest, lengths.mean, lengths.mean_age) == (1000, 1000, 500)
+
+
+def test_measured_lengths_are_what_they_were():
+    found = measured_lengths([100, 200, 300, 1000])
+    assert found.longest == 1000
+    assert found.mean == pytest.approx(400, rel=0.01)
+    assert found.beyond(np.array([50.0, 150.0, 500.0, 1000.0])).tolist() == pytest.approx([1, 0.75, 0.25, 0])
+
+
+def test_a_batch_counts_what_is_written_and_what_is_trained_on():
+    samples = Samples(512, 16, 100.0, lognormal_lengths(900, 4000), filtered=0.5)
+    assert samples.responses == 8192
+    assert samples.written == 16_384
+    assert samples.tokens == pytest.approx(8192 * 1000)
+    alike = Samples(512, 16, 100.0, lognormal_lengths(900, 4000, 0.0))
+    assert alike.packed_length == pytest.approx(1000)
+    assert samples.packed_length > 1000
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: lognormal_lengths(5000, 4000), "raise the longest to 10,000"),
+        (lambda: lognormal_lengths(0), "mean_response = 0"),
+        (lambda: lognormal_lengths(10, 20, -1), "spread = -1"),
+        (lambda: measured_lengths([]), "no lengths are given"),
+        (lambda: measured_lengths([5, -1]), "length = -1"),
+        (lambda: Samples(0, 16, 1.0, lognormal_lengths(10)), "prompts = 0"),
+        (lambda: Samples(1, 16, 1.0, lognormal_lengths(10), 1.0), "filtered = 1 must be 0 or more and less than 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(ask, says):
+    with pytest.raises(SpecError) as error:
+        ask()
+    assert says in str(error.value)

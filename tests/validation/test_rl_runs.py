@@ -1,0 +1,57 @@
+"""Published steps of reinforcement learning: how far ours are from them, held so that a change is seen."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.rl.step import ENGINES, PUBLISHED
+from validation.rl.engines import published_rates
+from validation.rl.published import published_steps
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return published_steps()
+
+
+def test_rates_of_an_engine_without_a_fitted_value():
+    """Lengths from 128 to 20,000 tokens, models of 8 to 405 billion parameters, dense and of experts, two GPUs."""
+    shares = sorted(rate.share for rate in published_rates())
+    assert len(shares) == 77
+    assert round(median(shares), 2) == ENGINES
+    assert shares[7] > 0.68  # nine tenths of them within a third of the median
+    assert shares[-8] < 1.0
+
+
+def test_ten_steps_of_nemo_rl(runs):
+    assert len(runs) == 10
+    ratios = [1 / (1 + run.error) for run in runs]
+    assert (round(min(ratios), 1), round(max(ratios), 1)) == PUBLISHED
+    assert median(ratios) == pytest.approx(1.5, abs=0.1)
+
+
+def test_all_are_predicted_too_fast_and_four_fifths_of_pairs_in_the_right_order(runs):
+    """Nothing of a framework between its phases is counted, so that a step is never predicted too slow."""
+    assert all(run.error < 0 for run in runs)
+    pairs = [(one, two) for one in runs for two in runs if one.measured_s < two.measured_s]
+    right = sum(one.predicted.step_time_s < two.predicted.step_time_s for one, two in pairs)
+    assert right / len(pairs) > 0.75
+
+
+def test_the_page_shows_what_is_printed():
+    shown = (ROOT / "docs" / "reinforcement-learning.md").read_text(encoding="utf-8")
+    printed = CliRunner().invoke(app, ["validate", "rl"], env={"COLUMNS": "110"}).output
+    lines = [line.rstrip() for line in printed.splitlines()]
+    assert "\n".join(lines).rstrip() in shown
+
+
+def test_as_json():
+    found = json.loads(CliRunner().invoke(app, ["validate", "rl", "--json"]).output)
+    assert [row["measured_s"] for row in found["steps"]][:2] == [97.7, 74.6]
+    assert found["rates"][0]["measured"] == 28312

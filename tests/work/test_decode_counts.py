@@ -1,0 +1,97 @@
+"""What decoding reads, computes and keeps: by hand for known models, and against the counts of training."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs import ModelSpec
+from sim.specs.presets import load_preset, preset_names
+from sim.work.flops import layers_forward_flop
+from sim.work.inference import (
+    cache_bytes,
+    decode_flop,
+    inference_params,
+    prefill_flop,
+    touched_experts,
+    weights_held,
+    weights_read,
+)
+from sim.work.params import active_params, total_params
+
+
+def model(name):
+    return ModelSpec.read(load_preset("models", name), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kilobytes"),
+    [
+        ("llama3-8b", 131.072),  # 32 layers x 2 x 8 heads x 128 x 2 bytes
+        ("llama3-70b", 327.68),
+        ("qwen3-30b-a3b", 98.304),  # 48 x 2 x 4 x 128 x 2
+        ("deepseek-v3", 70.272),  # 61 x 576 x 2: DeepSeek-V3's report counts 70 kB a token
+    ],
+)
+def test_the_cache_of_a_token(name, kilobytes):
+    assert cache_bytes(model(name), 1, 2.0, 1) == pytest.approx(kilobytes * 1000)
+    assert cache_bytes(model(name), 1000, 2.0, 1) == pytest.approx(kilobytes * 1e6)
+
+
+def test_heads_are_cut_and_then_copied_and_latent_vectors_whole():
+    eight = model("llama3-8b")
+    assert cache_bytes(eight, 100, 2.0, 8) == pytest.approx(cache_bytes(eight, 100, 2.0, 1) / 8)
+    assert cache_bytes(eight, 100, 2.0, 16) == pytest.approx(cache_bytes(eight, 100, 2.0, 8))
+    deep = model("deepseek-v3")
+    assert cache_bytes(deep, 100, 2.0, 32) == cache_bytes(deep, 100, 2.0, 1)
+
+
+def test_windows_stop_growing_and_states_never_grow():
+    sliding = model("gpt-oss-20b")  # every other layer sees 128 tokens
+    long, short = cache_bytes(sliding, 10_000, 2.0, 1), cache_bytes(sliding, 128, 2.0, 1)
+    row = 2 * sliding.num_kv_heads * sliding.head_dim * 2.0
+    assert long - short == pytest.approx(12 * row * (10_000 - 128))
+    hybrid = model("nemotron-h-8b")
+    attending = sum(kind.attends for kind in hybrid.kind_of_layer)
+    grown = cache_bytes(hybrid, 2000, 2.0, 1) - cache_bytes(hybrid, 1000, 2.0, 1)
+    assert grown == pytest.approx(attending * 1000 * 2 * hybrid.num_kv_heads * hybrid.head_dim * 2.0)
+    assert cache_bytes(hybrid, 0, 2.0, 1) > 1e6
+
+
+def test_one_token_reads_what_is_active_and_many_read_all():
+    mixture = model("qwen3-30b-a3b")
+    table = mixture.vocab_size * mixture.hidden_size  # of which a step reads rows
+    assert weights_read(mixture, 1, 1) == pytest.approx(active_params(mixture) - table)
+    assert weights_read(mixture, 10_000, 1) == pytest.approx(total_params(mixture) - table)
+    assert touched_experts(mixture, 16) == pytest.approx(128 * (1 - (120 / 128) ** 16))
+
+
+@given(st.sampled_from(preset_names("models")), st.integers(1, 4000), st.integers(1, 4000))
+def test_a_larger_batch_reads_no_less_and_each_sequence_no_more(name, first, second):
+    shape, few, many = model(name), *sorted((first, second))
+    assert weights_read(shape, few, 1) <= weights_read(shape, many, 1) * (1 + 1e-12)
+    assert weights_read(shape, many, 1) / many <= weights_read(shape, few, 1) / few * (1 + 1e-12)
+    assert weights_read(shape, many, 1) <= inference_params(shape)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "gpt3-175b", "nemotron-h-8b"])
+def test_decoding_costs_what_training_counts_for_a_token(name):
+    """Matrix FLOPs of the forward but for attention, which grows with the context; norms and biases are parameters."""
+    shape = model(name)
+    head = 2.0 * shape.hidden_size * shape.vocab_size
+    assert decode_flop(shape, 0) == pytest.approx(layers_forward_flop(shape, 1, 1) + head, rel=0.01)
+
+
+def test_latent_attention_reads_vectors_instead_of_keys():
+    shape = model("deepseek-v3")
+    per_token = decode_flop(shape, 1001) - decode_flop(shape, 1000)
+    assert per_token == pytest.approx(61 * 2 * 128 * (2 * 512 + 64))
+
+
+def test_a_prompt_is_one_forward():
+    shape = model("llama3-8b")
+    assert prefill_flop(shape, 1000) == pytest.approx(2 * 6.98e9 * 1000, rel=0.05)  # 8.03 billion less two tables
+    assert inference_params(model("deepseek-v3")) == pytest.approx(671.03e9, rel=1e-3)  # without the second token's
+
+
+def test_shares_of_tensor_parallel_gpus_sum_to_the_model():
+    assert 8 * weights_held(model("llama3-70b"), 8) == total_params(model("llama3-70b"))

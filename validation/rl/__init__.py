@@ -1,0 +1,1 @@
+"""Published steps of reinforcement learning, and how far from them ours are."""
