@@ -9,11 +9,13 @@ import pytest
 
 from sim.errors import FlopcastError
 from sim.estimate import estimate
+from sim.network.sharing import card_share
 from sim.pricing.deal import stages_alike
 from sim.search import build_space, price_all
 from sim.search.plans.columns import OVERLAPS, RECOMPUTES, SCHEDULES, Category
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.loading import build_scenario
+from sim.specs.network import NetworkSpec
 from sim.work.stages import deal_stages
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -163,6 +165,19 @@ def test_prices_of_mixtures_equal_estimates(name):
     model, plan = MIXTURES[name]
     scenario = small(model=model, plan=plan)
     assert (differences(scenario, (1, 48), 7 + len(name), context=(1, 2)) < 1e-9).all()
+
+
+@pytest.mark.parametrize("routing", ["adaptive", "ecmp"])
+def test_prices_behind_few_cables_equal_estimates(routing):
+    """Four cables down for one up: every layout has shares of its own, of cards that its groups and its sends use."""
+    model, plan = MIXTURES["mixtral"]
+    levels = {"leaf": {"ports": 40, "below": 2, "oversubscription": 4}, "core": {"ports": 8000}}
+    tree = {"rail_optimised": False, "routing": routing, "levels": levels}
+    scenario = small(model=model, plan=plan)
+    cluster = scenario.cluster.replace(num_nodes=8, network=NetworkSpec.read(tree, "network"))
+    scenario = scenario.replace(cluster=cluster)
+    assert card_share(cluster, 4, 16, 64, "chain") < 0.5
+    assert (differences(scenario, (16, 64), 5, context=(1, 2)) < 1e-9).all()
 
 
 SHARDED = {"dp": 4, "zero_stage": 3, "sharding_group": 4}

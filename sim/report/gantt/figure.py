@@ -218,10 +218,12 @@ def _headline(view: StepView, slower: str, width_in: float) -> str:
 
 def _shared_title(views: Sequence[StepView]) -> str:
     scenario, answer = views[0].scenario, views[0].answer
+    steps = [view.answer.step_time_s for view in views]
+    order = "; fastest first" if len(steps) > 1 and steps == sorted(steps) else ""
     return (
         f"{scenario.model.name} on {answer.num_gpus:,} × {scenario.cluster.gpu.name}: one step under "
         f"{len(views)} schedule{'s' if len(views) > 1 else ''}\n"
-        f"{plan_degrees(scenario.plan)} · {microbatch_words(answer)}; fastest first"
+        f"{plan_degrees(scenario.plan)} · {microbatch_words(answer)}{order}"
     )
 
 
