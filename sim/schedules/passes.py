@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import Array
+from sim.arrays import Array, Bools, Ints
 from sim.schedules.actions import B, F, I, U, W
 from sim.schedules.order import Order
 from sim.schedules.registry import get_schedule, schedule_names
@@ -15,18 +16,47 @@ IN_FLIGHT = np.array([1, -1, 0, -1, 0])
 """A forward keeps a stage's activations; the backward, or the weight gradient of a split one, frees them."""
 
 
-@lru_cache(maxsize=256)
-def visits_per_stage(order: Order) -> float:
-    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward.
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Where a rank turns to a stage, forward or backward, and where it has all gradients of that turn; over actions.
 
     Micro-batches that follow each other on a stage are one visit: breadth-first orders visit each stage once,
     interleaved ones once a group of micro-batches. What ZeRO gathers and reduces it moves once a visit.
+
+    opens : whether an action is the first of a visit.
+    then : of such an action, the one that opens the rank's next visit; −1 for the last and all others.
+    closes : whether an action gives the last gradients of a backward visit: its last, or of split backwards the last
+        weight gradient of its micro-batches.
     """
-    visits, weight = 0, order.weight
+
+    opens: Bools
+    then: Ints
+    closes: Bools
+
+
+@lru_cache(maxsize=256)
+def visits_of(order: Order) -> Visits:
+    """The visits of an order, counted in what is in its arrays."""
+    gives = np.arange(len(order))  # the action with which a backward's gradients are complete
+    halves = np.flatnonzero(order.kind == W)
+    gives[order.needs[halves]] = halves
+    opens, closes = np.zeros((2, len(order)), dtype=bool)
     for chosen in (order.kind == F, (order.kind == B) | (order.kind == I)):
-        stage, rank = order.stage[chosen], order.rank[chosen]
+        place = np.flatnonzero(chosen)
+        stage, rank = order.stage[place], order.rank[place]
         turns = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
-        visits += int(weight[chosen][turns].sum())
+        opens[place[turns]] = True
+    closes[np.maximum.reduceat(gives[place], np.flatnonzero(turns))] = True
+    then, place = np.full(len(order), -1), np.flatnonzero(opens)
+    follows = order.rank[place[1:]] == order.rank[place[:-1]]
+    then[place[:-1][follows]] = place[1:][follows]
+    return Visits(opens, then, closes)
+
+
+@lru_cache(maxsize=256)
+def visits_per_stage(order: Order) -> float:
+    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward."""
+    visits = int(order.weight[visits_of(order).opens].sum())
     return max(visits, 2 * order.num_stages) / (2 * order.num_stages)
 
 
