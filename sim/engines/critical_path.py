@@ -100,7 +100,7 @@ def _single(
     rank, opens, closes = _at_visits(order, streams)
     for task in order.topological.tolist():
         before, need = previous[task], arrival[task]
-        free = freed[before] if before >= 0 else 0.0
+        free = idle = freed[before] if before >= 0 else 0.0
         if need >= 0:
             here = start[need] + release[need]
             if here > free:
@@ -108,7 +108,7 @@ def _single(
         if pair is not None and pair[task] >= 0:
             free = max(free, start[pair[task]] + release[pair[task]])
         if streams is not None and opens[task]:
-            free = float(streams.open(rank[task], task, free))
+            free = float(streams.open(rank[task], task, idle, free))
         start[task], freed[task] = free, free + occupy[task]
         if streams is not None:
             if closes[task]:
@@ -145,7 +145,7 @@ def _levels(
         if pair is not None:
             np.maximum(start[here], arrived[pair[here]], out=start[here])
         if streams is not None:
-            _open(streams, order, topological[here], start[here])
+            _open(streams, order, topological[here], free[previous[here]], start[here])
         np.add(start[here], occupy[here], out=free[here])
         np.add(start[here], release[here], out=arrived[here])
         if streams is not None:
@@ -156,11 +156,11 @@ def _levels(
     return starts
 
 
-def _open(streams: Streams, order: Order, actions: Array, start: Array) -> None:
+def _open(streams: Streams, order: Order, actions: Array, idle: Array, start: Array) -> None:
     """Let those of a level that open a visit wait for their streams."""
     opens = np.flatnonzero(visits_of(order).opens[actions])
     if len(opens):
-        start[opens] = streams.open(order.rank[actions[opens]], actions[opens], start[opens])
+        start[opens] = streams.open(order.rank[actions[opens]], actions[opens], idle[opens], start[opens])
 
 
 def _close(streams: Streams, order: Order, actions: Array, start: Array, free: Array) -> None:

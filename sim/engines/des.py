@@ -44,11 +44,13 @@ def simulate(program: Program) -> Played:
 
     def rank(number: int, tasks: list[int]) -> Generator[Any, Any, None]:
         for task in tasks:
+            idle = environment.now
             for need in needs[task]:
                 if need >= 0:
                     yield arrived[need]
             if streams is not None and visits.opens[task]:
-                yield environment.timeout(max(float(streams.open(number, task, environment.now)) - environment.now, 0))
+                begin = float(streams.open(number, task, idle, environment.now))
+                yield environment.timeout(max(begin - environment.now, 0))
             start[task] = environment.now
             if task in arrived:
                 environment.process(deliver(task))

@@ -94,7 +94,7 @@ def run(program: Program) -> Timeline:
             if there <= now:
                 if streams is not None and visits.opens[row[at]] and row[at] not in opened:
                     opened.add(row[at])
-                    held[rank] = float(streams.open(rank, row[at], now))
+                    held[rank] = float(streams.open(rank, row[at], held.get(rank, 0.0), now))
                     if held[rank] > now:
                         waits.append(held[rank])
                         continue

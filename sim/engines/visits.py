@@ -1,10 +1,11 @@
 """What ranks move once a visit, on a stream of their own beside compute: one thing after the other, as it is asked for.
 
-A rank asks for the weights of its next visit when it begins one, so that they are on their way while it computes or
-waits; without overlap, when it has nothing else to do. It hands in the gradients of a backward visit when its last
-micro-batch gives them. The weights of a visit wait for the gradients of the one before the last: there is room for two
-chunks, that at work and the next. One group's collectives run one after the other, which is why PyTorch's FSDP asks
-for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
+A rank asks for the weights of its next forward visit when it begins one, and for those of its next backward visit when
+it begins a backward one (the first of these, when it begins the visit before it), so that they are on their way while
+it computes or waits; without overlap, when it has nothing else to do, and computes nothing meanwhile. It hands in the gradients of a backward visit when
+its last micro-batch gives them. So each way there is room for two chunks, that at work and the next, and a backward
+visit waits for the gradients of the one before the last. One group's collectives run one after the other, which is why
+PyTorch's FSDP asks for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Stream:
     visits : of the order.
     gather, early : of an action that opens a visit, as of `sim.pricing.visits.VisitSeconds`.
     reduce, tail : of an action that closes one, the same.
+    back : 1 for actions of backward visits, else 0.
     queues : whether a visit waits for its turn on the stream; those that move nothing do not.
     ahead : whether it is asked for when the visit before begins.
     beside : whether gradients are reduced while the rank goes on; array (plans).
@@ -41,6 +43,7 @@ class Stream:
     early: ActionPlanFloats
     reduce: ActionPlanFloats
     tail: ActionPlanFloats
+    back: Array
     queues: Array
     ahead: Array
     beside: Array
@@ -148,16 +151,18 @@ def of_ranks(order: Order, seconds: ActionPlanFloats, times: Number | None = Non
 def stream_of(order: Order, visits: VisitSeconds) -> Stream:
     """What an order asks of the streams, where visits to its stages, (stages) or (stages, plans), move so much."""
     found, axes = visits_of(order), [1] * (visits.reduce.ndim - 1)
-    place = ((order.kind != F).astype(np.int64), order.stage)
+    back = (order.kind != F).astype(np.int64)
+    place = (back, order.stage)
     opens, closes = found.opens.reshape(-1, *axes), found.closes.reshape(-1, *axes)
     gather, reduce = visits.gather[place] * opens, visits.reduce[order.stage]
-    gives_back = reduce * (opens & (order.kind != F).reshape(-1, *axes))
+    gives_back = reduce * (opens & (back > 0).reshape(-1, *axes))
     return Stream(
         found,
         gather,
         visits.early[_PASSES[order.kind], order.stage] * opens,
         reduce * closes,
         visits.tail[order.stage] * closes,
+        back=back,
         queues=(gather > 0) | (gives_back > 0),
         ahead=visits.ahead | (gather == 0),
         beside=visits.beside,
@@ -183,10 +188,10 @@ def _lost(order: Order, visits: VisitSeconds) -> tuple[ActionPlanFloats, ActionP
     """Beside the weights of the visit that an action opens, and the gradients of that which it closes.  [s]"""
     found = visits_of(order)
     gathers, reductions = np.zeros((2, len(order), *visits.reduce.shape[1:]))
-    opened, closed = found.then[found.then >= 0], np.flatnonzero(found.closes)
+    opened, closed = np.flatnonzero(found.opens), np.flatnonzero(found.closes)
     gathers[opened] = visits.gather_slows[(order.kind[opened] != F).astype(np.int64), order.stage[opened]]
     reductions[closed] = visits.reduce_slows[order.stage[closed]]
-    reductions[order.first[1:] - 1] = 0.0  # nothing is left beside it
+    gathers[order.first[:-1]], reductions[order.first[1:] - 1] = 0.0, 0.0  # nothing goes on beside these
     return gathers, reductions
 
 
@@ -200,7 +205,7 @@ class Streams:
     def __init__(self, order: Order, stream: Stream) -> None:
         self._stream = stream
         plans = stream.gather.shape[1:]
-        self._free, self._ready = np.zeros((2, order.num_ranks, *plans))
+        self._free, self._ready = np.zeros((order.num_ranks, *plans)), np.zeros((2, order.num_ranks, *plans))
         self.until, self.waited = np.zeros((2, len(order), *plans))
         self._last = np.zeros(len(order), dtype=bool)
         self._last[order.first[1:] - 1] = True
@@ -212,22 +217,22 @@ class Streams:
         asked = stream.queues[action] & stream.ahead[action]
         done = np.maximum(free, now) + stream.gather[action]
         self._free[rank] = np.where(asked, done, free)
-        self._ready[rank] = np.where(asked, done - stream.early[action], 0.0)
+        self._ready[stream.back[action], rank] = np.where(asked, done - stream.early[action], 0.0)
 
-    def open(self, rank: Any, action: Any, now: Any) -> Any:
-        """When an action begins that could `now`, and opens a visit.  [s]"""
+    def open(self, rank: Any, action: Any, idle: Any, now: Any) -> Any:
+        """When an action begins that could `now`, and opens a visit, where its rank is idle from then on.  [s]"""
         stream, free = self._stream, self._free[rank]
-        asked = stream.queues[action] & ~stream.ahead[action]
-        done = np.maximum(free, now) + stream.gather[action]
-        start = np.where(asked, done, np.maximum(now, self._ready[rank]))
-        self._free[rank] = np.where(asked, done, free)
+        late = stream.queues[action] & ~stream.ahead[action]
+        done = np.maximum(free, idle) + stream.gather[action]
+        start = np.maximum(now, np.where(late, done, self._ready[stream.back[action], rank]))
+        self._free[rank] = np.where(late, done, free)
         self.waited[action] = start - now
-        then = stream.visits.then[action]
-        if np.ndim(then):
-            some = then >= 0
-            self._ask(rank[some], then[some], start[some])
-        elif then >= 0:
-            self._ask(rank, then, start)
+        for opens in (stream.visits.turns[action], stream.visits.then[action]):
+            if not np.ndim(opens):
+                if opens >= 0:
+                    self._ask(rank, opens, start)
+            elif (some := opens >= 0).any():
+                self._ask(rank[some], opens[some], start[some])
         return start
 
     def close(self, rank: Any, action: Any, start: Any, end: Any) -> Any:

@@ -24,13 +24,16 @@ class Visits:
     interleaved ones once a group of micro-batches. What ZeRO gathers and reduces it moves once a visit.
 
     opens : whether an action is the first of a visit.
-    then : of such an action, the one that opens the rank's next visit; −1 for the last and all others.
+    then : of such an action, the one that opens the rank's next visit the same way, forward or backward; −1 for the
+        last of these and for all other actions.
+    turns : of the last such action before a rank's first backward, that one; −1 for all others.
     closes : whether an action gives the last gradients of a backward visit: its last, or of split backwards the last
         weight gradient of its micro-batches.
     """
 
     opens: Bools
     then: Ints
+    turns: Ints
     closes: Bools
 
 
@@ -41,16 +44,20 @@ def visits_of(order: Order) -> Visits:
     halves = np.flatnonzero(order.kind == W)
     gives[order.needs[halves]] = halves
     opens, closes = np.zeros((2, len(order)), dtype=bool)
+    then, turn = np.full((2, len(order)), -1)
     for chosen in (order.kind == F, (order.kind == B) | (order.kind == I)):
         place = np.flatnonzero(chosen)
         stage, rank = order.stage[place], order.rank[place]
         turns = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
-        opens[place[turns]] = True
+        opened = place[turns]
+        opens[opened] = True
+        follows = np.diff(order.rank[opened]) == 0
+        then[opened[:-1][follows]] = opened[1:][follows]
     closes[np.maximum.reduceat(gives[place], np.flatnonzero(turns))] = True
-    then, place = np.full(len(order), -1), np.flatnonzero(opens)
-    follows = order.rank[place[1:]] == order.rank[place[:-1]]
-    then[place[:-1][follows]] = place[1:][follows]
-    return Visits(opens, then, closes)
+    first = opened[np.concatenate([[True], ~follows])]  # backward of each rank
+    before = np.flatnonzero(opens)
+    turn[before[np.searchsorted(before, first) - 1]] = first
+    return Visits(opens, then, turn, closes)
 
 
 @lru_cache(maxsize=256)

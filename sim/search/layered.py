@@ -261,7 +261,7 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     near, far = near_and_far(batch)
     width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
     send = np.where(width >= costs.cluster.nvlink_domain_gpus, far, near)
-    hop_f, hop_b = (each + send + waits for each, waits in zip((forward, backward), moved.waits, strict=True))
+    hop_f, hop_b = forward + send, backward + send
     sending = 0.0 if stack.overlap_p2p else m * send
     own_f, own_b = (sending + lost for lost in moved.lost)
     round_f = np.maximum(m * forward + own_f, pp * hop_f)
@@ -290,19 +290,17 @@ class _AtVisits(NamedTuple):
     """What visits take at least: (there, back) or a number, arrays over plans. [s]
 
     begin, tail : before the first action of the first rank, and after its last.
-    waits : before each visit to a stage in the middle, whatever comes before.
     lost : by a rank from one visit to the next, at stages in the middle.
     """
 
     begin: Number
     tail: Number
-    waits: tuple[Number, Number]
     lost: tuple[Number, Number]
 
 
 def _least_at_visits(visits: VisitSeconds | None) -> _AtVisits:
     if visits is None:
-        return _AtVisits(0.0, 0.0, (0.0, 0.0), (0.0, 0.0))
+        return _AtVisits(0.0, 0.0, (0.0, 0.0))
     gather, slows = visits.gather[:, 1], visits.gather_slows[:, 1]
     waits = np.where(visits.ahead, 0.0, gather)
     reduced = np.where(visits.beside, visits.reduce_slows, visits.reduce).min(axis=0)
@@ -310,7 +308,6 @@ def _least_at_visits(visits: VisitSeconds | None) -> _AtVisits:
     return _AtVisits(
         begin=visits.gather[0, 0] - visits.early[0, 0],
         tail=np.where(visits.beside, visits.tail, visits.reduce)[0],
-        waits=(waits[0], waits[1]),
         lost=(there, back + reduced),
     )
 
