@@ -15,6 +15,7 @@ from sim.schedules.passes import (
     last_first_visits,
     last_gradients,
     peak_in_flight,
+    visits_both_ways,
     visits_of,
     visits_per_stage,
     weight_versions,
@@ -120,6 +121,11 @@ class OrderFacts:
             FullestRanks(kind, _largest(counts), logits, versions)
             for (kind, logits, versions), counts in zip(alike.T.tolist(), moments, strict=True)
         ]
+
+    @cached_property
+    def both_ways(self) -> bool:
+        """As of `sim.schedules.passes.visits_both_ways`."""
+        return visits_both_ways(self.order)
 
     def visits_leaving_out(self, times: Ints) -> Floats:
         """Visits of orders in which so many blocks are left out of what is in the arrays."""

@@ -2,9 +2,9 @@
 
 A rank asks for the weights of its next forward visit when it begins one, and for those of its next backward visit when
 it begins a backward one (the first of these, when it begins the visit before it), so that they are on their way while
-it computes or waits; without overlap, when it has nothing else to do, and computes nothing meanwhile. It hands in the gradients of a backward visit when
-its last micro-batch gives them. So each way there is room for two chunks, that at work and the next, and a backward
-visit waits for the gradients of the one before the last. One group's collectives run one after the other, which is why
+it computes or waits; without overlap, when it has nothing else to do, and computes nothing meanwhile. It hands in the
+gradients of a backward visit when its last micro-batch gives them. So each way there is room for two chunks, that at
+work and the next, and a backward visit waits for the gradients of the one before the last. One group's collectives run one after the other, which is why
 PyTorch's FSDP asks for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
 """
 

@@ -85,7 +85,8 @@ def price_visits(
     Notes
     -----
     The blocks of a stage are taken for alike: b of them, each gathered in G/b and passed in C/b, let the first
-    micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done.
+    micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
+    pieces, these are the blocks.
     """
     several = batch.num_chunks > 1
     if not moves_at_visits(batch) or not several.any():
@@ -110,7 +111,7 @@ def price_visits(
     hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
     return VisitSeconds(
         gather=of_gather,
-        early=np.stack(hidden) * (1.0 - first) * ahead,
+        early=np.stack(hidden) * (1.0 - first / batch.costs.stack.gathers_per_layer) * ahead,
         reduce=of_reduce,
         tail=np.minimum(of_reduce * first, of_reduce - of_slows),
         gather_slows=np.stack([put_together(parts, gather_slows), put_together(parts, gather_slows * again)]),

@@ -168,7 +168,9 @@ class Rows:
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
         held = params_of([kind.part for kind in ranks[:3]], batch.costs, batch.layouts).take(batch.layout)
-        first, middle, last = peak_memory(batch, held, peaks, logits).total
+        # Interleaved, a rank turns to chunks forward again where there is more than one round of micro-batches.
+        again = batch.num_microbatches > batch.pp
+        first, middle, last = peak_memory(batch, held, peaks, logits, both_ways=again).total
         others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))
 
