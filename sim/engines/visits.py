@@ -4,8 +4,9 @@ A rank asks for the weights of its next forward visit when it begins one, and fo
 it begins a backward one (the first of these, when it begins the visit before it), so that they are on their way while
 it computes or waits; without overlap, when it has nothing else to do, and computes nothing meanwhile. It hands in the
 gradients of a backward visit when its last micro-batch gives them. So each way there is room for two chunks, that at
-work and the next, and a backward visit waits for the gradients of the one before the last. One group's collectives run one after the other, which is why
-PyTorch's FSDP asks for weights before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
+work and the next, and a backward visit waits for the gradients of the one before the last. One group's collectives run
+one after the other, which is why PyTorch's FSDP asks for weights before it hands in gradients
+(torch.distributed.fsdp.BackwardPrefetch).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from sim.schedules import Order
 from sim.schedules.actions import F
 from sim.schedules.passes import Visits, visits_of
 
+WEIGHTS, GRADIENTS = range(2)
+"""What is moved."""
 _PASSES = np.array([0, 1, 2, 2, 0])
 """Which pass of `VisitSeconds.early` each kind of action is; only the first three open visits."""
 
@@ -200,22 +203,26 @@ class Streams:
 
     until : after each action, when its rank's stream is done with all that was asked for. [s]
     waited : how long the stream alone kept each action waiting, or its rank after it. [s]
+    moved : (rank, pass, begin, end) of everything that is moved, where that is asked for action by action. [s]
     """
 
-    def __init__(self, order: Order, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, order: Order, stream: Stream, *, remember: bool = False) -> None:
+        self._stream, self._remember = stream, remember
+        self.moved: list[tuple[int, int, float, float]] = []
         plans = stream.gather.shape[1:]
         self._free, self._ready = np.zeros((order.num_ranks, *plans)), np.zeros((2, order.num_ranks, *plans))
         self.until, self.waited = np.zeros((2, len(order), *plans))
         self._last = np.zeros(len(order), dtype=bool)
         self._last[order.first[1:] - 1] = True
-        self._ask(np.arange(order.num_ranks), order.first[:-1], np.zeros((order.num_ranks, *plans)))
+        for rank, first in enumerate(order.first[:-1].tolist()):
+            self._ask(rank, first, np.zeros(plans))
 
     def _ask(self, rank: Any, action: Any, now: Any) -> None:
         """Ask for the weights of the visit that an action opens."""
         stream, free = self._stream, self._free[rank]
         asked = stream.queues[action] & stream.ahead[action]
         done = np.maximum(free, now) + stream.gather[action]
+        self._note_move(rank, WEIGHTS, asked, np.maximum(free, now), done)
         self._free[rank] = np.where(asked, done, free)
         self._ready[stream.back[action], rank] = np.where(asked, done - stream.early[action], 0.0)
 
@@ -225,6 +232,7 @@ class Streams:
         late = stream.queues[action] & ~stream.ahead[action]
         done = np.maximum(free, idle) + stream.gather[action]
         start = np.maximum(now, np.where(late, done, self._ready[stream.back[action], rank]))
+        self._note_move(rank, WEIGHTS, late, np.maximum(free, idle), done)
         self._free[rank] = np.where(late, done, free)
         self.waited[action] = start - now
         for opens in (stream.visits.turns[action], stream.visits.then[action]):
@@ -242,7 +250,9 @@ class Streams:
         there = seconds > 0
         beside = np.maximum(np.maximum(free, start) + seconds, end + stream.tail[action])
         after = np.maximum(free, end) + seconds
-        self._free[rank] = np.where(there, np.where(stream.beside, beside, after), free)
+        taken = np.where(stream.beside, beside, after)
+        self._note_move(rank, GRADIENTS, there, np.maximum(free, np.where(stream.beside, start, end)), taken)
+        self._free[rank] = np.where(there, taken, free)
         freed = np.where(there & ~stream.beside, after, end)
         goes_on = (
             ~self._last[action].reshape(-1, *[1] * (np.ndim(freed) - 1)) if np.ndim(action) else ~self._last[action]
@@ -250,6 +260,24 @@ class Streams:
         self.waited[action] += np.where(goes_on, freed - end, 0.0)
         return freed
 
+    def _note_move(self, rank: Any, what: int, there: Any, begin: Any, end: Any) -> None:
+        if self._remember and there and end > begin:
+            self.moved.append((rank, what, float(begin), float(end)))
+
     def note(self, rank: Any, action: Any) -> None:
         """Remember until when the streams are taken, after these actions."""
         self.until[action] = self._free[rank]
+
+
+def moved_at_visits(order: Order, stream: Stream, start: Array, end: Array) -> list[tuple[int, int, float, float]]:
+    """(rank, WEIGHTS or GRADIENTS, begin, end) of everything that is moved in a step whose actions were played.  [s]"""
+    streams, visits = Streams(order, stream, remember=True), stream.visits
+    for rank in range(order.num_ranks):
+        idle = 0.0
+        for action in range(*order.of_rank(rank).indices(len(order))):
+            if visits.opens[action]:
+                streams.open(rank, action, idle, start[action])
+            idle = float(end[action])
+            if visits.closes[action]:
+                idle = float(streams.close(rank, action, start[action], end[action]))
+    return streams.moved

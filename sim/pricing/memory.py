@@ -105,9 +105,9 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the layers
     it gathers ahead; of chunks those of each way, where ranks turn to them forward and backward by turns
-    (`sim.engines.visits`). A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of layers.
-    Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay after
-    the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
+    (`sim.engines.visits`). A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of
+    layers. Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay
+    after the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
     """
     model, stack, training, zero = batch.costs.model, batch.costs.stack, batch.costs.training, batch.zero_stage
     if (zero < 2).all():

@@ -1,6 +1,7 @@
 """What ranks with several chunks move once a visit: when it happens, in every engine alike, and what it costs."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from strategies import orders
 
 from sim.breakdown import break_down
 from sim.engines import build_program, closed_form, network, run
-from sim.engines.visits import least_at_visits
+from sim.engines.visits import least_at_visits, moved_at_visits
 from sim.estimate import estimate
 from sim.pricing.visits import VisitSeconds
 from sim.programs import priced_order, program_of
@@ -120,6 +121,22 @@ def test_engines_agree(order, rng, sends, blocks, hide, random_costs):
     breakdown = break_down(dag)
     assert breakdown.total == pytest.approx(dag.step_time_s, rel=1e-9)
     assert min(breakdown.seconds.values()) >= 0
+
+
+@given(order=orders(CHUNKED), rng=seeds)
+def test_a_stream_moves_one_thing_after_the_other(order, rng, random_costs):
+    order = order if order.fold is None else order.fold.unfold()
+    program = build_program(order, random_costs(rng, order, visits=True))
+    timeline = run(program)
+    moved = moved_at_visits(order, program.stream, timeline.start, timeline.end)
+    for rank in range(order.num_ranks):
+        spans = sorted((begin, end) for number, _, begin, end in moved if number == rank)
+        assert all(later[0] >= earlier[1] - 1e-9 for earlier, later in pairwise(spans))
+        taken = sum(end - begin for begin, end in spans)
+        assert taken >= least_at_visits(order, program.costs.visits).moved[rank] * (1 - 1e-9)
+        assert timeline.pipeline_end_s[rank] + timeline.start[order.first[rank]] >= max(
+            (end for _, end in spans), default=0
+        )
 
 
 @given(order=orders(CHUNKED), rng=seeds, blocks=switch)
