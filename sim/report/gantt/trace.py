@@ -210,7 +210,7 @@ def _sends(view: StepView) -> Iterator[list[str]]:
 
 
 def _data(view: StepView) -> list[str]:
-    """What is moved at visits, or once a step: gradient reduction, overlapped or after the backward, the tied embedding's
+    """What is moved at visits, or once a step: gradient reduction, beside or after the backward, the tied embedding's
     reduction, the weight gather."""
     overlapped = view.overlapped_reductions()
     kinds = ("tied", "gather") if overlapped else ("reduce", "tied", "gather")
