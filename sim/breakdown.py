@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.engines import Timeline
+from sim.engines.visits import lost_at_visits
 from sim.work.operations import Cause
 
 #: Cause -> what it means, in the order a reader wants them.
@@ -63,6 +64,7 @@ def break_down(timeline: Timeline) -> Breakdown:
     at_peak = sum(peak.values())
     attention_peak = peak.get(Cause.ATTENTION, 0.0)
     exposed = updates * (float(timeline.exposed_reduce_s.mean()) + float(timeline.exposed_gather_s.mean()))
+    at_visits = _at_visits(timeline)
     seconds = {
         "flop_at_peak": at_peak,
         "matmul_inefficiency": busy[Cause.MATMUL] + busy[Cause.LOGITS] - (at_peak - attention_peak),
@@ -76,7 +78,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         "pipeline_comm": sends,
         "pipeline_bubble": 0.0,
         "stage_imbalance": 0.0,
-        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed,
+        "data_parallel_comm": busy[Cause.DATA_PARALLEL] + exposed + at_visits,
         "optimizer": updates * float((costs.optimizer_s - costs.offload_s).mean()),
         "offload": busy[Cause.OFFLOAD] + updates * float(costs.offload_s.mean()),
     }
@@ -100,3 +102,13 @@ def break_down(timeline: Timeline) -> Breakdown:
     seconds["pipeline_bubble"] = idle - waiting
     # Rounding may leave a part a hair below nothing.
     return Breakdown({cause: max(value, 0.0) for cause, value in seconds.items()})
+
+
+def _at_visits(timeline: Timeline) -> float:
+    """What the average rank loses to what it moves at visits: waiting, and what compute loses beside it.  [s]"""
+    order, visits = timeline.program.order, timeline.program.costs.visits
+    if visits is None:
+        return 0.0
+    lost = float((lost_at_visits(order, visits) * order.weight).sum())
+    waited = 0.0 if timeline.waited_s is None else float(timeline.waited_s.sum())
+    return (lost + waited) / order.num_ranks

@@ -264,4 +264,4 @@ def _memory(batch: Batch, order: Order, deal: Deal, held: Params) -> tuple[Memor
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
     facts = facts_of(order, deal.kind_of_stage)
     peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_parts)[:, 0]).max(axis=1)
-    return by_rank(peak_memory(batch, held, peaks, facts.logits, facts.versions), order.num_ranks)
+    return by_rank(peak_memory(batch, held, peaks, facts.logits, facts.versions, facts.both_ways), order.num_ranks)

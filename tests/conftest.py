@@ -3,6 +3,7 @@
 import csv
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sim.pricing.scenario import StageCosts
+from sim.pricing.visits import VisitSeconds
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
@@ -113,13 +115,14 @@ def costs_of():
 
 @pytest.fixture(scope="session")
 def random_costs():
-    """(generator, order, sends, blocks) -> uneven StageCosts with reductions, gathers, updates and a tied embedding."""
+    """(generator, order, sends, blocks, visits) -> uneven StageCosts with reductions, gathers, updates and a tied
+    embedding; and with what ranks of several chunks move once a visit."""
 
-    def make(rng, order, *, sends=True, blocks=True):
+    def make(rng, order, *, sends=True, blocks=True, visits=False):
         ranks, stages = order.num_ranks, order.num_stages
         hop = rng.uniform(0.0, 0.6, stages) * (ranks > 1) * sends
         reduce = rng.uniform(0.0, 3.0, ranks)
-        return make_costs(
+        costs = make_costs(
             ranks,
             rng.uniform(0.5, 2.0, stages),
             rng.uniform(1.0, 4.0, stages),
@@ -134,8 +137,30 @@ def random_costs():
             tied_embedding_s=float(rng.uniform(0.0, 2.0)) * (ranks > 1),
             step_setup_s=float(rng.uniform(0.0, 1.0)),
         )
+        return replace(costs, visits=make_visits(rng, costs)) if visits else costs
 
     return make
+
+
+def make_visits(rng, costs):
+    """What visits to stages move: nothing, little, or more than compute can hide; by all switches."""
+    stages = len(costs.stages)
+    gather = rng.uniform(0.0, 4.0, (2, stages)) * rng.choice([0.0, 0.2, 1.0], size=(2, 1))
+    reduce = rng.uniform(0.0, 4.0, stages) * rng.choice([0.0, 0.2, 1.0])
+    ahead, beside = rng.integers(2, size=2).astype(bool)
+    slows = rng.uniform(0.0, 0.3, 2)
+    passes = np.stack([costs.forward_s, costs.backward_s, costs.backward_s - costs.weight_grad_s])
+    hidden = np.minimum(gather[[0, 1, 1]], passes)
+    return VisitSeconds(
+        gather=gather,
+        early=hidden * rng.uniform(0.0, 1.0, (3, stages)) * ahead,
+        reduce=reduce,
+        tail=reduce * rng.uniform(0.0, 0.7, stages),
+        gather_slows=gather * slows[0] * ahead,
+        reduce_slows=reduce * slows[1] * beside,
+        ahead=ahead,
+        beside=beside,
+    )
 
 
 RUN = {

@@ -9,6 +9,7 @@ from sim.engines.critical_paths import Along, Counts, PathEnds, Pipe, count, end
 from sim.engines.pipeline_links import ALIKE
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline, finish_step
+from sim.engines.visits import LeastAtVisits, least_at_visits
 from sim.errors import SpecError
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
@@ -37,8 +38,11 @@ def run(program: Program) -> Timeline:
         )
     seconds = _Seconds.of(program)
     ended, turned = _gpipe(seconds) if program.order.schedule == "gpipe" else _in_turns(seconds)
+    if seconds.visits is not None:  # nothing comes before the first rank's first action
+        ended, turned = ended + seconds.visits.begin[0], turned + seconds.visits.begin[0]
     reduced = _reduced(program, seconds, ended, turned) if program.hide_grad_reduce else None
-    return finish_step(program, "closed_form", None, None, ended, reduced=reduced)
+    done = ended if seconds.visits is None else seconds.visits.end(ended)
+    return finish_step(program, "closed_form", None, done, reduced=reduced)
 
 
 class _Seconds:
@@ -47,7 +51,10 @@ class _Seconds:
     forward, backward : what occupies the rank. [s]
     sent_forward, sent_backward : until the next stage may begin. [s]
     blocking : sends occupy the rank that sends.
+    visits : what ranks lose to what they move at visits; None: nothing.
     """
+
+    visits: LeastAtVisits | None = None
 
     def __init__(
         self,
@@ -74,7 +81,10 @@ class _Seconds:
         sent = (costs.forward_s + costs.send_forward_s, costs.backward_s + costs.send_backward_s)
         occupied = sent if costs.p2p_blocks else (costs.forward_s, costs.backward_s)
         forward, backward, sent_forward, sent_backward = (each.reshape(shape) for each in (*occupied, *sent))
-        return cls(forward, backward, sent_forward, sent_backward, int(order.num_microbatches), costs.p2p_blocks)
+        found = cls(forward, backward, sent_forward, sent_backward, int(order.num_microbatches), costs.p2p_blocks)
+        if costs.visits is not None:
+            found.visits = least_at_visits(order, costs.visits)
+        return found
 
     def counts(self, rank: int) -> Counts:
         """Of a rank."""
@@ -131,6 +141,7 @@ def _along(seconds: _Seconds, rank: int) -> Along:
         own=(own_forward + own_backward).max(),
         cycle=cycle,
         ring=ring,
+        lost=0.0 if seconds.visits is None else seconds.visits.lost[rank],
     )
 
 

@@ -96,8 +96,14 @@ def contended_costs(costs: StageCosts, rank_of_stage: Array, traffic: Traffic, s
         forward[part] = forward.get(part, 0.0) + late[FORWARD]
         backward[part] = backward.get(part, 0.0) + late[INPUT_GRAD] + late[WEIGHT_GRAD]
         weight = weight + late[WEIGHT_GRAD]
+    visits = costs.visits
+    if visits is not None and traffic.visits is not None:
+        slower = stretch[traffic.visits[rank_of_stage]]
+        changes = {name: getattr(visits, name) * slower for name in ("gather", "reduce", "tail")}
+        visits = replace(visits, **changes)
     return replace(
         costs,
+        visits=visits,
         forward=forward,
         backward=backward,
         weight_grad_s=weight,

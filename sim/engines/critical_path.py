@@ -7,12 +7,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import ActionFloats, ActionPlanFloats, Array, Ints, PlanFloats
+from sim.arrays import ActionPlanFloats, Array, Ints, PlanFloats
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step
+from sim.engines.timeline import Played, Timeline, finish_step
+from sim.engines.visits import Streams
 from sim.schedules import Order
 from sim.schedules.actions import W
 from sim.schedules.fold import ROUNDING
+from sim.schedules.passes import visits_of
 
 
 def run(program: Program) -> Timeline:
@@ -20,55 +22,56 @@ def run(program: Program) -> Timeline:
 
     Exact for deterministic durations: the step time is the longest path through the actions' dependencies.
     """
-    program, start, end, period = play_folded(program, longest_path)
-    return finish_step(program, "dag", start, end, period_s=period)
+    program, played, period = play_folded(program, longest_path)
+    return finish_step(program, "dag", played, period_s=period)
 
 
-def longest_path(program: Program) -> tuple[Array, Array]:
-    """Earliest start and end of every action. [s]"""
-    start = earliest_starts(program.order, program.occupy_s, program.release_s)
-    return start, start + program.occupy_s
+def longest_path(program: Program) -> Played:
+    """Earliest start and end of every action."""
+    streams = None if program.stream is None else Streams(program.order, program.stream)
+    start = earliest_starts(program.order, program.occupy_s, program.release_s, streams)
+    return Played.of(start, start + program.occupy_s, streams)
 
 
-Play = Callable[[Program], tuple[ActionFloats, ActionFloats]]
+Play = Callable[[Program], Played]
 
 
-def play_folded(program: Program, play: Play) -> tuple[Program, Array, Array, float | None]:
-    """Start and end of every action of a step, repetitions that were left out counted in.
+def play_folded(program: Program, play: Play) -> tuple[Program, Played, float | None]:
+    """When everything happens in a step, repetitions that were left out counted in.
 
     Parameters
     ----------
-    play : Program -> (start, end)
-        Times all actions in the program's arrays. [s]
+    play : Program -> Played
+        Times all actions in the program's arrays.
 
     Returns
     -------
     program : Program
         With as many micro-batches in its arrays as it took to reach the steady state.
-    start, end : arrays over its actions
-        [s]
+    played : Played
     period_s : float or None
         Of an order without end, the time from batch to batch in the steady state. [s]
     """
     while True:
-        start, end = play(program)
+        played = play(program)
         order, fold = program.order, program.order.fold
         if fold is None:
-            return program, start, end, None
-        (blocks,), (seconds,) = steady_state(order, start[:, np.newaxis])
+            return program, played, None
+        until = None if played.until is None else played.until[:, np.newaxis]
+        (blocks,), (seconds,) = steady_state(order, played.start[:, np.newaxis], until)
         if not blocks:
             program = program.on(fold.rebuild(2 * fold.kept))
             continue
         if fold.endless:
-            return program, start, end, float(seconds / blocks)
+            return program, played, float(seconds / blocks)
         if fold.times % blocks:
             program = program.on(fold.rebuild(fold.kept + fold.times % blocks * fold.period))
             continue
         later = fold.times // blocks * seconds * (np.arange(len(order)) >= fold.cuts[order.rank])
-        return program, start + later, end + later, None
+        return program, played.later(later, fold, int(blocks)), None
 
 
-def earliest_starts(order: Order, occupy: Array, release: Array) -> Array:
+def earliest_starts(order: Order, occupy: Array, release: Array, streams: Streams | None = None) -> Array:
     """Earliest start of every action.  [s]
 
     Parameters
@@ -76,34 +79,55 @@ def earliest_starts(order: Order, occupy: Array, release: Array) -> Array:
     order : Order
     occupy, release : arrays over actions, or over actions and columns
         As of Program; each column is a step of its own, and all are played at once. [s]
+    streams : Streams, optional
+        What ranks move at visits.
     """
     needs = order.abroad(order.needs)
     pairs = None if order.pair_needs is None else order.abroad(order.pair_needs)
     if order.levels is None and occupy.ndim == 1:
-        return _single(order, occupy, release, needs, pairs)
-    return _levels(order, occupy, release, needs, pairs)
+        return _single(order, occupy, release, needs, pairs, streams)
+    return _levels(order, occupy, release, needs, pairs, streams)
 
 
-def _single(order: Order, occupies: Array, releases: Array, needs: Array, pairs: Array | None) -> Array:
+def _single(
+    order: Order, occupies: Array, releases: Array, needs: Array, pairs: Array | None, streams: Streams | None
+) -> Array:
     """One action after the other."""
     occupy, release = occupies.tolist(), releases.tolist()
     previous, arrival = order.previous.tolist(), needs.tolist()
     pair = None if pairs is None else pairs.tolist()
-    start = [0.0] * len(occupy)
+    start, freed = [0.0] * len(occupy), [0.0] * len(occupy)
+    rank, opens, closes = _at_visits(order, streams)
     for task in order.topological.tolist():
         before, need = previous[task], arrival[task]
-        free = start[before] + occupy[before] if before >= 0 else 0.0
+        free = idle = freed[before] if before >= 0 else 0.0
         if need >= 0:
             here = start[need] + release[need]
             if here > free:
                 free = here
         if pair is not None and pair[task] >= 0:
             free = max(free, start[pair[task]] + release[pair[task]])
-        start[task] = free
+        if streams is not None and opens[task]:
+            free = float(streams.open(rank[task], task, idle, free))
+        start[task], freed[task] = free, free + occupy[task]
+        if streams is not None:
+            if closes[task]:
+                freed[task] = float(streams.close(rank[task], task, free, freed[task]))
+            streams.note(rank[task], task)
     return np.array(start)
 
 
-def _levels(order: Order, occupy: Array, release: Array, needs: Array, pairs: Array | None) -> Array:
+def _at_visits(order: Order, streams: Streams | None) -> tuple[list[int], list[bool], list[bool]]:
+    """Ranks of the actions, and which of them open and close visits."""
+    if streams is None:
+        return [], [], []
+    visits = visits_of(order)
+    return order.rank.tolist(), visits.opens.tolist(), visits.closes.tolist()
+
+
+def _levels(
+    order: Order, occupy: Array, release: Array, needs: Array, pairs: Array | None, streams: Streams | None
+) -> Array:
     """All actions at once that could run at the same moment; arrays in the order in which they can run."""
     topological = order.topological
     place = np.empty(len(order) + 1, dtype=np.int64)
@@ -120,12 +144,31 @@ def _levels(order: Order, occupy: Array, release: Array, needs: Array, pairs: Ar
         np.maximum(free[previous[here]], arrived[need[here]], out=start[here])
         if pair is not None:
             np.maximum(start[here], arrived[pair[here]], out=start[here])
+        if streams is not None:
+            _open(streams, order, topological[here], free[previous[here]], start[here])
         np.add(start[here], occupy[here], out=free[here])
         np.add(start[here], release[here], out=arrived[here])
+        if streams is not None:
+            _close(streams, order, topological[here], start[here], free[here])
         begin = end
     starts = np.empty(start.shape)
     starts[topological] = start
     return starts
+
+
+def _open(streams: Streams, order: Order, actions: Array, idle: Array, start: Array) -> None:
+    """Let those of a level that open a visit wait for their streams."""
+    opens = np.flatnonzero(visits_of(order).opens[actions])
+    if len(opens):
+        start[opens] = streams.open(order.rank[actions[opens]], actions[opens], idle[opens], start[opens])
+
+
+def _close(streams: Streams, order: Order, actions: Array, start: Array, free: Array) -> None:
+    """Let the ranks of those that close one wait for what does not go on beside them."""
+    closes = np.flatnonzero(visits_of(order).closes[actions])
+    if len(closes):
+        free[closes] = streams.close(order.rank[actions[closes]], actions[closes], start[closes], free[closes])
+    streams.note(order.rank[actions], actions)
 
 
 @lru_cache(maxsize=64)
@@ -137,11 +180,14 @@ def _blocks_seen(order: Order) -> Ints:
     return np.stack([block[order.kind[block] != W] for block in blocks])
 
 
-def steady_state(order: Order, start: ActionPlanFloats) -> tuple[Ints, PlanFloats]:
+def steady_state(
+    order: Order, start: ActionPlanFloats, until: ActionPlanFloats | None = None
+) -> tuple[Ints, PlanFloats]:
     """(blocks, seconds) after which the starts of a folded order repeat, of every plan; 0 where they do not yet.
 
-    All that comes later depends on the last `depth` blocks alone; where these begin as those `blocks` before them did,
-    only later, so will all others. Weight gradients follow from what is before them and are not looked at.
+    All that comes later depends on the last `depth` blocks alone, and on what the ranks' streams have still to move
+    (`until`); where these begin as those `blocks` before them did, only later, so will all others. Weight gradients
+    follow from what is before them and are not looked at.
     """
     fold, plans = order.fold, start.shape[1]
     assert fold is not None
@@ -149,6 +195,8 @@ def steady_state(order: Order, start: ActionPlanFloats) -> tuple[Ints, PlanFloat
     if fold.seen <= fold.depth:
         return length, seconds
     starts = start[_blocks_seen(order)]
+    if until is not None:
+        starts = np.concatenate([starts, until[_blocks_seen(order)]], axis=1)
     tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
     for blocks in range(1, fold.seen - fold.depth + 1):
         later = starts[: fold.depth] - starts[blocks : blocks + fold.depth]

@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import simpy
 
-from sim.arrays import Array
 from sim.engines.critical_path import play_folded
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step
+from sim.engines.timeline import Played, Timeline, finish_step
+from sim.engines.visits import Streams
+from sim.schedules.passes import visits_of
 
 
 def run(program: Program) -> Timeline:
     """Simulate the step."""
-    program, start, end, period = play_folded(program, simulate)
-    return finish_step(program, "des", start, end, period_s=period)
+    program, played, period = play_folded(program, simulate)
+    return finish_step(program, "des", played, period_s=period)
 
 
-def simulate(program: Program) -> tuple[Array, Array]:
-    """Start and end of every action. [s]"""
+def simulate(program: Program) -> Played:
+    """Play every action."""
     order = program.order
     environment = simpy.Environment()
     occupy, release = program.occupy_s.tolist(), program.release_s.tolist()
@@ -34,23 +35,34 @@ def simulate(program: Program) -> tuple[Array, Array]:
     arrived = {task: environment.event() for task in {need for pair in needs for need in pair} if task >= 0}
     start = np.zeros(len(order))
     end = np.zeros(len(order))
+    streams = None if program.stream is None else Streams(order, program.stream)
+    visits = visits_of(order)
 
     def deliver(task: int) -> Generator[Any, Any, None]:
         yield environment.timeout(release[task])
         arrived[task].succeed()
 
-    def rank(tasks: list[int]) -> Generator[Any, Any, None]:
+    def rank(number: int, tasks: list[int]) -> Generator[Any, Any, None]:
         for task in tasks:
+            idle = environment.now
             for need in needs[task]:
                 if need >= 0:
                     yield arrived[need]
+            if streams is not None and visits.opens[task]:
+                begin = float(streams.open(number, task, idle, environment.now))
+                yield environment.timeout(max(begin - environment.now, 0))
             start[task] = environment.now
             if task in arrived:
                 environment.process(deliver(task))
             yield environment.timeout(occupy[task])
             end[task] = environment.now
+            if streams is not None:
+                if visits.closes[task]:
+                    free = float(streams.close(number, task, start[task], end[task]))
+                    yield environment.timeout(max(free - environment.now, 0))
+                streams.note(number, task)
 
     for number in range(order.num_ranks):
-        environment.process(rank(np.flatnonzero(order.rank == number).tolist()))
+        environment.process(rank(number, np.flatnonzero(order.rank == number).tolist()))
     environment.run()
-    return start, end
+    return Played.of(start, end, streams)

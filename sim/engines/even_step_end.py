@@ -14,7 +14,7 @@ from sim.pricing.ranks import OnceAStep
 
 
 def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep) -> KindPlanFloats:
-    """When reductions that the backward overlaps are done, after the rank's last action: first, rank 1, last.  [s]
+    """When reductions that the backward overlaps are done, after the rank is: first, rank 1, last.  [s]
 
     `sim.engines.closed_form` over arrays. A rank's chunks between the first and the last are alike, so of those that
     are reduced before its first chunk only the outermost can set when all are done.
@@ -38,7 +38,10 @@ def reductions_after_end(stages: EvenPipelines, ends: RankEnds, once: OnceAStep)
             inside = own - occupied + np.maximum(more, (rest - 1) * more)
             many = np.maximum(np.where(one, NEVER, farthest), np.where(rest > 1, inside, NEVER))
         after.append(np.maximum(end, ends.turned_after[rank] + many))
-    return np.stack(after)
+    if ends.visits is None:
+        return np.stack(after)
+    last = np.where(ends.ended == NEVER, 0.0, ends.ended)
+    return np.stack(after) - (ends.visits.end(last) - last)
 
 
 def gather_windows(stages: EvenPipelines) -> KindPlanFloats:

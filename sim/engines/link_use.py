@@ -11,6 +11,7 @@ from sim.engines.overlapped import ROWS
 from sim.network.faults import link_name
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I
+from sim.schedules.passes import visits_of
 from sim.traffic.streams import Traffic
 
 
@@ -37,6 +38,14 @@ def message_counts(order: Order, traffic: Traffic) -> Array:
             often = np.bincount(order.stage, (order.kind == kind) * order.weight, minlength=order.num_stages)
             moved = inside.exchange.nbytes[rows].sum(axis=0) * often
             np.add.at(times, inside.stream[order.rank_of_stage], moved / sizes[order.rank_of_stage])
+    if traffic.visits is not None and traffic.visit_bytes is not None:
+        visits, nbytes = visits_of(order), np.zeros(len(order))
+        opens, passes = visits.opens, (order.kind != F).astype(np.int64)
+        nbytes[opens] += traffic.visit_bytes.gather[passes[opens], order.stage[opens]]
+        nbytes[visits.closes] += traffic.visit_bytes.reduce[order.stage[visits.closes]]
+        moves = np.flatnonzero(traffic.visits >= 0)
+        sizes = np.array([traffic.streams[number].nbytes for number in traffic.visits[moves].tolist()])
+        times[traffic.visits[moves]] += np.bincount(order.rank, nbytes * order.weight, order.num_ranks)[moves] / sizes
     return times
 
 

@@ -20,7 +20,8 @@ from sim.arrays import Array
 from sim.engines.critical_path import play_folded
 from sim.engines.overlapped import collectives
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step
+from sim.engines.timeline import Played, Timeline, finish_step
+from sim.engines.visits import slowed_by
 from sim.engines.wire import Message, Wire
 from sim.errors import ScheduleError
 from sim.pricing.scenario import StageCosts
@@ -62,16 +63,16 @@ def run(program: Program, traffic: Traffic) -> Shared:
     check_order(order, program.costs)
     room: list[_Room] = []
 
-    def play(program: Program) -> tuple[Array, Array]:
+    def play(program: Program) -> Played:
         room[:] = [_Room(program, traffic)]
         return room[0].play()
 
-    program, start, end, period = play_folded(program, play)
+    program, played, period = play_folded(program, play)
     last = room[0]
     took = np.bincount(order.rank_of_stage, last.reduced, minlength=order.num_ranks).astype(float)
     share = np.divide(last.reduced, took[order.rank_of_stage], out=np.zeros(order.num_stages), where=last.reduced > 0)
     costs = replace(program.costs, reduce_s=took, reduce_share=share, gather_s=_gathers(program, traffic))
-    timeline = finish_step(replace(program, costs=costs), "network", start, end, period_s=period)
+    timeline = finish_step(replace(program, costs=costs), "network", played, period_s=period)
     return Shared(timeline, tuple(last.wire.messages), last.wire.meetings, last.events)
 
 
@@ -129,7 +130,10 @@ class _Room:
         stream = np.where(order.kind == F, traffic.forward[order.stage], -1)
         self.stream = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], stream).tolist()
         alone = np.array([each.alone_s for each in traffic.streams] + [0.0])
-        self.occupy_s, self.compute = program.occupy_s.tolist(), program.compute_s.tolist()
+        lost = np.zeros(len(order)) if program.costs.visits is None else slowed_by(order, program.costs.visits)
+        self.occupy_s, self.compute = (program.occupy_s - lost).tolist(), program.compute_s.tolist()
+        self.lost = lost.tolist()
+        self.visits = None if program.stream is None else _AtVisits(self)
         # From an action's start until its message may leave; without one, until its result is there.
         self.leaves = np.maximum(program.release_s - alone[self.stream], 0.0).tolist()
         self.inside = collectives(order, traffic, self.wire.can_meet)
@@ -137,8 +141,8 @@ class _Room:
         self.begun = {task: self.environment.event() for task in self.last}
         self.ended = {task: self.environment.event() for task in self.last}
 
-    def play(self) -> tuple[Array, Array]:
-        """Start and end of every action. [s]"""
+    def play(self) -> Played:
+        """When everything happens."""
         order, environment = self.order, self.environment
         kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
         self.needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
@@ -150,16 +154,24 @@ class _Room:
                 environment.process(self._reduce_beside(number))
         environment.run()
         assert not self.wire.is_busy, "flows are left that nobody was told of"
-        return self.start, self.end
+        if self.visits is None:
+            return Played(self.start, self.end)
+        return Played(self.start, self.end, self.visits.until(), self.visits.waited)
 
     def _rank(self, tasks: range, number: int) -> Process:
         environment, blocks = self.environment, self.program.costs.p2p_blocks
         for task in tasks:
+            if self.visits is not None:
+                self.visits.ask_late(task, number)
             for need in self.needs[task]:
                 if need >= 0:
                     yield self.arrived[need]
+            if self.visits is not None:
+                yield from self.visits.open(task, number)
             self.start[task] = environment.now
             self.events += 2
+            if self.visits is not None:
+                self.visits.begun(task, number)
             if task in self.begun:
                 self.begun[task].succeed()
             done = 0.0  # of the action's seconds
@@ -175,9 +187,13 @@ class _Room:
                 )
             else:
                 yield environment.timeout(max(self.occupy_s[task] - done, 0.0))
+            if self.visits is not None:
+                yield from self.visits.finish(task)
             self.end[task] = environment.now
             if task in self.ended:
                 self.ended[task].succeed()
+            if self.visits is not None:
+                yield from self.visits.close(task, number)
         if not self.program.hide_grad_reduce and self.traffic.reduce[number] >= 0:
             yield from self._reduce_after(number)
 
@@ -244,6 +260,131 @@ class _Room:
             late = self.end[task] + min(float(costs.reduce_tail_s[number]), seconds) - self.environment.now
             if late > 0:
                 yield self.environment.timeout(late)
+
+
+class _AtVisits:
+    """What ranks move at visits: the streams of `sim.engines.visits`, whose messages share links.
+
+    waited : as of `Streams`. [s]
+    """
+
+    def __init__(self, room: _Room) -> None:
+        assert room.program.stream is not None
+        assert room.traffic.visits is not None
+        self.room, self.stream, self.environment = room, room.program.stream, room.environment
+        order, self.wires = room.order, room.traffic.visits.tolist()
+        self.waited = np.zeros(len(order))
+        self.asked = [simpy.Store(room.environment) for _ in range(order.num_ranks)]
+        self.done: list[list[float]] = [[] for _ in range(order.num_ranks)]
+        self.count = [0] * order.num_ranks
+        self.after = np.zeros(len(order), dtype=np.int64)  # how much its rank has asked for, after each action
+        self.ready: dict[tuple[int, int], tuple[simpy.Event, simpy.Event] | None] = {}
+        self.rest: dict[int, simpy.Event] = {}
+        self.ended: dict[int, simpy.Event] = {}
+        self.is_last = np.zeros(len(order), dtype=bool)
+        self.is_last[order.first[1:] - 1] = True
+        for rank, first in enumerate(order.first[:-1].tolist()):
+            room.environment.process(self._serve(rank))
+            self._ask(first, rank)
+
+    def until(self) -> Array:
+        """After each action, when its rank's stream is done with all that was asked for. [s]"""
+        order = self.room.order
+        times = [np.array([0.0, *each]) for each in self.done]
+        return np.concatenate([times[rank][self.after[order.of_rank(rank)]] for rank in range(order.num_ranks)])
+
+    def _serve(self, rank: int) -> Process:
+        """One thing after the other, as it was asked for."""
+        while True:
+            steps = yield self.asked[rank].get()
+            yield from steps
+            self.done[rank].append(self.environment.now)
+
+    def _put(self, rank: int, steps: Process) -> None:
+        self.count[rank] += 1
+        self.asked[rank].put(steps)
+
+    def _weights(self, rank: int, first: float, rest: float) -> tuple[simpy.Event, simpy.Event]:
+        """Ask for weights; events for when the visit may begin, and when its first pass may end."""
+        events = self.environment.event(), self.environment.event()
+
+        def steps() -> Process:
+            for event, seconds in zip(events, (first, rest), strict=True):
+                if seconds > 0:
+                    self.room.events += 2
+                    yield self.room.wire.move(self.wires[rank], seconds)
+                event.succeed()
+
+        self._put(rank, steps())
+        return events
+
+    def _ask(self, action: int, rank: int) -> None:
+        """Ask ahead for the weights of the visit that an action opens."""
+        stream, key = self.stream, (rank, int(self.stream.back[action]))
+        self.ready[key] = None
+        if stream.queues[action] and stream.ahead[action]:
+            early = float(stream.early[action])
+            self.ready[key] = self._weights(rank, float(stream.gather[action]) - early, early)
+
+    def ask_late(self, task: int, rank: int) -> None:
+        """Ask for weights only when the rank has nothing else to do."""
+        if self.stream.visits.opens[task] and not self.stream.ahead[task]:
+            self.ready[rank, int(self.stream.back[task])] = self._weights(rank, float(self.stream.gather[task]), 0.0)
+
+    def open(self, task: int, rank: int) -> Process:
+        """Wait for the weights of a visit."""
+        stream, now = self.stream, self.environment.now
+        if not stream.visits.opens[task]:
+            return
+        if (ready := self.ready.get((rank, int(stream.back[task])))) is not None:
+            yield ready[0]
+            self.rest[task] = ready[1]
+        self.waited[task] = self.environment.now - now
+
+    def begun(self, task: int, rank: int) -> None:
+        """Ask for the next visit's weights, and hand in gradients that are reduced beside what is done."""
+        stream = self.stream
+        for opens in (int(stream.visits.turns[task]), int(stream.visits.then[task])):
+            if opens >= 0:
+                self._ask(opens, rank)
+        if stream.reduce[task] > 0 and stream.beside:
+            ended = self.ended[task] = self.environment.event()
+            self._put(rank, self._beside(task, rank, ended))
+        self.after[task] = self.count[rank]
+
+    def _beside(self, task: int, rank: int, ended: simpy.Event) -> Process:
+        self.room.events += 2
+        yield self.room.wire.move(self.wires[rank], float(self.stream.reduce[task]))
+        if not ended.processed:
+            yield ended
+        late = self.room.end[task] + float(self.stream.tail[task]) - self.environment.now
+        if late > 0:
+            yield self.environment.timeout(late)
+
+    def finish(self, task: int) -> Process:
+        """Wait for weights that a visit's first pass needs before its end, and for what is lost beside the stream."""
+        if task in self.rest:
+            rest = self.rest.pop(task)
+            if not rest.processed:
+                yield rest
+        yield self.environment.timeout(self.room.lost[task])
+
+    def close(self, task: int, rank: int) -> Process:
+        """Reduce gradients while the rank waits."""
+        if task in self.ended:
+            self.ended.pop(task).succeed()
+        elif self.stream.reduce[task] > 0:
+            now, done = self.environment.now, self.environment.event()
+
+            def steps() -> Process:
+                self.room.events += 2
+                yield self.room.wire.move(self.wires[rank], float(self.stream.reduce[task]))
+                done.succeed()
+
+            self._put(rank, steps())
+            self.after[task] = self.count[rank]
+            yield done
+            self.waited[task] += (self.environment.now - now) * (not self.is_last[task])
 
 
 def _last_gradients(order: Order) -> dict[int, int]:

@@ -15,7 +15,8 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines.critical_path import earliest_starts
 from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step
+from sim.engines.timeline import Played, Timeline, finish_step
+from sim.engines.visits import Streams, stream_of
 from sim.errors import ScheduleError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
@@ -116,11 +117,10 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         for column, (each, k, number) in enumerate(columns):
             compute[:, column] = _noisy(each, jitter, (seed, number, k))
         occupy, release = with_sends(program, compute)
-        start = earliest_starts(order, occupy, release)
-        end = start + occupy
-        times += [
-            _finish(program, start, end, slice(i * width, (i + 1) * width)).step_time_s for i in range(len(drawn))
-        ]
+        streams = noisy_streams(program, len(columns))
+        start = earliest_starts(order, occupy, release, streams)
+        played = Played.of(start, start + occupy, streams)
+        times += [_finish(program, played, slice(i * width, (i + 1) * width)).step_time_s for i in range(len(drawn))]
     return np.array(times)
 
 
@@ -159,9 +159,21 @@ def _noisy(pipeline: Replica, jitter: float, key: tuple[int, int, int]) -> Array
     return np.asarray(pipeline.program.compute_s + pipeline.kernels * (factor - 1.0))
 
 
-def _finish(program: Program, start: Array, end: Array, columns: slice) -> Timeline:
+def noisy_streams(program: Program, columns: int) -> Streams | None:
+    """What ranks move at visits, of so many steps at once."""
+    if program.costs.visits is None:
+        return None
+    every = program.costs.visits.take(np.newaxis).take(np.zeros(columns, dtype=np.int64))
+    return Streams(program.order, stream_of(program.order, every))
+
+
+def _finish(program: Program, played: Played, columns: slice) -> Timeline:
     """The end of a step whose replicas meet: what is done when all of them have done it."""
-    return finish_step(program, "dag", start[:, columns].max(axis=1), end[:, columns].max(axis=1))
+    start, end = (each[:, columns].max(axis=1) for each in (played.start, played.end))
+    if played.until is None or played.waited is None:
+        return finish_step(program, "dag", Played(start, end))
+    until, waited = (each[:, columns].max(axis=1) for each in (played.until, played.waited))
+    return finish_step(program, "dag", Played(start, end, until, waited))
 
 
 def with_sends(program: Program, compute: Array) -> tuple[Array, Array]:

@@ -9,12 +9,14 @@ import numpy as np
 
 from sim.arrays import Floats, Ints
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, W
+from sim.schedules.actions import F, I, W
 from sim.schedules.passes import (
     IN_FLIGHT,
     last_first_visits,
     last_gradients,
     peak_in_flight,
+    visits_both_ways,
+    visits_of,
     visits_per_stage,
     weight_versions,
 )
@@ -121,21 +123,17 @@ class OrderFacts:
         ]
 
     @cached_property
-    def turns(self) -> Ints:
-        """Where a rank turns to another stage, of forwards and of backwards."""
-        order = self.order
-        turn = np.zeros(len(order), dtype=np.int64)
-        for chosen in (order.kind == F, (order.kind == B) | (order.kind == I)):
-            stage, rank = order.stage[chosen], order.rank[chosen]
-            turn[chosen] = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
-        return turn
+    def both_ways(self) -> bool:
+        """As of `sim.schedules.passes.visits_both_ways`."""
+        return visits_both_ways(self.order)
 
     def visits_leaving_out(self, times: Ints) -> Floats:
         """Visits of orders in which so many blocks are left out of what is in the arrays."""
         order = self.order
         if order.fold is None or order.fold.endless:
             return np.full(len(times), self.visits)
-        turns = self.turns.sum() + self.turns[order.fold.block(0)].sum() * times
+        opens = visits_of(order).opens
+        turns = opens.sum() + opens[order.fold.block(0)].sum() * times
         return np.asarray(np.maximum(turns, 2 * order.num_stages) / (2 * order.num_stages))
 
     @property

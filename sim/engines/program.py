@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from sim.arrays import ActionPlanFloats, Array, Bools, StagePlanFloats
+from sim.engines.visits import Stream, lost_at_visits, slowed_by, stream_of
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import B, F, I, U, W
@@ -17,7 +19,8 @@ class Program:
     """What the engines run. Arrays over actions, then over ranks. [s]
 
     compute_s : how long each action computes.
-    occupy_s : compute, and the send after it where sends block the sender: how long the rank is taken.
+    occupy_s : compute, the send after it where sends block the sender, and what its rank loses beside its stream: how
+        long the rank is taken.
     release_s : from an action's start until those who wait for it on another rank may begin.
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
@@ -25,6 +28,7 @@ class Program:
     twins : processes that a pipeline rank stands for, its tensor- and data-parallel group.
     idle_per_stage : of forward and of backward of each stage, what waits for messages and needs no core. [s]
     idle : of each action, what of `occupy` waits for messages and needs no core; None: nothing. [s]
+    stream : what ranks move once a visit; None: nothing.
     """
 
     order: Order
@@ -38,15 +42,20 @@ class Program:
     twins: int = 1
     idle_per_stage: tuple[Array, Array] | None = None
     idle: Array | None = None
+    stream: Stream | None = None
 
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
-        return np.bincount(self.order.rank, self.occupy_s * self.order.weight, self.order.num_ranks)
+        order, visits, occupied = self.order, self.costs.visits, self.occupy_s
+        if visits is not None:  # where it is counted does not depend on what follows, so that repetitions are alike
+            occupied = occupied - slowed_by(order, visits) + lost_at_visits(order, visits)
+        return np.bincount(order.rank, occupied * order.weight, order.num_ranks)
 
     def on(self, order: Order) -> Program:
         """The same for another order of the same stages."""
         compute, occupy, release, idle = _seconds(order, self.costs, self.hide_grad_reduce, self.idle_per_stage)
-        return replace(self, order=order, compute_s=compute, occupy_s=occupy, release_s=release, idle=idle)
+        seconds: dict[str, Any] = {"compute_s": compute, "occupy_s": occupy, "release_s": release, "idle": idle}
+        return replace(self, order=order, stream=_stream(order, self.costs), **seconds)
 
 
 def build_program(
@@ -67,9 +76,12 @@ def build_program(
     waits for messages. [s]
     """
     compute, occupy, release, idle = _seconds(order, costs, hide_grad_reduce, idle_per_stage)
-    return Program(
-        order, costs, compute, occupy, release, hide_grad_reduce, hide_gather, cores, twins, idle_per_stage, idle
-    )
+    kept = (hide_grad_reduce, hide_gather, cores, twins, idle_per_stage, idle)
+    return Program(order, costs, compute, occupy, release, *kept, _stream(order, costs))
+
+
+def _stream(order: Order, costs: StageCosts) -> Stream | None:
+    return None if costs.visits is None else stream_of(order, costs.visits)
 
 
 def _seconds(
@@ -81,6 +93,8 @@ def _seconds(
     passes = (costs.forward_s, backward, weight, update[order.rank_of_stage])
     sends = (costs.send_forward_s, costs.send_backward_s)
     compute, occupy, release = action_seconds(order, passes, sends, costs.p2p_blocks)
+    if costs.visits is not None:
+        occupy = occupy + slowed_by(order, costs.visits)
     idle = None
     if idle_per_stage is not None:
         of_forward, of_backward = idle_per_stage

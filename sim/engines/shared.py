@@ -11,9 +11,11 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines.program import Program
 from sim.engines.step_end import step_end
-from sim.engines.timeline import Timeline, finish_step, step_begin
+from sim.engines.timeline import Played, Timeline, finish_step, step_begin, waits
+from sim.engines.visits import Streams, slowed_by
 from sim.errors import SpecError
 from sim.schedules.actions import U
+from sim.schedules.passes import visits_of
 
 _ROUNDING = 1e-13
 """Work that may be left of an action when it ends, relative to the time since the step began."""
@@ -41,11 +43,15 @@ def run(program: Program) -> Timeline:
     rows = [np.flatnonzero(order.rank == rank).tolist() for rank in range(ranks)]
     kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
     needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
-    delivery = (program.release_s - program.occupy_s).tolist()
+    lost = np.zeros(len(order)) if program.costs.visits is None else slowed_by(order, program.costs.visits)
+    delivery = (program.release_s - (program.occupy_s - lost)).tolist()
     idle = (np.zeros(len(order)) if program.idle is None else program.idle).tolist()
-    work = (program.occupy_s - np.asarray(idle)).tolist()
+    work = (program.occupy_s - lost - np.asarray(idle)).tolist()
     arrived = [np.inf] * len(order)
-    reduce = finish_step(program, "shared", None, None, np.zeros(ranks)).exposed_reduce_s
+    reduce = finish_step(program, "shared", None, np.zeros(ranks)).exposed_reduce_s
+    streams, visits = None if program.stream is None else Streams(order, program.stream), visits_of(order)
+    held: dict[int, float] = {}  # rank -> until when its stream keeps it from going on
+    opened: set[int] = set()
     pipeline_end, reduced = np.zeros(ranks), np.zeros(ranks)
     position = [0] * ranks
     left: dict[int, float] = {}  # rank -> work left of what it computes
@@ -59,8 +65,15 @@ def run(program: Program) -> Timeline:
             reduced[rank] = now
             return
         task = rows[rank][at]
-        end[task] = pipeline_end[rank] = now
+        end[task] = pipeline_end[rank] = now + lost[task]
         arrived[task] = now + delivery[task]
+        if streams is not None:
+            held[rank] = float(end[task])
+            if visits.closes[task]:
+                held[rank] = float(streams.close(rank, task, start[task], end[task]))
+            streams.note(rank, task)
+            if at + 1 == len(rows[rank]):  # its reductions after the pipeline follow all that is moved
+                held[rank] = pipeline_end[rank] = max(held.get(rank, now), float(streams.until[task]))
 
     while True:
         for rank in [rank for rank, until in pausing.items() if until <= now]:
@@ -71,11 +84,20 @@ def run(program: Program) -> Timeline:
             at = position[rank]
             if rank in left or rank in pausing or at > len(row):
                 continue
+            if held.get(rank, 0.0) > now:
+                waits.append(held[rank])
+                continue
             if at == len(row):
                 left[rank] = float(reduce[rank])
                 continue
             there = max((arrived[need] for need in needs[row[at]] if need >= 0), default=now)
             if there <= now:
+                if streams is not None and visits.opens[row[at]] and row[at] not in opened:
+                    opened.add(row[at])
+                    held[rank] = float(streams.open(rank, row[at], held.get(rank, 0.0), now))
+                    if held[rank] > now:
+                        waits.append(held[rank])
+                        continue
                 start[row[at]] = now
                 left[rank] = work[row[at]]
             else:
@@ -100,7 +122,7 @@ def run(program: Program) -> Timeline:
                 pausing[rank] = now + pause
             else:
                 finish(rank)
-    return _finish(program, start, end, pipeline_end, reduced)
+    return _finish(program, Played.of(start, end, streams), pipeline_end, reduced)
 
 
 def speed(processes: float, cores: float | None) -> float:
@@ -108,23 +130,24 @@ def speed(processes: float, cores: float | None) -> float:
     return 1.0 if cores is None or processes <= cores else cores / processes
 
 
-def _finish(program: Program, start: Array, end: Array, pipeline_end: Array, reduced: Array) -> Timeline:
+def _finish(program: Program, played: Played, pipeline_end: Array, reduced: Array) -> Timeline:
     """The update after the pipeline: every rank at once, again sharing the cores."""
-    begin = step_begin(program, start)
+    begin = step_begin(program, played.start)
     pipeline_end, reduced = pipeline_end - begin, reduced - begin
-    alone = finish_step(program, "shared", None, None, pipeline_end)
+    alone = finish_step(program, "shared", None, pipeline_end)
     costs = program.costs
     after = share_out(costs.optimizer_s + alone.exposed_gather_s, program.twins, program.cores)
     stretch = after / np.maximum(costs.optimizer_s + alone.exposed_gather_s, 1e-300)
     return Timeline(
         program,
         "shared",
-        start,
-        end,
+        played.start,
+        played.end,
         pipeline_end,
         reduced - pipeline_end,
         alone.exposed_gather_s * stretch,
         float(step_end(reduced, costs.tied_embedding_s, after)) + costs.step_setup_s,
+        waits(program.order, played),
     )
 
 

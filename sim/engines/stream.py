@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.engines import critical_path
-from sim.engines.noise import AT_ONCE, Replica, factors_of, replica, with_sends
+from sim.engines.noise import AT_ONCE, Replica, factors_of, noisy_streams, replica, with_sends
 from sim.engines.program import Program
 from sim.engines.timeline import Timeline
 from sim.schedules import Order, build_order, get_schedule
@@ -56,7 +56,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
         compute = np.stack([_noisy(pipeline, step, jitter, (seed, each)) for each in drawn], axis=1)
         occupy, release = with_sends(pipeline.program, compute)
         occupy += after[:, np.newaxis]
-        end = critical_path.earliest_starts(row, occupy, release) + occupy
+        end = critical_path.earliest_starts(row, occupy, release, noisy_streams(pipeline.program, len(drawn))) + occupy
         done = np.zeros((number, len(drawn)))
         np.maximum.at(done, row.microbatch // step.num_microbatches, end)
         times.append(np.diff(done, axis=0)[WARM_UP - 1 :][:counted].T.ravel() + exposed)

@@ -10,12 +10,53 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines.program import Program
 from sim.engines.step_end import end_of_step, reduction_times, without_flush
+from sim.engines.visits import Streams
 from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
+from sim.schedules import Order
 from sim.schedules.actions import Kind, U
+from sim.schedules.fold import Fold
 from sim.schedules.passes import last_first_visits, last_gradients, updates_per_rank
 from sim.schedules.registry import is_staggered
 from sim.units import show_time
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """When everything happened before the step's end; arrays over actions. [s]
+
+    start, end : of every action.
+    until : after it, when its rank's stream is done with all it was asked for; None: there are no streams.
+    waited : how long that stream alone kept it waiting, or its rank after it.
+    """
+
+    start: Array
+    end: Array
+    until: Array | None = None
+    waited: Array | None = None
+
+    @classmethod
+    def of(cls, start: Array, end: Array, streams: Streams | None) -> Played:
+        """With what the streams of visits did."""
+        return cls(start, end) if streams is None else cls(start, end, streams.until, streams.waited)
+
+    def later(self, seconds: Array, fold: Fold, blocks: int) -> Played:
+        """With every action so much later, as repetitions that are left out come before it; `blocks` of them are a
+        period, and the last one stands for them all."""
+        if self.until is None or self.waited is None:
+            return Played(self.start + seconds, self.end + seconds)
+        waited, last = self.waited.copy(), fold.block(0)
+        mean = np.mean([waited[fold.block(back)] for back in range(blocks)], axis=0)
+        waited[last] = (waited[last] + fold.times * mean) / (1 + fold.times)
+        return Played(self.start + seconds, self.end + seconds, self.until + seconds, waited)
+
+    def done(self, order: Order) -> Array:
+        """When each rank, and all that it moves, is done. [s]"""
+        done = np.zeros(order.num_ranks)
+        np.maximum.at(done, order.rank, self.end)
+        if self.until is not None:
+            np.maximum.at(done, order.rank, self.until)
+        return done
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -23,11 +64,12 @@ class Timeline(NotebookDisplay):
     """One training step.
 
     start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]
-    pipeline_end_s : when each rank's last action, send included, has ended; counted from its own first action where
-        ranks do not wait for each other between steps. [s]
+    pipeline_end_s : when each rank's last action, send included, and what it moves at visits have ended; counted from
+        its own first action where ranks do not wait for each other between steps. [s]
     exposed_reduce_s : gradient reduction of each rank that no backward hid. [s]
     exposed_gather_s : weight gather of each rank that no forward hid. [s]
     step_time_s : when the slowest rank has updated; without a flush, from batch to batch. [s]
+    waited_s : how long each rank waited for what is moved at visits. [s]
     """
 
     program: Program
@@ -38,6 +80,7 @@ class Timeline(NotebookDisplay):
     exposed_reduce_s: Array
     exposed_gather_s: Array
     step_time_s: float
+    waited_s: Array | None = None
 
     def __repr__(self) -> str:
         """One line: the fields hold every action of the step."""
@@ -72,8 +115,7 @@ class Timeline(NotebookDisplay):
 def finish_step(
     program: Program,
     engine: str,
-    start: Array | None,
-    end: Array | None,
+    played: Played | None,
     pipeline_end: Array | None = None,
     period_s: float | None = None,
     reduced: Array | None = None,
@@ -82,8 +124,7 @@ def finish_step(
 
     Parameters
     ----------
-    start, end : arrays over actions, or None
-        [s]
+    played : Played or None
     pipeline_end_s : array over ranks, where there are no starts and ends
         [s]
     period_s : float, optional
@@ -92,20 +133,22 @@ def finish_step(
         When the reductions beside the backwards are done, where there are no starts and ends; otherwise each rank is
         taken to have worked without a pause up to its end. [s]
     """
-    costs, ranks = program.costs, program.order.num_ranks
-    if period_s is None and start is not None and end is not None and (program.order.kind == U).any():
+    costs = program.costs
+    start, end = (None, None) if played is None else (played.start, played.end)
+    if period_s is None and end is not None and (program.order.kind == U).any():
         period_s = float(end.max())  # so many batches as the order holds
     if period_s is not None:
         return _without_flush(program, engine, start, end, period_s)
-    if start is None or end is None:
+    waited = None
+    if played is None:
         assert pipeline_end is not None
         absolute = pipeline_end
         begun, done = _without_waiting(program, pipeline_end)
     else:
-        absolute = np.zeros(ranks)
-        np.maximum.at(absolute, program.order.rank, end)
-        pipeline_end = absolute - step_begin(program, start)
-        begun, done = start, end
+        absolute = played.done(program.order)
+        pipeline_end = absolute - step_begin(program, played.start)
+        begun, done = played.start, played.end
+        waited = waits(program.order, played)
     updated, exposed, gather = end_of_step(
         pipeline_end,
         costs.reduce_s,
@@ -119,7 +162,17 @@ def finish_step(
         gather_window=lambda: gather_window(program),
     )
     step_time = float(updated) + costs.step_setup_s
-    return Timeline(program, engine, start, end, pipeline_end, exposed, gather, step_time)
+    return Timeline(program, engine, start, end, pipeline_end, exposed, gather, step_time, waited)
+
+
+def waits(order: Order, played: Played) -> Array | None:
+    """How long each rank waits for what it moves at visits, in the pipeline and behind it.  [s]"""
+    if played.waited is None:
+        return None
+    ended = np.zeros(order.num_ranks)
+    np.maximum.at(ended, order.rank, played.end)
+    waited = np.bincount(order.rank, played.waited * order.weight, order.num_ranks)
+    return np.asarray(waited + played.done(order) - ended)
 
 
 def _without_flush(program: Program, engine: str, start: Array | None, end: Array | None, period_s: float) -> Timeline:
@@ -142,6 +195,8 @@ def step_begin(program: Program, start: Array) -> Array:
     if is_staggered(program.order.schedule):
         begin[:] = np.inf
         np.minimum.at(begin, program.order.rank, start)
+        if program.stream is not None:
+            begin -= program.stream.first_waits(program.order)
     return begin
 
 

@@ -30,7 +30,12 @@ def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -
 
 
 def peak_memory(
-    batch: Batch, held: Params, activations: Number, logits: Number = 0, weight_versions: Number = 1
+    batch: Batch,
+    held: Params,
+    activations: Number,
+    logits: Number = 0,
+    weight_versions: Number = 1,
+    both_ways: Number = False,
 ) -> MemoryUse:
     """Peak memory of one GPU of ranks; numbers broadcast over kinds of ranks and plans.
 
@@ -44,6 +49,8 @@ def peak_memory(
         Most micro-batches whose logits are alive at once.
     weight_versions : array
         Versions of the weights that an asynchronous schedule keeps.
+    both_ways : array
+        Whether ranks turn to chunks forward and backward by turns (`sim.schedules.passes.visits_both_ways`).
     """
     costs, prices, zero = batch.costs, batch.prices, batch.zero_stage
     stack, training = costs.stack, costs.training
@@ -79,7 +86,9 @@ def peak_memory(
         optimizer=state_bytes(trained.total, trained.moments, training, stack, batch.optimizer_offload) * shard[0],
         activations=activations,
         logits=of_logits,
-        working=working + _gathered_bytes(batch, held.total, held.total - shards + cast) + _root_bytes(batch),
+        working=working
+        + _gathered_bytes(batch, held.total, held.total - shards + cast, both_ways)
+        + _root_bytes(batch),
         buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
@@ -91,13 +100,14 @@ def _shards(held: Params, data: Number, experts: Number) -> Number:
     return held.others / data + held.experts / experts
 
 
-def _gathered_bytes(batch: Batch, whole: Number, most: Number) -> Number:
+def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number) -> Number:
     """What ZeRO holds whole besides its shards for the layer (or chunk) at work: gradients, and gathered weights.
 
     Stage 2 sums a visit's gradients before it reduces them; stage 3 also gathers the weights, and those of the layers
-    it gathers ahead. A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of layers.
-    Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay after
-    the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
+    it gathers ahead; of chunks those of each way, where ranks turn to them forward and backward by turns
+    (`sim.engines.visits`). A stack that gathers tensor by tensor holds the largest matrix and those ahead instead of
+    layers. Never more than `most`: all that is sharded away, or that a GPU casts from 32-bit shards. Where weights stay
+    after the forward, all of them are there when the backward begins; those cast from 32-bit shards are `whole`.
     """
     model, stack, training, zero = batch.costs.model, batch.costs.stack, batch.costs.training, batch.zero_stage
     if (zero < 2).all():
@@ -115,7 +125,8 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number) -> Number:
     gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * (batch.moving_stage >= 2)
     if training.adapter_rank:
         gradients = gradients * 0.0
-    gathered = np.minimum((1 + stack.prefetched_layers) * at_work, most)
+    ways = 1 + (np.asarray(batch.num_chunks) > 1) * both_ways
+    gathered = np.minimum(ways * (1 + stack.prefetched_layers) * at_work, most)
     if not batch.reshard_after_forward:
         masters = stack.fp32_shards and not batch.outer_zero_stage and not training.adapter_rank
         gathered = whole if masters else most

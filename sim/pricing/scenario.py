@@ -13,6 +13,7 @@ from sim.pricing.deal import Deal, deal_of
 from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import Params, params_of, put_together
 from sim.pricing.stages import price_stages, sends_by_stage
+from sim.pricing.visits import VisitSeconds, price_visits
 from sim.pricing.zero import zero_visits
 from sim.specs import Scenario
 from sim.work.operations import Cause
@@ -35,6 +36,7 @@ class StageCosts:
     tied_embedding_s : reduction of the tied embedding's gradient between first and last rank.
     step_setup_s : host time once a step while the GPUs wait.
     hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
+    visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
     """
 
     stages: tuple[Stage, ...]
@@ -55,6 +57,7 @@ class StageCosts:
     step_setup_s: float
     hidden_share: float
     notes: frozenset[str]
+    visits: VisitSeconds | None = None
 
     @property
     def forward_s(self) -> StageFloats:
@@ -115,6 +118,8 @@ def price_plan(
     of_stage, of_rank = deal.kind_of_stage, deal.kind_of_rank
     held = once.held.of_kinds(of_rank).take(0)
     stage_params = params_of(deal.stage_parts, batch.costs, batch.layouts).total[of_stage, 0]
+    passes = (seconds.forward.sum(axis=1), seconds.backward.sum(axis=1))
+    moved = price_visits(batch, deal.stage_parts, *passes, often, deal.alone, seconds.weight_grad)
     costs = StageCosts(
         stages=deal.stages,
         forward=_by_cause(seconds.forward, of_stage),
@@ -134,6 +139,7 @@ def price_plan(
         step_setup_s=stack.step_setup_s,
         hidden_share=float(once.hidden_share[0]),
         notes=batch.prices.notes,
+        visits=None if moved is None else moved.of_stages(of_stage).take(0),
     )
     return costs, held
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.arrays import BlockPlanFloats, Number
+from sim.arrays import BlockPlanFloats, Bools, Number
 from sim.costs.collectives import all_gather
 from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
@@ -144,9 +144,10 @@ def zero_traffic(
 ) -> tuple[BlockPlanFloats, BlockPlanFloats] | None:
     """What ZeRO stages 2 and 3 add to forward and backward of every block; None where they are not used.  [s]
 
-    Stage 3 gathers weights forward and, where it drops them in between, backward; 2 and 3 reduce gradients. A visit's
-    traffic is spread over its micro-batches; what compute does not hide of what overlaps it is exposed. Gathers are
-    hidden by the layer before, which takes one to be gathered ahead.
+    Of ranks with one chunk, which move things block by block with every micro-batch; those with several move them once
+    a visit (`sim.pricing.visits`). Stage 3 gathers weights forward and, where it drops them in between, backward; 2 and
+    3 reduce gradients. What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer
+    before, which takes one to be gathered ahead.
 
     Parameters
     ----------
@@ -155,31 +156,56 @@ def zero_traffic(
     alone : array over layouts
         As of `shard_blocks`.
     """
-    zero = batch.moving_stage
-    if (zero < 2).all() or (batch.layouts.data.size * batch.layouts.expert_data.size == 1).all():
+    zero, here = batch.moving_stage, batch.num_chunks == 1
+    if not moves_at_visits(batch) or not here.any():
         return None
     sharded, layout = shard_blocks(batch.costs, batch.layouts, alone), batch.layout
-    group, share = batch.layouts.data.take(layout), visits / batch.num_microbatches
-    # A sharded gradient is accumulated on its shard only: every visit reduces. A single visit is the step's reduction.
-    reduces = (zero == 3) | (zero == 2) & (np.asarray(visits) > 1)
-    gather = sharded.gather_s[:, layout] * (share * (zero == 3))
-    again = sharded.again.reshape(-1, *[1] * (gather.ndim - 1)) * batch.reshard_after_forward
-    if sharded.after_recompute.any():
-        full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
-        again = again + sharded.after_recompute.reshape(-1, *[1] * (gather.ndim - 1)) * full
-    gather_again = gather * again
-    ahead = batch.overlap_param_gather * (batch.costs.stack.prefetched_layers > 0)
-    reduce = sharded.reduce_s[:, layout]
-    if batch.outer_zero_stage:
-        inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
-        reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
-    reduce = reduce * (share * reduces)
+    group = batch.layouts.data.take(layout)
+    gather = sharded.gather_s[:, layout] * (here * (zero == 3))
+    gather_again = gather * gathered_later(batch, sharded, gather.ndim)
+    ahead = gathers_ahead(batch)
+    reduce = reduced_at_visits(batch, sharded, visits, alone) * here
     weights, gradients = sharded.weight_bytes[:, layout], sharded.gradient_bytes[:, layout]
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
         hidden = gathering * ahead + reducing * batch.overlap_grad_reduce
-        moved = (weights * (gathering > 0) + gradients * (reducing > 0)) * share
+        moved = weights * (gathering > 0) + gradients * (reducing > 0)
         seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, moved, hidden, compute)
         return np.asarray(seconds)
 
     return exposed(gather, np.zeros(1), forward_s), exposed(gather_again, reduce, backward_s)
+
+
+def gathered_later(batch: Batch, sharded: ShardedBlocks, axes: int) -> Number:
+    """How often, at a visit, the weights of every block are gathered after its forward: (blocks, … plans)."""
+    over_blocks = (-1, *[1] * (axes - 1))
+    again = sharded.again.reshape(over_blocks) * batch.reshard_after_forward
+    if not sharded.after_recompute.any():
+        return again
+    full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
+    return again + sharded.after_recompute.reshape(over_blocks) * full
+
+
+def moves_at_visits(batch: Batch) -> bool:
+    """Whether any plan moves something every time that it turns to a stage."""
+    replicas = batch.layouts.data.size * batch.layouts.expert_data.size
+    return bool((batch.moving_stage >= 2).any() and (replicas > 1).any())
+
+
+def gathers_ahead(batch: Batch) -> Bools:
+    """Whether weights are gathered while the rank computes with others."""
+    return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
+
+
+def reduced_at_visits(batch: Batch, sharded: ShardedBlocks, visits: Number, alone: Number) -> BlockPlanFloats:
+    """Reducing every block's gradients at the end of a backward visit.  [s]
+
+    A sharded gradient is accumulated on its shard only: every visit reduces. Of ZeRO 2 a single visit's is the step's
+    reduction.
+    """
+    zero, layout = batch.moving_stage, batch.layout
+    reduce = sharded.reduce_s[:, layout]
+    if batch.outer_zero_stage:
+        inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
+        reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
+    return np.asarray(reduce * ((zero == 3) | (zero == 2) & (np.asarray(visits) > 1)))

@@ -58,8 +58,8 @@ def format_aligned(order: Order, times: tuple[int, int, int | None]) -> str:
             f"three, such as --times {forward},{max(1, backward // 2)},{max(1, backward - backward // 2)}"
         )
     costs = _plain(order, float(forward), float(backward + (weight or 0)), float(weight or 0))
-    start, end = longest_path(build_program(order, costs))
-    start, end = np.rint(start).astype(int), np.rint(end).astype(int)
+    played = longest_path(build_program(order, costs))
+    start, end = np.rint(played.start).astype(int), np.rint(played.end).astype(int)
     length = int(end.max(initial=0))
     width = max((len(action) for row in _texts(order) for action in row), default=1)
     label = len(str(order.num_ranks - 1))

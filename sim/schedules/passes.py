@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import Array
+from sim.arrays import Array, Bools, Ints
 from sim.schedules.actions import B, F, I, U, W
 from sim.schedules.order import Order
 from sim.schedules.registry import get_schedule, schedule_names
@@ -15,18 +16,63 @@ IN_FLIGHT = np.array([1, -1, 0, -1, 0])
 """A forward keeps a stage's activations; the backward, or the weight gradient of a split one, frees them."""
 
 
-@lru_cache(maxsize=256)
-def visits_per_stage(order: Order) -> float:
-    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward.
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Where a rank turns to a stage, forward or backward, and where it has all gradients of that turn; over actions.
 
     Micro-batches that follow each other on a stage are one visit: breadth-first orders visit each stage once,
     interleaved ones once a group of micro-batches. What ZeRO gathers and reduces it moves once a visit.
+
+    opens : whether an action is the first of a visit.
+    then : of such an action, the one that opens the rank's next visit the same way, forward or backward; −1 for the
+        last of these and for all other actions.
+    turns : of the last such action before a rank's first backward, that one; −1 for all others.
+    closes : whether an action gives the last gradients of a backward visit: its last, or of split backwards the last
+        weight gradient of its micro-batches.
     """
-    visits, weight = 0, order.weight
+
+    opens: Bools
+    then: Ints
+    turns: Ints
+    closes: Bools
+
+
+@lru_cache(maxsize=256)
+def visits_of(order: Order) -> Visits:
+    """The visits of an order, counted in what is in its arrays."""
+    gives = np.arange(len(order))  # the action with which a backward's gradients are complete
+    halves = np.flatnonzero(order.kind == W)
+    gives[order.needs[halves]] = halves
+    opens, closes = np.zeros((2, len(order)), dtype=bool)
+    then, turn = np.full((2, len(order)), -1)
     for chosen in (order.kind == F, (order.kind == B) | (order.kind == I)):
-        stage, rank = order.stage[chosen], order.rank[chosen]
+        place = np.flatnonzero(chosen)
+        stage, rank = order.stage[place], order.rank[place]
         turns = np.concatenate([[True], (np.diff(stage) != 0) | (np.diff(rank) != 0)])
-        visits += int(weight[chosen][turns].sum())
+        opened = place[turns]
+        opens[opened] = True
+        follows = np.diff(order.rank[opened]) == 0
+        then[opened[:-1][follows]] = opened[1:][follows]
+    closes[np.maximum.reduceat(gives[place], np.flatnonzero(turns))] = True
+    first = opened[np.concatenate([[True], ~follows])]  # backward of each rank
+    before = np.flatnonzero(opens)
+    turn[before[np.searchsorted(before, first) - 1]] = first
+    return Visits(opens, then, turn, closes)
+
+
+@lru_cache(maxsize=256)
+def visits_both_ways(order: Order) -> bool:
+    """Whether a rank still turns to stages forward when it has begun to turn to them backward, as 1F1B does."""
+    visits, forward = visits_of(order), order.kind == F
+    begun = np.full(order.num_ranks, len(order))
+    np.minimum.at(begun, order.rank[~forward], np.flatnonzero(~forward))
+    return bool((np.flatnonzero(visits.opens & forward) > begun[order.rank[visits.opens & forward]]).any())
+
+
+@lru_cache(maxsize=256)
+def visits_per_stage(order: Order) -> float:
+    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward."""
+    visits = int(order.weight[visits_of(order).opens].sum())
     return max(visits, 2 * order.num_stages) / (2 * order.num_stages)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, PlanFloats
+from sim.arrays import Floats, Ints, Number, PlanFloats
 from sim.engines.step_end import end_of_step
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
@@ -25,6 +25,7 @@ from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
+from sim.pricing.visits import VisitSeconds, price_visits
 from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.search.plans.space import recompute_fields, recomputes_of, sharding_fields
 from sim.specs import ParallelPlan, Scenario
@@ -251,19 +252,22 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     the embedding's gradients are complete only then.
     """
     costs, stack = batch.costs, batch.costs.stack
-    once_visited = np.ones(batch.shape)
-    seconds = price_stages(batch, dealt_stages(batch), once_visited, False)
-    (first_f, forward, last_f), (first_b, backward, last_b) = seconds.forward[:, 0], seconds.backward[:, 0]
+    once_visited, parts = np.ones(batch.shape), dealt_stages(batch)
+    seconds = price_stages(batch, parts, once_visited, False)
+    passes = (seconds.forward[:, 0], seconds.backward[:, 0])
+    (first_f, forward, last_f), (first_b, backward, last_b) = passes
+    moved = _least_at_visits(price_visits(batch, parts, *passes, once_visited, False))
     m, v, pp = batch.num_microbatches, batch.num_chunks, batch.pp
     near, far = near_and_far(batch)
     width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
     send = np.where(width >= costs.cluster.nvlink_domain_gpus, far, near)
-    fill, drain = (pp - 1) * (forward + send), (pp - 1) * (backward + send)
+    hop_f, hop_b = forward + send, backward + send
     sending = 0.0 if stack.overlap_p2p else m * send
-    round_f = np.maximum(m * forward + sending, pp * (forward + send))
-    round_b = np.maximum(m * backward + sending, pp * (backward + send))
-    there = np.maximum(m * first_f + sending, round_f) + (v - 2) * round_f + fill + m * last_f
-    back = np.maximum(m * last_b + sending, round_b) + (v - 2) * round_b + drain + m * first_b
+    own_f, own_b = (sending + lost for lost in moved.lost)
+    round_f = np.maximum(m * forward + own_f, pp * hop_f)
+    round_b = np.maximum(m * backward + own_b, pp * hop_b)
+    there = moved.begin + np.maximum(m * first_f + own_f, round_f) + (v - 2) * round_f + (pp - 1) * hop_f + m * last_f
+    back = np.maximum(m * last_b + own_b, round_b) + (v - 2) * round_b + (pp - 1) * hop_b + m * first_b + moved.tail
     once = once_a_step(batch, _ranks(batch), once_visited).take(slice(0, 1))
     window = (v - 1) * m * forward + m * (first_f - forward) + forward + (last_f - forward) * (pp == 1)
     end = end_of_step(
@@ -280,6 +284,32 @@ def _least_step_s(batch: Batch) -> PlanFloats:
         gather_window=lambda: window,
     )
     return np.asarray(end.step + stack.step_setup_s)
+
+
+class _AtVisits(NamedTuple):
+    """What visits take at least: (there, back) or a number, arrays over plans. [s]
+
+    begin, tail : before the first action of the first rank, and after its last.
+    lost : by a rank from one visit to the next, at stages in the middle.
+    """
+
+    begin: Number
+    tail: Number
+    lost: tuple[Number, Number]
+
+
+def _least_at_visits(visits: VisitSeconds | None) -> _AtVisits:
+    if visits is None:
+        return _AtVisits(0.0, 0.0, (0.0, 0.0))
+    gather, slows = visits.gather[:, 1], visits.gather_slows[:, 1]
+    waits = np.where(visits.ahead, 0.0, gather)
+    reduced = np.where(visits.beside, visits.reduce_slows, visits.reduce).min(axis=0)
+    there, back = waits + slows
+    return _AtVisits(
+        begin=visits.gather[0, 0] - visits.early[0, 0],
+        tail=np.where(visits.beside, visits.tail, visits.reduce)[0],
+        lost=(there, back + reduced),
+    )
 
 
 def _memory_bytes(batch: Batch) -> PlanFloats:

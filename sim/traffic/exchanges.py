@@ -87,7 +87,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
     for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
-        if batch.moving_stage >= 2 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
+        if batch.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
             priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], costs, batch.layouts)
             budgets = float(priced.forward_s), float(priced.backward_s)
             again = gathers_for_backward(part, scenario)
@@ -199,21 +199,61 @@ def _zero(
     again : how often weights are gathered for the backward.
     """
     plan, stack = scenario.plan, scenario.stack
-    share = visits / scenario.num_microbatches
     gather, reduce = visit_seconds(cost_model(scenario), held, width, replicas)
     trained, grad_width = held.trained, GRADIENT_WIDTH[stack.gradient_precision]
     ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
     if plan.zero_stage == 3:
-        scale = width * share
-        sent, buffers = np.asarray(sent_in_rings(held, replicas)).item() * scale, held.total.item() * scale
+        sent, buffers = np.asarray(sent_in_rings(held, replicas)).item() * width, held.total.item() * width
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, again), budgets, strict=True):
             if times:
-                moved = gather.item() * share * times, sent * times, budget, buffers * times
-                _add(table, ("dp", ahead), row, *moved)
+                _add(table, ("dp", ahead), row, gather.item() * times, sent * times, budget, buffers * times)
     if plan.zero_stage == 3 or visits > 1:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and again and ahead == stack.overlap_grad_reduce
-        budget, scale = 0.0 if beside_gather else budgets[1], grad_width * share
-        inside, between = (np.asarray(each(trained, replicas)).item() * scale for each in (sent_in_rings, sent_between))
-        key, buffers = ("dp", stack.overlap_grad_reduce), trained.total.item() * scale
-        _add(table, key, INPUT_GRAD, reduce.item() * share, inside + between, budget, buffers, between)
+        budget = 0.0 if beside_gather else budgets[1]
+        inside, between = (
+            np.asarray(each(trained, replicas)).item() * grad_width for each in (sent_in_rings, sent_between)
+        )
+        key, buffers = ("dp", stack.overlap_grad_reduce), trained.total.item() * grad_width
+        _add(table, key, INPUT_GRAD, reduce.item(), inside + between, budget, buffers, between)
+
+
+@dataclass(frozen=True, slots=True)
+class VisitBytes:
+    """What each member of its group sends at a visit to every stage. [bytes]
+
+    gather : the weights, (forward and backward, stages). reduce : the gradients, (stages), with those that go
+    `between` sharding groups.
+    """
+
+    gather: Floats
+    reduce: Floats
+    between: Floats
+
+
+def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...], visits: float) -> VisitBytes | None:
+    """Bytes of `sim.pricing.visits.price_visits`; None where ranks have one chunk or move nothing so.
+
+    Parameters as of `stage_exchanges`.
+    """
+    plan, stack, batch = scenario.plan, scenario.stack, batch_of(scenario)
+    moving = int(batch.moving_stage.item())
+    if plan.num_chunks == 1 or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
+        return None
+    replicas, costs = replicas_of(batch.layouts), cost_model(scenario)
+    replicas, grad_width = (
+        replicas.inside if plan.outer_zero_stage else replicas,
+        GRADIENT_WIDTH[stack.gradient_precision],
+    )
+    blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
+    rows = []
+    for part, width in zip(blocks, gathered_widths(costs), strict=True):
+        held = params_of([part], costs, batch.layouts).take(0)
+        weights = np.asarray(sent_in_rings(held, replicas)).item() * width * (moving == 3)
+        inside, between = (np.asarray(each(held.trained, replicas)).item() for each in (sent_in_rings, sent_between))
+        again, reduces = gathers_for_backward(part, scenario), moving == 3 or visits > 1
+        rows.append(
+            [weights, weights * again, (inside + between) * grad_width * reduces, between * grad_width * reduces]
+        )
+    found = put_together([stage.part for stage in stages], np.array(rows)).T
+    return VisitBytes(found[:2], found[2], found[3])

@@ -3,15 +3,18 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from strategies import sizes
 
 from sim.engines import ENGINES
 from sim.estimate import estimate
+from sim.schedules import get_schedule, schedule_names
 from sim.specs import build_scenario
 
 OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward", "overlap_context")
 STACKS = ("megatron-2019", "megatron-2021", "megatron-2022", "megatron-core")
+FLUSHED = [name for name in schedule_names() if not get_schedule(name).asynchronous]
 
 
 @st.composite
@@ -143,3 +146,56 @@ def test_breakdown_of_a_scenario(scenario, engine):
 def test_without_zero_nothing_is_gathered(scenario):
     timeline = estimate(scenario.replace(plan=scenario.plan.replace(zero_stage=0))).timeline
     assert not timeline.exposed_gather_s.any()
+
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 20)
+
+
+@st.composite
+def growing(draw, names=None):
+    """A small model under any schedule with a flush, and the numbers of micro-batches it takes."""
+    name = draw(st.sampled_from(names or FLUSHED))
+    pp, chunks, _ = draw(sizes(name, most_ranks=4))
+    assume(pp > 1 or chunks == 1 or name in ("breadth_first", "modular"))
+    layers = 1 if name == "modular" else draw(st.integers(1, 3))
+    dp, size = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
+    described = {
+        "model": {
+            "num_layers": pp * chunks * layers,
+            "hidden_size": draw(st.sampled_from([512, 1024, 4096])),
+            "num_heads": 16,
+            "vocab_size": draw(st.sampled_from([1024, 51200])),
+        },
+        "cluster": "selene",
+        "plan": {
+            "tp": draw(st.sampled_from([1, 2])), "pp": pp, "dp": dp, "schedule": name, "num_chunks": chunks,
+            "microbatch_size": size, "zero_stage": draw(st.integers(0, 3)) if dp > 1 else 0,
+        },
+        "training": {"sequence_length": draw(st.sampled_from([256, 1024])), "precision": "fp16"},
+        "stack": {"preset": draw(st.sampled_from(STACKS)), **{flag: draw(st.booleans()) for flag in OVERLAPS}},
+        "profile": "a100",
+    }  # fmt: skip
+    rounds = name in ("interleaved", "zb_interleaved")
+    counts = [(pp if rounds else 1) * count for count in BATCHES]
+    counts = [count for count in counts if get_schedule(name).requirement(pp, chunks, count) is None]
+    assume(len(counts) > 1)
+
+    def of(count):
+        training = {**described["training"], "global_batch_size": dp * count * size}
+        return build_scenario({**described, "training": training})
+
+    return [of(count) for count in counts if not count % get_schedule(name).copies]
+
+
+def takes_longer(steps):
+    """Rising but for a thousandth: orders that are chosen by what things take may be a little worse for more work."""
+    return all(later >= earlier * (1 - 1e-3) for earlier, later in pairwise(steps))
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_more_micro_batches_never_take_less_time(name, data):
+    """Whatever a step moves besides: a share of it for every micro-batch once made few of them slower than many."""
+    steps = [step_time(scenario) for scenario in data.draw(growing([name]))]
+    assert takes_longer(steps) if get_schedule(name).candidates else rising(steps)

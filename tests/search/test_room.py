@@ -145,11 +145,11 @@ def test_fields_that_are_named_get_room_of_their_own():
     """The best plan of a degree that the best few have not, of a set of modules, and on the host."""
     scenario = load_scenario(QWEN)
     result = search(scenario, top=1)
-    assert result.best[0].scenario.plan.pp != 4
-    named = {"pp": 4}
+    assert result.best[0].scenario.plan.pp != 8
+    named = {"pp": 8}
     there = why_not(result, named).answer
     everything = search(scenario, top=1, room=()).select([named], 1)[0]
-    assert there.scenario.plan.pp == 4
+    assert there.scenario.plan.pp == 8
     assert there.step_time_s < result.step_time_s[everything.best[0]]
     modules = why_not(result, {"recompute_modules": ("moe_act", "layernorm")})
     assert set(modules.answer.scenario.plan.recompute_modules) == {"moe_act", "layernorm"}

@@ -216,10 +216,12 @@ def legend_handles(view: StepView, seen: set[str], *, durations: bool = True) ->
     if "send" in seen:
         handles.append(patch("send", "send (keeps the rank)"))
     lengths = {bars.what: float((bars.end - bars.begin).max()) for bars in view.after()}
+    strips = {bars.what: " (strip: once a visit)" for bars in view.at_visits()}
+    strips |= {"reduce": " (strip: beside the backward)"} if view.overlapped_reductions() else {}
     for what in ("reduce", "tied", "update", "gather", "setup"):
         if what not in seen:
             continue
-        overlapped = " (strip: beside the backward)" if what == "reduce" and view.overlapped_reductions() else ""
+        overlapped = strips.get(what, "")
         length = f", {show_time(lengths[what])}" if durations and what in lengths else ""
         exposed = " exposed" if overlapped and length else ""
         handles.append(patch(what, f"{LOOKS[what].name}{length}{exposed}{overlapped}"))

@@ -8,6 +8,8 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
+from sim.engines.timeline import step_begin
+from sim.engines.visits import GRADIENTS, WEIGHTS, moved_at_visits
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
@@ -160,6 +162,20 @@ class StepView:
         ends = self.begin + self.timeline.pipeline_end_s + self.timeline.exposed_reduce_s
         return Bars("reduce", here, begins[here], ends[here], overlapped=True)
 
+    def at_visits(self) -> list[Bars]:
+        """What ranks with several chunks gather and reduce whenever they turn to one, beside what they do."""
+        program = self.program
+        if program.stream is None:
+            return []
+        moved = moved_at_visits(program.order, program.stream, self.start, self.end)
+        bars = []
+        for what, name in ((WEIGHTS, "gather"), (GRADIENTS, "reduce")):
+            here = sorted((rank, begin, end) for rank, kind, begin, end in moved if kind == what)
+            if here:
+                rank, begin, end = (np.array(each) for each in zip(*here, strict=True))
+                bars.append(Bars(name, rank, begin, end, overlapped=True))
+        return bars
+
     def kept(self) -> list[tuple[Array, Array]]:
         """Of every rank, (times, activation bytes from then on). [s], [bytes]"""
         order = self.program.order
@@ -225,9 +241,7 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     step_time = answer.step_time_s
     streams = bool((order.kind == U).any())
     # Where ranks wait for each other, all steps begin at 0.
-    absolute = np.zeros(order.num_ranks)
-    np.maximum.at(absolute, order.rank, end)
-    zero = np.zeros_like(begin) if streams else absolute - timeline.pipeline_end_s
+    zero = np.zeros_like(begin) if streams else step_begin(program, start)
     horizon = float(zero.max()) + step_time
     if streams:  # what comes after the last but one batch is a drain that the real stream does not have
         last = answer.num_microbatches * max(1, int(order.microbatch.max()) // answer.num_microbatches) - 1

@@ -210,11 +210,13 @@ def _sends(view: StepView) -> Iterator[list[str]]:
 
 
 def _data(view: StepView) -> list[str]:
-    """Gradient reduction, overlapped or after the backward, the tied embedding's, and the weight gather."""
+    """What is moved at visits, or once a step: gradient reduction, beside or after the backward, the tied embedding's
+    reduction, the weight gather."""
     overlapped = view.overlapped_reductions()
     kinds = ("tied", "gather") if overlapped else ("reduce", "tied", "gather")
     bars = [*([overlapped] if overlapped else []), *(bars for bars in view.after() if bars.what in kinds)]
-    return _once_a_step(bars, "data parallel", DATA, view.timeline.exposed_reduce_s)
+    at_visits = _once_a_step(view.at_visits(), "data parallel, once a visit", DATA)
+    return at_visits + _once_a_step(bars, "data parallel", DATA, view.timeline.exposed_reduce_s)
 
 
 def _memory(view: StepView) -> list[str]:

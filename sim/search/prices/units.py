@@ -18,6 +18,7 @@ from sim.engines.even_step_end import gather_windows, reductions_after_end
 from sim.engines.in_flight import in_flight_by_rank
 from sim.engines.pipeline_links import Links, Pipelines, find_links, sends_over
 from sim.engines.step_end import end_of_step
+from sim.engines.visits import LeastAtVisits, even_visits
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.cost_model import CostModel
@@ -26,6 +27,7 @@ from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
+from sim.pricing.visits import price_visits
 from sim.pricing.zero import zero_visits
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Space
@@ -166,7 +168,9 @@ class Rows:
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
         held = params_of([kind.part for kind in ranks[:3]], batch.costs, batch.layouts).take(batch.layout)
-        first, middle, last = peak_memory(batch, held, peaks, logits).total
+        # Interleaved, a rank turns to chunks forward again where there is more than one round of micro-batches.
+        again = batch.num_microbatches > batch.pp
+        first, middle, last = peak_memory(batch, held, peaks, logits, both_ways=again).total
         others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
         return np.asarray(np.maximum(first, others))
 
@@ -186,10 +190,9 @@ class Rows:
         sends_overlap = sorted({category.overlaps[0] for category in categories})
         pipelines = [(overlaps, self._pipelines(not overlaps)) for overlaps in sends_overlap]
         for number, overlap_tp in enumerate(dict(self.batch.prices.cells.kinds)):
-            forward, backward = self._stages(zero_of, reduce_of, gather_of, 2 * number)
+            forward, backward, moved = self._stages(zero_of, reduce_of, gather_of, 2 * number)
             for overlap_p2p, of_sends in pipelines:
-                stages = EvenPipelines(of_sends, forward, backward).find_ends()
-                ends_at = RankEnds(stages.ended[:, which], stages.turned_after[:, which])
+                ends_at = EvenPipelines(of_sends, forward, backward, moved).find_ends().take(which)
                 passes = EvenPipelines(of_sends, forward[:, which], backward[:, which])
                 yield (overlap_p2p, overlap_tp), self._ended(passes, ends_at, once, reduce, gather), ends
 
@@ -197,8 +200,8 @@ class Rows:
         """Step times with a ZeRO stage of each row, over ways to recompute and rows.  [s]"""
         sends, reduce, gather, tensor = overlaps
         kind = 2 * list(dict(self.batch.prices.cells.kinds)).index(tensor)
-        forward, backward = self._stages(zero_stage, np.array(reduce), np.array(gather), kind)
-        passes = EvenPipelines(self._pipelines(not sends), forward, backward)
+        seconds_and_visits = self._stages(zero_stage, np.array(reduce), np.array(gather), kind)
+        passes = EvenPipelines(self._pipelines(not sends), *seconds_and_visits)
         once = self._once(zero_stage, optimizer_offload)
         seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
         return np.asarray(seconds[0])
@@ -213,7 +216,7 @@ class Rows:
     ) -> PlanFloats:
         """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
         end = end_of_step(
-            ends_at.ended,
+            ends_at.done,
             once.reduce,
             once.gather,
             once.update,
@@ -232,14 +235,19 @@ class Rows:
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0])
         return Pipelines(*numbers, self.gpipe, self.links, sends, blocking, self.longer)
 
-    def _stages(self, zero: Ints, reduce: Bools, gather: Bools, kind: int) -> tuple[KindPlanFloats, KindPlanFloats]:
-        """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows. [s]"""
+    def _stages(
+        self, zero: Ints, reduce: Bools, gather: Bools, kind: int
+    ) -> tuple[KindPlanFloats, KindPlanFloats, LeastAtVisits | None]:
+        """Forward and backward of the kinds of stages, over what ZeRO moves at visits, recomputation and rows [s]; and
+        what ranks with several chunks lose to that."""
         flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
         batch = replace(self.batch, zero_stage=zero, kind=kind + self._flag[_ROWS], **flags)
-        seconds = price_stages(batch, self.parts, self.visits, self.batch.layouts.pp == 1, split=False)
+        alone = self.batch.layouts.pp == 1
+        seconds = price_stages(batch, self.parts, self.visits, alone, split=False)
         shape = (len(self.parts), *batch.shape)
         forward, backward = (np.broadcast_to(each[:, 0], shape) for each in (seconds.forward, seconds.backward))
-        return forward, backward
+        moved = price_visits(batch, self.parts, forward, backward, self.visits, alone)
+        return forward, backward, None if moved is None else even_visits(moved, self.visits, batch.num_chunks)
 
 
 _AT_ONCE = 2048

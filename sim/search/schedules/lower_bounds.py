@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.arrays import Floats, PlanFloats
+from sim.arrays import Floats, Number, PlanFloats
 from sim.pricing.deal import dealt_stages
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import once_a_step
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
+from sim.pricing.visits import VisitSeconds, price_visits
 from sim.schedules.registry import is_file
 from sim.search.schedules.variants import Variant
 
@@ -36,8 +37,10 @@ def least_step_s(variant: Variant) -> PlanFloats:
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
     # ZeRO moves least where an order turns to a stage once; and reduces nothing more at the end where it does not.
     visits = np.where(chunks == 1, batch.num_microbatches, 1)
-    seconds = price_stages(batch, dealt_stages(batch)[:3], visits, variant.alone)
+    parts = dealt_stages(batch)[:3]
+    seconds = price_stages(batch, parts, visits, variant.alone)
     forward, backward = seconds.forward[:, 0], seconds.backward[:, 0]
+    waits = _waits(price_visits(batch, parts, forward, backward, visits, variant.alone))
     whole, inputs = forward + backward, backward - seconds.weight_grad
     least = whole.min(axis=0)
     each = batch.num_microbatches * variant.slices / copies
@@ -49,7 +52,8 @@ def least_step_s(variant: Variant) -> PlanFloats:
     gather = np.where(batch.overlap_param_gather & (not chosen.asynchronous), 0.0, once.least("gather"))
     update = once.least("update") + gather
     embedding, head = (
-        each * (whole[kind] + (stages - 1) * least) + part for kind, part in ((FIRST, reduce[0]), (LAST, reduce[2]))
+        each * (whole[kind] + (stages - 1) * least) + stages * waits + part
+        for kind, part in ((FIRST, reduce[0]), (LAST, reduce[2]))
     )
     if chosen.asynchronous:  # a rank's update stands in its order, and nothing hides the gather
         period = np.maximum(embedding + update[0], np.where(alone, 0.0, head + update[2]))
@@ -70,6 +74,14 @@ def least_step_s(variant: Variant) -> PlanFloats:
         pipeline = np.maximum(pipeline, np.where(before > 0, fill + inner, 0.0))
     updated = np.maximum(update[0], np.where(pp > 2, update[1], 0.0))
     return np.asarray(pipeline + updated + batch.costs.stack.step_setup_s)
+
+
+def _waits(visits: VisitSeconds | None) -> Number:
+    """What a rank with several stages waits at each, whatever its order: it turns to it, there and back.  [s]"""
+    if visits is None:
+        return 0.0
+    gathers = np.where(visits.ahead, 0.0, visits.gather.sum(axis=0))
+    return (gathers + np.where(visits.beside, 0.0, visits.reduce)).min(axis=0)
 
 
 def least_memory(variant: Variant) -> PlanFloats:

@@ -16,12 +16,14 @@ from sim.engines.critical_path import earliest_starts, steady_state
 from sim.engines.order_facts import OrderFacts
 from sim.engines.program import action_seconds
 from sim.engines.step_end import end_of_step, reduction_times, without_flush
+from sim.engines.visits import Stream, Streams, least_at_visits, of_ranks, slowed_by, stream_of
 from sim.pricing.batch import Batch
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
+from sim.pricing.visits import VisitSeconds, price_visits
 from sim.pricing.zero import zero_visits
 from sim.schedules import Order
 from sim.schedules.passes import updates_per_rank
@@ -38,7 +40,7 @@ MOST_ACTIONS = 50_000
 class Moments:
     """When ranks do what counts for the end of a step, over ranks (and their stages) and plans. [s]
 
-    begin, end : of each rank's first and last action.
+    begin, end : of each rank's first and last action, with what it moves at visits.
     start_last, end_last : of the last gradient action on each of its stages.
     """
 
@@ -50,18 +52,21 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class PlayedPlans:
-    """What plans that have one order take: seconds of the kinds of stages, sends, and repetitions that are left out."""
+    """What plans that have one order take: seconds of the kinds of stages, sends, and repetitions left out; and what
+    visits to these stages move, if anything."""
 
     batch: Batch
     forward: KindPlanFloats
     backward: KindPlanFloats
     weight: KindPlanFloats
     times: Ints
+    visits: VisitSeconds | None = None
 
     def take(self, plans: Ints) -> PlayedPlans:
         """Some of the plans."""
         forward, backward, weight = (each[:, plans] for each in (self.forward, self.backward, self.weight))
-        return PlayedPlans(self.batch.take(plans), forward, backward, weight, self.times[plans])
+        visits = None if self.visits is None else self.visits.take(plans)
+        return PlayedPlans(self.batch.take(plans), forward, backward, weight, self.times[plans], visits)
 
     def leaving_out(self, times: int) -> PlayedPlans:
         """The plans with another number of repetitions left out."""
@@ -71,8 +76,18 @@ class PlayedPlans:
         """What plans that need be played once have in common."""
         domain, batch = self.batch.costs.cluster.nvlink_domain_gpus, self.batch
         width = np.minimum((batch.layouts.data.size * batch.layouts.tp)[batch.layout], domain)
+        moved = () if self.visits is None else self.visits.rows()
         return np.stack(
-            [*self.forward, *self.backward, *self.weight, *near_and_far(batch), width, batch.overlap_p2p, self.times]
+            [
+                *self.forward,
+                *self.backward,
+                *self.weight,
+                *near_and_far(batch),
+                width,
+                batch.overlap_p2p,
+                self.times,
+                *moved,
+            ]
         )
 
     def table(self) -> Floats:
@@ -88,6 +103,10 @@ class PlayedPlans:
         sends = sends_by_stage(self.batch, order.rank_of_stage, order.copies)
         _, occupy, release = action_seconds(order, passes, sends, ~self.batch.overlap_p2p)
         return occupy, release
+
+    def of_stages(self, facts: OrderFacts) -> VisitSeconds | None:
+        """What visits to the order's stages move."""
+        return None if self.visits is None else self.visits.of_stages(facts.kind_of_stage)
 
 
 class SharedOrder:
@@ -113,7 +132,7 @@ class SharedOrder:
         for ranks in self.facts.fullest(self.deal.kind_of_rank):
             peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
             own = held.of_kinds(ranks.kind).take(batch.layout)
-            needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions).total
+            needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions, self.facts.both_ways).total
             fullest = np.maximum(fullest, needed)
         return fullest
 
@@ -146,7 +165,9 @@ class SharedOrder:
         # A rank with one chunk visits it anew for every micro-batch.
         visits = zero_visits(batch.num_chunks, batch.num_microbatches, self.facts.visits_leaving_out(times))
         seconds = price_stages(batch, self.deal.stage_parts, visits, self.deal.alone)
-        played = PlayedPlans(batch, seconds.forward[:, 0], seconds.backward[:, 0], seconds.weight_grad, times)
+        passes = (seconds.forward[:, 0], seconds.backward[:, 0])
+        moved = price_visits(batch, self.deal.stage_parts, *passes, visits, self.deal.alone, seconds.weight_grad)
+        played = PlayedPlans(batch, *passes, seconds.weight_grad, times, moved)
         moments, exact = self._play(played, thorough)
         once = once_a_step(batch, self.deal.rank_kinds, visits, self.order.copies)
         return self._finish(batch, once, played, moments), exact
@@ -166,16 +187,41 @@ class SharedOrder:
         occupy, release = plans.seconds(self.facts)
         start, done = play(self.fixed, self.order, occupy, release, plans.weight[self.facts.kind_of_stage])
         later, _, _ = self._left_out(plans, start, occupy)
-        moments = self._moments(start, start, later)
-        return replace(moments, end=done + later), np.ones(len(plans.times), dtype=bool)
+        moments = replace(self._moments(start, start, later), end=done + later)
+        visits = plans.of_stages(self.facts)
+        if visits is not None:
+            moments = self._least_with_visits(plans, moments, occupy, visits)
+        return moments, np.ones(len(plans.times), dtype=bool)
+
+    def _least_with_visits(
+        self, plans: PlayedPlans, moments: Moments, occupy: ActionPlanFloats, visits: VisitSeconds
+    ) -> Moments:
+        """The same where ranks move things at visits: they lose to these what they lose whenever that is.
+
+        Nothing comes before the first rank's first action; another's first is later by no more than the longest wait
+        for the weights of a first visit, that a staggered step begins with.
+        """
+        order = self.order
+        least = least_at_visits(order, visits, plans.times, floating=True)
+        busy = of_ranks(order, occupy, plans.times) + least.lost
+        begin = np.maximum(moments.begin, least.begin)
+        if self.variant.schedule.staggered:
+            begin = moments.begin + least.begin.max(axis=0) - least.begin[0]
+            moments = replace(moments, begin=begin - least.begin)
+        return replace(moments, end=least.end(np.maximum(moments.end, begin + busy)))
 
     def _played(self, plans: PlayedPlans, thorough: bool) -> tuple[Moments, Bools]:
         """The longest path; thorough, where what is played does not become too long, always exact."""
         order, facts = self.order, self.facts
         occupy, release = plans.seconds(facts)
-        start = earliest_starts(facts.in_levels, occupy, release)
-        later, length, rest = self._left_out(plans, start, occupy)
+        visits, streams = plans.of_stages(facts), None
+        if visits is not None:
+            occupy, streams = occupy + slowed_by(order, visits), Streams(order, stream_of(order, visits))
+        start = earliest_starts(facts.in_levels, occupy, release, streams)
+        later, length, rest = self._left_out(plans, start, occupy, None if streams is None else streams.until)
         moments, exact = self._moments(start, start + occupy, later), rest == 0
+        if visits is not None and streams is not None:
+            moments = self._with_streams(moments, streams, stream_of(order, visits), later)
         if not thorough or order.fold is None:
             return moments, exact
         for number in np.unique(rest[~exact]).tolist():
@@ -191,14 +237,24 @@ class SharedOrder:
                 getattr(moments, name)[..., here] = getattr(more, name)
         return moments, exact
 
+    def _with_streams(self, moments: Moments, streams: Streams, stream: Stream, later: PlanFloats) -> Moments:
+        """What the ranks' streams do before the first action and after the last."""
+        until = streams.until[self.order.first[1:] - 1] + later
+        begin = moments.begin - self.variant.schedule.staggered * stream.first_waits(self.order)
+        return replace(moments, begin=begin, end=np.maximum(moments.end, until))
+
     def _left_out(
-        self, plans: PlayedPlans, start: ActionPlanFloats, occupy: ActionPlanFloats
+        self,
+        plans: PlayedPlans,
+        start: ActionPlanFloats,
+        occupy: ActionPlanFloats,
+        until: ActionPlanFloats | None = None,
     ) -> tuple[PlanFloats, Ints, Ints]:
         """By how much what is left out delays what comes after it [s]; the steady state's blocks; those left over."""
         if self.order.fold is None:
             none = np.zeros_like(plans.times)
             return np.zeros(len(none)), none, none
-        length, seconds = steady_state(self.order, start)
+        length, seconds = steady_state(self.order, start, until)
         rest = np.where(length > 0, plans.times % np.maximum(length, 1), plans.times)
         # What the rank with the least to do in a block is busy for.
         fold = self.order.fold

@@ -1,0 +1,121 @@
+"""What a rank with several chunks moves whenever it turns to one: ZeRO's gathers and reductions, of a whole chunk.
+
+They are no part of any micro-batch: they happen once a visit, however many micro-batches it has, on a stream of their
+own beside compute (Lamy-Poirier 2021, arXiv:2106.02679, section 4; 2022, arXiv:2211.05953, section 4.2). Engines say
+when (`sim.engines.visits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Bools, Floats, Ints, KindPlanFloats, Number
+from sim.pricing.batch import Batch
+from sim.pricing.replicas import put_together
+from sim.pricing.zero import gathered_later, gathers_ahead, moves_at_visits, reduced_at_visits, shard_blocks
+from sim.work.stages import ModelPart
+
+
+@dataclass(frozen=True, slots=True)
+class VisitSeconds:
+    """Seconds of one visit to each kind of stage; arrays (kinds of stages, plans), with two passes on the axis before
+    where there are, forward and backward. [s]
+
+    gather : the weights, before a visit's first micro-batch needs them: one block after the other.
+    early : of the gather, what that first micro-batch's pass through the blocks before hides by itself; a third pass is
+        a backward's input-gradient half.
+    reduce : the gradients, when the last micro-batch of a backward visit gives them: one block after the other.
+    tail : of the reduction, what is left when that backward is over, at least.
+    gather_slows, reduce_slows : what compute loses beside them.
+    ahead : whether the next visit's weights are gathered while a rank computes; else it waits. Arrays (plans).
+    beside : the same of gradients that are reduced.
+    """
+
+    gather: Floats
+    early: Floats
+    reduce: KindPlanFloats
+    tail: KindPlanFloats
+    gather_slows: Floats
+    reduce_slows: KindPlanFloats
+    ahead: Bools
+    beside: Bools
+
+    def take(self, plans: Any) -> VisitSeconds:
+        """Of some plans, the last axis; or of one, without it."""
+        some: dict[str, Any] = {field.name: getattr(self, field.name)[..., plans] for field in fields(self)}
+        return replace(self, **some)
+
+    def rows(self) -> Iterator[Floats]:
+        """All arrays over plans, one after the other."""
+        for field in fields(self):
+            whole = getattr(self, field.name)
+            yield from whole.reshape(-1, whole.shape[-1])
+
+    def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
+        """With stages in the place of their kinds."""
+        names = ("gather", "early", "reduce", "tail", "gather_slows", "reduce_slows")
+        changed: dict[str, Any] = {name: getattr(self, name)[..., kind_of_stage, :] for name in names}
+        return replace(self, **changed)
+
+
+def price_visits(
+    batch: Batch,
+    parts: Sequence[ModelPart],
+    forward_s: Number,
+    backward_s: Number,
+    visits: Number,
+    alone: Number,
+    weight_grad_s: Number = 0.0,
+) -> VisitSeconds | None:
+    """What visits to kinds of stages move; None where no plan moves anything so.
+
+    Parameters
+    ----------
+    parts : sequence of ModelPart
+        What each kind of stage holds.
+    forward_s, backward_s, weight_grad_s : arrays (kinds of stages, plans)
+        Of one micro-batch; the last where orders may split the backward. [s]
+    visits, alone
+        As of `sim.pricing.zero.zero_traffic`.
+
+    Notes
+    -----
+    The blocks of a stage are taken for alike: b of them, each gathered in G/b and passed in C/b, let the first
+    micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
+    pieces, these are the blocks.
+    """
+    several = batch.num_chunks > 1
+    if not moves_at_visits(batch) or not several.any():
+        return None
+    sharded, layout = shard_blocks(batch.costs, batch.layouts, alone), batch.layout
+    group, fabric = batch.layouts.data.take(layout), batch.costs.fabric
+    gather, nbytes = (
+        sharded.gather_s[:, layout] * (several * (batch.moving_stage == 3)),
+        sharded.weight_bytes[:, layout],
+    )
+    again = gathered_later(batch, sharded, gather.ndim)
+    reduce = reduced_at_visits(batch, sharded, visits, alone) * several
+    ahead, beside = gathers_ahead(batch), batch.overlap_grad_reduce
+    gather_slows = gather * (1.0 - fabric.hidden_share(group, nbytes, gather)) * ahead
+    reduce_slows = reduce * (1.0 - fabric.hidden_share(group, sharded.gradient_bytes[:, layout], reduce)) * beside
+    gathers = (gather, gather * again)
+    of_gather = np.stack([put_together(parts, each) for each in gathers])
+    of_reduce = put_together(parts, reduce)
+    first = 1.0 / np.maximum(put_together(parts, np.ones((len(gather), *[1] * (gather.ndim - 1)))), 1.0)
+    of_slows = put_together(parts, reduce_slows)
+    passes = (forward_s, backward_s, backward_s - weight_grad_s)
+    hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
+    return VisitSeconds(
+        gather=of_gather,
+        early=np.stack(hidden) * (1.0 - first / batch.costs.stack.gathers_per_layer) * ahead,
+        reduce=of_reduce,
+        tail=np.minimum(of_reduce * first, of_reduce - of_slows),
+        gather_slows=np.stack([put_together(parts, gather_slows), put_together(parts, gather_slows * again)]),
+        reduce_slows=of_slows,
+        ahead=np.asarray(ahead),
+        beside=np.asarray(beside),
+    )

@@ -1,0 +1,219 @@
+"""What ranks with several chunks move once a visit: when it happens, in every engine alike, and what it costs."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import orders
+
+from sim.breakdown import break_down
+from sim.engines import build_program, closed_form, network, run
+from sim.engines.visits import least_at_visits, moved_at_visits
+from sim.estimate import estimate
+from sim.pricing.visits import VisitSeconds
+from sim.programs import priced_order, program_of
+from sim.schedules import build_order, get_schedule, schedule_names
+from sim.schedules.passes import visits_of, visits_per_stage
+from sim.specs import build_scenario
+from sim.traffic.streams import Traffic
+from sim.traffic.wires import Stream
+
+CHUNKED = [name for name in schedule_names() if get_schedule(name).interleaves]
+seeds = st.integers(0, 2**32).map(np.random.default_rng)
+switch = st.booleans()
+
+
+def moving(gather, reduce, *, early=0.0, tail=0.0, ahead=True, beside=True, slows=0.0):
+    """The same at every visit to each of some stages."""
+    each = np.ones(np.shape(reduce))
+    both = np.stack([each, each])
+    return VisitSeconds(
+        gather=gather * both,
+        early=early * np.stack([each, each, each]),
+        reduce=np.asarray(reduce, dtype=float),
+        tail=tail * each,
+        gather_slows=slows * both,
+        reduce_slows=0.0 * each,
+        ahead=np.array(ahead),
+        beside=np.array(beside),
+    )
+
+
+def step(order, costs, visits=None, engine="dag"):
+    return run(build_program(order, replace(costs, visits=visits)), engine)
+
+
+# Where visits are
+
+
+def test_visits_of_a_breadth_first_order():
+    """Of two chunks, one visit there and one back; gradients are complete with the last micro-batch."""
+    order = build_order("breadth_first", 2, 2, 3)
+    visits = visits_of(order)
+    texts = [str(action) for row in order.actions for action in row]
+    assert [texts[place] for place in np.flatnonzero(visits.opens)[:4]] == ["0F0", "2F0", "2B2", "0B2"]
+    assert [texts[place] for place in np.flatnonzero(visits.closes)[:2]] == ["2B0", "0B0"]
+    assert visits_per_stage(order) == 1.0
+
+
+@given(order=orders())
+def test_every_visit_opens_once_and_gives_its_gradients_once(order):
+    visits = visits_of(order)
+    backward = visits.opens & (order.kind != 0)
+    assert visits.closes.sum() == backward.sum()
+    assert (np.bincount(order.stage[visits.closes]) == np.bincount(order.stage[backward])).all()
+    asked = np.concatenate([visits.then, visits.turns])
+    asked = np.sort(asked[asked >= 0])
+    assert asked.tolist() == sorted(set(np.flatnonzero(visits.opens).tolist()) - set(order.first[:-1].tolist()))
+
+
+# When it happens
+
+
+def test_one_rank_gathers_the_next_chunk_while_it_computes(costs_of):
+    """Two chunks of 2 s there and 3 s back, four micro-batches, 1.5 s a gather: all but the first of them is hidden."""
+    order, costs = build_order("breadth_first", 1, 2, 4), costs_of(1, [2.0, 2.0], [3.0, 3.0])
+    compute = 4 * 2 * (2 + 3)
+    assert step(order, costs, moving(1.5, [0.0, 0.0])).step_time_s == pytest.approx(compute + 1.5)
+    # Its blocks come one after the other: the first pass hides all but the first of them.
+    assert step(order, costs, moving(1.5, [0.0, 0.0], early=1.0)).step_time_s == pytest.approx(compute + 0.5)
+    # Without overlap it waits for every one of the four visits, and for both reductions.
+    waits = moving(1.5, [2.0, 2.0], ahead=False, beside=False)
+    assert step(order, costs, waits).step_time_s == pytest.approx(compute + 4 * 1.5 + 2 * 2.0)
+    # Beside the backward only what is left of the last reduction counts, and what others take from compute.
+    beside = moving(1.5, [2.0, 2.0], tail=0.25, slows=0.1)
+    assert step(order, costs, beside).step_time_s == pytest.approx(compute + 1.5 + 0.25 + 3 * 0.1)
+
+
+def test_a_network_that_is_too_slow_sets_the_pace(costs_of):
+    """A gather of 10 s beside a visit of 2 s: the next is asked for when this one begins."""
+    order, costs = build_order("breadth_first", 1, 3, 1), costs_of(1, [2.0] * 3, [2.0] * 3)
+    assert step(order, costs, moving(10.0, [0.0] * 3)).step_time_s == pytest.approx(6 * 10.0 + 2.0)
+
+
+def test_weights_arrive_while_a_rank_waits_for_the_pipeline(costs_of):
+    """Eight ranks, 6 s a gather: the first waits for its first chunk, and the last, which turns back after a forward of
+    1 s, for 5 s more. The last waits for 7 s before its first micro-batch comes, and so does every rank in the round of
+    the pipeline: all other gathers are hidden."""
+    order, costs = build_order("breadth_first", 8, 2, 1), costs_of(8, np.ones(16), 2 * np.ones(16))
+    alone, timeline = step(order, costs), step(order, costs, moving(6.0, np.zeros(16)))
+    assert timeline.step_time_s == pytest.approx(alone.step_time_s + 6.0 + 5.0)
+    assert timeline.waited_s == pytest.approx([6.0] + [0.0] * 6 + [5.0])
+    seconds = break_down(timeline).seconds
+    assert seconds["data_parallel_comm"] == pytest.approx(11.0 / 8)
+    assert seconds["pipeline_bubble"] == pytest.approx(alone.step_time_s + 11.0 * 7 / 8 - 2 * 3)
+
+
+@given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch, hide=switch)
+def test_engines_agree(order, rng, sends, blocks, hide, random_costs):
+    costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=True)
+    program = build_program(order, costs, hide_grad_reduce=hide)
+    dag, des = run(program), run(program, "des")
+    assert des.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
+    np.testing.assert_allclose(des.start, dag.start, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(des.pipeline_end_s, dag.pipeline_end_s, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(des.waited_s, dag.waited_s, rtol=1e-9, atol=1e-9)
+    if not hide:
+        assert run(program, "shared").step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
+    breakdown = break_down(dag)
+    assert breakdown.total == pytest.approx(dag.step_time_s, rel=1e-9)
+    assert min(breakdown.seconds.values()) >= 0
+
+
+@given(order=orders(CHUNKED), rng=seeds)
+def test_a_stream_moves_one_thing_after_the_other(order, rng, random_costs):
+    order = order if order.fold is None else order.fold.unfold()
+    program = build_program(order, random_costs(rng, order, visits=True))
+    timeline = run(program)
+    moved = moved_at_visits(order, program.stream, timeline.start, timeline.end)
+    for rank in range(order.num_ranks):
+        spans = sorted((begin, end) for number, _, begin, end in moved if number == rank)
+        assert all(later[0] >= earlier[1] - 1e-9 for earlier, later in pairwise(spans))
+        taken = sum(end - begin for begin, end in spans)
+        assert taken >= least_at_visits(order, program.costs.visits).moved[rank] * (1 - 1e-9)
+        assert timeline.pipeline_end_s[rank] + timeline.start[order.first[rank]] >= max(
+            (end for _, end in spans), default=0
+        )
+
+
+@given(order=orders(CHUNKED), rng=seeds, blocks=switch)
+def test_streams_over_wires_of_their_own_take_as_long(order, rng, blocks, random_costs):
+    assume(not (blocks and order.pair_needs is not None))
+    costs = random_costs(rng, order, sends=False, blocks=blocks, visits=True)
+    nothing, none = np.zeros(order.num_ranks), np.full(order.num_stages, -1)
+    costs = replace(costs, reduce_s=nothing, reduce_tail_s=nothing, gather_s=nothing)
+    streams = tuple(
+        Stream(0.0, 1.0, 0.0, np.array([rank]), np.ones(1), np.ones(1), 1.0) for rank in range(order.num_ranks)
+    )
+    off, own = np.full(order.num_ranks, -1), np.arange(order.num_ranks)
+    traffic = Traffic(None, np.ones(order.num_ranks), streams, none, none, off, off, visits=own)
+    program = build_program(order, costs)
+    dag, shared = run(program), network.run(program, traffic).timeline
+    assert shared.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
+    np.testing.assert_allclose(shared.waited_s.sum(), dag.waited_s.sum(), rtol=1e-9, atol=1e-9)
+
+
+@given(order=orders(["interleaved"]), rng=seeds, sends=switch, blocks=switch, hide=switch)
+def test_formula_is_a_lower_bound(order, rng, sends, blocks, hide, random_costs):
+    costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=True)
+    program = build_program(order, costs, hide_grad_reduce=hide)
+    formula, exact = (run(program, engine) for engine in ("closed_form", "dag"))
+    assert closed_form.SCHEDULES[-1] == order.schedule
+    assert (formula.pipeline_end_s <= exact.pipeline_end_s * (1 + 1e-9)).all()
+    assert formula.step_time_s <= exact.step_time_s * (1 + 1e-9)
+
+
+@given(order=orders(CHUNKED), rng=seeds)
+def test_ranks_lose_no_less_than_is_said_of_them(order, rng, random_costs):
+    costs = random_costs(rng, order, visits=True)
+    program, least = build_program(order, costs), least_at_visits(order, costs.visits)
+    done = run(program).pipeline_end_s
+    busy = np.bincount(order.rank, program.on(order).compute_s * order.weight, order.num_ranks)
+    assert (done >= (busy + least.lost + least.tail) * (1 - 1e-9)).all()
+    assert (done >= least.moved * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zb_interleaved", "dualpipe_v", "hanayo"])
+@given(rng=seeds)
+def test_a_fold_hides_nothing(name, rng, random_costs):
+    folded = build_order(name, 4, 2, 64)
+    costs = random_costs(rng, folded, visits=True)
+    whole = folded if folded.fold is None else folded.fold.unfold()
+    one, other = (run(build_program(order, costs)) for order in (folded, whole))
+    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
+    np.testing.assert_allclose(one.waited_s, other.waited_s, rtol=1e-6, atol=1e-6 * other.step_time_s)
+
+
+# What it is for
+
+
+def large(batch, zero_stage=3, schedule="breadth_first", num_chunks=3):
+    """39 billion parameters on 16 pipeline ranks of B200, three layers a rank: Lamy-Poirier's order with ZeRO."""
+    plan = {"tp": 1, "pp": 16, "dp": 8, "schedule": schedule, "num_chunks": num_chunks, "zero_stage": zero_stage}
+    training = {"global_batch_size": 8 * batch, "sequence_length": 2048, "precision": "bf16"}
+    stack = {"preset": "megatron-core", "overlap_param_gather": True, "overlap_grad_reduce": True, "overlap_p2p": True}
+    return build_scenario(
+        {"model": "gpt-39.1b", "cluster": "superpod-b200", "plan": plan, "training": training, "stack": stack}
+    )
+
+
+def test_few_micro_batches_take_no_longer_than_many():
+    """A share of each gather for every micro-batch once made one of them take 0.93 s and four 0.80 s."""
+    times = [estimate(large(batch)).step_time_s for batch in (1, 2, 4, 8, 16, 32, 64)]
+    assert (np.diff(times) > 0).all()
+    for batch, seconds in zip((1, 8, 64), (times[0], times[3], times[6]), strict=True):
+        assert seconds == pytest.approx(estimate(large(batch, zero_stage=1)).step_time_s, rel=0.02)
+
+
+def test_an_order_that_turns_more_often_moves_more():
+    """Breadth first every chunk is gathered twice a step, interleaved twice for every group of 16 micro-batches."""
+    moved = []
+    for schedule in ("breadth_first", "interleaved"):
+        scenario = large(64, schedule=schedule)
+        order, costs = priced_order(scenario)
+        moved.append(least_at_visits(order, costs.visits).moved.max())
+        assert program_of(scenario, order, costs).stream is not None
+    assert moved[1] == pytest.approx(4 * moved[0])
