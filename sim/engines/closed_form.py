@@ -22,7 +22,8 @@ def run(program: Program) -> Timeline:
     seconds of a micro-batch on each of p uniform ranks and v chunks a rank it is (m + (p − 1) / v)(t_F + t_B) [1]_,
     exactly the step. It is exact for GPipe, and nearly so for 1F1B and interleaved 1F1B: of 1,800 random plans of six
     machines half are within 0.01 %, all within 2 %, but those whose sends, overlapped, take longer than a stage's
-    forward (11 %).
+    forward (11 %). What chunks move at visits is counted as far as each rank loses to it by itself: of 720 plans of
+    three machines under ZeRO 2 and 3 half are within 0.2 %, nineteen of twenty within 3 %.
 
     Raises
     ------

@@ -32,6 +32,7 @@ SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
 UNIT = 1500
 """Plans a unit, so that a small space has some twenty."""
 FAST = {"top": 2, "confirm": 2, "plans_per_unit": UNIT}
+PROVEN = {"top": 1, "plans_per_unit": UNIT}
 
 
 SMALLER = {"top": 1, "confirm": 1, "plans_per_unit": 200}
@@ -74,7 +75,7 @@ def test_any_cut_into_units_has_the_same_plans(scenario, alone):
         np.testing.assert_allclose(left[order[0]], right[order[1]], rtol=1e-12)
     assert [each.scenario.plan for each in whole.best] == [each.scenario.plan for each in alone.best]
     for objective in ("cost", "memory_headroom"):
-        few, all_of_them = search(scenario, objective=objective, **FAST), search(scenario, objective=objective, top=1)
+        few, all_of_them = search(scenario, objective=objective, **PROVEN), search(scenario, objective=objective, top=1)
         assert few.best[0].scenario.plan == all_of_them.best[0].scenario.plan
         assert few.ranking().tolist()[:50] == few.ranking(50).tolist()
         assert few.rank_of(few.scenario_at(int(few.ranking()[7]))) == 8
@@ -191,7 +192,7 @@ def test_killed_half_way_it_goes_on_to_the_same_table(scenario, alone, tmp_path)
                      "sequence_parallel", "zero_stage", "num_gpus"):  # fmt: skip
             assert whole[name][place] == getattr(plan, name)
     # Nothing is left to price; other questions are answered from the table.
-    again = search(scenario, save=folder, objective="cost", **FAST)
+    again = search(scenario, save=folder, objective="cost", **PROVEN)
     assert again.plans_restored == again.plans_priced
     assert again.best[0].scenario.plan == search(scenario, objective="cost", top=1).best[0].scenario.plan
 
