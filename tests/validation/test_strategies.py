@@ -62,21 +62,20 @@ def test_no_fast_network_is_needed(days):
 
 
 def test_what_25_gbit_costs(days):
-    """The goal is a fifth: met where Ethernet reaches 0.9 of its rate, and missed by little on an ideal network, where
-    the first layer's weights and the last one's gradients have nothing to hide behind.
+    """The goal is a fifth: met where Ethernet reaches 0.9 of its rate, missed elsewhere by what has nothing to hide behind.
 
-    Embedding and head cost a little more, the 78 % that RoCE was measured at a quarter, and the 43 % that the profile
-    has from an InfiniBand machine nearly a half.
+    That is the first layer's weights and the last one's gradients, on an ideal network as well. Embedding and head cost
+    a little more, and the 43 % that the profile has from an InfiniBand machine half of the time again.
     """
 
     def loss(slow, fast, method="improved"):
         return days[slow, method].days / days[fast, method].days - 1
 
-    assert loss("ideal Ethernet", "ideal InfiniBand", "layers only") < 0.20
-    assert loss("Ethernet at 0.9", "InfiniBand") < 0.20
-    assert loss("ideal Ethernet", "ideal InfiniBand") == pytest.approx(0.22, abs=0.02)
-    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.24, abs=0.03)
-    assert loss("Ethernet as InfiniBand", "InfiniBand") == pytest.approx(0.45, abs=0.03)
+    assert loss("Ethernet at 0.9", "InfiniBand") == pytest.approx(0.20, abs=0.01)
+    assert loss("ideal Ethernet", "ideal InfiniBand", "layers only") == pytest.approx(0.235, abs=0.015)
+    assert loss("ideal Ethernet", "ideal InfiniBand") == pytest.approx(0.26, abs=0.02)
+    assert loss("Ethernet", "InfiniBand") == pytest.approx(0.245, abs=0.02)
+    assert loss("Ethernet as InfiniBand", "InfiniBand") == pytest.approx(0.49, abs=0.03)
 
 
 def test_partitioned_state_needs_the_layered_order_on_a_slow_network(days):
