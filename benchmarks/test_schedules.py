@@ -8,34 +8,16 @@ from sim import build_order
 from sim.engines import build_program, critical_path
 from sim.pricing.scenario import StageCosts
 from sim.schedules import build
-from sim.work.operations import Cause
 from sim.work.stages import Stage
 
 
 def costs_of(num_ranks, num_stages):
     """Stages that differ a little, with sends beside compute."""
-    none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
     forward, backward = np.linspace(1.0, 1.1, num_stages), np.linspace(2.0, 2.2, num_stages)
     hop = np.full(num_stages, 0.05)
-    return StageCosts(
-        tuple(Stage(index, 1, index == 0, index == num_stages - 1) for index in range(num_stages)),
-        {Cause.MATMUL: forward},
-        {Cause.MATMUL: backward},
-        {Cause.MATMUL: 0.5 * (forward + backward)},
-        weight_grad_s=0.4 * backward,
-        send_forward_s=hop,
-        send_backward_s=hop,
-        p2p_blocks=False,
-        reduce_s=nothing,
-        reduce_tail_s=nothing,
-        reduce_share=none + num_ranks / num_stages,
-        gather_s=nothing,
-        optimizer_s=nothing,
-        offload_s=nothing,
-        tied_embedding_s=0.0,
-        step_setup_s=0.0,
-        hidden_share=1.0,
-        notes=frozenset(),
+    stages = tuple(Stage(index, (1,), index == 0, index == num_stages - 1) for index in range(num_stages))
+    return StageCosts.of_compute(
+        stages, num_ranks, forward, backward, 0.4 * backward, send_forward_s=hop, send_backward_s=hop
     )
 
 

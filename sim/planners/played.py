@@ -20,7 +20,6 @@ from sim.pricing.scenario import StageCosts
 from sim.schedules import Order, build_replicated
 from sim.schedules.asynchronous import noam
 from sim.schedules.passes import peak_in_flight, weight_versions
-from sim.work.operations import Cause
 from sim.work.stages import Stage
 
 
@@ -119,25 +118,13 @@ def _program(plan: PipelinePlan, order: Order) -> Program:
     ahead = np.array([stage.send_s for stage in stages])
     back = np.concatenate([[0.0], ahead[:-1]])
     waits = [max(0.0, stage.replicas * stage.period_s - stage.forward_s - stage.backward_s) for stage in stages]
-    none, of_workers = np.zeros(len(forward)), np.zeros(order.num_ranks)
-    costs = StageCosts(
-        stages=tuple(Stage(number, (), False, False) for number in range(len(forward))),
-        forward={Cause.MATMUL: forward, Cause.HOST: none},
-        backward={Cause.MATMUL: backward, Cause.HOST: none},
-        at_peak={},
-        weight_grad_s=none,
+    costs = StageCosts.of_compute(
+        tuple(Stage(number, (), False, False) for number in range(len(forward))),
+        order.num_ranks,
+        forward,
+        backward,
         send_forward_s=np.tile(ahead, ways),
         send_backward_s=np.tile(back, ways),
-        p2p_blocks=False,
         reduce_s=np.repeat(waits, plan.replicas),
-        reduce_tail_s=of_workers,
-        reduce_share=none,
-        gather_s=of_workers,
-        optimizer_s=of_workers,
-        offload_s=of_workers,
-        tied_embedding_s=0.0,
-        step_setup_s=0.0,
-        hidden_share=1.0,
-        notes=frozenset(),
     )
     return build_program(order, costs)

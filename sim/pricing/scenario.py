@@ -59,6 +59,41 @@ class StageCosts:
     notes: frozenset[str]
     visits: VisitSeconds | None = None
 
+    @classmethod
+    def of_compute(
+        cls,
+        stages: tuple[Stage, ...],
+        num_ranks: int,
+        forward: StageFloats,
+        backward: StageFloats,
+        weight_grad_s: StageFloats | None = None,
+        send_forward_s: StageFloats | None = None,
+        send_backward_s: StageFloats | None = None,
+        reduce_s: RankFloats | None = None,
+    ) -> StageCosts:
+        """Stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
+        nothing, of_ranks = np.zeros(len(stages)), np.zeros(num_ranks)
+        return cls(
+            stages=stages,
+            forward={Cause.MATMUL: forward},
+            backward={Cause.MATMUL: backward},
+            at_peak={},
+            weight_grad_s=nothing if weight_grad_s is None else weight_grad_s,
+            send_forward_s=nothing if send_forward_s is None else send_forward_s,
+            send_backward_s=nothing if send_backward_s is None else send_backward_s,
+            p2p_blocks=False,
+            reduce_s=of_ranks if reduce_s is None else reduce_s,
+            reduce_tail_s=of_ranks,
+            reduce_share=np.full(len(stages), num_ranks / len(stages)),
+            gather_s=of_ranks,
+            optimizer_s=of_ranks,
+            offload_s=of_ranks,
+            tied_embedding_s=0.0,
+            step_setup_s=0.0,
+            hidden_share=1.0,
+            notes=frozenset(),
+        )
+
     @property
     def forward_s(self) -> StageFloats:
         """Forward of one micro-batch, by stage. [s]"""

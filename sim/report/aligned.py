@@ -13,7 +13,6 @@ from sim.errors import SpecError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import I, U, W
-from sim.work.operations import Cause
 from sim.work.stages import Stage
 
 MOST_UNITS = 50
@@ -90,25 +89,6 @@ def _texts(order: Order) -> list[list[str]]:
 
 def _plain(order: Order, forward: float, backward: float, weight: float) -> StageCosts:
     """Costs of stages that all take as long, with nothing sent and nothing to do after the pipeline. [units]"""
-    stages, ranks = order.num_stages, order.num_ranks
-    none, nothing, each = np.zeros(stages), np.zeros(ranks), np.ones(stages)
-    return StageCosts(
-        stages=tuple(Stage(index, (1,), False, False) for index in range(stages)),
-        forward={Cause.MATMUL: forward * each},
-        backward={Cause.MATMUL: backward * each},
-        at_peak={},
-        weight_grad_s=weight * each,
-        send_forward_s=none,
-        send_backward_s=none,
-        p2p_blocks=False,
-        reduce_s=nothing,
-        reduce_tail_s=nothing,
-        reduce_share=each,
-        gather_s=nothing,
-        optimizer_s=nothing,
-        offload_s=nothing,
-        tied_embedding_s=0.0,
-        step_setup_s=0.0,
-        hidden_share=1.0,
-        notes=frozenset(),
-    )
+    each = np.ones(order.num_stages)
+    stages = tuple(Stage(index, (1,), False, False) for index in range(order.num_stages))
+    return StageCosts.of_compute(stages, order.num_ranks, forward * each, backward * each, weight * each)
