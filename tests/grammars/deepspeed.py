@@ -1,0 +1,32 @@
+"""DeepSpeed's JSON, in the sizes and spellings that people use."""
+
+import json
+
+
+def write(rng):
+    """A file's name, its text, the facts expected of it and the options it needs."""
+    gpus, micro, steps = rng.choice([8, 16, 64]), rng.choice([1, 2, 4]), rng.choice([1, 2, 8])
+    stage, half = rng.choice([0, 1, 2, 3]), rng.choice(["fp16", "bf16"])
+    data = {
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": steps,
+        half: {"enabled": True},
+        "zero_optimization": {"stage": stage, "overlap_comm": rng.choice([True, False]), "reduce_bucket_size": 5e8},
+        "gradient_clipping": 1.0,
+        "steps_per_print": 10,
+    }
+    if rng.random() < 0.5:
+        data["train_batch_size"] = micro * steps * gpus
+    if rng.random() < 0.5:
+        data["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    expected = {
+        "plan.zero_stage": stage,
+        "plan.microbatch_size": micro,
+        "training.global_batch_size": micro * steps * gpus,
+        "training.precision": half,
+        "plan.optimizer_offload": 1.0 if "offload_optimizer" in data["zero_optimization"] else 0.0,
+        "gpus": gpus,
+    }
+    items = list(data.items())
+    rng.shuffle(items)
+    return "ds_config.json", json.dumps(dict(items), indent=2), expected, {"gpus": gpus, "model": "llama2-7b"}

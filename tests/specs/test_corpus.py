@@ -1,0 +1,54 @@
+"""Real files of other people's making, by name, origin and the facts expected of each: read right, or refused with a true
+reason.
+
+The files are not part of this repository. Lay them out as FOLDER/<origin>/<path>, as `corpus/*.yaml` names them, and run
+FLOPCAST_CORPUS=FOLDER python -m pytest tests/specs/test_corpus.py
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from facts import wrong_facts
+
+from sim.errors import SpecError
+from sim.specs.importers import KINDS, Given, import_file
+from sim.specs.yaml12 import load_yaml
+
+TABLES = Path(__file__).parent / "corpus"
+FILES = os.environ.get("FLOPCAST_CORPUS")
+ENTRIES = [(table.stem, entry) for table in sorted(TABLES.glob("*.yaml")) for entry in load_yaml(table)]
+KNOWN = {"origin", "path", "commit", "options", "expect", "refused", "says"}
+
+
+def name_of(entry):
+    return f"{entry['origin']}/{entry['path']}"
+
+
+def test_entries_say_what_is_expected_of_them():
+    names = [name_of(entry) + str(entry.get("options", "")) for _, entry in ENTRIES]
+    assert len(names) == len(set(names))
+    for kind, entry in ENTRIES:
+        assert kind in KINDS
+        assert entry.keys() <= KNOWN
+        assert ("expect" in entry) != ("refused" in entry), name_of(entry)
+
+
+@pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
+@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=[name_of(entry) for _, entry in ENTRIES])
+def test_a_real_file_is_read_right_or_refused(kind, entry):
+    path = Path(FILES or "") / entry["origin"] / entry["path"]
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    options = dict(entry.get("options", {}))
+    overrides = options.pop("set", ())
+    if "refused" in entry:
+        with pytest.raises(SpecError, match=entry["refused"]):
+            import_file(path, Given(**options), overrides=overrides)
+        return
+    imported = import_file(path, Given(**options), overrides=overrides)
+    assert imported.kind == kind
+    assert not wrong_facts(imported.scenario(), entry["expect"])
+    told = imported.to_yaml()
+    for words in entry.get("says", ()):
+        assert words in told
