@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.commands import completion as complete
 from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from sim.specs.importers import LedgerEntry
 
 
 def import_config(
@@ -66,8 +69,9 @@ def import_config(
         data = {
             "kind": imported.kind,
             "scenario": imported.data,
-            "read": [entry._asdict() for entry in ledger.read],
-            "defaulted": [entry._asdict() for entry in ledger.defaulted],
+            "confidence": ledger.confidence,
+            "read": [_plain(entry) for entry in ledger.read],
+            "defaulted": [_plain(entry) for entry in ledger.defaulted],
             "ignored": [entry._asdict() for entry in ledger.ignored],
         }
         typer.echo(json.dumps(data, indent=2, allow_nan=False))
@@ -80,3 +84,8 @@ def import_config(
         out = console()
         out.print(imported_view(imported, out.width))
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")
+
+
+def _plain(entry: LedgerEntry) -> dict[str, Any]:
+    """What was taken, without whether it would matter if it had not been."""
+    return {name: value for name, value in entry._asdict().items() if name != "matters"}

@@ -8,19 +8,20 @@ from rich.text import Text
 
 from sim.report.terminal import indented, title
 from sim.specs.importers import KINDS, Imported, LedgerEntry
-from sim.specs.importers.ledger import entry_lines
+from sim.specs.importers.ledger import HEADINGS, entry_lines
 
 
 def imported_view(imported: Imported, width: int) -> Group:
-    """Three lists; what was left out is together by reason."""
+    """How much of the file was read, and the parts of the account; what was left out is together by reason."""
     ledger = imported.ledger
-    parts: list[RenderableType] = [title(f"{imported.source}: {KINDS[imported.kind]}")]
-    for heading, entries in (("Read", ledger.read), ("Filled in, because the file does not say", ledger.defaulted)):
-        if entries:
+    parts: list[RenderableType] = [title(f"{imported.source}: {KINDS[imported.kind]}"), Text(f"{ledger.confidence}.")]
+    for part, heading in HEADINGS.items():
+        entries = getattr(ledger, part)
+        if entries and part in ("read", "defaulted"):
             parts += ["", title(heading), indented(_table(entries))]
-    if ledger.ignored:
-        lines = Text("\n".join(entry_lines(ledger.ignored, by_note=True, width=max(30, width - 4))), style="dim")
-        parts += ["", title("Left out"), indented(lines)]
+        elif entries:
+            lines = Text("\n".join(entry_lines(entries, by_note=True, width=max(30, width - 4))), style="dim")
+            parts += ["", title(heading), indented(lines)]
     return Group(*parts)
 
 

@@ -142,7 +142,7 @@ def test_kinds_of_layers(changes, mixers, mlps, window, piece, dense):
 
 def test_a_window_that_no_layer_sees_is_left_out_aloud():
     ignored = import_text(config(sliding_window=512), "config.json").ledger.ignored
-    assert ("sliding_window", "512", "no layer sees a window") in ignored
+    assert ("sliding_window", "512", "no layer sees a window", False) in ignored
 
 
 def test_the_file_that_is_written_says_the_same_and_why():
@@ -150,7 +150,8 @@ def test_the_file_that_is_written_says_the_same_and_why():
     text = imported.to_yaml()
     assert build_scenario(parse_yaml(text, ""), where="config.json") == imported.scenario()
     assert "#   model.num_layers: 32  (num_hidden_layers)" in text
-    assert "# Left out:" in text
+    assert "# Left out; does not change" in text
+    assert f"# {imported.ledger.confidence}." in text
     assert imported.scenario().plan.num_gpus == 16
 
 
@@ -162,7 +163,7 @@ def test_what_the_caller_sets_wins():
 
 def test_what_nobody_knows_is_listed():
     imported = import_text(config(brand_new_key=3), "c.json")
-    assert ("brand_new_key", "3", "not known to flopcast") in imported.ledger.ignored
+    assert ("brand_new_key", "3", "not known to flopcast", True) in imported.ledger.ignored
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,9 @@ def _offload(plan: Section, zero: Keys) -> None:
         where = "zero_optimization.offload_optimizer" if device else "zero_optimization.cpu_offload"
         plan.took("optimizer_offload", 1.0 if ratio is None else ratio, where)
     elif device not in (None, "none"):
-        zero.ledger.ignore("zero_optimization.offload_optimizer.device", device, "only host memory is modelled")
+        zero.ledger.ignore(
+            "zero_optimization.offload_optimizer.device", device, "only host memory is modelled", matters=True
+        )
     optimizer.leave()
 
 
@@ -91,7 +93,7 @@ def _without_auto(data: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
         if isinstance(value, Mapping):
             kept[str(key)] = {inner: item for inner, item in value.items() if item != "auto"}
         elif value == "auto":
-            ledger.ignore(str(key), value, "left to the trainer, which is not in the file")
+            ledger.ignore(str(key), value, "left to the trainer, which is not in the file", matters=True)
         else:
             kept[str(key)] = value
     return kept

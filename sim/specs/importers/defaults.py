@@ -138,6 +138,6 @@ def take_optimizer(training: Section, name: str | None, source: str) -> None:
     plain = name.lower().replace("_", "").replace("-", "")
     known = {each: fields for group in table("optimizers").values() for each, fields in group.items()}
     if plain not in known:
-        training.ledger.ignore(source, name, "priced as Adam")
+        training.ledger.ignore(source, name, "priced as Adam", matters=True)
     for field, value in known.get(plain, {}).items():
         training.took(field, value, source)

@@ -134,7 +134,9 @@ def _further_tokens(model: Section, keys: Keys) -> None:
     if key is None or not number:
         return
     if "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
-        keys.ledger.ignore(key, number, "its modules are not one layer like the model's last; not counted")
+        keys.ledger.ignore(
+            key, number, "its modules are not one layer like the model's last; not counted", matters=True
+        )
     else:
         model.took("num_mtp_layers", number, f"{key}; where they are not trained, --set model.num_mtp_layers=0")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
 from sim.specs.importers.defaults import Foreign, Given
 from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
-from sim.specs.importers.ledger import Ledger, Section, entry_lines, short
+from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
@@ -25,13 +25,28 @@ KINDS = {
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
 }
+"""Kinds of files, and what messages call them."""
+
+
+class Reader(NamedTuple):
+    """How a kind of file is told, and read.
+
+    form : "data" of JSON, TOML or YAML; or a text: "script" of a shell, or "python".
+    fits : whether data, or a text, are of the kind. The first kind that fits counts.
+    read : to a scenario's sections.
+    """
+
+    form: Literal["data", "script", "python"]
+    fits: Callable[[Any], bool]
+    read: Callable[[Foreign], dict[str, Any]]
+
+
 _READERS = {
-    "huggingface": (is_huggingface, read_huggingface),
-    "torchtitan": (is_torchtitan, read_torchtitan),
-    "deepspeed": (is_deepspeed, read_deepspeed),
-    "megatron": (is_megatron, read_megatron),
+    "huggingface": Reader("data", is_huggingface, read_huggingface),
+    "torchtitan": Reader("data", is_torchtitan, read_torchtitan),
+    "deepspeed": Reader("data", is_deepspeed, read_deepspeed),
+    "megatron": Reader("script", is_megatron, read_megatron),
 }
-"""Kind -> whether data, or the text of a script, are of it; and its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +78,11 @@ class Imported:
         import yaml
 
         lines = [f"# From {short(self.source)}, a {KINDS[self.kind]}."]
-        for title, entries in (
-            ("Read from it", self.ledger.read),
-            ("Filled in, because it does not say", self.ledger.defaulted),
-            ("Left out", self.ledger.ignored),
-        ):
-            lines += [f"# {title}:"] if entries else []
-            lines += [f"#   {line}" for line in entry_lines(entries, by_note=entries is self.ledger.ignored)]
+        lines += [f"# {self.ledger.confidence}."]
+        for part, heading in HEADINGS.items():
+            entries = getattr(self.ledger, part)
+            lines += [f"# {heading}:"] if entries else []
+            lines += [f"#   {line}" for line in entry_lines(entries, by_note=part in ("unpriced", "immaterial"))]
         body = yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True, width=120)
         return "\n".join(lines) + "\n" + body
 
@@ -122,13 +135,13 @@ def import_text(
         raise SpecError(f"unknown kind of file {kind!r}{nearest(kind, KINDS)}")
     if given.gpus is not None and not 1 <= given.gpus <= 10**8:
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
-    data = _data_in(text, where)
-    found = kind or _kind_of(data, text, where)
-    if found != "megatron" and not isinstance(data, Mapping):
+    form, data = _data_in(text, where)
+    found = kind or _kind_of(form, data, text, where)
+    if _READERS[found].form == "data" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
-    sections = _READERS[found][1](Foreign(text, data, ledger, given, model, folder))
+    sections = _READERS[found].read(Foreign(text, data, ledger, given, model, folder))
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
     # YAML writes plain mappings only.
     plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
@@ -140,22 +153,25 @@ def import_text(
     return imported
 
 
-def _data_in(text: str, where: str) -> Any:
-    """Data of JSON or TOML; None for a script."""
-    begins = text.lstrip()[:1]
-    if where.endswith(".toml"):
-        return parse_toml(text, where)
-    if where.endswith(".json") or begins == "{":
-        return parse_json(text, where)
+def _data_in(text: str, where: str) -> tuple[str, Any]:
+    """(the form of a text as its name and its first letters tell it, its data; None where it is no data)."""
+    begins, ending = text.lstrip()[:1], Path(where).suffix
+    if ending == ".toml":
+        return "data", parse_toml(text, where)
+    if ending in (".yaml", ".yml"):
+        return "data", parse_yaml(text, where)
+    if ending == ".json" or begins == "{":
+        return "data", parse_json(text, where)
+    if ending == ".py":
+        return "python", None
     if begins == "[" and not text.lstrip().startswith(("[[ ", "[ ")):
-        return parse_toml(text, where)
-    return None
+        return "data", parse_toml(text, where)
+    return "script", None
 
 
-def _kind_of(data: Any, text: str, where: str) -> str:
-    scripts = data is None
-    known = (kind for kind in _READERS if scripts is (kind == "megatron"))
-    kind = next((kind for kind in known if _READERS[kind][0](text if scripts else data)), None)
+def _kind_of(form: str, data: Any, text: str, where: str) -> str:
+    content = data if form == "data" else text
+    kind = next((kind for kind, reader in _READERS.items() if reader.form == form and reader.fits(content)), None)
     if kind is None:
         raise SpecError(
             f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "

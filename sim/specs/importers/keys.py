@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ MOST = 10**15
 """Larger than any count or size in a training configuration."""
 UNKNOWN = "\0"
 """A part of a value that only a running script would know. Files with this letter in them are refused."""
+UNKNOWN_KEY = "not known to flopcast"
 NOT_RUN = "only the running script knows; flopcast runs nothing"
 _TABLES = Path(__file__).parents[2] / "presets" / "importers"
 
@@ -27,13 +29,26 @@ def table(kind: str) -> dict[str, Any]:
     return data
 
 
-def reason_to_ignore(kind: str, name: str) -> str:
-    """Why a key of a kind of file is left out, by patterns that may end in `*`; the first that fits counts."""
-    for reason, patterns in table(kind)["ignored"].items():
-        for pattern in patterns:
-            if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
-                return str(reason)
-    return "not known to flopcast"
+def reason_to_ignore(kind: str, name: str, known: Iterable[str] = ()) -> tuple[str, bool]:
+    """Why a key of a kind of file is left out, and whether it matters for speed.
+
+    Of the table's patterns, which may end in `*`, the longest that fits counts: `unpriced` has what changes the time of
+    a step, or may, `ignored` what does not, or is said elsewhere.
+
+    known : keys that the reader would have taken; a key that nobody knows may be one of them misspelt.
+    """
+    fits = (
+        (len(pattern) + (name == pattern), str(reason), group == "unpriced")
+        for group in ("unpriced", "ignored")
+        for reason, patterns in table(kind).get(group, {}).items()
+        for pattern in patterns
+        if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
+    )
+    best = max(fits, key=lambda fit: fit[0], default=None)
+    if best is not None:
+        return best[1], best[2]
+    near = get_close_matches(name, known, n=1, cutoff=0.85)
+    return f"{UNKNOWN_KEY}; perhaps {near[0]} was meant" if near else UNKNOWN_KEY, True
 
 
 class Keys:
@@ -48,6 +63,7 @@ class Keys:
     def __init__(self, data: Mapping[str, Any], ledger: Ledger, kind: str, label: str = "") -> None:
         self._data = {str(key): value for key, value in data.items()}
         self.ledger, self.kind, self.label = ledger, kind, label
+        self._asked: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return self._data.get(key) is not None
@@ -60,11 +76,19 @@ class Keys:
         """Whether the key is there, be it null."""
         return key in self._data
 
+    def _pop(self, name: str) -> Any:
+        """The value of a key, which is taken; None where it is not there."""
+        self._asked.add(f"{self.label}{name}")
+        value = self._data.pop(name, None)
+        if value is not None:
+            self.ledger.settings.add(f"{self.label}{name}")
+        return value
+
     def take(self, *names: str) -> tuple[str, Any]:
         """(key, value) of the first of several names for the same thing that is there and not null; all are taken."""
         found: tuple[str, Any] = (names[0], None)
         for name in reversed(names):
-            value = self._data.pop(name, None)
+            value = self._pop(name)
             if value is not None:
                 found = (name, value)
         return found
@@ -139,7 +163,7 @@ class Keys:
         """Note everything that nobody took, each with its reason."""
         for key, value in _flat(self._data):
             path = f"{self.label}{key}"
-            self.ledger.ignore(path, value, reason_to_ignore(self.kind, path))
+            self.ledger.ignore(path, value, *reason_to_ignore(self.kind, path, self._asked))
         self._data.clear()
 
     def _whole(self, value: Any) -> Any:
@@ -171,19 +195,19 @@ class Arguments(Keys):
 
     def has(self, *names: str) -> bool:
         """Whether one of these switches is set; all are taken."""
-        taken = [self._data.pop(name, None) for name in names]
+        taken = [self._pop(name) for name in names]
         return any(values is not None for values in taken)
 
     def take(self, *names: str) -> tuple[str, str | None]:
         """(name, first value) of the first of these that is set; None where only the running script knows it."""
         found: tuple[str, str | None] = (names[0], None)
         for name in names:
-            values = self._data.pop(name, None)
+            values = self._pop(name)
             if values is None or found[1] is not None:
                 continue
             value = values[0] if values else ""
             if UNKNOWN in value:
-                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}")
+                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
             else:
                 found = (name, value)
         return found
@@ -191,12 +215,12 @@ class Arguments(Keys):
     def words(self, *names: str) -> list[str]:
         """All values of the first of these that is set, of which one may hold several between commas; none if none."""
         for name in names:
-            values = self._data.pop(name, None)
+            values = self._pop(name)
             if values is None:
                 continue
             known = [value for value in values if UNKNOWN not in value]
             if values and not known:
-                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}")
+                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
             return [word for value in known for word in re.split(r"[\s,\[\]'\"]+", value) if word]
         return []
 
@@ -215,7 +239,8 @@ class Arguments(Keys):
         """Note everything that nobody took, each with its reason."""
         for name, values in self._data.items():
             shown = " ".join("?" if UNKNOWN in value else value for value in values)
-            self.ledger.ignore(self._spelled[name], shown, reason_to_ignore(self.kind, name))
+            why, matters = reason_to_ignore(self.kind, name, (asked[2:] for asked in self._asked))
+            self.ledger.ignore(self._spelled[name], shown, why, matters)
         self._data.clear()
 
     def _whole(self, value: str) -> Any:

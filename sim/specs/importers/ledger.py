@@ -8,14 +8,20 @@ from typing import Any, NamedTuple
 
 SHOWN = 60
 """Letters of a value that a message repeats."""
+_NAMED = 6
+"""Settings that the line of confidence names."""
 
 
 class LedgerEntry(NamedTuple):
-    """One line of the account: a key of the file or a field of the scenario, its value, and where from or why."""
+    """One line of the account: a key of the file or a field of the scenario, its value, and where from or why.
+
+    matters : of what was left out: it changes the time of a step, or may, and the estimate does not know it.
+    """
 
     name: str
     value: str
     note: str
+    matters: bool = False
 
 
 @dataclass
@@ -23,12 +29,14 @@ class Ledger:
     """What was read, defaulted and ignored, in the order it happened.
 
     where : the file, for messages.
+    settings : keys of the file that were read.
     """
 
     where: str
     read: list[LedgerEntry] = field(default_factory=list)
     defaulted: list[LedgerEntry] = field(default_factory=list)
     ignored: list[LedgerEntry] = field(default_factory=list)
+    settings: set[str] = field(default_factory=set)
 
     def took(self, name: str, value: Any, note: str) -> Any:
         """Note that a scenario's field came from the file; its value."""
@@ -40,9 +48,29 @@ class Ledger:
         self.defaulted.append(LedgerEntry(name, short(value), why))
         return value
 
-    def ignore(self, name: str, value: Any, why: str) -> None:
-        """Note that something in the file was left out."""
-        self.ignored.append(LedgerEntry(name, short(value), why))
+    def ignore(self, name: str, value: Any, why: str, matters: bool = False) -> None:
+        """Note that something in the file was left out, and whether a step may take another time for it."""
+        self.ignored.append(LedgerEntry(name, short(value), why, matters))
+
+    @property
+    def unpriced(self) -> list[LedgerEntry]:
+        """What was left out though a step may take another time for it."""
+        return [entry for entry in self.ignored if entry.matters]
+
+    @property
+    def immaterial(self) -> list[LedgerEntry]:
+        """What was left out and does not change a step's time."""
+        return [entry for entry in self.ignored if not entry.matters]
+
+    @property
+    def confidence(self) -> str:
+        """How much was read of what matters: `23 of 25 settings that matter for speed were read; not --x, --y`."""
+        left = list(dict.fromkeys(entry.name for entry in self.unpriced))
+        read = {_plain(name) for name in self.settings} - {_plain(entry.name) for entry in self.ignored}
+        said = f"{len(read)} of {len(read) + len(left)} settings that matter for speed were read"
+        names = ", ".join(short(name) for name in left[:_NAMED])
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        return f"{said}; not {names}{more}" if left else said
 
 
 class Section(dict[str, Any]):
@@ -70,6 +98,15 @@ class Section(dict[str, Any]):
         return self.assume(field, default, why) if value is None else self.took(field, value, note)
 
 
+HEADINGS = {
+    "read": "Read",
+    "defaulted": "Filled in, because the file does not say",
+    "unpriced": "Left out, though it may change the time of a step",
+    "immaterial": "Left out; does not change the time of a step, or is said elsewhere",
+}
+"""Parts of the account, by what the ledger calls them. Of what was left out, entries stand together by their reason."""
+
+
 def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width: int = 116) -> list[str]:
     """Lines of an account: one an entry, or with everything left out for the same reason together."""
     import textwrap
@@ -83,6 +120,10 @@ def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width:
     for note, names in groups.items():
         lines += textwrap.wrap(f"{note}: {', '.join(names)}", width, subsequent_indent="  ", break_on_hyphens=False)
     return lines
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
 
 
 def short(value: Any, most: int = SHOWN) -> str:

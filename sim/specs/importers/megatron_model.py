@@ -43,14 +43,16 @@ def read_model(arguments: Arguments, plan: Section) -> Section:
     default = "Megatron-LM's default of --hidden-dropout"
     dropout = model.settle("dropout", hidden, "--hidden-dropout", 0.1, default)
     if attention is not None and attention != dropout:
-        model.ledger.ignore("--attention-dropout", attention, "priced with the residual branches' dropout")
+        model.ledger.ignore(
+            "--attention-dropout", attention, "priced with the residual branches' dropout", matters=True
+        )
     _vocabulary(arguments, model, plan["tp"])
     _latent(arguments, model)
     _experts(arguments, model, plan)
     modules = arguments.whole("mtp-num-layers", least=0)
     if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
         why = "its modules are not one layer like the model's last; not counted"
-        model.ledger.ignore("--mtp-num-layers", modules, why)
+        model.ledger.ignore("--mtp-num-layers", modules, why, matters=True)
     elif modules:
         model.took("num_mtp_layers", modules, "--mtp-num-layers")
     return model
@@ -114,7 +116,9 @@ def _blocks(arguments: Arguments, model: Section, plan: Section) -> None:
     model.took("layer_types", shortest([_MIXERS.get(letter, "none") for letter in letters]), f"--{name}")
     model.took("mlp_layer_types", shortest([_MLPS.get(letter, "none") for letter in letters]), f"--{name}")
     if slash:
-        model.ledger.ignore(f"--{name}", modules, "modules of several blocks that predict further tokens; not counted")
+        model.ledger.ignore(
+            f"--{name}", modules, "modules of several blocks that predict further tokens; not counted", matters=True
+        )
     if len(stages) > 1:
         if len(stages) % plan["pp"]:
             raise SpecError(
@@ -131,7 +135,9 @@ def _mixers(arguments: Arguments, model: Section) -> None:
     left = _window(arguments, model.ledger.where)
     windowed = _marks(arguments, "window-attn-skip-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
     if left is not None and hybrid:
-        model.ledger.ignore("--window-size", left, "of a hybrid model; its attention is priced over the whole sequence")
+        model.ledger.ignore(
+            "--window-size", left, "of a hybrid model; its attention is priced over the whole sequence", matters=True
+        )
     elif left is not None:
         kinds = ["sliding_attention" if mark else "full_attention" for mark in windowed or [True] * layers]
         model.took("layer_types", shortest(kinds), "--window-size and --window-attn-skip-freq")

@@ -31,7 +31,7 @@ def read_plan(arguments: Arguments) -> Section:
         plan.took("embedding_as_layer", True, "--pp-partition-method")
         plan.took("head_as_layer", True, "--pp-partition-method")
     elif partition is not None:
-        ledger.ignore("--pp-partition-method", partition, "layers are dealt evenly")
+        ledger.ignore("--pp-partition-method", partition, "layers are dealt evenly", matters=True)
     for switch, field in (
         ("account-for-embedding-in-pipeline-split", "embedding_as_layer"),
         ("account-for-loss-in-pipeline-split", "head_as_layer"),
@@ -122,7 +122,7 @@ def _recompute(plan: Section, arguments: Arguments) -> None:
         names = [name for name in modules if name in RECOMPUTE_MODULES]
         for other in modules:
             if other not in names:
-                ledger.ignore("--recompute-modules", other, "not modelled")
+                ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
         if names:
             plan.took("recompute_modules", names, "--recompute-modules")
     if granularity != "full":

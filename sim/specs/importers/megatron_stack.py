@@ -49,7 +49,7 @@ def _graphs(arguments: Arguments, stack: Section) -> None:
     known = [name for name in names if name in GRAPH_MODULES]
     for name in names:
         if name not in known:
-            stack.ledger.ignore("--cuda-graph-modules", name, "not modelled")
+            stack.ledger.ignore("--cuda-graph-modules", name, "not modelled", matters=True)
     if names and not known:
         return
     stack.took("cuda_graphs", "scoped", f"--cuda-graph-impl {kind}")
@@ -67,7 +67,7 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
         source = f"--moe-flex-dispatcher-backend {backend}" if backend else "--moe-enable-deepep"
         stack.took("expert_dispatcher", backend or "deepep", source)
     elif kind == "allgather":
-        stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less")
+        stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less", matters=True)
     elif kind is not None:
         stack.ledger.took("stack.expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
     for name in ("deepep", "hybridep"):

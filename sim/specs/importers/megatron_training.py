@@ -60,7 +60,9 @@ def _precision_of_states(training: Section, arguments: Arguments) -> None:
         if masters == "fp16":
             training.took("master_precision", "fp16", "--main-params-dtype")
     if gradients is not None and aware:
-        training.ledger.ignore("--main-grads-dtype", gradients, "gradients are summed in stack.gradient_precision")
+        training.ledger.ignore(
+            "--main-grads-dtype", gradients, "gradients are summed in stack.gradient_precision", matters=True
+        )
 
 
 def take_budget(training: Section, arguments: Arguments) -> None:

@@ -302,7 +302,7 @@ def _recompute(plan: Section, keys: Keys, layers: int) -> None:
     per_op = mode in ("selective", "memory_budget")
     if per_op and (option not in (None, "op") or mode == "memory_budget"):
         why = "priced as the option op: every other multiply again"
-        keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why)
+        keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why, matters=True)
     plan.took("recompute", "per_op" if per_op else mode, f"activation_checkpoint.mode {mode}")
 
 
