@@ -169,7 +169,7 @@ def test_import_writes_a_scenario_and_says_what_it_did(tmp_path):
         "import", "tests/specs/foreign/torchtitan_llama3_8b.toml", "--gpus", "16", "-o", str(file), "--json"
     )
     account = json.loads(result.stdout)
-    assert account.keys() == {"kind", "scenario", "read", "defaulted", "ignored"}
+    assert account.keys() == {"kind", "scenario", "confidence", "read", "defaulted", "ignored"}
     assert load_scenario(file).plan.num_gpus == 16
 
 

@@ -36,7 +36,7 @@ def scenario(training=None, stack=None, **plan):
 @given(DEGREES, st.floats(0.1, 2.0))
 def test_the_busiest_gets_more_than_its_share_and_never_all(ep, skew):
     share = busiest_share(MODEL, Routing(skew), ep)
-    assert 1.0 - 1e-12 <= share <= ep
+    assert 1.0 - 1e-12 <= share <= ep * (1 + 1e-12)
     assert share == pytest.approx(1.0) if ep == 1 else share > 1.0
 
 
