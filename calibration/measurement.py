@@ -16,17 +16,19 @@ from typing import Any
 
 from sim.errors import ProfileError
 
-KINDS = (
-    "gemm",
-    "bmm",
-    "attention",
-    "memory",
-    "launch",
-    "copy",
-    "collective",
-    "interference",
-    "grouped",
-)
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"),
+    "bmm": ("batch", "m", "n", "k"),
+    "attention": ("heads", "length", "head_dim"),
+    "memory": ("nbytes",),
+    "launch": (),
+    "copy": ("nbytes",),
+    "collective": ("operation", "num_ranks", "nbytes"),
+    "interference": (),
+    "grouped": (),
+}
+#: What can be measured, and what a measurement of the kind cannot do without.
+KINDS = tuple(REQUIRED)
 Shape = dict[str, float | int | str]
 
 #: What ended a run (a collective that hung, memory that ran out) is tried once more, and then left out.
@@ -61,8 +63,22 @@ class Measurement:
         return key_of(self.kind, self.shape)
 
     def number(self, name: str) -> float:
-        """A number of the shape."""
-        return float(self.shape[name])
+        """A number of the shape.
+
+        Raises
+        ------
+        ProfileError
+            There is none of that name, or it is no number.
+        """
+        value = self.shape.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            said = "is missing" if value is None else f"= {str(value)[:40]} is no number"
+            raise ProfileError(f"a measurement of {self.kind} ({_listed(self.shape)}): {name} {said}; measure it again")
+        return float(value)
+
+
+def _listed(shape: Shape) -> str:
+    return ", ".join(f"{name} {value}" for name, value in shape.items())
 
 
 def key_of(kind: str, shape: Shape) -> str:
@@ -79,8 +95,7 @@ class Failure:
     reason: str
 
     def __str__(self) -> str:
-        shape = ", ".join(f"{name} {value}" for name, value in self.shape.items())
-        return f"{self.kind} ({shape}): {self.reason}"
+        return f"{self.kind} ({_listed(self.shape)}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +266,16 @@ def _disturbed(item: Measurement) -> float:
 def _check(item: Measurement) -> Measurement:
     if item.kind not in KINDS:
         raise ValueError(f"unknown kind {item.kind!r}")
+    if not isinstance(item.shape, dict) or not isinstance(item.extra, dict):
+        raise ValueError("shape and extra must hold values by name")
+    absent = [name for name in REQUIRED[item.kind] if name not in item.shape]
+    if absent:
+        raise ValueError(f"a {item.kind} measurement needs {', '.join(absent)}")
+    for name, value in (*item.shape.items(), *item.extra.items()):
+        if (isinstance(value, str) and name not in REQUIRED[item.kind]) or name == "operation":
+            continue
+        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} = {str(value)[:40]!r} is not a number, zero or more")
     if not (isinstance(item.time_s, (int, float)) and math.isfinite(item.time_s) and item.time_s > 0):
         raise ValueError(f"time_s = {item.time_s!r} is not a positive time")
     return item

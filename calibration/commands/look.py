@@ -23,6 +23,8 @@ def show(
     node: Node = None,
 ) -> None:
     """A profile's values with intervals and sources; with --png, its fits drawn against the measurements."""
+    from rich.markup import escape
+
     from sim.specs.presets import source_rows
     from sim.table import Table
 
@@ -37,8 +39,8 @@ def show(
         before, dot, name = field.partition(".")
         if dot and before != section:
             section = before
-            table.add_row(f"[bold]{section}[/bold]", "", "", "")
-        table.add_row(f"  {name}" if dot else field, str(value), between, source)
+            table.add_row(f"[bold]{escape(section)}[/bold]", "", "", "")
+        table.add_row(*map(escape, (f"  {name}" if dot else field, str(value), between, str(source))))
     out = console()
     out.print(table)
     if png is not None:

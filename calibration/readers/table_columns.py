@@ -77,17 +77,6 @@ SHAPES: dict[str, dict[str, str]] = {
     "launch": {},
     "interference": {},
 }
-#: what a measurement of a kind cannot do without
-REQUIRED = {
-    "gemm": ("m", "n", "k"),
-    "bmm": ("batch", "m", "n", "k"),
-    "attention": ("heads", "length", "head_dim"),
-    "memory": ("nbytes",),
-    "launch": (),
-    "copy": ("nbytes",),
-    "collective": ("operation", "num_ranks", "nbytes"),
-    "interference": (),
-}
 DTYPE_NAMES = ("dtype", "precision", "type", "datatype", "data_type")
 DEVICE_NAMES = ("device", "gpu", "gpu_name", "device_name", "accelerator")
 DIRECTIONS = {

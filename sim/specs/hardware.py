@@ -111,7 +111,7 @@ class ClusterSpec(Spec):
     """The servers, all alike."""
     num_nodes: PositiveInt
     """Nodes of the cluster; a plan may use fewer GPUs."""
-    nvlink_domain_gpus: PositiveInt
+    nvlink_domain_gpus: PositiveInt = Field(le=1_000_000)
     """GPUs that reach each other over NVLink; more than a node in NVL72 racks. Default: gpus_per_node."""
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     """Network bandwidth per GPU and direction. Default: the node's network cards shared by its GPUs. [bytes/s]"""

@@ -216,7 +216,7 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
     resolved["stack"] = found.fields
     for path, value, source in found.consequences:
         section, _, field = path.partition(".")
-        if section != "stack":
+        if section != "stack" and isinstance(resolved[section], Mapping):  # else its own check says what is wrong
             resolved[section] = {**resolved[section], field: value}
             shown = str(value).lower() if isinstance(value, bool) else value
             assumed.append(f"{path} {shown}: what {found.framework} does where nothing else is said ({source})")

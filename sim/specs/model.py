@@ -60,7 +60,7 @@ class ModelSpec(Spec):
 
     name: str = "model"
     """What answers call it."""
-    num_layers: PositiveInt
+    num_layers: PositiveInt = Field(le=100_000)
     """Transformer layers, each attention and an MLP or experts; embedding and head are not among them."""
     hidden_size: PositiveInt
     """Width of the residual stream: numbers that stand for a token between layers."""

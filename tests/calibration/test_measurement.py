@@ -42,7 +42,7 @@ def test_another_machine_is_not_mixed_in(tmp_path):
     ("line", "says"),
     [
         ("{", "line 3 is not a measurement"),
-        (json.dumps({"kind": "gemm", "shape": {}, "time_s": -1}), "time_s = -1 is not a positive time"),
+        (json.dumps({"kind": "launch", "shape": {}, "time_s": -1}), "time_s = -1 is not a positive time"),
         (json.dumps({"kind": "gem", "shape": {}, "time_s": 1}), "unknown kind 'gem'"),
         (json.dumps({"kind": "gemm", "shape": {}}), "line 3"),
         (json.dumps({"kind": "gemm", "shape": {}, "time_s": 1, "colour": "red"}), "colour"),
@@ -61,3 +61,21 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     path.write_text("hello\n")
     with pytest.raises(ProfileError, match="line 1"):
         read_journal(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ({"n": 8, "k": 8}, "needs m"),
+        ({"m": "x", "n": 8, "k": 8}, "m = 'x' is not a number"),
+        ({"m": float("nan"), "n": 8, "k": 8}, "is not a number"),
+        ([8, 8, 8], "must hold values by name"),
+    ],
+)
+def test_a_damaged_shape_is_refused_where_it_is_read(tmp_path, shape, reason):
+    journal = tmp_path / "journal.jsonl"
+    good = {"kind": "gemm", "shape": {"m": 8, "n": 8, "k": 8, "dtype": "bfloat16"}, "time_s": 1e-3}
+    lines = [{"machine": {"device": "cpu"}}, {**good, "shape": shape}, good]
+    journal.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    with pytest.raises(ProfileError, match=f"line 2 is not a measurement: .*{reason}"):
+        read_journal(journal)

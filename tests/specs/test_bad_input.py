@@ -221,3 +221,19 @@ def test_the_last_override_wins_whatever_its_depth():
     section = "plan={tp: 8, pp: 64, dp: 6, recompute: full}"
     assert load_scenario(MAIN, ["plan.dp=3", section]).plan.dp == 6
     assert load_scenario(MAIN, [section, "plan.dp=3"]).plan.dp == 3
+
+
+@pytest.mark.parametrize("plan", [[{"tp": 2}, {"tp": 2}], "x", None, 3])
+def test_a_section_that_is_no_mapping_is_named_whatever_the_framework_would_set_in_it(plan):
+    data = {
+        "model": "llama2-7b", "cluster": "selene", "plan": plan, "stack": {"framework": "torchtitan"},
+        "training": {"global_batch_size": 8, "sequence_length": 4096},
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="plan"):
+        build_scenario(data)
+
+
+@pytest.mark.parametrize("field", ["model.num_layers", "cluster.nvlink_domain_gpus"])
+def test_sizes_that_no_machine_could_list_are_refused(field):
+    with pytest.raises(SpecError, match=f"{field} = .* should be less than or equal"):
+        load_scenario("scenarios/gpt-1t-3072-a100.yaml", [f"{field}=1e15"])
