@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.errors import ProfileError
+from sim.errors import ProfileError, SpecError
+from sim.files import MEASUREMENTS, read_text
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -195,9 +196,9 @@ def read_journal(path: Path) -> MeasurementSet:
     """
     cut_end = False
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        text = read_text(path, MEASUREMENTS, "file of measurements")
+    except SpecError as error:
+        raise ProfileError(str(error)) from None
     lines = text.split("\n")
     complete = lines[:-1] if lines and lines[-1] == "" else lines
     machine: dict[str, Any] = {}

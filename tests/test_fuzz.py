@@ -8,7 +8,19 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_whatever_comes_in_is_answered_or_refused():
-    command = [sys.executable, "-m", "tests.fuzz", "--inputs", "150", "--seconds", "100", "--seed", "7", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--inputs",
+        "150",
+        "--seconds",
+        "100",
+        "--seed",
+        "7",
+        "--workers",
+        "1",
+    ]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert " 0 faults" in found.stdout

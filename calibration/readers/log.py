@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import re
 import zlib
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from calibration.measurement import Measurement
-from sim.errors import ProfileError
+from sim.errors import ProfileError, SpecError
+from sim.files import MEASUREMENTS, read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,16 @@ def read_source(path: Path, operation: str | None = None, ranks: int | None = No
 
 def _decoded(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, MEASUREMENTS, "log")
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
+            with gzip.open(io.BytesIO(raw)) as packed:
+                raw = packed.read(MEASUREMENTS + 1)
+    except SpecError as error:
+        raise ProfileError(str(error)) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ProfileError(f"{path} is not a whole gzip file: {error}; was it cut off?") from None
-    except OSError as error:
-        raise ProfileError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(raw) > MEASUREMENTS:
+        raise ProfileError(f"{path} unpacks to more than {MEASUREMENTS / 1e6:.0f} MB; no log is so long")
     for start, what in _BINARY.items():
         if raw.startswith(start):
             raise ProfileError(f"{path} is {what}")

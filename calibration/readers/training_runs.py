@@ -8,6 +8,7 @@ cannot be modelled keeps its place with the reason.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from calibration.readers.frameworks import framework_of
 from calibration.readers.memory_savings import MemorySaving
 from calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
+from sim.files import MEASUREMENTS, read_text
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.datasheet import NAME as DATASHEET
 from sim.specs.framework_files import halves_attention
@@ -207,15 +209,12 @@ def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
         The file cannot be read, lacks a required column, or has no rows.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = [name.strip() for name in reader.fieldnames or []]
-            reader.fieldnames = columns
-            rows = list(reader)
-    except UnicodeDecodeError as error:
-        raise SpecError(f"cannot read {path}: it is not UTF-8 ({error}); save it as CSV UTF-8") from None
-    except (OSError, csv.Error) as error:
-        raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        reader = csv.DictReader(io.StringIO(read_text(path, MEASUREMENTS, "table of runs"), newline=""))
+        columns = [name.strip() for name in reader.fieldnames or []]
+        reader.fieldnames = columns
+        rows = list(reader)
+    except csv.Error as error:
+        raise SpecError(f"cannot read {path}: {error}") from None
     there = {*columns, *(CELLS[name] for name in columns if name in CELLS)}
     missing = [name for name in required if name not in there]
     if "model_name" in there:

@@ -92,9 +92,9 @@ def plan_pipeline(
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:
     """A scenario, or a profile of layers, told apart by what is in the file."""
+    from sim.files import read_text
     from sim.planners.layers import holds_layers, profile_from_text
     from sim.specs.loading import load_scenario
-    from sim.specs.yaml12 import read_text
 
     if Path(path).is_file():
         text = read_text(path)

@@ -145,16 +145,14 @@ def _require_one_way(rollout_gpus: int | None, gpus: int | None, colocated: bool
 
 
 def _lengths(file: Path | None, response: str, longest: str | None, spread: float) -> Lengths:
+    from sim.files import MEASUREMENTS, read_text
     from sim.rl.samples import lognormal_lengths, measured_lengths
     from sim.units import parse_count
 
     if file is None:
         most = None if longest is None else parse_count(longest, "longest")
         return lognormal_lengths(parse_count(response, "response"), most, spread)
-    try:
-        words = file.read_text(encoding="utf-8").replace(",", " ").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    words = read_text(file, MEASUREMENTS, "list of lengths").replace(",", " ").split()
     return measured_lengths([parse_count(word, f"length in {file}") for word in words])
 
 

@@ -16,9 +16,10 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from sim.arrays import FloatArray
 from sim.errors import SpecError, nearest
+from sim.files import read_text
 from sim.planners.graph_text import is_graph, read_graph
 from sim.specs.base import Spec, file_name
-from sim.specs.yaml12 import parse_yaml, read_text
+from sim.specs.yaml12 import parse_yaml
 
 
 class LayerTimes(Spec):

@@ -9,6 +9,7 @@ BFGS and not L-BFGS: five unknowns need no limited memory, and SciPy's L-BFGS-B 
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import SpecError, nearest, require_positive
+from sim.files import MEASUREMENTS, read_text
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN, PowerSum, optimal_params, power_sum_loss
 from sim.scaling.published import LossLaw
 
@@ -108,16 +110,15 @@ def read_runs(path: Path) -> Runs:
         A file that cannot be read, a column that is missing, or the line whose value is no positive number.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            names = [name.strip() for name in reader.fieldnames or ()]
-            for column in COLUMNS:
-                if column not in names:
-                    raise SpecError(f"{path} lacks the column {column!r}{nearest(column, names)}")
-            reader.fieldnames = names
-            rows = [[_number(path, reader.line_num, name, row[name]) for name in COLUMNS] for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        reader = csv.DictReader(io.StringIO(read_text(path, MEASUREMENTS, "table of runs"), newline=""))
+        names = [name.strip() for name in reader.fieldnames or ()]
+        for column in COLUMNS:
+            if column not in names:
+                raise SpecError(f"{path} lacks the column {column!r}{nearest(column, names)}")
+        reader.fieldnames = names
+        rows = [[_number(path, reader.line_num, name, row[name]) for name in COLUMNS] for row in reader]
+    except csv.Error as error:
+        raise SpecError(f"cannot read {path}: {error}") from None
     if not rows:
         raise SpecError(f"{path} holds no runs; write one a line: {', '.join(COLUMNS)}")
     return Runs(*np.array(rows, dtype=float).T)

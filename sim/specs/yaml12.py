@@ -7,7 +7,6 @@ and the C parser where PyYAML was built with it.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from typing import Any
 import yaml
 
 from sim.errors import SpecError
+from sim.files import read_text
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 DEEPEST = 40
 """Levels of nesting; descriptions have six."""
 MOST_VALUES = 200_000
-MOST_BYTES = 4_000_000
-"""Measured profiles, the largest descriptions, have a few hundred values in a few kilobytes."""
 
 
 class _Loader(_Base):  # type: ignore[misc]
@@ -76,34 +74,6 @@ def parse_yaml(text: str, where: str) -> Any:
 def load_yaml(path: Path | str) -> Any:
     """The data in a YAML file; `-` is the standard input."""
     return parse_yaml(read_text(path), str(path))
-
-
-def read_text(path: Path | str) -> str:
-    """The text of a file, a pipe, or with `-` of the standard input.
-
-    Raises
-    ------
-    SpecError
-        There is no such file, it is a folder, it is larger than any description, or it is not text in UTF-8.
-    """
-    try:
-        if str(path) == "-":
-            data = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-    except IsADirectoryError:
-        raise SpecError(f"{path} is a folder; give the name of a file in it") from None
-    except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:  # a NUL byte in the name
-        raise SpecError(f"{str(path)!r:.80} is not the name of a file") from None
-    if len(data) > MOST_BYTES:
-        raise SpecError(f"{path} is larger than {MOST_BYTES / 1e6:.0f} MB; no description of a training job is")
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not a text file in UTF-8; save it as plain text") from None
 
 
 def _check_size(text: str) -> None:

@@ -104,8 +104,18 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, content, says):
 def test_files_that_are_none(tmp_path):
     with pytest.raises(ProfileError, match=r"cannot read .*No such file"):
         read_measurements(tmp_path / "none.log")
-    with pytest.raises(ProfileError, match="cannot read"):
+    with pytest.raises(ProfileError, match="is a folder"):
         read_measurements(tmp_path)
+
+
+def test_a_log_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibration.readers.log.MEASUREMENTS", 1000)
+    with pytest.raises(ProfileError, match="is larger than"):
+        read_measurements(Path("/dev/zero"))
+    packed = tmp_path / "x.log.gz"
+    packed.write_bytes(gzip.compress(b"x" * 100_000))
+    with pytest.raises(ProfileError, match="unpacks to more than"):
+        read_measurements(packed)
 
 
 @pytest.mark.parametrize(("options", "says"), [({"ranks": 0}, "--ranks 0"), ({"nodes": -1}, "--nodes -1")])

@@ -413,7 +413,7 @@ def test_files_that_cannot_be_read(tmp_path):
         ("empty.csv", b"", "lacks the columns"),
         ("some.csv", b"gpu,layers\n1,2\n", "lacks the columns num_gpus, hidden, heads, seq_len"),
         ("header.csv", ",".join(REQUIRED).encode(), "has a header and no rows"),
-        ("latin.csv", ",".join(REQUIRED).encode() + b"\ncaf\xe9\n", "not UTF-8"),
+        ("latin.csv", ",".join(REQUIRED).encode() + b"\ncaf\xe9\n", "not a text file in UTF-8"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SpecError, match=says):

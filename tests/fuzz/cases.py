@@ -24,7 +24,7 @@ SKIPPED = (
     "validate strategies",
 )  # fmt: skip
 """Verbs that measure this machine, or take nothing and compare hundreds of estimates with a paper."""
-UNTRIED = ("update_intervals", "transfer")
+UNTRIED = ("update_intervals", "update_priors", "transfer")
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
     "validate": 0.5,
@@ -135,7 +135,9 @@ def draw(rng: random.Random) -> Case:
             number = rng.choice([1, 1, 2]) if each.several else 1
             for _ in range(number if each.required or rng.random() < 0.3 else 0):
                 words.append(_argument(name, each, files, rng))
-        elif (name, each.name) == ("validate", "runs") or rng.random() < (0.95 if each.required or _always(name, each) else seldom):
+        elif (name, each.name) == ("validate", "runs") or rng.random() < (
+            0.95 if each.required or _always(name, each) else seldom
+        ):
             words += _option(name, each, files, rng)
     if "--json" not in words and rng.random() < 0.3 and any("--json" in each.spelled for each in verbs()[name]):
         words += ["--json"] if not name.startswith("validate") else ["--json", "-"]

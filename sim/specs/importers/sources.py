@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
-from sim.specs.yaml12 import read_text
+from sim.files import read_text
 
 DEEPEST = 40
 """Levels of nesting. Configurations have four or five."""
