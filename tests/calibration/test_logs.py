@@ -1,6 +1,7 @@
 """One door for every file of measurements: told apart by what it holds; what is not read is refused by name."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 

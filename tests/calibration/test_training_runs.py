@@ -420,7 +420,7 @@ def test_files_that_cannot_be_read(tmp_path):
             read_rows(tmp_path / name, REQUIRED)
     with pytest.raises(SpecError, match="No such file"):
         read_rows(tmp_path / "nowhere.csv", REQUIRED)
-    with pytest.raises(SpecError, match="directory"):
+    with pytest.raises(SpecError, match="is a folder"):
         read_rows(tmp_path, REQUIRED)
 
 
