@@ -69,6 +69,8 @@ def looks_like(text: str) -> bool:
 def read(source: Source) -> Log:
     """Every row of a table."""
     lines = _lines(source.text)
+    if not lines:
+        raise ProfileError(f"{source.path} holds nothing but comments")
     separator = _separator(lines[0][1])
     header = tuple(_cells(lines[0][1], separator))
     kind = _kind(source, header)

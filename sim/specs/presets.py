@@ -6,6 +6,7 @@ Fitted numbers may carry the `interval` of their uncertainty too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -71,8 +72,17 @@ def _is_sourced(item: Any) -> bool:
     return isinstance(item, dict) and "value" in item and item.keys() <= {"value", "source", "interval"}
 
 
+def _is_limit(value: Any) -> bool:
+    if isinstance(value, str):  # with its unit
+        return value.lstrip("+-.")[:1].isdigit()
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _values(item: Any) -> Any:
     if _is_sourced(item):
+        limits = item.get("interval")
+        if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and all(map(_is_limit, limits))):
+            raise SpecError(f"interval {str(limits)[:60]} beside value {str(item['value'])[:40]} must be two numbers")
         return item["value"]
     if isinstance(item, dict):
         return {key: _values(value) for key, value in item.items() if key != "source"}
