@@ -34,6 +34,8 @@ Shape = dict[str, float | int | str]
 
 #: What ended a run (a collective that hung, memory that ran out) is tried once more, and then left out.
 ATTEMPTS = 2
+#: No measurement is so large.
+MOST = 1e300
 #: A spread above this says that something else ran meanwhile: measure again, if there is time.
 UNSTEADY = 0.1
 
@@ -72,7 +74,7 @@ class Measurement:
             There is none of that name, or it is no number.
         """
         value = self.shape.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not _is_number(value):
             said = "is missing" if value is None else f"= {str(value)[:40]} is no number"
             raise ProfileError(f"a measurement of {self.kind} ({_listed(self.shape)}): {name} {said}; measure it again")
         return float(value)
@@ -275,11 +277,16 @@ def _check(item: Measurement) -> Measurement:
     for name, value in (*item.shape.items(), *item.extra.items()):
         if (isinstance(value, str) and name not in REQUIRED[item.kind]) or name == "operation":
             continue
-        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        if not isinstance(value, bool) and not (_is_number(value) and value >= 0):
             raise ValueError(f"{name} = {str(value)[:40]!r} is not a number, zero or more")
-    if not (isinstance(item.time_s, (int, float)) and math.isfinite(item.time_s) and item.time_s > 0):
-        raise ValueError(f"time_s = {item.time_s!r} is not a positive time")
+    if not (_is_number(item.time_s) and item.time_s > 0):
+        raise ValueError(f"time_s = {str(item.time_s)[:40]} is not a positive time")
     return item
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that arithmetic does not overflow with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def _mend_end(path: Path, cut_end: bool) -> None:

@@ -18,7 +18,7 @@ def simulate(
     profile: ProfileOption = None,
     jitter: Annotated[float, typer.Option(help="Relative standard deviation of a GPU's kernel times.")] = 0.0,
     seeds: Annotated[int | None, typer.Option(help="Steps to draw where there is jitter.", show_default="20")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     straggler: Annotated[
         list[str] | None, typer.Option(metavar="FACTOR@WHERE", help="1.2@rank17 or 1.2@gpu139; may be repeated.")
     ] = None,

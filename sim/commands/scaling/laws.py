@@ -198,7 +198,7 @@ def batch(
 def fit(
     runs: Annotated[Path, typer.Argument(help="CSV with the columns params, tokens and loss.")],
     bootstraps: Annotated[int, typer.Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
-    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
     least_tokens_per_param: Annotated[float, typer.Option(help="Leave out runs with fewer.")] = 0.0,
     as_json: Json = False,
     png: Png = None,
