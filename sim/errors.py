@@ -43,6 +43,16 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return f"; choose from {', '.join(options)}" if options else ""
 
 
+def _numbers(name: str, value: Any) -> Any:
+    """A number or several as an array."""
+    import numpy as np
+
+    try:
+        return np.atleast_1d(np.asarray(value, dtype=float))
+    except OverflowError:
+        raise SpecError(f"{name} is beyond any number that can be reckoned with; write one below 1e300") from None
+
+
 def require_positive(**values: Any) -> None:
     """Refuse numbers, and arrays with any number, that are not finite and above zero.
 
@@ -54,7 +64,7 @@ def require_positive(**values: Any) -> None:
     import numpy as np
 
     for name, value in values.items():
-        numbers = np.atleast_1d(np.asarray(value, dtype=float))
+        numbers = _numbers(name, value)
         wrong = numbers[~((numbers > 0) & np.isfinite(numbers))]
         if wrong.size:
             raise SpecError(f"{name} = {wrong[0]:g} is not a finite number above zero")
@@ -65,7 +75,7 @@ def require_not_negative(**values: Any) -> None:
     import numpy as np
 
     for name, value in values.items():
-        numbers = np.atleast_1d(np.asarray(value, dtype=float))
+        numbers = _numbers(name, value)
         wrong = numbers[~((numbers >= 0) & np.isfinite(numbers))]
         if wrong.size:
             raise SpecError(f"{name} = {wrong[0]:g} is not a finite number, zero or more")
