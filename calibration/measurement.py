@@ -7,7 +7,6 @@ why: a run that goes on does not meet the same failure again. All times are medi
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
