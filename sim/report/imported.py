@@ -17,14 +17,15 @@ def imported_view(imported: Imported, width: int) -> Group:
     parts: list[RenderableType] = [title(f"{imported.source}: {KINDS[imported.kind]}")]
     for heading, entries in (("Read", ledger.read), ("Filled in, because the file does not say", ledger.defaulted)):
         if entries:
-            parts += ["", title(heading), indented(_table(entries))]
+            parts += ["", title(heading), indented(entry_table(entries))]
     if ledger.ignored:
         lines = Text("\n".join(entry_lines(ledger.ignored, by_note=True, width=max(30, width - 4))), style="dim")
         parts += ["", title("Left out"), indented(lines)]
     return Group(*parts)
 
 
-def _table(entries: list[LedgerEntry]) -> Table:
+def entry_table(entries: list[LedgerEntry]) -> Table:
+    """Names, values and notes, each a column."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
