@@ -135,7 +135,8 @@ class Account:
 
     def _note(self, entries: list[LedgerEntry], path: str, why: str) -> None:
         self._mentioned.add(path)
-        entries.append(LedgerEntry(path, _shown(self.value(path)), why))
+        if all(entry.name != path for entry in entries):
+            entries.append(LedgerEntry(path, _shown(self.value(path)), why))
 
 
 def _shown(value: Any) -> str:

@@ -20,6 +20,7 @@ def export_deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
         DeepSpeed's JSON cannot say the plan.
     """
     data: dict[str, Any] = {}
+    _elsewhere(account)
     _refusals(account)
     _batch(account, data)
     _precision(account, data)
@@ -48,6 +49,19 @@ _SAYS = {
     "zero_optimization.stage3_max_reuse_distance": ("stack.max_reuse_params",),
 }
 """Which fields a key says."""
+
+
+def _elsewhere(account: Account) -> None:
+    """What the training program says, not the JSON."""
+    scenario = account.scenario
+    account.cover(*(f"model.{field}" for field in type(scenario.model).model_fields))
+    account.leave("model.name", "the training program builds the model")
+    for field in ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers"):
+        if field == "recompute" or scenario.plan.recompute != "none":
+            account.leave(f"plan.{field}", "the training program calls activation checkpointing, or does not")
+    if scenario.model.num_experts:
+        account.leave("plan.ep", "the training program gives ep_size to deepspeed.moe.layer.MoE")
+    account.leave("training.sequence_length", "the training program's data")
 
 
 def _refusals(account: Account) -> None:

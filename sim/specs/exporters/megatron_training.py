@@ -98,20 +98,18 @@ def _optimizer(options: Options, training: TrainingSpec) -> None:
         options.say("ckpt-format", "torch")  # the only one that its Muon can save
     else:
         options.say("optimizer", name, field="training.optimizer")
+    less = [each for each in ("moment_precision", "master_precision") if getattr(training, each) != "fp32"]
+    if less and (name != "adam" or not plan.zero_stage or not plan.reshard_after_forward):
+        why = "only Adam under the distributed optimizer (ZeRO) keeps states in fewer bits"
+        for each in less:
+            account.refuse(f"training.{each}", why, f"--set training.{each}=fp32")
+        return
     if training.master_precision == "none":
         why = "its optimizer keeps masters beside 16-bit weights"
         account.refuse("training.master_precision", why, "--set training.master_precision=fp16")
     if training.moment_precision == "int8":
         why = "its moments are in fp32, bf16, fp16 or fp8"
         account.refuse("training.moment_precision", why, "--set training.moment_precision=fp8")
-    less = {"moment_precision", "master_precision"} - {
-        each for each in ("moment_precision", "master_precision") if getattr(training, each) == "fp32"
-    }
-    if less and (name != "adam" or not plan.zero_stage or not plan.reshard_after_forward):
-        why = "only Adam under the distributed optimizer (ZeRO) keeps states in fewer bits"
-        for each in sorted(less):
-            account.refuse(f"training.{each}", why, f"--set plan.zero_stage=1, or training.{each}=fp32")
-        return
     if less or plan.optimizer_offload:
         options.say("use-precision-aware-optimizer")
     if "moment_precision" in less:
