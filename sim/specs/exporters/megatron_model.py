@@ -132,7 +132,9 @@ def _layers(options: Options, model: ModelSpec) -> None:
     """What mixes the tokens of each layer."""
     account, kinds = options.account, model.kind_of_layer
     account.cover("model.layer_types", "model.mlp_layer_types", "model.num_dense_layers")
-    if model.attention_gate:
+    if model.attention_gate and model.key_value_rank:
+        account.refuse("model.attention_gate", "its latent attention has none", "--set model.attention_gate=false")
+    elif model.attention_gate:
         options.say("attention-output-gate", field="model.attention_gate")
     if model.attention_sinks:
         options.say("softmax-type", "learnable", field="model.attention_sinks")

@@ -159,6 +159,9 @@ def _recompute(options: Options, plan: ParallelPlan) -> None:
     if plan.recompute == "per_op":
         why = "it recomputes modules or whole layers, not every other multiply"
         account.refuse("plan.recompute", why, "--set plan.recompute=selective, or full")
+    elif "moe_act" in plan.recompute_modules and account.scenario.training.precision in ("fp16", "fp32"):
+        why = "only grouped multiplies, which are bf16's, recompute moe_act"
+        account.refuse("plan.recompute_modules", why, "--set training.precision=bf16")
     elif plan.recompute == "selective":
         options.say("recompute-granularity", "selective", field="plan.recompute")
         options.say("recompute-modules", *plan.recompute_modules, field="plan.recompute_modules")
@@ -187,6 +190,9 @@ def _offload(options: Options, plan: ParallelPlan) -> None:
     if plan.optimizer_offload and not plan.zero_stage:
         why = "only its distributed optimizer works on the host"
         account.refuse("plan.optimizer_offload", why, "--set plan.zero_stage=1")
+    elif plan.optimizer_offload and scenario.training.optimizer != "adam":
+        why = "its optimizer on the host is Adam"
+        account.refuse("plan.optimizer_offload", why, "--set plan.optimizer_offload=0, or training.optimizer=adam")
     elif plan.optimizer_offload:
         options.say("optimizer-cpu-offload", field="plan.optimizer_offload")
         options.say("optimizer-offload-fraction", plan.optimizer_offload, field="plan.optimizer_offload")

@@ -83,6 +83,9 @@ def _dispatch(options: Options) -> None:
     if stack.expert_dispatcher == "alltoall":
         options.say("moe-token-dispatcher-type", "alltoall", field="stack.expert_dispatcher")
     else:
+        if stack.expert_dispatcher == "deepep" and scenario.training.pad_to_capacity:
+            why = "it does not pad what experts take to their capacity"
+            account.refuse("stack.expert_dispatcher", why, "--set stack.expert_dispatcher=alltoall")
         options.say("moe-token-dispatcher-type", "flex", field="stack.expert_dispatcher")
         options.say("moe-flex-dispatcher-backend", stack.expert_dispatcher, field="stack.expert_dispatcher")
         if stack.dispatcher_sms is not None:
@@ -94,6 +97,10 @@ def _dispatch(options: Options) -> None:
         "with whole layers recomputed": plan.recompute == "full",
         "in a pipeline that is not interleaved": plan.pp > 1 and plan.num_chunks == 1,
         "in fp32": scenario.training.precision == "fp32",
+        "beside multi-token prediction without a pipeline": scenario.model.num_mtp_layers > 0 and plan.pp == 1,
+        "beside several modules of multi-token prediction": scenario.model.num_mtp_layers > 1,
+        "in CUDA graphs of more than attention and routers": stack.cuda_graphs == "full_iteration"
+        or "mlp" in stack.cuda_graph_scope,
     }
     missing = [name for name, asked in lacks.items() if asked]
     if missing:
@@ -110,6 +117,12 @@ def _graphs(options: Options) -> None:
         return
     options.group("CUDA graphs")
     whole = stack.cuda_graphs == "full_iteration"
+    again = {*account.scenario.plan.recompute_modules} & (
+        {"core_attn", "mlp", "moe"} if whole else {"core_attn", "mlp"}
+    )
+    graphed = {"core_attn": "attn", "mlp": "mlp"}
+    if account.scenario.model.dropout and any(whole or graphed[each] in stack.cuda_graph_scope for each in again):
+        account.refuse("stack.cuda_graphs", "a graph runs nothing again that draws dropout", "--set model.dropout=0")
     options.say("cuda-graph-impl", "local" if whole else "transformer_engine", field="stack.cuda_graphs")
     scope = ("full_iteration",) if whole else stack.cuda_graph_scope
     options.say("cuda-graph-scope", *scope, field="stack.cuda_graph_scope")
