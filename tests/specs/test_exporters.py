@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from random_scenarios import random_scenario
+from typer.testing import CliRunner
 
 from sim import build_scenario, load_scenario, preset_names
+from sim.cli import app
 from sim.errors import SpecError
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset
 from sim.specs.dealing import layers_of_stages
@@ -492,3 +494,42 @@ def test_shipped_scenarios_are_exported_or_refused_for_a_reason():
         scenario = load_scenario(path)
         for framework in FRAMEWORKS:
             refusals(scenario, framework)
+
+
+# The command line
+
+
+def flopcast(*words, text=None):
+    return CliRunner().invoke(app, [*words], input=text)
+
+
+def test_the_command_prints_the_file_with_its_account(tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(scenario_yaml(llama()))
+    result = flopcast("export", str(path), "--to", "megatron-lm", "-s", "plan.tp=2", "-s", "plan.dp=4")
+    assert result.exit_code == 0
+    assert "--tensor-model-parallel-size 2" in result.output
+    assert "# To be given:" in result.output
+    again = flopcast("export", "-", "--to", "deepspeed", text=path.read_text())
+    assert json.loads(again.stdout)["train_batch_size"] == 64
+    assert "To be given:" in again.stderr
+
+
+def test_the_command_writes_a_file_and_shows_the_account(tmp_path):
+    path, script = tmp_path / "llama.yaml", tmp_path / "run.sh"
+    path.write_text(scenario_yaml(llama()))
+    result = flopcast("export", str(path), "--to", "megatron-lm", "-o", str(script))
+    assert result.exit_code == 0
+    assert "Megatron-LM decides itself" in result.output
+    assert "--use-distributed-optimizer" in script.read_text()
+    data = json.loads(flopcast("export", str(path), "--to", "megatron-bridge", "--json").stdout)
+    assert data.keys() == {"framework", "text", "data", "written", "decided", "unsaid", "yours"}
+    assert {"name", "value", "note"} == data["written"][0].keys()
+
+
+def test_the_command_refuses_in_words(tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(scenario_yaml(llama()))
+    for words, said in ((["--to", "torchtitan"], "FSDP shards weights too"), (["--to", "megatron"], "megatron-lm")):
+        result = flopcast("export", str(path), *words)
+        assert said in str(result.exception)

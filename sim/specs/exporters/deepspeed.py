@@ -56,9 +56,9 @@ def _elsewhere(account: Account) -> None:
     scenario = account.scenario
     account.cover(*(f"model.{field}" for field in type(scenario.model).model_fields))
     account.leave("model.name", "the training program builds the model")
-    for field in ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers"):
-        if field == "recompute" or scenario.plan.recompute != "none":
-            account.leave(f"plan.{field}", "the training program calls activation checkpointing, or does not")
+    more = {"selective": ("recompute_modules",), "full": ("recompute_method", "recompute_num_layers")}
+    for field in ("recompute", *more.get(scenario.plan.recompute, ())):
+        account.leave(f"plan.{field}", "the training program calls activation checkpointing, or does not")
     if scenario.model.num_experts:
         account.leave("plan.ep", "the training program gives ep_size to deepspeed.moe.layer.MoE")
     account.leave("training.sequence_length", "the training program's data")
