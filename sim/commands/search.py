@@ -195,9 +195,12 @@ def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, as_j
         from sim.report.figures import save
 
         save(drawn, [figure])
-    for words, path in (("The best plan is in", output), ("Drawn:", None if drawn is None else figure)):
+    for words, path, then in (
+        ("The best plan is in", output, f"; flopcast export {output} --to FRAMEWORK says it to one"),
+        ("Drawn:", None if drawn is None else figure, ""),
+    ):
         if path is not None and not as_json:
-            typer.echo(f"\n{words} {path}")
+            typer.echo(f"\n{words} {path}{then}")
     if answers.unanswered:
         open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
         typer.secho(open_question, err=True, fg="red")

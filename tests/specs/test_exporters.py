@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import random
 import re
 import shlex
@@ -400,6 +401,15 @@ def test_torchtitan_s_job_config_has_the_keys(seed):
     schema = load_yaml(SCHEMAS / "torchtitan.yaml")
     data = tomllib.loads(exported.with_account())
     _check_keys(data, schema)
+    cut, plan = data["parallelism"], exported.account.scenario.plan
+    # torchtitan/distributed/parallel_dims.py, _validate.
+    degrees = [f"{name}_degree" for name in ("tensor_parallel", "context_parallel", "pipeline_parallel")]
+    shard = cut["data_parallel_shard_degree"]
+    product = math.prod(cut[name] for name in degrees) * cut["data_parallel_replicate_degree"] * shard
+    assert product == plan.num_gpus
+    ep = cut.get("expert_parallel_degree", 1)
+    within = plan.cp * (plan.tp if cut.get("expert_tensor_parallel_degree", 1) == 1 else 1)
+    assert ep == 1 or (ep % within == 0 and shard * within % ep == 0)
 
 
 def _check_keys(data, schema):
@@ -525,6 +535,19 @@ def test_the_command_writes_a_file_and_shows_the_account(tmp_path):
     data = json.loads(flopcast("export", str(path), "--to", "megatron-bridge", "--json").stdout)
     assert data.keys() == {"framework", "text", "data", "written", "decided", "unsaid", "yours"}
     assert {"name", "value", "note"} == data["written"][0].keys()
+
+
+def test_a_file_of_one_framework_becomes_one_of_another(tmp_path):
+    path = tmp_path / "llama3_8b.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+        '[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = "full"\n'
+    )
+    scenario = flopcast("import", str(path)).stdout
+    result = flopcast("export", "-", "--to", "megatron-lm", text=scenario)
+    assert result.exit_code == 0
+    for option in ("--data-parallel-sharding-strategy optim_grads_params", "--num-query-groups 8", "--seq-length 8192"):
+        assert option in result.stdout
 
 
 def test_the_command_refuses_in_words(tmp_path):

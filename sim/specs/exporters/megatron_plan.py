@@ -48,7 +48,14 @@ def _pipeline(options: Options, plan: ParallelPlan) -> None:
     if plan.schedule not in known:
         nearest = "interleaved" if plan.num_chunks > 1 and plan.pp > 1 else "1f1b"
         chunks = " --set plan.num_chunks=1" if nearest == "1f1b" and plan.num_chunks > 1 else ""
-        account.refuse("plan.schedule", f"it has {' and '.join(known)}", f"--set plan.schedule={nearest}{chunks}")
+        other = ", or export to torchtitan" if plan.schedule in exporter_table("torchtitan")["schedules"] else ""
+        nearest = f"--set plan.schedule={nearest}{chunks}{other}"
+        account.refuse("plan.schedule", f"it has {' and '.join(known)}", nearest)
+        return
+    if plan.schedule == "1f1b" and plan.num_chunks > 1:
+        account.refuse(
+            "plan.num_chunks", "a rank with several chunks interleaves them", "--set plan.schedule=interleaved"
+        )
         return
     if plan.schedule == "interleaved" and plan.num_chunks == 1:
         account.decide("plan.schedule", "1f1b: with one chunk a rank they are the same")

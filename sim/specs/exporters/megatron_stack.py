@@ -39,7 +39,10 @@ def _data_parallel(options: Options) -> None:
         options.say("no-gradient-accumulation-fusion", field="stack.fused_gradient_accumulation")
     if stack.fused_gradient_accumulation and not fused:
         account.decide("stack.fused_gradient_accumulation", "off under --use-torch-fsdp2")
-    if stack.fp8_gathers and scenario.training.precision == "fp8" and plan.zero_stage:
+    eight = stack.fp8_gathers and scenario.training.precision == "fp8" and plan.zero_stage
+    if eight and plan.optimizer_offload:
+        account.leave("stack.fp8_gathers", "with the optimizer on the host weights are gathered in 16 bits")
+    elif eight:
         options.say("fp8-param-gather", field="stack.fp8_gathers")
     elif stack.fp8_gathers:
         account.decide("stack.fp8_gathers", "nothing is gathered in 8 bits")

@@ -112,6 +112,8 @@ def _pipeline(account: Account, plan: ParallelPlan, put: Any) -> None:
         return
     if several and plan.num_chunks == 1:
         account.refuse("plan.num_chunks", f"{name} holds two or more stages a rank", "--set plan.num_chunks=2")
+    if not several and plan.num_chunks > 1:
+        account.refuse("plan.num_chunks", f"{name} holds one stage a rank", "--set plan.num_chunks=1")
     put("pipeline_parallel_schedule", name, "plan.schedule")
     if plan.microbatch_group not in (None, plan.pp):
         why = "micro-batches visit a chunk in groups of pp"
