@@ -239,6 +239,7 @@ REFUSED = [
     ("torchtitan", ["plan.zero_stage=3", "training.precision=fp16"], "it has fp32, bf16, fp8, mxfp8"),
     ("torchtitan", ["plan.zero_stage=3", "model.num_mtp_layers=1"], "no multi-token prediction"),
     ("torchtitan", ["plan.dp=1", "plan.tp=8", "plan.sequence_parallel=true"], "one replica has not"),
+    ("torchtitan", ["model=qwen3-4b", "plan.zero_stage=3", "plan.pp=2", "plan.dp=4"], "no pipelining"),
     ("deepspeed", ["plan.tp=2"], "data parallelism only"),
     ("deepspeed", ["plan.pp=2"], "or export to megatron-lm"),
     ("deepspeed", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "without a pipeline"),

@@ -105,7 +105,11 @@ def _biases(options: Options, model: ModelSpec) -> None:
 
 def _norms(options: Options, model: ModelSpec) -> None:
     account = options.account
-    if model.norms_per_layer != 2:
+    if model.norms_per_layer != 2 and account.kind != KIND:
+        account.leave(
+            "model.norms_per_layer", "no override makes other norms; a recipe's own model has them, as Gemma's"
+        )
+    elif model.norms_per_layer != 2:
         why = "its layers have two norms, one before attention and one before the MLP"
         account.refuse("model.norms_per_layer", why, "--set model.norms_per_layer=2, another model")
     if model.query_key_norm != "none" or model.key_value_rank:

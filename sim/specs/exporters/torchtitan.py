@@ -55,8 +55,11 @@ def _model(account: Account, data: dict[str, dict[str, Any]]) -> None:
     if found is not None:
         _put(account, data, "model", "name", found[0], "model.name")
         _put(account, data, "model", "flavor", found[1], "model.name")
+        for field, why in exporter_table(KIND)["without"].get(found[0], {}).items():
+            if getattr(account.scenario.plan, field) > 1:
+                account.refuse(f"plan.{field}", why, f"--set plan.{field}=1")
     else:
-        account.leave("model.name", "no flavour of torchtitan has a model of this shape; register one")
+        account.leave("model.name", "none of the flavours that are known here has this shape; register one")
         account.ask("model.name, model.flavor", "the flavour that you register; without them a tiny llama3 is trained")
     if model.num_mtp_layers:
         account.refuse("model.num_mtp_layers", "it has no multi-token prediction", "--set model.num_mtp_layers=0")
