@@ -1,7 +1,14 @@
 """Random scenarios: any model, plan, training and stack that go together, from a seed."""
 
+import random
+from functools import cache
+
 from sim.errors import SpecError
 from sim.specs import build_scenario, preset_names
+from sim.specs.exporters import export_scenario
+from sim.specs.exporters.account import exporter_table
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import parse_yaml
 
 
 def random_scenario(rng, framework=None):
@@ -15,6 +22,49 @@ def random_scenario(rng, framework=None):
             return build_scenario(data)
         except SpecError:
             continue
+
+
+@cache
+def scenario_of(framework, seed):
+    """A random scenario; of a few models, and mostly of what the framework can run, where it knows few."""
+    rng = random.Random(seed)
+    scenario = random_scenario(rng, rng.choice([None, None, exporter_table(framework)["framework"]]))
+    if framework not in ("torchtitan", "deepspeed"):
+        return scenario
+    likely = {
+        "torchtitan": {
+            "plan": {"zero_stage": 3, "sequence_parallel": scenario.plan.tp > 1, "offloaded_layers": 0},
+            "training": {
+                "optimizer": "adam",
+                "moment_precision": "fp32",
+                "master_precision": "fp32",
+                "adapter_rank": 0,
+            },
+            "model": {"preset": rng.choice(sorted(preset_names("models"))), "num_mtp_layers": 0},
+        },
+        "deepspeed": {
+            "plan": {"tp": 1, "pp": 1, "cp": 1, "etp": 1, "num_chunks": 1, "schedule": "1f1b", "pipeline_layout": ""},
+            "training": {"moment_precision": "fp32", "master_precision": "fp32"},
+        },
+    }[framework]
+    data = parse_yaml(scenario_yaml(scenario), "random")
+    if rng.random() < 0.8:
+        for section, fields in likely.items():
+            data[section] = fields if "preset" in fields else {**data[section], **fields}
+    data["plan"] |= {"recompute": rng.choice(["none", "full", "per_op"]), "recompute_modules": []}
+    data["plan"]["sequence_parallel"] = data["plan"]["tp"] > 1 and data["plan"]["sequence_parallel"]
+    try:
+        return build_scenario(data)
+    except SpecError:
+        return scenario
+
+
+def exported_of(framework, seed):
+    """The export of a random scenario, or None where it is refused."""
+    try:
+        return export_scenario(scenario_of(framework, seed), framework)
+    except SpecError:
+        return None
 
 
 def _some(rng, chance, **fields):

@@ -3,17 +3,15 @@
 import argparse
 import json
 import math
-import random
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
-from functools import cache
 from pathlib import Path
 
 import pytest
-from random_scenarios import random_scenario
+from random_scenarios import exported_of, scenario_of
 from typer.testing import CliRunner
 
 from sim import build_scenario, load_scenario, preset_names
@@ -52,53 +50,6 @@ NOT_READ_BACK = {  # what is written and the importer has no reader for
     },
 }  # fmt: skip
 MODELS = {"torchtitan": sorted(exporter_table("torchtitan")["flavors"])}
-
-
-@cache
-def scenario_of(framework, seed):
-    """A random scenario; of a few models, and mostly of what the framework can run, where it knows few."""
-    rng = random.Random(seed)
-    scenario = random_scenario(rng, rng.choice([None, None, _stack_of(framework)]))
-    if framework not in ("torchtitan", "deepspeed"):
-        return scenario
-    likely = {
-        "torchtitan": {
-            "plan": {"zero_stage": 3, "sequence_parallel": scenario.plan.tp > 1, "offloaded_layers": 0},
-            "training": {
-                "optimizer": "adam",
-                "moment_precision": "fp32",
-                "master_precision": "fp32",
-                "adapter_rank": 0,
-            },
-            "model": {"preset": rng.choice(sorted(preset_names("models"))), "num_mtp_layers": 0},
-        },
-        "deepspeed": {
-            "plan": {"tp": 1, "pp": 1, "cp": 1, "etp": 1, "num_chunks": 1, "schedule": "1f1b", "pipeline_layout": ""},
-            "training": {"moment_precision": "fp32", "master_precision": "fp32"},
-        },
-    }[framework]
-    data = parse_yaml(scenario_yaml(scenario), "random")
-    if rng.random() < 0.8:
-        for section, fields in likely.items():
-            data[section] = fields if "preset" in fields else {**data[section], **fields}
-    data["plan"] |= {"recompute": rng.choice(["none", "full", "per_op"]), "recompute_modules": []}
-    data["plan"]["sequence_parallel"] = data["plan"]["tp"] > 1 and data["plan"]["sequence_parallel"]
-    try:
-        return build_scenario(data)
-    except SpecError:
-        return scenario
-
-
-def _stack_of(framework):
-    return exporter_table(framework)["framework"]
-
-
-def exported_of(framework, seed):
-    """The export of a random scenario, or None where it is refused."""
-    try:
-        return export_scenario(scenario_of(framework, seed), framework)
-    except SpecError:
-        return None
 
 
 def differences(one, other, sections=SECTIONS):
