@@ -181,6 +181,7 @@ REFUSED = [
     ("megatron-lm", ["plan.zero_stage=0", "plan.optimizer_offload=1"], "only its distributed optimizer"),
     ("megatron-lm", ["training.moment_precision=int8"], "fp32, bf16, fp16 or fp8"),
     ("megatron-lm", ["plan.zero_stage=3", "plan.reshard_after_forward=false", "plan.pp=2", "plan.dp=4"], "pipelines"),
+    ("megatron-lm", ["plan.zero_stage=2", "plan.pp=2", "plan.dp=4"], "has no pipelines"),
     ("megatron-bridge", ["plan.zero_stage=3", "plan.reshard_after_forward=false"], "drops what it gathered"),
     ("torchtitan", ["plan.zero_stage=1"], "FSDP shards weights too"),
     ("torchtitan", ["plan.zero_stage=3", "plan.tp=2"], "cuts the sequence too"),

@@ -125,6 +125,7 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
     elif stage:
         options.say("use-distributed-optimizer", field="plan.zero_stage")
         if stage > 1:
+            _fsdp_refusals(options, plan)
             strategies = {ours: theirs for theirs, ours in table("megatron")["sharding_strategies"].items()}
             options.say("use-megatron-fsdp", field="plan.zero_stage")
             options.say("data-parallel-sharding-strategy", strategies[stage], field="plan.zero_stage")
@@ -138,6 +139,18 @@ def _sharding(options: Options, plan: ParallelPlan) -> None:
         options.say("outer-dp-sharding-strategy", "optim", field="plan.outer_zero_stage")
     elif plan.outer_zero_stage:
         account.decide("plan.outer_zero_stage", "there is one group only")
+
+
+def _fsdp_refusals(options: Options, plan: ParallelPlan) -> None:
+    """What Megatron-FSDP, which does ZeRO 2 and 3, is not run with: its meshes are of data and tensor ranks only
+    (megatron/core/distributed/fsdp/mcore_fsdp_adapter.py, _get_dp_tp_mesh and _get_hsdp_tp_mesh).
+    """
+    if plan.pp > 1:
+        why = "Megatron-FSDP, which shards gradients and weights, has no pipelines"
+        options.account.refuse("plan.zero_stage", why, "--set plan.zero_stage=1, or plan.pp=1")
+    if plan.ep > 1 and plan.sharding_group not in (None, plan.num_replicas):
+        why = "Megatron-FSDP deals no experts out where groups shard"
+        options.account.refuse("plan.sharding_group", why, f"--set plan.sharding_group={plan.num_replicas}")
 
 
 def _fsdp2(options: Options, plan: ParallelPlan) -> None:
