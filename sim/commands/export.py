@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import Json, Overrides, ScenarioFile
 from sim.commands.output import print_json, print_view, write_text
+
+if TYPE_CHECKING:
+    from sim.specs.exporters import Exported
 
 
 def export(
@@ -38,27 +41,22 @@ def export(
     from sim.specs.exporters import export_scenario
 
     exported = export_scenario(load_scenario(scenario, overrides or ()), to)
-    account = exported.account
     if output is not None:
         write_text(output, exported.with_account())
     if as_json:
-        entries = {"written": account.written, "decided": account.decided, "unsaid": account.unsaid}
-        print_json(
-            {
-                "framework": exported.kind,
-                "text": exported.text,
-                "data": exported.data,
-                **{name: [entry._asdict() for entry in listed] for name, listed in entries.items()},
-                "yours": [{"name": entry.name, "note": entry.note} for entry in account.yours],
-            }
-        )
+        print_json(exported.to_dict())
     elif output is None:
-        typer.echo(exported.with_account(), nl=False)
-        if exported.with_account() == exported.text:  # a format without comments
-            typer.echo("\n".join(exported.account_lines()), err=True)
+        print_exported(exported)
     else:
         from sim.report.exported import exported_view
         from sim.report.terminal import console
 
         print_view(exported_view(exported, console().width))
-        typer.echo(f"\n{account.title}'s file is {output}")
+        typer.echo(f"\n{exported.account.title}'s file is {output}")
+
+
+def print_exported(exported: Exported) -> None:
+    """Print the file; the account beside it, where the format has no comments."""
+    typer.echo(exported.with_account(), nl=False)
+    if exported.with_account() == exported.text:
+        typer.echo("\n".join(exported.account_lines()), err=True)

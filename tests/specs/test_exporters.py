@@ -503,6 +503,17 @@ def test_a_file_of_one_framework_becomes_one_of_another(tmp_path):
         assert option in result.stdout
 
 
+def test_a_search_says_its_best_plan_to_a_framework():
+    words = ["search", "scenarios/megatron-2021/1.7b.yaml", "--jobs", "1", "--export"]
+    result = flopcast(*words, "megatron-lm")
+    assert result.exit_code == 0
+    assert "--global-batch-size 512" in result.stdout
+    assert json.loads(flopcast(*words, "megatron-lm", "--json").stdout)["export"]["framework"] == "megatron-lm"
+    refused = json.loads(flopcast(*words, "torchtitan", "--json").stdout)["export"]["refused"]
+    assert any("fp32, bf16, fp8, mxfp8" in line for line in refused)
+    assert "did you mean 'megatron-lm'" in str(flopcast(*words, "megatron").exception)
+
+
 def test_the_command_refuses_in_words(tmp_path):
     path = tmp_path / "llama.yaml"
     path.write_text(scenario_yaml(llama()))

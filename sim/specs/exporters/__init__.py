@@ -8,6 +8,6 @@ True
 """
 
 from sim.specs.exporters.account import Account
-from sim.specs.exporters.exported import FRAMEWORKS, Exported, export_scenario
+from sim.specs.exporters.exported import FRAMEWORKS, Exported, check_framework, export_scenario
 
-__all__ = ["FRAMEWORKS", "Account", "Exported", "export_scenario"]
+__all__ = ["FRAMEWORKS", "Account", "Exported", "check_framework", "export_scenario"]

@@ -47,6 +47,18 @@ class Exported:
         head = ["#!/bin/bash"] if self.kind.startswith("megatron") else []
         return "\n".join([*head, *(f"# {line}" for line in self.account_lines()), "", self.text])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Text, data and account as plain data."""
+        account = self.account
+        entries = {"written": account.written, "decided": account.decided, "unsaid": account.unsaid}
+        return {
+            "framework": self.kind,
+            "text": self.text,
+            "data": self.data,
+            **{name: [entry._asdict() for entry in listed] for name, listed in entries.items()},
+            "yours": [{"name": entry.name, "note": entry.note} for entry in account.yours],
+        }
+
     def account_lines(self) -> list[str]:
         """What the framework decides itself, what is left out and what is to be given, in words."""
         account = self.account
@@ -82,8 +94,19 @@ def export_scenario(scenario: Scenario, framework: str) -> Exported:
     SpecError
         There is no such exporter, or the framework cannot run the plan: every reason, and the nearest that it can run.
     """
-    if framework not in _EXPORTERS:
-        raise SpecError(f"cannot export to {framework!r}{nearest(framework, FRAMEWORKS)}")
+    check_framework(framework)
     account = Account(framework, scenario)
     text, data = _EXPORTERS[framework](account)
     return Exported(framework, text, data, account)
+
+
+def check_framework(name: str) -> None:
+    """Refuse a name that no exporter has.
+
+    Raises
+    ------
+    SpecError
+        With the nearest that there is.
+    """
+    if name not in _EXPORTERS:
+        raise SpecError(f"cannot export to {name!r}{nearest(name, FRAMEWORKS)}")
