@@ -27,6 +27,7 @@ from sim.specs.importers.keys import table
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import load_yaml, parse_yaml
 
+ROOT = Path(__file__).parents[2]
 SCHEMAS = Path(__file__).parent / "schemas"
 SEEDS = range(60)
 NAMES = {"megatron-lm": "run.sh", "torchtitan": "run.toml", "deepspeed": "ds_config.json"}
@@ -453,7 +454,7 @@ def test_marks_of_layers(marks, text):
 
 
 def test_shipped_scenarios_are_exported_or_refused_for_a_reason():
-    for path in sorted(Path("scenarios").glob("*.yaml")):
+    for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
         scenario = load_scenario(path)
         for framework in FRAMEWORKS:
             refusals(scenario, framework)
@@ -504,7 +505,7 @@ def test_a_file_of_one_framework_becomes_one_of_another(tmp_path):
 
 
 def test_a_search_says_its_best_plan_to_a_framework():
-    words = ["search", "scenarios/megatron-2021/1.7b.yaml", "--jobs", "1", "--export"]
+    words = ["search", str(ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"), "--jobs", "1", "--export"]
     result = flopcast(*words, "megatron-lm")
     assert result.exit_code == 0
     assert "--global-batch-size 512" in result.stdout
