@@ -80,6 +80,14 @@ VERBS = {
             "import llama3_8b.toml | flopcast estimate -",
         ),
     ),
+    "export": Verb(
+        "sim.commands.export:export",
+        (
+            "export scenarios/gpt3-175b-1024-a100.yaml --to megatron-lm -o run.sh",
+            "export scenarios/qwen3-235b-a22b-256-h100.yaml --to megatron-bridge",
+            "export scenarios/gpt3-175b-1024-a100.yaml --to megatron-lm -s plan.tp=4 -s plan.pp=32 --json",
+        ),
+    ),
     "topology": Verb(
         "sim.commands.topology:topology",
         (

@@ -57,6 +57,13 @@ def kinds(incomplete: str) -> list[str]:
     return _matching((*KINDS, "schedules"), incomplete)
 
 
+def frameworks_to_export_to(incomplete: str) -> list[str]:
+    """Frameworks that a scenario can be exported to."""
+    from sim.specs.exporters import FRAMEWORKS
+
+    return _matching(FRAMEWORKS, incomplete)
+
+
 def engines(incomplete: str) -> list[str]:
     """Names of engines."""
     from sim.engines import ENGINES

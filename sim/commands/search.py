@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands import completion as complete
 from sim.commands.options import Json, Overrides, ProfileOption, read_range
-from sim.commands.output import print_json, print_view, write_text
+from sim.commands.output import print_json, print_view
 from sim.commands.progress import progress_bar
+from sim.commands.search_files import tell
 from sim.commands.search_options import (
     check_files,
     check_numbers,
@@ -105,6 +107,15 @@ def search(
         Path | None, typer.Option(help="Folder for the table of all plans, in Parquet; an interrupted search goes on.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
+    export_to: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="FRAMEWORK",
+            help="Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or deepspeed.",
+            autocompletion=complete.frameworks_to_export_to,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine."""
@@ -120,7 +131,13 @@ def search(
     instead = "--fields" if fields else "--sweep" if sweep else None
     check_together(
         instead,
-        {**asked, "--schedules": schedules is not None, "-o": output is not None, "--sweep": bool(sweep) and fields},
+        {
+            **asked,
+            "--schedules": schedules is not None,
+            "-o": output is not None,
+            "--export": export_to is not None,
+            "--sweep": bool(sweep) and fields,
+        },
         {
             "--save": save is not None,
             "--jobs": jobs is not None,
@@ -132,6 +149,10 @@ def search(
     check_files(
         {"--sweep": bool(sweep), "--sensitivity": sensitivity, "--pareto": pareto}, None if fields else figure, output
     )
+    if export_to is not None:
+        from sim.specs.exporters import check_framework
+
+        check_framework(export_to)
     if schedules is not None:
         schedules_named(schedules)  # a name that there is not is said at once
     own, named = read_fields((*(why or ()), *(more_fields or ())))
@@ -175,32 +196,9 @@ def search(
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, schedules, progress=progress)
     answers = _answer(result, None if batch is not None else original, own, named, asked)
-    _tell(answers, output, figure, as_json)
+    tell(answers, output, figure, export_to, as_json)
     if answers.unanswered or not result.finished:
         raise KeyboardInterrupt
-
-
-def _tell(answers: SearchAnswers, output: Path | None, figure: Path | None, as_json: bool) -> None:
-    """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
-    if as_json:
-        print_json(answers.to_dict())
-    else:
-        from sim.report.terminal import console
-
-        print_view(answers.view(console().width))
-    if output is not None:
-        _write_scenario(output, answers.result.best[0].scenario)
-    drawn = None if figure is None else answers.figure()
-    if drawn is not None and figure is not None:
-        from sim.report.figures import save
-
-        save(drawn, [figure])
-    for words, path in (("The best plan is in", output), ("Drawn:", None if drawn is None else figure)):
-        if path is not None and not as_json:
-            typer.echo(f"\n{words} {path}")
-    if answers.unanswered:
-        open_question = f"Interrupted at {answers.unanswered}: it is not answered, nor what comes after it"
-        typer.secho(open_question, err=True, fg="red")
 
 
 def _answer(
@@ -233,14 +231,6 @@ def _answer(
     except KeyboardInterrupt:
         return replace(found, unanswered=word)
     return found
-
-
-def _write_scenario(path: Path, scenario: Scenario) -> None:
-    """A scenario file that stands alone: every preset written out, so that it says the same tomorrow."""
-    from sim.specs.writing import scenario_yaml
-
-    described = scenario.replace(description=f"Best plan of a search. {scenario.description}".strip())
-    write_text(path, scenario_yaml(described), "; make room there, or name another file")
 
 
 def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:

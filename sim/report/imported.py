@@ -18,14 +18,15 @@ def imported_view(imported: Imported, width: int) -> Group:
     for part, heading in HEADINGS.items():
         entries = getattr(ledger, part)
         if entries and part in ("read", "defaulted"):
-            parts += ["", title(heading), indented(_table(entries))]
+            parts += ["", title(heading), indented(entry_table(entries))]
         elif entries:
             lines = Text("\n".join(entry_lines(entries, by_note=True, width=max(30, width - 4))), style="dim")
             parts += ["", title(heading), indented(lines)]
     return Group(*parts)
 
 
-def _table(entries: list[LedgerEntry]) -> Table:
+def entry_table(entries: list[LedgerEntry]) -> Table:
+    """Names, values and notes, each a column."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")

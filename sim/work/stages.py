@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, ParallelPlan
+from sim.specs.dealing import layers_of_stages
 from sim.work.params import (
     embedding_params,
     expert_params,
@@ -140,17 +141,11 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
 
 
 def _even_pieces(model: ModelSpec, plan: ParallelPlan) -> list[_Piece]:
-    num_stages = plan.num_stages
-    dealt = model.num_layers + plan.embedding_as_layer + plan.head_as_layer
-    share, rest = divmod(dealt, num_stages)
-    pieces = []
-    for index in range(num_stages):
-        first, last = index == 0, index == num_stages - 1
-        # The rest goes to the stages from the second on: the first has the embedding, the last the head.
-        layers = share + ((index - 1) % num_stages < rest)
-        layers -= (plan.embedding_as_layer and first) + (plan.head_as_layer and last)
-        pieces.append(_Piece(layers, first, model.num_mtp_layers * last, last))
-    return pieces
+    layers, last = layers_of_stages(model.num_layers, plan), plan.num_stages - 1
+    return [
+        _Piece(held, index == 0, model.num_mtp_layers * (index == last), index == last)
+        for index, held in enumerate(layers)
+    ]
 
 
 def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number, etp: Number = 1) -> Number:
