@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,14 @@ def import_config(
             "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=complete.fields
         ),
     ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE", help="What a script is called with, the first for $1; repeated in their order."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable of a script's environment; may be repeated."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: kind, scenario, read, ...")] = False,
 ) -> None:
     """Turn a configuration you already have into a scenario. Nothing in it is executed, nothing is downloaded.
@@ -55,7 +64,8 @@ def import_config(
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    imported = import_file(file, Given(gpus, cluster, model), kind=kind, overrides=overrides or ())
+    given = Given(gpus, cluster, model, args=tuple(arg or ()), env=_environment(env or ()))
+    imported = import_file(file, given, kind=kind, overrides=overrides or ())
     ledger = imported.ledger
     if output is not None:
         try:
@@ -80,3 +90,20 @@ def import_config(
         out = console()
         out.print(imported_view(imported, out.width))
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")
+
+
+def _environment(texts: Sequence[str]) -> dict[str, str]:
+    """Variables of NAME=VALUE.
+
+    Raises
+    ------
+    SpecError
+        A text that is no such pair.
+    """
+    variables = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise SpecError(f"--env {text!r:.60} must look like NNODES=4")
+        variables[name] = value
+    return variables

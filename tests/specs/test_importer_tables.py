@@ -76,7 +76,7 @@ def with_key(kind, name):
 
 
 def test_every_kind_of_file_has_a_table_and_no_other():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers"}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers", "tokenizers"}
 
 
 def test_optimizers_are_ours():

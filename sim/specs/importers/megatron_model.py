@@ -12,9 +12,10 @@ from sim.errors import SpecError
 from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.layer_kinds import dealt_experts, shortest
 from sim.specs.importers.ledger import Section, short
+from sim.specs.importers.megatron_deepspeed import is_deepspeed_mixture, read_mixture
+from sim.specs.importers.megatron_vocabulary import KIND, read_vocabulary
 from sim.specs.importers.pipeline_layouts import layout_of
 
-KIND = "megatron"
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """Of a list of layers with (1) and without (0) experts: `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
@@ -44,10 +45,10 @@ def read_model(arguments: Arguments, plan: Section) -> Section:
     dropout = model.settle("dropout", hidden, "--hidden-dropout", 0.1, default)
     if attention is not None and attention != dropout:
         model.ledger.ignore("--attention-dropout", attention, "priced with the residual branches' dropout")
-    _vocabulary(arguments, model, plan["tp"])
+    read_vocabulary(arguments, model, plan["tp"])
     _latent(arguments, model)
     _experts(arguments, model, plan)
-    modules = arguments.whole("mtp-num-layers", least=0)
+    modules = arguments.whole("mtp-num-layers", "num-mtp-predictor", least=0)
     if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
         why = "its modules are not one layer like the model's last; not counted"
         model.ledger.ignore("--mtp-num-layers", modules, why)
@@ -196,44 +197,19 @@ def _marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, i
     return marks
 
 
-def _vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
-    """Rows of the embedding: the tokenizer's words, padded as Megatron-LM does."""
-    for name in ("padded-vocab-size", "pad-vocab-size-to"):
-        padded = arguments.whole(name)
-        if padded is not None:
-            model.took("vocab_size", padded, f"--{name}")
-            return
-    kind, words = arguments.text("tokenizer-type"), arguments.whole("vocab-size")
-    if words is not None and kind == "NullTokenizer":
-        words += 1  # its end-of-text token
-    multiple = (arguments.whole("make-vocab-size-divisible-by") or 128) * tp
-    vocabularies: dict[str, int] = table(KIND)["vocabularies"]
-    known = words is not None or kind in vocabularies or kind is None
-    source = "--vocab-size"
-    if words is None:
-        words = vocabularies.get(kind or "", vocabularies["GPT2BPETokenizer"])
-        source = f"--tokenizer-type {kind}" if kind else "GPT-2's tokenizer"
-    rows = -(-words // multiple) * multiple
-    if known:
-        model.took("vocab_size", rows, f"{source}: {words:,}, to a multiple of {multiple:,}")
-    else:
-        why = f"the words of {short(kind)} are not in the script; GPT-2's are taken"
-        model.assume("vocab_size", rows, f"{why}; --set model.vocab_size=N says how many")
-
-
 def _latent(arguments: Arguments, model: Section) -> None:
     """Latent attention."""
     if not arguments.has("multi-latent-attention"):
         return
 
-    def take(name: str, default: int) -> int:
-        value = arguments.whole(name, least=0)
+    def take(name: str, default: int, *others: str) -> int:
+        value = arguments.whole(name, *others, least=0)
         if value is not None:
             return int(model.ledger.took(f"--{name}", value, "latent attention"))
         return int(model.ledger.assume(f"--{name}", default, "Megatron-LM's default"))
 
-    turning = take("qk-pos-emb-head-dim", 64)
-    model["head_dim"] = take("qk-head-dim", 128) + turning
+    turning = take("qk-pos-emb-head-dim", 64, "qk-rope-head-dim")
+    model["head_dim"] = take("qk-head-dim", 128, "qk-nope-head-dim") + turning
     model["rotary_head_dim"] = turning
     model["value_head_dim"] = take("v-head-dim", 128)
     model["key_value_rank"] = take("kv-lora-rank", 32)
@@ -245,10 +221,12 @@ def _latent(arguments: Arguments, model: Section) -> None:
 
 def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
     """Experts, and how they are dealt over GPUs."""
+    if is_deepspeed_mixture(arguments):
+        return read_mixture(arguments, model, plan)
     experts = arguments.whole("num-experts")
     ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
     if experts in (None, 1):
-        return
+        return None
     ledger = model.ledger
     model.took("num_experts", experts, "--num-experts")
     _take(arguments, model, "expert_fields")
@@ -266,9 +244,8 @@ def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
     plan.settle("ep", ep, named, 1, f"Megatron-LM's default of {named}")
     named, default = "--expert-tensor-parallel-size", plan["tp"]
     why = f"Megatron-LM's default of {named}: as --tensor-model-parallel-size"
-    if "deepspeed" in arguments and not arguments.has("enable-expert-tensor-parallelism"):
-        default, why = 1, "no --enable-expert-tensor-parallelism"
     if (cut or default) > 1:
         plan.settle("etp", cut, named, default, why)
     elif cut is not None:
         ledger.took("plan.etp", cut, named)
+    return None

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sim.errors import SpecError
 from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.ledger import Section, short
-from sim.specs.importers.megatron_model import KIND
+from sim.specs.importers.megatron_deepspeed import take_zero
+from sim.specs.importers.megatron_vocabulary import KIND
 from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.modules import RECOMPUTE_MODULES
 from sim.specs.plan import layout_stages
 
 
-def read_plan(arguments: Arguments) -> Section:
+def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> Section:
+    """Degrees, sharding and recomputation.
+
+    config : of DeepSpeed, where its JSON could be read.
+    """
     ledger = arguments.ledger
     plan = Section("plan", ledger)
     for field, names in table(KIND)["degrees"].items():
@@ -23,7 +31,10 @@ def read_plan(arguments: Arguments) -> Section:
             plan.took("sequence_parallel", True, "--sequence-parallel")
         else:
             ledger.ignore("--sequence-parallel", "", "without effect at a tensor-parallel degree of 1")
-    _sharding(plan, arguments)
+    if "deepspeed" in arguments or config:
+        take_zero(plan, arguments, config)
+    else:
+        _sharding(plan, arguments)
     _recompute(plan, arguments)
     _offload(plan, arguments)
     partition = arguments.text("pp-partition-method")
@@ -50,10 +61,7 @@ def _sharding(plan: Section, arguments: Arguments) -> None:
     if strategy is not None and strategy not in stages:
         rule = f"must be one of {', '.join(stages)}"
         raise SpecError(f"{ledger.where}: --data-parallel-sharding-strategy {short(strategy)!r} {rule}")
-    if "deepspeed" in arguments and "bf16" in arguments and not (zero if stage is None else stage):
-        # microsoft/DeepSpeed:deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
-        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
-    elif stage is not None:
+    if stage is not None:
         plan.took("zero_stage", min(stage, 3), "--zero-stage")
     elif fsdp:
         # megatron/core/distributed/distributed_data_parallel_config.py.
