@@ -167,7 +167,8 @@ class Arguments(Keys):
                 self.doubtful.append(word)
                 name = None
             elif word.startswith(UNKNOWN) and len(word) < 3 and (name is None or self._data[name]):
-                self.doubtful.append(word)
+                if "data" not in (name or ""):  # else one more of its files
+                    self.doubtful.append(word)
             elif word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
                 spelled, equals, value = word.partition("=")
                 name = spelled.lstrip("-").replace("_", "-")

@@ -43,13 +43,13 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     given, ledger = file.given, file.ledger
     script, command = _command(file)
     arguments = Arguments(command.words, ledger, KIND)
-    _ask(arguments, script)
+    _ask(arguments, script, command.depends)
     _refuse(arguments)
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
     old = any(name in arguments for name in table(KIND)["old"])
     plan = read_plan(arguments, config)
-    model = read_model(arguments, plan)
+    model = read_model(arguments, plan, _is_hybrid(command, arguments))
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
     take_fewer_layers(plan, model["num_layers"])
@@ -77,7 +77,7 @@ def _command(file: Foreign) -> tuple[Script, Training]:
     ledger = file.ledger
     if is_yaml(file.text):
         script = read_script("", ledger, file.given, file.folder)
-        return script, Training([], "", yaml_words(file.text, ledger.where))
+        return script, Training(_job(ledger.where), "", yaml_words(file.text, ledger.where))
     script = read_script(file.text, ledger, file.given, file.folder)
     command = training_command(script, ledger)
     arguments = Arguments(command.words, ledger, KIND)
@@ -91,7 +91,20 @@ def _command(file: Foreign) -> tuple[Script, Training]:
     return script, command
 
 
-def _ask(arguments: Arguments, script: Script) -> None:
+def _job(where: str) -> list[str]:
+    """What a functional test's folder says of the job, as launchers do: 1N8G is one node of 8 GPUs."""
+    found = re.search(r"_(\d{1,4})N(\d{1,3})G(?=[_/])", where)
+    return ["--nnodes", found[1], "--nproc-per-node", found[2]] if found else []
+
+
+def _is_hybrid(command: Training, arguments: Arguments) -> bool:
+    """Whether the program builds hybrid models."""
+    spec = " ".join(arguments.raw("spec") or ())
+    words = (command.program.rpartition("/")[2], spec)
+    return any(kind in word for word in words for kind in ("mamba", "hybrid"))
+
+
+def _ask(arguments: Arguments, script: Script, depends: str) -> None:
     """Ask for what decides and only a run would know.
 
     Raises
@@ -114,10 +127,12 @@ def _ask(arguments: Arguments, script: Script) -> None:
     ):
         waiting += missing
         texts += arguments.doubtful
+    if unknowns.numbers(depends):
+        waiting, texts = ["the program", *waiting], [depends, *texts]
     roots = list(dict.fromkeys(root for text in texts for root in unknowns.roots(text)))
     if not waiting or (not roots and not any(UNKNOWN in text for text in texts)):
         return
-    names = ", ".join(f"--{name}" for name in waiting[:6]) + " …" * (len(waiting) > 6)
+    names = ", ".join(name if " " in name else f"--{name}" for name in waiting[:6]) + " …" * (len(waiting) > 6)
     what = ", ".join(unknowns.words(root) for root in roots[:12]) + " …" * (len(roots) > 12)
     each = "is" if len(waiting) == 1 else "are"
     raise SpecError(

@@ -32,7 +32,7 @@ def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
     where it is named."""
     name = next((values[0] for values in map(arguments.raw, _JSON) if values), None)
     ledger = arguments.ledger
-    if name is None:
+    if not arguments.has(*_JSON) or name is None:
         return None
     text, shown = files.text(name), MARK.sub("?", name)
     if text is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,11 +26,13 @@ class Training:
     launcher : words up to the program, behind the scheduler's.
     program : the Python file; "" where the script holds arguments alone.
     words : the program's.
+    depends : marks of conditions that decide which program it is.
     """
 
     launcher: list[str]
     program: str
     words: list[str]
+    depends: str = ""
 
 
 def training_command(script: Script, ledger: Ledger) -> Training:
@@ -91,7 +94,8 @@ def _training(started: Started, where: str) -> Training | None:
     shape = next((at for at, word in enumerate(words) if _is_shape(word)), len(words))
     programs = [at for at, word in enumerate(words[:shape]) if word.endswith(".py") and not word.startswith("--")]
     if not programs:
-        return Training([*started.directives, *words[:shape]], "", words[shape:]) if shape < len(words) else None
+        depends = "".join(word for word in words[:shape] if word.startswith(f"--{UNKNOWN}"))
+        return Training([*started.directives, *words], "", words, depends) if shape < len(words) else None
     at = next((at for at in programs if known_program(words[at]) or refusal(words[at])), programs[0])
     return Training([*started.directives, *words[:at]], words[at], words[at + 1 :])
 
@@ -140,7 +144,7 @@ def _without_shape(started: Started, command: Training, script: Script, where: s
 def _of_variables(script: Script, ledger: Ledger) -> Training:
     """A file of arguments without a command: every variable's words, in the order they were set."""
     texts = (value for values in script.values.variables.values() for value in values)
-    every = [word for text in texts for word in MARK.sub(" ", text).split()]
+    every = [word for text in texts for word in text.split()]
     if any(word.replace("_", "-").startswith("--num-layers") for word in every):
         ledger.ignore("command", "", "no training command was found; all arguments that variables hold were read")
         return Training([], "", every)
@@ -154,14 +158,16 @@ def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, le
     """GPUs of the job: the caller's, or those that the launcher starts if they hold the model."""
     if given.gpus is not None:
         return int(ledger.took("GPUs", given.gpus, "--gpus"))
-    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    replica = plan["tp"] * plan["pp"] * plan.get("cp", 1)
+    unit = plan["pp"] * math.lcm(replica // plan["pp"], plan.get("ep", 1) * plan.get("etp", 1))
+    fewest, product = "one replica", "tp · pp · cp"
+    if unit != replica:
+        fewest, product = "as few as the experts need", "tp · pp · cp with ep"
     found, source = _started(script, launcher, ledger)
     if found is None:
-        why = f"{source}: one replica, tp · pp · cp; --gpus N says how many"
+        why = f"{source}: {fewest}, {product}; --gpus N says how many"
     elif found % unit:
-        why = (
-            f"{source} start {found:,} GPUs, but tp · pp · cp = {unit:,}: one replica is taken; --gpus N says how many"
-        )
+        why = f"{source} start {found:,} GPUs, but {product} = {unit:,}: {fewest} is taken; --gpus N says how many"
     else:
         return int(ledger.took("GPUs", found, source))
     return int(ledger.assume("GPUs", unit, why))

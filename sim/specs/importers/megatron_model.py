@@ -13,19 +13,18 @@ from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.layer_kinds import dealt_experts, shortest
 from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.megatron_deepspeed import is_deepspeed_mixture, read_mixture
+from sim.specs.importers.megatron_hybrid import take_blocks
 from sim.specs.importers.megatron_vocabulary import KIND, read_vocabulary
-from sim.specs.importers.pipeline_layouts import layout_of
 
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """Of a list of layers with (1) and without (0) experts: `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
-_MIXERS = {"M": "mamba2", "*": "full_attention", "G": "gated_delta_net"}
-_MLPS = {"-": "dense", "E": "sparse"}
-"""Letters of hybrid models, whose layers are one block each (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
 
 
-def read_model(arguments: Arguments, plan: Section) -> Section:
+def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Section:
     """The section `model`; how experts are dealt over GPUs is laid into `plan`.
+
+    hybrid : whether the program builds hybrid models, whose layers are Mamba's where nothing else is said.
 
     Raises
     ------
@@ -33,7 +32,7 @@ def read_model(arguments: Arguments, plan: Section) -> Section:
         A value that breaks a rule.
     """
     model = Section("model", arguments.ledger, name="megatron")
-    _blocks(arguments, model, plan)
+    take_blocks(arguments, model, plan, hybrid)
     _shape(arguments, model)
     _mixers(arguments, model)
     for switch, fields in table(KIND)["switches"].items():
@@ -75,6 +74,9 @@ def _shape(arguments: Arguments, model: Section) -> None:
         groups = arguments.whole("num-query-groups")
         default = "Megatron-LM's default of --num-query-groups"
         model.settle("num_kv_heads", groups, "--num-query-groups", 1, default)
+    older = arguments.whole("num-key-value-heads")  # Megatron-DeepSpeed's
+    if older is not None:
+        model.took("num_kv_heads", older, "--num-key-value-heads")
     longest = arguments.whole("max-position-embeddings", "seq-length-positions")
     if longest is not None:
         model.took("max_sequence_length", longest, "--max-position-embeddings")
@@ -92,38 +94,10 @@ def _shape(arguments: Arguments, model: Section) -> None:
     else:
         model.took("position", positions[kind], "--position-embedding-type")
     norm = arguments.text("normalization")
+    if norm is not None and norm.lower() not in ("rmsnorm", "layernorm"):
+        raise SpecError(f"{model.ledger.where}: --normalization {short(norm)!r} must be LayerNorm or RMSNorm")
     if norm is not None:
-        model.took("norm", "rmsnorm" if norm == "RMSNorm" else "layernorm", "--normalization")
-
-
-def _blocks(arguments: Arguments, model: Section, plan: Section) -> None:
-    """A hybrid model's pattern: one block a letter, `|` between pipeline stages, behind `/` multi-token prediction."""
-    name, pattern = arguments.take("hybrid-layer-pattern", "hybrid-override-pattern")
-    if pattern is None:
-        return
-    where = model.ledger.where
-    letters, slash, modules = pattern.strip("\"'").partition("/")
-    stages = letters.split("|")
-    letters = "".join(stages)
-    strange = next((letter for letter in letters if letter not in {**_MIXERS, **_MLPS}), None)
-    if strange is not None or not letters or len(letters) > _MOST_LAYERS:
-        raise SpecError(
-            f"{where}: --{name} {short(pattern)!r} must say the layers by {' '.join([*_MIXERS, *_MLPS])}"
-            + (f", not {strange!r}" if strange else "")
-        )
-    model.took("num_layers", len(letters), f"--{name}")
-    model.took("layer_types", shortest([_MIXERS.get(letter, "none") for letter in letters]), f"--{name}")
-    model.took("mlp_layer_types", shortest([_MLPS.get(letter, "none") for letter in letters]), f"--{name}")
-    if slash:
-        model.ledger.ignore(f"--{name}", modules, "modules of several blocks that predict further tokens; not counted")
-    if len(stages) > 1:
-        if len(stages) % plan["pp"]:
-            raise SpecError(
-                f"{where}: --{name} has {len(stages)} stages, no multiple of the {plan['pp']} pipeline ranks"
-            )
-        plan.took("pipeline_layout", layout_of([len(stage) for stage in stages]), f"--{name}")
-        if len(stages) > plan["pp"]:
-            plan.took("num_chunks", len(stages) // plan["pp"], f"--{name}")
+        model.took("norm", norm.lower(), "--normalization")
 
 
 def _mixers(arguments: Arguments, model: Section) -> None:
@@ -199,7 +173,7 @@ def _marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, i
 
 def _latent(arguments: Arguments, model: Section) -> None:
     """Latent attention."""
-    if not arguments.has("multi-latent-attention"):
+    if not arguments.has("multi-latent-attention") and "qk-nope-head-dim" not in arguments:
         return
 
     def take(name: str, default: int, *others: str) -> int:
@@ -230,6 +204,19 @@ def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
     ledger = model.ledger
     model.took("num_experts", experts, "--num-experts")
     _take(arguments, model, "expert_fields")
+    shared = arguments.whole("num-shared-experts")  # Pai-Megatron-Patch's, with its own first layers
+    if arguments.has("enable-shared-expert") and shared is None:
+        raise SpecError(
+            f"{ledger.where}: --enable-shared-expert without --num-shared-experts: their width is not known"
+        )
+    if shared is not None and "shared_expert_intermediate_size" not in model:
+        width = shared * model.get("expert_intermediate_size", model.get("intermediate_size", 4 * model["hidden_size"]))
+        model.took("shared_expert_intermediate_size", width, "--num-shared-experts of --moe-ffn-hidden-size")
+        first = arguments.raw("moe-layer-freq") or ["1"]
+        if first[0].isdigit():  # megatron_patch/model/deepseek_v2/transformer_layer.py
+            arguments.take("moe-layer-freq")
+            why = "--moe-layer-freq: Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers"
+            model.took("num_dense_layers", int(first[0]), why)
     if "experts_per_token" not in model:
         model.assume("experts_per_token", 2, "Megatron-LM's default of --moe-router-topk")
     if "expert_intermediate_size" not in model:

@@ -26,6 +26,9 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
         value = arguments.whole(*names)
         if value is not None or field != "cp":
             plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
+    ulysses = arguments.whole("ds-sequence-parallel-size")
+    if ulysses is not None and ulysses > 1:
+        plan.took("cp", ulysses, "--ds-sequence-parallel-size: heads exchanged, priced as context parallelism")
     if arguments.has("sequence-parallel"):
         if plan["tp"] > 1:
             plan.took("sequence_parallel", True, "--sequence-parallel")
@@ -178,6 +181,10 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
         source, chunks = "--num-layers-per-virtual-pipeline-stage", dealt // (pp * per_stage)
     if layout is None and set(ends.values()) != {None} and pp > 1:
         _ends(plan, model, ends, chunks or 1, where)
+    stages = pp * (chunks or 1)
+    dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
+    if "deepspeed" in arguments and "no-pipeline-parallel" not in arguments and dealt % stages:
+        plan.took("uneven_layers", True, "DeepSpeed deals what the stages do not divide")
     if chunks is not None and chunks > 1:
         plan.took("num_chunks", chunks, source)
         plan.took("schedule", "interleaved", source)

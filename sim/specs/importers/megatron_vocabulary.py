@@ -44,8 +44,11 @@ def _words(arguments: Arguments) -> tuple[int, str, bool]:
         number = _of_name(name)
         if number is not None:
             return number, f"the tokenizer {short(name, 50)}", True
-    if patched is not None and patched in known["patched_vocabularies"]:
-        return known["patched_vocabularies"][patched], f"--patch-tokenizer-type {patched}", True
+    patch = known["patched_vocabularies"].get(patched)
+    if isinstance(patch, dict):  # one name for several: which it is, the rows beside it tell
+        patch = patch.get(int((arguments.raw("extra-vocab-size") or ["0"])[0]))
+    if patch is not None:
+        return int(patch), f"--patch-tokenizer-type {patched}", True
     if kind in known["vocabularies"]:
         return known["vocabularies"][kind], f"--tokenizer-type {kind}", True
     if kind is None and patched is None and not any(named):
@@ -66,8 +69,9 @@ def _of_name(name: str) -> int | None:
     """Words of a tokenizer by its name, or by the folder it lies in."""
     tokenizers: dict[int, list[str]] = table("tokenizers")["words"]
     parts = [part.lower() for part in name.rstrip("/").split("/") if part and UNKNOWN not in part]
-    for part in reversed(parts[-3:]):
-        plain = part.removesuffix(".model").removesuffix(".json").removesuffix("-hf")
+    for place in range(len(parts) - 1, max(-1, len(parts) - 4), -1):
+        plain = parts[place].removesuffix(".model").removesuffix(".json").removesuffix("-hf")
+        plain = "/".join(parts[place - 1 : place + 1]) if plain == "tokenizer" else plain
         for number, names in tokenizers.items():
             if any(plain == known or (known.endswith("*") and plain.startswith(known[:-1])) for known in names):
                 return int(number)

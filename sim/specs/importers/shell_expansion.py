@@ -215,12 +215,15 @@ class Values:
         own = any("$0" in name or "{0}" in name or "BASH_SOURCE" in name for name in names)
         if own and names.count("dirname") == 1 and all(_FOLDER_WORDS.fullmatch(name) for name in names):
             return HERE
+        if own and all(name in ("realpath", "readlink", "-f", "-e") or "0" in name for name in names):
+            return f"{HERE}/{self.where.rpartition('/')[2]}"
         if found := _SUM.match(command.strip()):
             text = found["expr"] or found["echo"] or found["bc"]
             return self.arithmetic(text.replace("\\*", "*").replace('"', "").replace("'", ""), depth)
-        if (found := re.fullmatch(r"\s*(?:echo|basename)\s+([^|;&<>`]+)", command)) and found[1][:1] != "-":
-            text = self._expanded(found[1].strip(), False, depth + 1)
-            return text.rstrip("/").rpartition("/")[2] if command.strip().startswith("basename") else text
+        if found := re.fullmatch(r"\s*(echo|basename|dirname)\s+([^-|;&<>`][^|;&<>`]*)", command):
+            text = self._expanded(found[2].strip(), False, depth + 1)
+            folder, _, name = text.rstrip("/").rpartition("/")
+            return {"echo": text, "basename": name, "dirname": folder or HERE}[found[1]]
         return self.unknowns.mark("output", command, self.line)
 
     def arithmetic(self, expression: str, depth: int = 0) -> str:

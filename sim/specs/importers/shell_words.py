@@ -20,7 +20,7 @@ _NO_ELEMENT = re.compile(r"(?:[ \t\n;|&(]|\\\n|#[^\n]*)*")
 """What stands between the elements of an array."""
 _HEREDOC = re.compile(r"<<(?!<)-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _REDIRECT = re.compile(r"(?:\d*(?:>\||[<>]{1,3}&?-?)|&>>?)\s*")
-_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n|&;()]*>")
+_PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z][^<>\n|&;()]*>")
 """What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*?$!#-]")
 _ESAC = re.compile(r"esac(?![\w.-])")
