@@ -296,7 +296,7 @@ def test_which_layers_have_experts(frequency, dense):
         ("--moe-layer-freq [1]*9999+[0,0,0]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999", "more than 100,000"),
         ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but there are 5"),
         ("--moe-router-topk 9", "must be 1 to num_experts 8"),
-        ("--expert-model-parallel-size 3", "ep 3 must divide"),
+        ("--expert-model-parallel-size 3", "ep = 3 must divide model.num_experts"),
         ("--expert-tensor-parallel-size 2", "etp 2 must be 1 .* or tp = 1"),
         ("--tensor-model-parallel-size 2 --sequence-parallel", "experts of model .* have biases"),
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|t|tL'", "has 3 stages, no multiple of the 2"),
