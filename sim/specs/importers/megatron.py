@@ -12,6 +12,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.specs.importers.defaults import Foreign, cluster_of, cluster_section, replicas
 from sim.specs.importers.keys import UNKNOWN, Arguments, table
+from sim.specs.importers.ledger import short
 from sim.specs.importers.megatron_deepspeed import is_deepspeed_mixture, take_config
 from sim.specs.importers.megatron_launch import Training, gpus_of, training_command
 from sim.specs.importers.megatron_model import read_model
@@ -44,12 +45,13 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     script, command = _command(file)
     arguments = Arguments(command.words, ledger, KIND)
     _ask(arguments, script, command.depends)
+    hybrid = _is_hybrid(command, arguments)
     _refuse(arguments)
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
     old = any(name in arguments for name in table(KIND)["old"])
     plan = read_plan(arguments, config)
-    model = read_model(arguments, plan, _is_hybrid(command, arguments))
+    model = read_model(arguments, plan, hybrid)
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
     take_fewer_layers(plan, model["num_layers"])
@@ -150,6 +152,14 @@ def _refuse(arguments: Arguments) -> None:
     SpecError
         One of them is there.
     """
+    spec = (arguments.raw("spec") or [""])[0]
+    if spec and not any(part in spec for part in table(KIND)["specs"]) and UNKNOWN not in spec:
+        known = ", ".join(table(KIND)["specs"])
+        raise SpecError(
+            f"{arguments.ledger.where}: --spec {short(spec)!r} builds layers by code that is not read; known: {known}"
+        )
+    if arguments.has("spec"):
+        arguments.ledger.took("--spec", short(MARK.sub("?", spec)), "layers as the other arguments say")
     for reason, names in table(KIND)["refused_arguments"].items():
         name = next(
             (name for name in names if name in arguments and arguments.raw(name) not in (["0"], ["None"])), None

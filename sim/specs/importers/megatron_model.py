@@ -6,19 +6,15 @@ Defaults are those of megatron/training/arguments.py and megatron/core/transform
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import Arguments, table
-from sim.specs.importers.layer_kinds import dealt_experts, shortest
+from sim.specs.importers.layer_kinds import shortest
 from sim.specs.importers.ledger import Section, short
-from sim.specs.importers.megatron_deepspeed import is_deepspeed_mixture, read_mixture
+from sim.specs.importers.megatron_experts import take_experts
+from sim.specs.importers.megatron_fields import layer_marks, take_fields
 from sim.specs.importers.megatron_hybrid import take_blocks
 from sim.specs.importers.megatron_vocabulary import KIND, read_vocabulary
-
-_PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
-"""Of a list of layers with (1) and without (0) experts: `[0]*3`, `[0,1]`."""
-_MOST_LAYERS = 100_000
 
 
 def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Section:
@@ -46,7 +42,7 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
         model.ledger.ignore("--attention-dropout", attention, "priced with the residual branches' dropout")
     read_vocabulary(arguments, model, plan["tp"])
     _latent(arguments, model)
-    _experts(arguments, model, plan)
+    take_experts(arguments, model, plan)
     modules = arguments.whole("mtp-num-layers", "num-mtp-predictor", least=0)
     if modules and "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ())):
         why = "its modules are not one layer like the model's last; not counted"
@@ -56,20 +52,12 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
     return model
 
 
-def _take(arguments: Arguments, model: Section, which: str) -> None:
-    """Whole numbers of the model, as the table lists them."""
-    known = table(KIND)
-    for field, names in known[which].items():
-        needed = field in known["required"] and field not in model
-        value = arguments.needed(*names) if needed else arguments.whole(*names)
-        if value is not None and value != model.get(field, value):
-            raise SpecError(f"{model.ledger.where}: --{names[0]} {value}, but the pattern has {model[field]} layers")
-        if value is not None and field not in model:
-            model.took(field, value, f"--{names[0]}")
-
-
 def _shape(arguments: Arguments, model: Section) -> None:
-    _take(arguments, model, "fields")
+    take_fields(arguments, model, "fields")
+    empty = arguments.raw("noop-layers")
+    if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
+        idle = len(set(empty[0].split(",")))
+        model.took("num_layers", model["num_layers"] - idle, "--num-layers less --noop-layers")
     if arguments.has("group-query-attention"):
         groups = arguments.whole("num-query-groups")
         default = "Megatron-LM's default of --num-query-groups"
@@ -104,7 +92,9 @@ def _mixers(arguments: Arguments, model: Section) -> None:
     """Windows, and layers that carry a state along the sequence."""
     layers, hybrid = model["num_layers"], "layer_types" in model
     left = _window(arguments, model.ledger.where)
-    windowed = _marks(arguments, "window-attn-skip-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
+    windowed = layer_marks(
+        arguments, "window-attn-skip-freq", layers, every=lambda layer, step: (layer + 1) % step != 0
+    )
     if left is not None and hybrid:
         model.ledger.ignore("--window-size", left, "of a hybrid model; its attention is priced over the whole sequence")
     elif left is not None:
@@ -112,7 +102,7 @@ def _mixers(arguments: Arguments, model: Section) -> None:
         model.took("layer_types", shortest(kinds), "--window-size and --window-attn-skip-freq")
         model.took("sliding_window", left + 1, "--window-size: so many tokens before a token, and itself")
     variant = arguments.text("experimental-attention-variant", "linear-attention-type")
-    states = _marks(arguments, "linear-attention-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
+    states = layer_marks(arguments, "linear-attention-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
     if variant == "gated_delta_net" and not hybrid:
         marks = states or [True] * layers
         kinds = [variant if mark else "full_attention" for mark in marks]
@@ -144,36 +134,12 @@ def _window(arguments: Arguments, where: str) -> int | None:
     return None if int(found[1]) < 0 else int(found[1])
 
 
-def _marks(arguments: Arguments, name: str, layers: int, every: Callable[[int, int], bool]) -> list[bool] | None:
-    """Marks of layers: of a number, what `every` makes of it; or a list such as `([0]*3+[1]*58)`, not executed."""
-    text = arguments.joined(name)
-    if text is None:
-        return None
-    said, where = text, arguments.ledger.where
-
-    def wrong(rule: str) -> SpecError:
-        return SpecError(f"{where}: --{name} {short(said)!r} {rule}")
-
-    text = re.sub(r"[\s'\"]", "", text)
-    if re.fullmatch(r"[1-9]\d{0,5}", text):
-        return [every(layer, int(text)) for layer in range(layers)]
-    whole = re.fullmatch(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)
-    text, again = (whole[1], int(whole[2] or 1)) if whole else (text, 1)
-    found = [_PIECE.fullmatch(piece) for piece in text.split("+")]
-    if not all(found):
-        raise wrong("must be a whole number from 1, or a list such as ([0]*3+[1]*58)")
-    runs = [(piece[1].split(","), int(piece[2] or 1)) for piece in found if piece is not None]
-    if again * sum(len(marks) * times for marks, times in runs) > _MOST_LAYERS:
-        raise wrong(f"lists more than {_MOST_LAYERS:,} layers")
-    marks = [mark == "1" for marks, times in runs for mark in marks * times] * again
-    if len(marks) != layers:
-        raise wrong(f"lists {len(marks)} layers, but there are {layers}")
-    return marks
-
-
 def _latent(arguments: Arguments, model: Section) -> None:
     """Latent attention."""
-    if not arguments.has("multi-latent-attention") and "qk-nope-head-dim" not in arguments:
+    if (
+        not arguments.has("multi-latent-attention", "multi-head-latent-attention")
+        and "qk-nope-head-dim" not in arguments
+    ):
         return
 
     def take(name: str, default: int, *others: str) -> int:
@@ -191,48 +157,3 @@ def _latent(arguments: Arguments, model: Section) -> None:
     model.pop("num_kv_heads", None)  # every head has keys and values of its own
     if model.pop("query_key_norm", None) is None:
         model.assume("key_value_rank", model["key_value_rank"], "latent vectors are normed in flopcast always")
-
-
-def _experts(arguments: Arguments, model: Section, plan: Section) -> None:
-    """Experts, and how they are dealt over GPUs."""
-    if is_deepspeed_mixture(arguments):
-        return read_mixture(arguments, model, plan)
-    experts = arguments.whole("num-experts")
-    ep, cut = arguments.whole("expert-model-parallel-size"), arguments.whole("expert-tensor-parallel-size")
-    if experts in (None, 1):
-        return None
-    ledger = model.ledger
-    model.took("num_experts", experts, "--num-experts")
-    _take(arguments, model, "expert_fields")
-    shared = arguments.whole("num-shared-experts")  # Pai-Megatron-Patch's, with its own first layers
-    if arguments.has("enable-shared-expert") and shared is None:
-        raise SpecError(
-            f"{ledger.where}: --enable-shared-expert without --num-shared-experts: their width is not known"
-        )
-    if shared is not None and "shared_expert_intermediate_size" not in model:
-        width = shared * model.get("expert_intermediate_size", model.get("intermediate_size", 4 * model["hidden_size"]))
-        model.took("shared_expert_intermediate_size", width, "--num-shared-experts of --moe-ffn-hidden-size")
-        first = arguments.raw("moe-layer-freq") or ["1"]
-        if first[0].isdigit():  # megatron_patch/model/deepseek_v2/transformer_layer.py
-            arguments.take("moe-layer-freq")
-            why = "--moe-layer-freq: Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers"
-            model.took("num_dense_layers", int(first[0]), why)
-    if "experts_per_token" not in model:
-        model.assume("experts_per_token", 2, "Megatron-LM's default of --moe-router-topk")
-    if "expert_intermediate_size" not in model:
-        ledger.assume("model.expert_intermediate_size", "like intermediate_size", "no --moe-ffn-hidden-size")
-    if arguments.has("moe-shared-expert-gate"):
-        model.took("shared_expert_gate", True, "--moe-shared-expert-gate")
-    sparse = _marks(arguments, "moe-layer-freq", model["num_layers"], every=lambda layer, step: layer % step == 0)
-    if sparse is not None and "mlp_layer_types" not in model:
-        for field, value in dealt_experts(sparse).items():
-            model.took(field, value, "--moe-layer-freq")
-    named = "--expert-model-parallel-size"
-    plan.settle("ep", ep, named, 1, f"Megatron-LM's default of {named}")
-    named, default = "--expert-tensor-parallel-size", plan["tp"]
-    why = f"Megatron-LM's default of {named}: as --tensor-model-parallel-size"
-    if (cut or default) > 1:
-        plan.settle("etp", cut, named, default, why)
-    elif cut is not None:
-        ledger.took("plan.etp", cut, named)
-    return None

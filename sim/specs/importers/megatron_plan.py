@@ -181,15 +181,36 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
         source, chunks = "--num-layers-per-virtual-pipeline-stage", dealt // (pp * per_stage)
     if layout is None and set(ends.values()) != {None} and pp > 1:
         _ends(plan, model, ends, chunks or 1, where)
+    folded = arguments.text("schedules-method")
+    if folded not in (None, "dualpipev"):
+        raise SpecError(f"{where}: --schedules-method {short(folded)!r} is not modelled")
+    chunks = 2 if folded else chunks
     stages = pp * (chunks or 1)
+    idle = [int(number) for number in arguments.words("noop-layers") if number.isdigit()]
+    if idle:
+        _leave_out(plan, model, idle, stages, where)
     dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
     if "deepspeed" in arguments and "no-pipeline-parallel" not in arguments and dealt % stages:
         plan.took("uneven_layers", True, "DeepSpeed deals what the stages do not divide")
-    if chunks is not None and chunks > 1:
+    if folded:
+        plan.took("num_chunks", 2, "--schedules-method dualpipev")
+        plan.took("schedule", "dualpipe_v", "--schedules-method dualpipev")
+    elif chunks is not None and chunks > 1:
         plan.took("num_chunks", chunks, source)
         plan.took("schedule", "interleaved", source)
     else:
         plan.assume("schedule", "1f1b", "Megatron-LM's without virtual stages")
+
+
+def _leave_out(plan: Section, model: Section, idle: list[int], stages: int, where: str) -> None:
+    """Stages of equally many layers, of which some do nothing (MindSpeed's noop layers)."""
+    layers = model["num_layers"] + len(set(idle))
+    if layers % stages or max(idle) >= layers:
+        raise SpecError(f"{where}: --noop-layers of {layers} layers, which {stages} stages cannot share evenly")
+    each = layers // stages
+    counts = [sum(layer not in idle for layer in range(each * at, each * (at + 1))) for at in range(stages)]
+    if stages > 1:
+        plan.took("pipeline_layout", layout_of(counts, model.get("num_mtp_layers", 0)), "--noop-layers")
 
 
 def _ends(plan: Section, model: Section, ends: dict[str, int | None], chunks: int, where: str) -> None:

@@ -16,6 +16,7 @@ def read_vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
         padded = arguments.whole(name)
         if padded is not None:
             model.took("vocab_size", padded, f"--{name}")
+            arguments.has("vocab-size", "make-vocab-size-divisible-by", "extra-vocab-size")
             return
     words, note, sure = _words(arguments)
     extra = arguments.whole("extra-vocab-size", least=0)
