@@ -11,7 +11,7 @@ from sim.errors import SpecError
 from sim.specs.importers.defaults import Given
 from sim.specs.importers.keys import UNKNOWN
 from sim.specs.importers.ledger import Ledger, short
-from sim.specs.importers.shell_expansion import Values
+from sim.specs.importers.shell_expansion import Values, names_set
 from sim.specs.importers.shell_files import Files
 from sim.specs.importers.shell_slurm import directives_of, environment_of
 from sim.specs.importers.shell_syntax import Block, Case, Choice, Function, Loop, Node, blocks
@@ -81,6 +81,7 @@ def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: P
         [str(each) for each in given.args] if given.args else None,
         {name: str(value) for name, value in dict(given.env or {}).items()},
     )
+    values.own = names_set(text)
     script = Script(values, Files(folder))
     reader = _Reader(script, values, ledger, tuple(directives), _Count())
     reader.run(blocks(lex(text, ledger.where), ledger.where))
@@ -326,6 +327,8 @@ class _Reader:
         for each, value in environment_of(inner.directives).items():
             inner.values.variables.setdefault(each, [value])
         self.ledger.took("script", fields[at], f"started in line {command.line}; read too")
+        values = inner.values
+        values.own = values.own | names_set(text)
         inner.run(blocks(lex(text, self.ledger.where), self.ledger.where))
         return True
 
@@ -356,6 +359,7 @@ class _Reader:
             self.ledger.ignore(f"line {command.line}", short(" ".join(command.words[:4])), why)
             return
         self.ledger.took("script", name, f"sourced in line {command.line}; read too")
+        self.values.own |= names_set(text)
         outer = self.values.positional
         self.values.positional = fields[2:] or outer
         self.depth += 1

@@ -32,6 +32,15 @@ _FOLDER_WORDS = re.compile(
 _SUM = re.compile(r"(?:expr\s+(?P<expr>.+)|echo\s+(?P<echo>.+?)\s*\|\s*bc(?:\s+-l)?|bc\s*<<<\s*(?P<bc>.+))", re.DOTALL)
 
 
+_SETS = re.compile(r"(?:^|[\s;(&|])([A-Za-z_]\w*)\+?=([^\n]*)", re.MULTILINE)
+
+
+def names_set(text: str) -> set[str]:
+    """Names that a script sets somewhere to something else than their own value."""
+    found = ((match[1], match[2]) for match in _SETS.finditer(text))
+    return {name for name, value in found if not re.search(rf"\$\{{?{name}\b", value)}
+
+
 @dataclass
 class Values:
     """The variables of a script while it is read.
@@ -39,6 +48,7 @@ class Values:
     positional : what `$1`, `$2` and so on are; None where the script is read as called without arguments.
     given : variables that the caller gives, which also stand in where the script sets one to what only a run knows.
     line : of the command that is being read.
+    own : names that the script itself sets somewhere: empty where it has not.
     empty_unset : whether variables that nobody sets are empty, as in a condition, and noted in `taken_empty`.
     """
 
@@ -51,6 +61,7 @@ class Values:
     moved: bool = False
     empty_unset: Literal["", "variables", "all"] = ""
     taken_empty: dict[str, int] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)
     letters: list[int] = field(default_factory=lambda: [0])
 
     def child(self, positional: Sequence[str] | None) -> Values:
@@ -60,6 +71,7 @@ class Values:
             self.where, dict(self.variables), None if positional is None else list(positional), given, unknowns
         )
         values.line, values.taken_empty, values.letters, values.moved = self.line, empty, self.letters, self.moved
+        values.own = self.own
         return values
 
     def fields(self, word: str) -> list[str]:
@@ -202,7 +214,7 @@ class Values:
         if name.isidentifier() and self.empty_unset:
             self.taken_empty.setdefault(name, self.line)
             return ""
-        if self.empty_unset == "all" and name.isdigit():
+        if name in self.own or (self.empty_unset == "all" and name.isdigit()):
             return ""
         return self.unknowns.mark("argument" if name.isdigit() else "variable", name, self.line)
 
