@@ -21,7 +21,8 @@ from sim.specs.importers.megatron_stack import read_stack
 from sim.specs.importers.megatron_training import read_training, take_budget
 from sim.specs.importers.megatron_vocabulary import KIND
 from sim.specs.importers.megatron_yaml import is_yaml, yaml_words
-from sim.specs.importers.shell import Script, read_script
+from sim.specs.importers.shell import read_script
+from sim.specs.importers.shell_script import Script
 from sim.specs.importers.shell_unknowns import MARK
 
 _SHELL = re.compile(r"#!.*\b(?:ba|z|k)?sh\b|^[ \t]*#SBATCH\b", re.MULTILINE)

@@ -11,7 +11,8 @@ from sim.errors import SpecError
 from sim.specs.importers.defaults import Given
 from sim.specs.importers.keys import UNKNOWN, Arguments, table
 from sim.specs.importers.ledger import Ledger, Section, short
-from sim.specs.importers.shell import Script, Started, words_of
+from sim.specs.importers.shell import words_of
+from sim.specs.importers.shell_script import Script, Started
 from sim.specs.importers.shell_slurm import count
 from sim.specs.importers.shell_unknowns import MARK
 
