@@ -25,13 +25,16 @@ from sim.specs.importers.shell import read_script
 from sim.specs.importers.shell_script import Script
 from sim.specs.importers.shell_unknowns import MARK
 
-_SHELL = re.compile(r"#!.*\b(?:ba|z|k)?sh\b|^[ \t]*#SBATCH\b", re.MULTILINE)
+_SHELL = re.compile(
+    r"\A#!.*\b(?:ba|z|k)?sh\b|^[ \t]*(?:#SBATCH\b|(?:source|srun|sbatch|torchrun|deepspeed|mpirun|export|bash)[ \t])",
+    re.MULTILINE,
+)
 
 
 def is_megatron(text: str) -> bool:
     """Whether a text looks like such a script, or any launch script."""
     words = ("--num-layers", "--num_layers", "pretrain_gpt")
-    return any(word in text for word in words) or bool(_SHELL.match(text)) or is_yaml(text)
+    return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text)
 
 
 def read_megatron(file: Foreign) -> dict[str, Any]:

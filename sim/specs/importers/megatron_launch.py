@@ -93,6 +93,9 @@ def _training(started: Started, where: str) -> Training | None:
         inner = " --" in word or (word.startswith("--") and " " in word)
         words += words_of(word, where) if inner and "'" not in word else word.split() if inner else [word]
     shape = next((at for at, word in enumerate(words) if _is_shape(word)), len(words))
+    module = next((at for at in range(1, shape) if words[at - 1] in ("-m", "--module")), -1)
+    if module > 0 and not words[module].startswith(("torch.", "accelerate", "deepspeed")):  # as Python's -m
+        words = [*words[:module], f"{words[module].replace('.', '/')}.py", *words[module + 1 :]]
     programs = [at for at, word in enumerate(words[:shape]) if word.endswith(".py") and not word.startswith("--")]
     if not programs:
         depends = "".join(word for word in words[:shape] if word.startswith(f"--{UNKNOWN}"))
@@ -106,7 +109,7 @@ def _is_shape(word: str) -> bool:
 
 
 def _has_shape(words: Sequence[str]) -> bool:
-    return any(map(_is_shape, words))
+    return any(_is_shape(word) or word.replace("_", "-").startswith("--yaml-cfg") for word in words)
 
 
 def _chosen(read: list[tuple[Started, Training]], ledger: Ledger) -> Training:

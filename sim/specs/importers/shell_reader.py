@@ -133,6 +133,8 @@ class Reader:
                 self.values.assign(node.head[1], [item], more=False, array=False)
                 self.run(node.body)
             return None
+        if node.head[0] == "for" and node.head[1:2] and node.head[1].startswith("(("):
+            return self._counted(node)
         if node.head[0] in ("while", "until"):
             for _ in range(MOST_TURNS):
                 result, because = holds(node.test, self.values)
@@ -142,6 +144,24 @@ class Reader:
                     return None
                 self.run(node.body)
         self.ledger.ignore(f"line {node.line}", short(" ".join(node.head[:4])), "a loop that is not followed")
+        return self._follow((node.body, ()), node.line, ())
+
+    def _counted(self, node: Loop) -> None:
+        """Follow `for ((i = 0; i < 8; i++))`."""
+        begin, _, rest = node.head[1][2:-2].partition(";")
+        test, _, step = rest.partition(";")
+        self.aside([f"(({begin}))"])
+        for _ in range(MOST_TURNS):
+            goes_on = self.values.arithmetic(test)
+            if UNKNOWN in goes_on:
+                return self._follow((node.body, ()), node.line, self.values.unknowns.numbers(goes_on))
+            if goes_on == "0":
+                return None
+            self.run(node.body)
+            self.aside([f"(({step}))"])
+        self.ledger.ignore(
+            f"line {node.line}", "for …", f"a loop of more than {MOST_TURNS} turns; so many were followed"
+        )
         return None
 
     def _items(self, node: Loop) -> list[str] | None:

@@ -89,6 +89,8 @@ def _compare(words: list[str], values: Values, double: bool) -> tuple[bool | Non
         return words[1] in values.variables, []
     if len(words) == 1:
         words = ["-n", *words]
+    if re.fullmatch(r"-[a-hk-ps-wxGLNOSR]", words[0]) and words[0] not in _LENGTHS:  # of files
+        return None, []
     length = words[0] in _LENGTHS and len(words) <= 2
     texts = [word if word in _LENGTHS or word in _COMPARISONS else values.test_value(word, length) for word in words]
     numbers = [number for text in texts for number in values.unknowns.numbers(text)]

@@ -198,7 +198,7 @@ class _Lexer(_Scanner):
             elif words and words[0] == "[[" and words[-1] != "]]" and char in "&|()<>":
                 words.append(text[at : at + 2] if text.startswith(("&&", "||"), at) else char)
                 self.at += len(words[-1])
-            elif not words and text.startswith("((", at):
+            elif words in ([], ["for"]) and text.startswith("((", at):
                 self._add(self.after_bracket(at))
             elif heredoc := _HEREDOC.match(text, at):
                 self._waiting.append((heredoc[2], not heredoc[1]))
