@@ -38,6 +38,9 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
             ],
             4,
         ),
+        (["[ $SIZE = big ] && N=4", "[ $SIZE = big ] || N=1", 'MORE="--micro-batch-size $N"'], 4),
+        (["[[ $SIZE == big ]] && { N=4; M=1; } || N=2", 'MORE="--micro-batch-size $N"'], 4),
+        (["N=4; [ $SIZE = tiny ] && N=1", 'mkdir -p x && MORE="--micro-batch-size $N"'], 4),
         (["set -- 4", 'MORE="--micro-batch-size $1"'], 4),
     ],
 )
@@ -70,6 +73,7 @@ def test_arguments_and_environment_of_a_script():
             ["N=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $N"'],
             r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE",
         ),
+        (["N=2; [ -d /data ] && N=4", 'MORE="--micro-batch-size $N"'], "the condition in line 1"),
         (["N=2", "for f in *.txt; do N=4; done", 'MORE="--micro-batch-size $N"'], "the condition in line 2"),
     ],
 )
@@ -251,3 +255,8 @@ def test_commands_take_arguments_and_environment(tmp_path):
     assert "microbatch_size: 4" in out.read_text()
     bad = CliRunner().invoke(app, [*words[:-1], "MBS"])
     assert "must look like NNODES=4" in str(bad.exception)
+
+
+def test_a_training_in_a_condition():
+    text = f"if timeout 600 torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} 2>&1 | tee log; then echo good; fi"
+    assert import_text(text, "run.sh").scenario().plan.num_gpus == 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import UNKNOWN
@@ -12,14 +12,16 @@ from sim.specs.importers.ledger import Ledger, short
 from sim.specs.importers.shell_expansion import Values
 from sim.specs.importers.shell_script import Script
 from sim.specs.importers.shell_started import start
-from sim.specs.importers.shell_syntax import Block, Case, Choice, Function, Loop, Node
-from sim.specs.importers.shell_tests import fits, holds
+from sim.specs.importers.shell_syntax import Block, Case, Choice, Function, Group, Loop, Node
+from sim.specs.importers.shell_tests import fits, holds, is_test
 from sim.specs.importers.shell_words import Words
 
 MOST_COMMANDS = 20_000
 MOST_TURNS = 200
 """Of one loop."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]=]*\])?(\+?)=(.*)", re.DOTALL)
+_MAY_FAIL = ("command", "which", "type", "hash", "grep", "pgrep", "ping", "curl", "wget", "nvidia-smi", "diff", "cmp")
+"""Commands whose success is a question."""
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 
 
@@ -43,11 +45,13 @@ class Reader:
     doubt: int = 0
     inside: int = 0
     ended: bool = False
+    asked: tuple[int, ...] = ()
     prefix: tuple[str, ...] = ()
     functions: dict[str, Block] = field(default_factory=dict)
 
     def run(self, nodes: Sequence[Node]) -> None:
-        """Follow commands in order."""
+        """Follow commands in order; what stands behind && or || as far as what is before it says."""
+        status: bool | None = True
         for node in nodes:
             if self.ended:
                 return
@@ -56,18 +60,40 @@ class Reader:
                 raise SpecError(
                     f"{self.ledger.where}: more than {MOST_COMMANDS:,} commands; no launch script has so many"
                 )
-            match node:
-                case Choice():
-                    self.nested(lambda node=node: self._choice(node))  # type: ignore[misc]
-                case Case():
-                    self.nested(lambda node=node: self._case(node))  # type: ignore[misc]
-                case Loop():
-                    self.nested(lambda node=node: self._loop(node))  # type: ignore[misc]
-                case Function():
-                    self.functions[node.name] = node.body
-                case Words():
-                    self.values.line = node.line
-                    self._command(node)
+            if isinstance(node, (Words, Group)) and node.joined in ("&&", "||"):
+                if status is (node.joined == "||"):
+                    continue
+                if status is None:
+                    self._doubt(node)
+                    continue
+            status = self._one(node)
+
+    def _doubt(self, node: Words | Group) -> None:
+        """Follow a command that may not come to its turn."""
+        bare = replace(node, joined="") if isinstance(node, Words) else replace(node, joined="")
+        self.nested(lambda: self._follow(((bare,), ()), node.line, self.asked))
+
+    def _one(self, node: Node) -> bool | None:
+        """Follow one command; whether it succeeds, None where only a run knows."""
+        match node:
+            case Choice():
+                self.nested(lambda: self._choice(node))
+            case Case():
+                self.nested(lambda: self._case(node))
+            case Loop():
+                self.nested(lambda: self._loop(node))
+            case Group():
+                self.run(node.body)
+            case Function():
+                self.functions[node.name] = node.body
+            case Words():
+                self.values.line = node.line
+                self._command(node)
+                if is_test(node):
+                    result, self.asked = holds((replace(node, joined=""),), self.values)
+                    return result
+                return None if node.words[0] in _MAY_FAIL else True
+        return True
 
     def nested(self, follow: Callable[[], None]) -> None:
         self.inside += 1
@@ -79,6 +105,7 @@ class Reader:
         open_branches: list[Block] = []
         because: tuple[int, ...] = ()
         for test, body in node.branches:
+            self.run([command for command in test if not is_test(command)])
             result, asked = holds(test, self.values)
             if result is None:
                 because += asked

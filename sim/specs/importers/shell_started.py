@@ -101,8 +101,8 @@ def _nest(reader: Reader, text: str, command: Words) -> None:
     if reader.depth >= DEEPEST:
         return
     reader.depth += 1
-    for node in blocks(lex(text, reader.ledger.where), reader.ledger.where):
-        reader.run([replace(node, line=command.line) if isinstance(node, Words) else node])
+    nodes = blocks(lex(text, reader.ledger.where), reader.ledger.where)
+    reader.run([replace(node, line=command.line) if isinstance(node, Words) else node for node in nodes])
     reader.depth -= 1
 
 

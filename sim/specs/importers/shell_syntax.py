@@ -55,7 +55,16 @@ class Function:
     body: Block
 
 
-Node = Words | Choice | Case | Loop | Function
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands in braces, which stand or fall together behind && or ||."""
+
+    joined: str
+    line: int
+    body: Block
+
+
+Node = Words | Choice | Case | Loop | Function | Group
 Block = tuple[Node, ...]
 
 
@@ -94,11 +103,11 @@ class _Parser:
             if command.kind == "arm" or (command.kind == "command" and first in (*ends, *_CLOSERS)):
                 break
             node = self.node()
-            found += () if node is None else node if isinstance(node, tuple) else (node,)
+            found.append(node)
         self.depth -= 1
         return tuple(found)
 
-    def node(self) -> Node | Block | None:
+    def node(self) -> Node:
         command = self.commands[self.at]
         self.at += 1
         if command.kind != "command":
@@ -115,7 +124,7 @@ class _Parser:
             case "{":
                 body = self.block(("}",))
                 self._take("}")
-                return body
+                return Group(command.joined, command.line, body)
             case _:
                 return command
 

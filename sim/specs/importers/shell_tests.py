@@ -16,6 +16,14 @@ _LENGTHS = ("-z", "-n")
 _LONGEST = 1000
 
 
+def is_test(command: object) -> bool:
+    """Whether a command is a condition and starts nothing."""
+    if not isinstance(command, Words):
+        return False
+    first = command.words[0]
+    return first in ("[", "[[", "test", "true", "false", ":", "!") or first.startswith("((")
+
+
 def holds(commands: Sequence[object], values: Values) -> tuple[bool | None, tuple[int, ...]]:
     """(whether a condition holds, None where only a run knows; what it would have to know)."""
     result: bool | None = True
