@@ -70,8 +70,8 @@ class Reader:
 
     def _doubt(self, node: Words | Group) -> None:
         """Follow a command that may not come to its turn."""
-        bare = replace(node, joined="") if isinstance(node, Words) else replace(node, joined="")
-        self.nested(lambda: self._follow(((bare,), ()), node.line, self.asked))
+        alone: Node = replace(node, joined="")
+        self.nested(lambda: self._follow(((alone,), ()), node.line, self.asked))
 
     def _one(self, node: Node) -> bool | None:
         """Follow one command; whether it succeeds, None where only a run knows."""

@@ -34,19 +34,16 @@ class Unknowns:
     found: list[Unknown] = field(default_factory=list)
     used: dict[int, tuple[str, int]] = field(default_factory=dict)
     """number -> (variable that holds it, line)."""
+    _places: dict[tuple[Kind, str, int], int] = field(default_factory=dict)
 
     def mark(self, kind: Kind, name: str, line: int, because: tuple[int, ...] = ()) -> str:
         """The letters that stand for it in a text."""
-        same = (
-            number
-            for number, known in enumerate(self.found)
-            if (known.kind, known.name) == (kind, name) and (kind in ("argument", "variable") or known.line == line)
-        )
-        number = next(same, None)
+        key = (kind, name, 0 if kind in ("argument", "variable") else line)
+        number = self._places.get(key)
         if number is None:
             if len(self.found) >= _MOST:
                 return UNKNOWN
-            number = len(self.found)
+            number = self._places[key] = len(self.found)
             self.found.append(Unknown(kind, name, line, because))
         return UNKNOWN + chr(_FIRST + number)
 
