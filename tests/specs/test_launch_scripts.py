@@ -1,13 +1,18 @@
 """Launch scripts as a shell would read them: arguments, environment, cases, functions, files beside them; what only a run
 would know is asked for or listed, and nothing outside the script's folder is opened."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
+from sim import estimate
 from sim.cli import app
 from sim.errors import SpecError
 from sim.specs.importers import Given, import_file, import_text
+from sim.work.params import total_params
 
+FOREIGN = Path(__file__).parent / "foreign"
 SHAPE = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16"
 
 
@@ -260,3 +265,14 @@ def test_commands_take_arguments_and_environment(tmp_path):
 def test_a_training_in_a_condition():
     text = f"if timeout 600 torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} 2>&1 | tee log; then echo good; fi"
     assert import_text(text, "run.sh").scenario().plan.num_gpus == 8
+
+
+def test_bloom_s_own_script_and_the_step_that_was_published():
+    """384 A100, tp 4, pp 12, dp 8: 105 s a step (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles.md)."""
+    scenario = import_file(FOREIGN / "bloom_176b.slurm", Given(cluster="selene")).scenario()
+    plan, training = scenario.plan, scenario.training
+    assert (plan.num_gpus, plan.tp, plan.pp, plan.dp, plan.microbatch_size) == (384, 4, 12, 8, 2)
+    assert training.global_batch_size == 2048
+    assert total_params(scenario.model) == 176_247_271_424
+    low, high = estimate(scenario).step_time_interval_s
+    assert low < 105 < high
