@@ -7,6 +7,7 @@ Argument names and defaults are those of NVIDIA/Megatron-LM (megatron/training/a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
@@ -31,8 +32,10 @@ _SHELL = re.compile(
 )
 
 
-def is_megatron(text: str) -> bool:
-    """Whether a text looks like such a script, or any launch script."""
+def is_megatron(text: Any) -> bool:
+    """Whether a text looks like such a script, or any launch script; or data are arguments in YAML."""
+    if not isinstance(text, str):
+        return isinstance(text, Mapping) and ("MODEL_ARGS" in text or {"language_model", "model_parallel"} <= {*text})
     words = ("--num-layers", "--num_layers", "pretrain_gpt")
     return any(word in text for word in words) or bool(_SHELL.search(text)) or is_yaml(text)
 
