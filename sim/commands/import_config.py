@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +13,7 @@ from sim.commands import completion as complete
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
-    from sim.specs.importers import LedgerEntry
+    pass
 
 
 def import_config(
@@ -47,6 +48,14 @@ def import_config(
             "--set", "-s", metavar="FIELD=VALUE", help="Set a field; may be repeated.", autocompletion=complete.fields
         ),
     ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE", help="What a script is called with, the first for $1; repeated in their order."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable of a script's environment; may be repeated."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: kind, scenario, read, ...")] = False,
 ) -> None:
     """Turn a configuration you already have into a scenario. Nothing in it is executed, nothing is downloaded.
@@ -58,7 +67,8 @@ def import_config(
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    imported = import_file(file, Given(gpus, cluster, model), kind=kind, overrides=overrides or ())
+    given = Given(gpus, cluster, model, args=tuple(arg or ()), env=_environment(env or ()))
+    imported = import_file(file, given, kind=kind, overrides=overrides or ())
     ledger = imported.ledger
     if output is not None:
         try:
@@ -70,8 +80,8 @@ def import_config(
             "kind": imported.kind,
             "scenario": imported.data,
             "confidence": ledger.confidence,
-            "read": [_plain(entry) for entry in ledger.read],
-            "defaulted": [_plain(entry) for entry in ledger.defaulted],
+            "read": [entry.plain() for entry in ledger.read],
+            "defaulted": [entry.plain() for entry in ledger.defaulted],
             "ignored": [entry._asdict() for entry in ledger.ignored],
         }
         typer.echo(json.dumps(data, indent=2, allow_nan=False))
@@ -86,6 +96,18 @@ def import_config(
         typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")
 
 
-def _plain(entry: LedgerEntry) -> dict[str, Any]:
-    """What was taken, without whether it would matter if it had not been."""
-    return {name: value for name, value in entry._asdict().items() if name != "matters"}
+def _environment(texts: Sequence[str]) -> dict[str, str]:
+    """Variables of NAME=VALUE.
+
+    Raises
+    ------
+    SpecError
+        A text that is no such pair.
+    """
+    variables = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise SpecError(f"--env {text!r:.60} must look like NNODES=4")
+        variables[name] = value
+    return variables

@@ -76,7 +76,7 @@ def with_key(kind, name):
 
 
 def test_every_kind_of_file_has_a_table_and_no_other():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers"}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers", "tokenizers"}
 
 
 def test_optimizers_are_ours():
@@ -202,7 +202,7 @@ def test_every_argument_of_a_field_is_read(section, record):
         assert field in record.model_fields
         for name in names:
             value = {"hidden-size": 64}.get(name, 4)
-            groups = "--moe-router-num-groups 8" if name == "moe-router-group-topk" else ""
+            groups = "--moe-router-num-groups 8" if name in ("moe-router-group-topk", "topk-group") else ""
             text = f"{EXPERTS.replace(f'--{name} ', '--unused ')} --{name} {value} {groups}"
             scenario = import_text(text, "run.sh", Given(gpus=32)).scenario()
             assert getattr(scenario.model if record is ModelSpec else scenario.plan, field) == value

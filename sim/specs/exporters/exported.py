@@ -55,7 +55,7 @@ class Exported:
             "framework": self.kind,
             "text": self.text,
             "data": self.data,
-            **{name: [entry._asdict() for entry in listed] for name, listed in entries.items()},
+            **{name: [entry.plain() for entry in listed] for name, listed in entries.items()},
             "yours": [{"name": entry.name, "note": entry.note} for entry in account.yours],
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,15 @@ class Given:
     gpus : how many.
     cluster : a preset's name.
     model : a preset's name, or a path of a `config.json`.
+    args : what a script is called with, `$1` first.
+    env : variables of the environment that a script runs in.
     """
 
     gpus: int | None = None
     cluster: str | None = None
     model: str | None = None
+    args: Sequence[Any] = ()
+    env: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,21 +31,21 @@ KINDS = {
 class Reader(NamedTuple):
     """How a kind of file is told, and read.
 
-    form : "data" of JSON, TOML or YAML; or a text: "script" of a shell, or "python".
+    forms : "data" of JSON, TOML or YAML; or a text: "script" of a shell, or "python".
     fits : whether data, or a text, are of the kind. The first kind that fits counts.
     read : to a scenario's sections.
     """
 
-    form: Literal["data", "script", "python"]
+    forms: tuple[Literal["data", "script", "python"], ...]
     fits: Callable[[Any], bool]
     read: Callable[[Foreign], dict[str, Any]]
 
 
 _READERS = {
-    "huggingface": Reader("data", is_huggingface, read_huggingface),
-    "torchtitan": Reader("data", is_torchtitan, read_torchtitan),
-    "deepspeed": Reader("data", is_deepspeed, read_deepspeed),
-    "megatron": Reader("script", is_megatron, read_megatron),
+    "huggingface": Reader(("data",), is_huggingface, read_huggingface),
+    "torchtitan": Reader(("data",), is_torchtitan, read_torchtitan),
+    "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
+    "megatron": Reader(("script", "data"), is_megatron, read_megatron),
 }
 
 
@@ -137,7 +137,7 @@ def import_text(
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
     form, data = _data_in(text, where)
     found = kind or _kind_of(form, data, text, where)
-    if _READERS[found].form == "data" and not isinstance(data, Mapping):
+    if _READERS[found].forms == ("data",) and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
@@ -171,7 +171,7 @@ def _data_in(text: str, where: str) -> tuple[str, Any]:
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    kind = next((kind for kind, reader in _READERS.items() if reader.form == form and reader.fits(content)), None)
+    kind = next((kind for kind, reader in _READERS.items() if form in reader.forms and reader.fits(content)), None)
     if kind is None:
         raise SpecError(
             f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "

@@ -183,9 +183,17 @@ class Arguments(Keys):
     def __init__(self, words: Iterable[str], ledger: Ledger, kind: str = "megatron") -> None:
         super().__init__({}, ledger, kind, "--")
         self._spelled: dict[str, str] = {}
+        self.doubtful: list[str] = []
+        """Words that may be arguments, or none: what they are is not known."""
         name = None
         for word in words:
-            if word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
+            if word.startswith(f"--{UNKNOWN}"):
+                self.doubtful.append(word)
+                name = None
+            elif word.startswith(UNKNOWN) and len(word) < 3 and (name is None or self._data[name]):
+                if "data" not in (name or ""):  # else one more of its files
+                    self.doubtful.append(word)
+            elif word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
                 spelled, equals, value = word.partition("=")
                 name = spelled.lstrip("-").replace("_", "-")
                 self._data[name] = [value] if equals else []

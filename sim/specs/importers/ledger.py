@@ -23,6 +23,10 @@ class LedgerEntry(NamedTuple):
     note: str
     matters: bool = False
 
+    def plain(self) -> dict[str, str]:
+        """Name, value and note."""
+        return {"name": self.name, "value": self.value, "note": self.note}
+
 
 @dataclass
 class Ledger:

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sim.errors import SpecError
 from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.ledger import Section, short
-from sim.specs.importers.megatron_model import KIND
+from sim.specs.importers.megatron_deepspeed import take_zero
+from sim.specs.importers.megatron_vocabulary import KIND
 from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.modules import RECOMPUTE_MODULES
 from sim.specs.plan import layout_stages
 
 
-def read_plan(arguments: Arguments) -> Section:
+def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> Section:
+    """Degrees, sharding and recomputation.
+
+    config : of DeepSpeed, where its JSON could be read.
+    """
     ledger = arguments.ledger
     plan = Section("plan", ledger)
     for field, names in table(KIND)["degrees"].items():
         value = arguments.whole(*names)
         if value is not None or field != "cp":
             plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
+    ulysses = arguments.whole("ds-sequence-parallel-size")
+    if ulysses is not None and ulysses > 1:
+        plan.took("cp", ulysses, "--ds-sequence-parallel-size: heads exchanged, priced as context parallelism")
     if arguments.has("sequence-parallel"):
         if plan["tp"] > 1:
             plan.took("sequence_parallel", True, "--sequence-parallel")
         else:
             ledger.ignore("--sequence-parallel", "", "without effect at a tensor-parallel degree of 1")
-    _sharding(plan, arguments)
+    if "deepspeed" in arguments or config:
+        take_zero(plan, arguments, config)
+    else:
+        _sharding(plan, arguments)
     _recompute(plan, arguments)
     _offload(plan, arguments)
     partition = arguments.text("pp-partition-method")
@@ -50,10 +64,7 @@ def _sharding(plan: Section, arguments: Arguments) -> None:
     if strategy is not None and strategy not in stages:
         rule = f"must be one of {', '.join(stages)}"
         raise SpecError(f"{ledger.where}: --data-parallel-sharding-strategy {short(strategy)!r} {rule}")
-    if "deepspeed" in arguments and "bf16" in arguments and not (zero if stage is None else stage):
-        # microsoft/DeepSpeed:deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
-        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
-    elif stage is not None:
+    if stage is not None:
         plan.took("zero_stage", min(stage, 3), "--zero-stage")
     elif fsdp:
         # megatron/core/distributed/distributed_data_parallel_config.py.
@@ -170,11 +181,36 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
         source, chunks = "--num-layers-per-virtual-pipeline-stage", dealt // (pp * per_stage)
     if layout is None and set(ends.values()) != {None} and pp > 1:
         _ends(plan, model, ends, chunks or 1, where)
-    if chunks is not None and chunks > 1:
+    folded = arguments.text("schedules-method")
+    if folded not in (None, "dualpipev"):
+        raise SpecError(f"{where}: --schedules-method {short(folded)!r} is not modelled")
+    chunks = 2 if folded else chunks
+    stages = pp * (chunks or 1)
+    idle = [int(number) for number in arguments.words("noop-layers") if number.isdigit()]
+    if idle:
+        _leave_out(plan, model, idle, stages, where)
+    dealt = layers + bool(plan.get("embedding_as_layer")) + bool(plan.get("head_as_layer"))
+    if "deepspeed" in arguments and "no-pipeline-parallel" not in arguments and dealt % stages:
+        plan.took("uneven_layers", True, "DeepSpeed deals what the stages do not divide")
+    if folded:
+        plan.took("num_chunks", 2, "--schedules-method dualpipev")
+        plan.took("schedule", "dualpipe_v", "--schedules-method dualpipev")
+    elif chunks is not None and chunks > 1:
         plan.took("num_chunks", chunks, source)
         plan.took("schedule", "interleaved", source)
     else:
         plan.assume("schedule", "1f1b", "Megatron-LM's without virtual stages")
+
+
+def _leave_out(plan: Section, model: Section, idle: list[int], stages: int, where: str) -> None:
+    """Stages of equally many layers, of which some do nothing (MindSpeed's noop layers)."""
+    layers = model["num_layers"] + len(set(idle))
+    if layers % stages or max(idle) >= layers:
+        raise SpecError(f"{where}: --noop-layers of {layers} layers, which {stages} stages cannot share evenly")
+    each = layers // stages
+    counts = [sum(layer not in idle for layer in range(each * at, each * (at + 1))) for at in range(stages)]
+    if stages > 1:
+        plan.took("pipeline_layout", layout_of(counts, model.get("num_mtp_layers", 0)), "--noop-layers")
 
 
 def _ends(plan: Section, model: Section, ends: dict[str, int | None], chunks: int, where: str) -> None:

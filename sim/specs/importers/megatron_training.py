@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sim.errors import SpecError
 from sim.specs.importers.defaults import take_optimizer
 from sim.specs.importers.keys import Arguments
 from sim.specs.importers.ledger import Section, short
+from sim.specs.importers.megatron_deepspeed import take_capacity, take_precision
 
 
-def read_training(arguments: Arguments, model: Section) -> Section:
+def read_training(
+    arguments: Arguments, model: Section, config: Mapping[str, Any] | None = None, deepspeed_experts: bool = False
+) -> Section:
+    """Batch, precision and optimizer.
+
+    config : of DeepSpeed, where its JSON could be read.
+    deepspeed_experts : whether the experts are DeepSpeed's, which take no more than their buffers hold.
+    """
     training = Section("training", arguments.ledger)
     length = arguments.needed("seq-length", "encoder-seq-length")
     if "max_sequence_length" not in model:
@@ -25,10 +36,15 @@ def read_training(arguments: Arguments, model: Section) -> Section:
     fp8 = arguments.text("fp8-format", "fp8-hybrid", "fp8")
     if fp8 is not None or arguments.has("fp8-e4m3"):
         precision, source = "fp8", "--fp8-format"
+    if precision is None and take_precision(arguments, config):
+        precision, source = take_precision(arguments, config), "the DeepSpeed file"
     training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     _precision_of_states(training, arguments)
-    _capacity(training, arguments)
+    if deepspeed_experts and model.get("num_experts"):
+        take_capacity(training, arguments)
+    else:
+        _capacity(training, arguments)
     return training
 
 

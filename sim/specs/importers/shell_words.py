@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import UNKNOWN
@@ -20,9 +20,10 @@ _NO_ELEMENT = re.compile(r"(?:[ \t\n;|&(]|\\\n|#[^\n]*)*")
 """What stands between the elements of an array."""
 _HEREDOC = re.compile(r"<<(?!<)-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _REDIRECT = re.compile(r"(?:\d*(?:>\||[<>]{1,3}&?-?)|&>>?)\s*")
-_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n|&;()]*>")
+_PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z][^<>\n|&;()]*>")
 """What a person should fill in, such as <path to vocabulary>; a shell would take it for redirections."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*?$!#-]")
+_ESAC = re.compile(r"esac(?![\w.-])")
 _END = " \t\n;|&()<>"
 _KEYWORDS = ("if", "elif", "then", "else", "do", "while", "until", "!", "{", "}")
 """A command begins after them without a semicolon."""
@@ -34,20 +35,27 @@ class Words:
 
     line : where it begins, from 1.
     joined : what stands before it: "", "&&", "||" or "|".
-    array : the words are the elements of an array; the first is `NAME=` or `NAME+=`.
+    kind : "array", whose words are the elements, the first `NAME=` or `NAME+=`; "arm", of a `case`, whose words are its
+        patterns.
+    target : the file that its output is written to, if any.
+    document : the lines of a here-document that it reads, if any.
+    expands : whether variables in that document stand for their values.
     """
 
     words: tuple[str, ...]
     line: int
     joined: str = ""
-    array: bool = False
+    kind: Literal["command", "array", "arm"] = "command"
+    target: str = ""
+    document: str | None = None
+    expands: bool = True
 
 
 class Piece(NamedTuple):
     """A piece of a word.
 
-    kind : "text"; "variable", as in `$NAME` or between the braces of `${…}`; "arithmetic", as in `$((…))`; "unknown",
-        the output of a command.
+    kind : "text"; "variable", as in `$NAME` or between the braces of `${…}`; "arithmetic", as in `$((…))`; "output", of
+        a command.
     """
 
     kind: str
@@ -66,9 +74,9 @@ def lex(text: str, where: str) -> Iterator[Words]:
     return _Lexer(_PLACEHOLDER.sub(UNKNOWN, text), where).commands()
 
 
-def pieces_of(word: str, where: str) -> list[Piece]:
-    """The pieces of a word that `lex` found; raises as it does."""
-    return _Scanner(word, where).pieces(0, "")[0]
+def pieces_of(word: str, where: str, quoted: bool = False) -> list[Piece]:
+    """The pieces of a word that `lex` found, or of lines that are read as if in quotes; raises as it does."""
+    return _Scanner(word, where).pieces(0, "", quoted)[0]
 
 
 class _Scanner:
@@ -102,7 +110,7 @@ class _Scanner:
                 found += [Piece("text", "", True), *inner]
             elif char == "`":
                 end = self._after_quote(at, quoted)
-                found.append(Piece("unknown", "", quoted))
+                found.append(Piece("output", text[at + 1 : end - 1], quoted))
             else:
                 piece, end = self._dollar(at, quoted, depth)
                 found.append(piece)
@@ -133,7 +141,7 @@ class _Scanner:
             end = self.after_bracket(at + 1, depth + 1)
             if text.startswith("$((", at):
                 return Piece("arithmetic", text[at + 3 : end - 2], quoted), end
-            return Piece("variable" if text[at + 1] == "{" else "unknown", text[at + 2 : end - 1], quoted), end
+            return Piece("variable" if text[at + 1] == "{" else "output", text[at + 2 : end - 1], quoted), end
         name = _VARIABLE.match(text, at + 1)
         return (Piece("variable", name[0], quoted), name.end()) if name else (Piece("text", "$", quoted), at + 1)
 
@@ -169,28 +177,39 @@ class _Lexer(_Scanner):
     def __init__(self, text: str, where: str) -> None:
         super().__init__(text, where)
         self.at, self.words, self.joined = 0, list[str](), ""
-        self._begin = 1
+        self._begin, self._target = 1, ""
+        self._waiting: list[tuple[str, bool]] = []
+        """(end, whether variables count) of here-documents that begin on the next line."""
+        self._document: tuple[str, bool] | None = None
+        self._cases: list[bool] = []
+        """Of each open `case`, whether an arm's patterns come next."""
 
     def commands(self) -> Iterator[Words]:
         """All commands of the text."""
-        text, heredocs = self.text, list[str]()
+        text = self.text
         while (at := self._skip(_BLANK)) < len(text):
             char, words = text[at], self.words
             if char == "\n":
-                yield from self._done(1)
-                for end in heredocs:
-                    self._skip(re.compile(rf".*?^\t*{end}[ \t]*$|.*\Z", re.MULTILINE | re.DOTALL))
-                heredocs = []
+                self.at = at + 1
+                self._documents()
+                yield from self._done(0) if words else ()
+            elif self._cases and self._cases[-1] and not words and not _ESAC.match(text, at):
+                yield self._arm()
             elif words and words[0] == "[[" and words[-1] != "]]" and char in "&|()<>":
                 words.append(text[at : at + 2] if text.startswith(("&&", "||"), at) else char)
                 self.at += len(words[-1])
-            elif not words and text.startswith("((", at):
+            elif words in ([], ["for"]) and text.startswith("((", at):
                 self._add(self.after_bracket(at))
             elif heredoc := _HEREDOC.match(text, at):
-                heredocs.append(heredoc[2])
+                self._waiting.append((heredoc[2], not heredoc[1]))
                 self.at = heredoc.end()
             elif _REDIRECT.match(text, at):
                 self._redirection()
+            elif text.startswith(";;", at):
+                yield from self._done(0)
+                yield Words((";;",), self.line(at))
+                self.at += 3 if text.startswith(";;&", at) else 2
+                self._cases[-1:] = [True] * bool(self._cases)
             elif char in ";|&()":
                 if char == "(" and len(words) == 1 and re.compile(r"\(\s*\)").match(text, at):
                     self.words = ["function", words[0]]
@@ -199,17 +218,50 @@ class _Lexer(_Scanner):
                 yield self._array(array)
             else:
                 self._add(self._word_end())
-                if len(self.words) == 1 and self.words[0] in _KEYWORDS:
+                if self._is_whole():
                     yield from self._done(0)
         yield from self._done(0)
+
+    def _is_whole(self) -> bool:
+        """Whether the words are a command already: a keyword, or the head of a `case`."""
+        words = self.words
+        if words[0] == "case" and len(words) == 3:
+            self._cases.append(True)
+            return True
+        if words == ["esac"] and self._cases:
+            self._cases.pop()
+        return len(words) == 1 and words[0] in _KEYWORDS
 
     def _done(self, length: int) -> Iterator[Words]:
         """The command that a sign of this length ends here, if there is one."""
         if self.words:
-            yield Words(tuple(self.words), self._begin, self.joined)
+            document, expands = self._document or (None, True)
+            yield Words(tuple(self.words), self._begin, self.joined, "command", self._target, document, expands)
         sign = self.text[self.at : self.at + length]
         self.words, self.joined = [], sign if sign in ("&&", "||", "|") else ""
+        self._target, self._document = "", None
         self.at += length
+
+    def _documents(self) -> None:
+        """Take the here-documents that begin here."""
+        for end, expands in self._waiting:
+            begin = self.at
+            found = re.compile(rf"^\t*{end}[ \t]*$", re.MULTILINE).search(self.text, begin)
+            self.at = found.end() if found else len(self.text)
+            self._document = self.text[begin : found.start() if found else self.at], expands
+        self._waiting = []
+
+    def _arm(self) -> Words:
+        """The patterns of a `case` that stand here."""
+        begin, words = self.line(self.at), []
+        self.at += self.text[self.at] == "("
+        while (at := self._skip(_BLANK)) < len(self.text):
+            self.at = at + 1 if self.text[at] in "|)" else self._word_end()
+            if self.text[at] == ")":
+                break
+            words += [] if self.text[at] == "|" else [self.text[at : self.at]]
+        self._cases[-1] = False
+        return Words(tuple(words) or ("",), begin, kind="arm")
 
     def _add(self, end: int) -> None:
         """Add the word that ends there."""
@@ -226,11 +278,13 @@ class _Lexer(_Scanner):
         return max(self.pieces(self.at, _END)[1], self.at + 1)
 
     def _redirection(self) -> None:
+        writes = self.text[self.at] in ">1&"
         at = self._skip(_REDIRECT)
         if self.text.startswith("(", at):
             self.at = self.after_bracket(at)
         elif at < len(self.text) and self.text[at] not in _END:
             self.at = self._word_end()
+            self._target = self.text[at : self.at] if writes else self._target
 
     def _array(self, opening: re.Match[str]) -> Words:
         begin, words = self.line(self.at), [opening[1]]
@@ -238,6 +292,6 @@ class _Lexer(_Scanner):
         while (at := self._skip(_NO_ELEMENT)) < len(self.text):
             self.at = at + 1 if self.text[at] == ")" else self._word_end()
             if self.text[at] == ")":
-                return Words(tuple(words), begin, array=True)
+                return Words(tuple(words), begin, kind="array")
             words.append(self.text[at : self.at])
         raise SpecError(f"{self.where}: line {begin}: the array {opening[1]}( is never closed")

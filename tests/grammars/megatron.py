@@ -1,0 +1,112 @@
+"""Launch scripts of Megatron-LM as people write them: variables, arrays, texts over several lines, Slurm's headers,
+arguments of the script, conditions and cases, and one of the usual launchers."""
+
+SIZES = {"7B": (32, 4096, 32, 11008), "13B": (40, 5120, 40, 13824), "1.5B": (24, 2048, 16, 5504)}
+
+
+def write(rng):
+    """A file's name, its text, the facts expected of it and the options it needs."""
+    tp, pp, micro = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2])
+    nodes, each = rng.choice([(1, 8), (2, 8), (4, 4)])
+    nodes = max(nodes, tp * pp // each)
+    replicas = nodes * each // (tp * pp)
+    batch, length = micro * replicas * rng.choice([1, 4, 16]), rng.choice([2048, 4096])
+    size = rng.choice(list(SIZES))
+    layers, hidden, heads, width = SIZES[size]
+    slurm, positional = rng.random() < 0.4, rng.random() < 0.5
+    name = rng.choice(["MODEL_SIZE", "SIZE", "model_size"])
+    values = {"tensor-model-parallel-size": tp, "pipeline-model-parallel-size": pp, "micro-batch-size": micro,
+              "global-batch-size": batch, "seq-length": length, "max-position-embeddings": length}  # fmt: skip
+    lines = ["#!/bin/bash", *(header(rng, nodes, each) if slurm else ()), "", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
+    lines += [f"{name}={'$1' if positional else quoted(rng, size)}", *shapes(rng, name)]
+    lines += [f"TP={tp}", f"PP=${{PP:-{pp}}}", f"GPUS={each}", f"NODES={'$SLURM_NNODES' if slurm else nodes}"]
+    values["tensor-model-parallel-size"], values["pipeline-model-parallel-size"] = "$TP", "${PP}"
+    shape = {"num-layers": "$NUM_LAYERS", "hidden-size": "${HIDDEN}", "num-attention-heads": "$HEADS",
+             "ffn-hidden-size": "$((FFN))"}  # fmt: skip
+    switches = [
+        "bf16",
+        "swiglu",
+        "untie-embeddings-and-output-weights",
+        "disable-bias-linear",
+        "use-distributed-optimizer",
+    ]
+    lines += block(
+        rng, "MODEL_ARGS", {**shape, "position-embedding-type": "rope", "normalization": "RMSNorm"}, switches
+    )
+    lines += block(rng, "TRAINING", {**values, "lr": "3e-4", "train-samples": "1_000_000"}, [])
+    tokenizer, words = rng.choice(
+        [("Llama2Tokenizer", 32000), ("HuggingFaceTokenizer --tokenizer-model /models/Meta-Llama-3-8B", 128256)]
+    )
+    lines += [f'DATA="--mock-data --tokenizer-type {tokenizer} --split 99,1,0"']
+    full = rng.random() < 0.5
+    lines += [f"AC={'full' if full else 'none'}", 'if [ "$AC" = full ]; then',
+              '    RECOMPUTE="--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"', "fi"]  # fmt: skip
+    lines += start(rng, slurm, lines[-1])
+    padded = -(-words // (128 * tp)) * 128 * tp
+    expected = {
+        "model.num_layers": layers, "model.hidden_size": hidden, "model.num_heads": heads, "model.intermediate_size": width,
+        "model.vocab_size": padded, "plan.tp": tp, "plan.pp": pp, "plan.dp": replicas, "plan.microbatch_size": micro,
+        "plan.zero_stage": 1, "plan.recompute": "full" if full else "none", "training.global_batch_size": batch,
+        "training.sequence_length": length, "training.precision": "bf16", "gpus": nodes * each,
+        "training.tokens": 1e6 * length,
+    }  # fmt: skip
+    return (
+        rng.choice(["run.sh", "train_gpt.sh", "job.slurm"]),
+        "\n".join(lines) + "\n",
+        expected,
+        ({"args": [size]} if positional else {}),
+    )
+
+
+def quoted(rng, text):
+    """A word as one of the shell's quotations."""
+    return rng.choice([text, f'"{text}"', f"'{text}'"])
+
+
+def header(rng, nodes, each):
+    """Lines for Slurm."""
+    count = rng.choice([f"--nodes={nodes}", f"-N {nodes}", f"--nodes {nodes}", f"-N{nodes}"])
+    gpus = rng.choice([f"--gres=gpu:{each}", f"--gpus-per-node={each}", f"--gres=gpu:h100:{each}"])
+    return [f"#SBATCH {count}   # how many", "#SBATCH --ntasks-per-node=1", f"#SBATCH {gpus}", "#SBATCH -t 1:00:00"]
+
+
+def shapes(rng, name):
+    """The shape by the model's size: a case, or conditions."""
+    sets = {size: f"NUM_LAYERS={a}; HIDDEN={b}; HEADS={c}; FFN={d}" for size, (a, b, c, d) in SIZES.items()}
+    if rng.random() < 0.5:
+        arms = [f"    {quoted(rng, size)})\n        {text}\n        ;;" for size, text in sets.items()]
+        return [f'case "${name}" in', *arms, '    *) echo "unknown"; exit 1 ;;', "esac"]
+    lines = []
+    for at, (size, text) in enumerate(sets.items()):
+        test = rng.choice([f"[ ${name} = {size} ]", f'[[ "${{{name}}}" == "{size}" ]]'])
+        lines += [f"{'elif' if at else 'if'} {test}; then", f"    {text}"]
+    return [*lines, "fi"]
+
+
+def block(rng, name, values, switches):
+    """Arguments in an array, or in a text over several lines."""
+    items = [f"--{key}{rng.choice([' ', '='])}{value}" for key, value in values.items()]
+    items += [f"--{key}" for key in switches]
+    rng.shuffle(items)
+    if rng.random() < 0.5:
+        return [
+            f"{name}=(",
+            *(f"    {item}{rng.choice(['', '  # as usual'])}" for item in items),
+            ")",
+            f'{name}="${{{name}[*]}}"',
+        ]
+    return [f'{name}=" \\', *(f"    {item} \\" for item in items), '    "']
+
+
+def start(rng, slurm, _):
+    """The command that trains, by one of the launchers."""
+    ends = "--nproc_per_node $GPUS --nnodes $NODES --node_rank 0"
+    launcher = rng.choice([f"torchrun {ends}", f"python -m torch.distributed.launch {ends}",
+                           f"python -u -m torch.distributed.run {ends}"])  # fmt: skip
+    command = f"{launcher} pretrain_gpt.py $MODEL_ARGS $TRAINING $DATA $RECOMPUTE"
+    kind = rng.choice(["plain", "eval", "lines"])
+    if slurm and rng.random() < 0.5:
+        return [f'srun --jobid $SLURM_JOBID bash -c "{command}" 2>&1 | tee log.txt']
+    if kind == "eval":
+        return [f'CMD="{command}"', "echo $CMD", "eval $CMD"]
+    return [command.replace(" $", " \\\n    $") if kind == "lines" else command]
