@@ -25,7 +25,6 @@ CONFIG = {
 }  # fmt: skip
 LATENT = {"kv_lora_rank": 32, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
 MIXTURE = {
-    **LATENT,
     "moe_intermediate_size": 64,
     "num_experts": 8,
     "num_experts_per_tok": 2,
@@ -205,8 +204,10 @@ def test_every_switch_of_an_architecture_does_what_it_says(name):
     if name in HUGGINGFACE["hybrids"]:
         dense = not {"sparse_step", "first_dense"} & set(ARCHITECTURES[name].get("readers", ()))
         base |= HYBRID | ({} if dense else MIXTURE)
-    if "latent" in ARCHITECTURES[name].get("readers", ()):
-        base |= MIXTURE if name in HUGGINGFACE["mixtures"] else LATENT
+    readers = ARCHITECTURES[name].get("readers", ())
+    shared = {"n_shared_experts": "first_dense", "shared_expert_intermediate_size": "shared_expert"}
+    base = {key: value for key, value in base.items() if shared.get(key) in (None, *readers)}
+    base |= LATENT if "latent" in readers else {}
     if ARCHITECTURES[name].get("layers", {}).get("pattern") == "listed":
         base["layer_types"] = ["full_attention"] * 4
     base |= {

@@ -129,7 +129,7 @@ LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types
         {"model_type": "nemotron_h", **MAMBA, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]},
         ["mamba2", "none", "full_attention", "none"], ["none", "dense"], 0, 0, 0,
     ),
-    ({"model_type": "bamba", **MAMBA, "attn_layer_indices": [1, 3]}, ["mamba2", "full_attention"] * 2 + ["mamba2"] * 28, ["dense"], 0, 0, 0),
+    ({"model_type": "bamba", **MAMBA, "moe_shared_expert_intermediate_size": 0, "attn_layer_indices": [1, 3]}, ["mamba2", "full_attention"] * 2 + ["mamba2"] * 28, ["dense"], 0, 0, 0),
 ]  # fmt: skip
 
 
@@ -182,7 +182,10 @@ def test_what_nobody_knows_is_listed():
         ({"layer_types": "full_attention"}, "must list the kinds of layers"),
         ({"model_type": "gemma3_text", "sliding_window_pattern": "LXG"}, "or letters L and G"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "must say the layers, each one of M"),
-        ({"model_type": "nemotron_h", **MAMBA, "moe_latent_size": 64}, "moe_latent_size = 64 experts between two"),
+        ({"moe_latent_size": 64}, "moe_latent_size = 64 says of a part that 'llama' is not known to have"),
+        ({"draft_vocab_size": 64}, "draft_vocab_size = 64 says of a part"),
+        ({**QWEN3, "shared_expert_intermediate_size": 64}, "is a width of shared experts, which it has none of"),
+        ({"add_cross_attention": True}, "has an encoder beside it .add_cross_attention."),
         ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
         ({"model_type": "jamba"}, "is built on Mamba-1"),
         ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
@@ -226,7 +229,8 @@ def test_what_nobody_knows_is_listed():
             {"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]},
             "moe_topk = .* differs from layer to layer",
         ),
-        ({"model_type": ...}, "no model_type"),
+        ({"model_type": ..., "architectures": ...}, "of no kind that can be imported"),
+        ({"model_type": ..., "architectures": ["NewForCausalLM"]}, "no model_type"),
         ({"model_type": 7}, "must be text"),
         ({"hidden_size": ...}, "hidden_size is missing"),
         ({"hidden_size": "big"}, "hidden_size = big must be a whole number"),

@@ -114,8 +114,19 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
         model.took("max_sequence_length", longest, f"the table of {kind} has {rows} rows more than positions")
     for note in architecture.get("notes", ()):
         ledger.ignore("model_type", str(kind), note)
+    _check_rest(keys, kind)
     keys.leave()
     return _without_defaults(model)
+
+
+def _check_rest(keys: ConfigKeys, kind: str | None) -> None:
+    """Nothing is left that says of a part which this model type, as it is known, has not."""
+    for key, value in keys.rest().items():
+        parts = table(KIND)["foreign"]
+        if value and keys.reason(key).startswith("not known") and any(part in key for part in parts):
+            raise keys.wrong(
+                key, value, f"says of a part that {short(kind)!r} is not known to have; flopcast would miscount"
+            )
 
 
 def _name(keys: ConfigKeys, kind: str) -> str:

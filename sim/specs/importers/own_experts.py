@@ -81,6 +81,8 @@ def _blocks(keys: ConfigKeys) -> Fields:
         for name in ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"):
             keys.forget(name)
         keys.forget("moe_shared_expert_intermediate_size")
+        keys.take("moe_shared_expert_intermediate_size")
+        keys.take("moe_latent_size")
         return found
     return {
         **found,
@@ -88,6 +90,7 @@ def _blocks(keys: ConfigKeys) -> Fields:
         "experts_per_token": keys.needed("num_experts_per_tok"),
         "expert_intermediate_size": keys.needed("moe_intermediate_size"),
         "shared_expert_intermediate_size": keys.needed("moe_shared_expert_intermediate_size", least=0),
+        "expert_latent_size": keys.whole("moe_latent_size") or 0,
     }
 
 

@@ -54,6 +54,8 @@ def _kimi_delta(keys: ConfigKeys) -> Fields:
     inside = keys.section("linear_attn_config")
     inside.take("full_attn_layers")
     inside.take("kda_layers")  # which the pattern of layers has read
+    if inside.flag("use_full_rank_gate"):
+        raise inside.wrong("use_full_rank_gate", True, "makes gates of another shape, which flopcast cannot count")
     own = {
         "linear_num_heads": inside.whole("num_heads") or keys.whole("linear_num_heads"),
         "linear_head_dim": inside.whole("head_dim") or keys.whole("linear_head_dim"),

@@ -24,7 +24,7 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
         A model around it that is none, or a section that does not say enough.
     """
     keys = ConfigKeys(data, ledger)
-    kind, known = keys.text("model_type"), table(f"{KIND}_wrappers")
+    kind, known = keys.text("model_type") or _class_of(keys), table(f"{KIND}_wrappers")
     while section := next((name for name in known["sections"] if _holds(keys, name)), None):
         if keys.raw("is_encoder_decoder") is True:
             raise SpecError(f"{ledger.where}: model_type {short(kind)!r} has an encoder; flopcast models decoders only")
@@ -47,6 +47,12 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
         kind = known["wrappers"].get(kind.lower(), kind)
     _leave_towers(keys)
     return kind, keys
+
+
+def _class_of(keys: ConfigKeys) -> str | None:
+    """The model_type of a file of before there was one, by the class that it names."""
+    classes, known = keys.raw("architectures"), table(KIND)["classes"]
+    return next((known[name] for name in classes if name in known), None) if isinstance(classes, list) else None
 
 
 def _holds(keys: ConfigKeys, name: str) -> bool:
