@@ -73,16 +73,26 @@ def _ernie(keys: ConfigKeys) -> Fields:
     }
 
 
+_BLOCK_EXPERTS = (
+    "n_routed_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size",
+)
+
+
 def _blocks(keys: ConfigKeys) -> Fields:
     """Nemotron-H: one block a layer, experts only where a block has them."""
     found = blocks(keys)
     keys.take("n_shared_experts")  # whose width is said for all together
     if "sparse" not in found["mlp_layer_types"]:
-        for name in ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"):
+        for name in _BLOCK_EXPERTS:
             keys.forget(name)
-        keys.forget("moe_shared_expert_intermediate_size")
-        keys.take("moe_shared_expert_intermediate_size")
-        keys.take("moe_latent_size")
+            value = keys.take(name)[1]
+            if value is not None:
+                keys.ledger.ignore(f"{keys.label}{name}", value, "no layer has experts")
         return found
     return {
         **found,
