@@ -39,6 +39,11 @@ def _first_dense(keys: ConfigKeys) -> Fields:
     """Experts behind the first layers, and `n_shared_experts` that every token goes to."""
     found = _wide_experts(keys)
     shared = keys.whole("n_shared_experts", "num_shared_experts", least=0) or 0
+    width = keys.whole("moe_shared_expert_intermediate_size")
+    if width not in (None, found["expert_intermediate_size"]):
+        raise keys.wrong(
+            "moe_shared_expert_intermediate_size", width, "is not an expert's, which flopcast cannot count"
+        )
     return {
         **found,
         **after_the_first(keys),
