@@ -212,6 +212,11 @@ def test_what_nobody_knows_is_listed():
             "text_config.hidden_size = a must be a whole",
         ),
         ({"intermediate_size": ...}, "intermediate_size is missing"),
+        ({"num_hidden_layers": 2**40}, "num_hidden_layers = 1099511627776 must be at most 100,000"),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "intermediate_size": "x"},
+            "intermediate_size = x must be a",
+        ),
         ({"hidden_size": float("inf")}, "hidden_size = inf must be a whole number"),
         ({"num_attention_heads": float("nan")}, "num_attention_heads = nan must be a whole number"),
         ({"model_type": "gpt2", "resid_pdrop": float("inf")}, "resid_pdrop = inf must be a number"),

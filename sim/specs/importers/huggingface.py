@@ -19,6 +19,7 @@ from sim.specs.importers.defaults import (
     fewest_gpus,
 )
 from sim.specs.importers.keys import table
+from sim.specs.importers.layer_kinds import MOST_LAYERS
 from sim.specs.importers.ledger import Ledger, Section, short
 from sim.specs.importers.sources import parse_json, text_of
 from sim.specs.importers.wrappers import language_model
@@ -141,6 +142,8 @@ def _sizes(model: Section, keys: ConfigKeys) -> None:
         lost = name in known["required"] or (name in known["widths"] and keys.of_class(*names))
         needed = lost and name not in model
         _set(model, name, names, keys.needed if needed else keys.whole, keys)
+    if model.get("num_layers", 0) > MOST_LAYERS:
+        raise keys.wrong("num_hidden_layers", model["num_layers"], f"must be at most {MOST_LAYERS:,}")
     if model.get("position") == "learned" and "max_sequence_length" not in model:
         raise SpecError(
             f"{keys.ledger.where}: max_position_embeddings is missing; the table of positions is part of the model"

@@ -19,14 +19,14 @@ _OLDER: dict[str, str] = {"attention": FULL, "mamba": LINEAR, "global": FULL, "l
 """Older words for the same (transformers: configuration_utils.py)."""
 _BLOCKS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 """Letters of Nemotron-H's hybrid_override_pattern."""
-_MOST_LAYERS = 100_000
+MOST_LAYERS = 100_000
 
 
 def number_of_layers(keys: Keys) -> int:
     """What the file says, or 0: reading the sizes complains of it."""
     found = (keys.raw(name) for name in table("huggingface")["fields"]["num_layers"])
     count = next((value for value in found if value is not None), 0)
-    return count if isinstance(count, int) and 0 <= count <= _MOST_LAYERS else 0
+    return count if isinstance(count, int) and 0 <= count <= MOST_LAYERS else 0
 
 
 def shortest(items: Sequence[str]) -> Words:
@@ -82,7 +82,7 @@ def _listed(name: str, keys: Keys) -> Words | None:
     if words is None:
         return None
     layers = number_of_layers(keys)
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > _MOST_LAYERS:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > MOST_LAYERS:
         raise keys.wrong(name, words, "must list the kinds of layers")
     if len(words) != layers:
         raise keys.wrong(name, words, f"lists {len(words)} layers, but there are {layers}")
@@ -95,7 +95,7 @@ def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
     if "key" in rule:
         key, said = keys.take(rule["key"])
         if isinstance(said, str):  # a piece that repeats, L for local and G for global (EXAONE 4)
-            if not said or set(said) - {"L", "G"} or len(said) > _MOST_LAYERS:
+            if not said or set(said) - {"L", "G"} or len(said) > MOST_LAYERS:
                 raise keys.wrong(key, said, "must be a whole number, or letters L and G")
             return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(number_of_layers(keys))]
         if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 0):
@@ -144,7 +144,7 @@ def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
         return [(FULL, SLIDING)[layer % 2] for layer in range(layers)]
     try:
         for piece, times in pieces:
-            words += [_OLDER[word] for word in piece] * min(times, _MOST_LAYERS)
+            words += [_OLDER[word] for word in piece] * min(times, MOST_LAYERS)
     except (KeyError, TypeError, ValueError):
         raise keys.wrong("attention_types", pieces, "must be pieces of global and local, with their numbers") from None
     if len(words) != layers:
@@ -201,7 +201,7 @@ def blocks(keys: Keys) -> Fields:
     known = {FULL, LINEAR, "mlp", "moe"}
     words = [_OLDER.get(word, word) for word in words] if isinstance(words, list) and words else None
     strange = next((word for word in words or [None] if word not in known), None)
-    if words is None or strange is not None or len(words) > _MOST_LAYERS:
+    if words is None or strange is not None or len(words) > MOST_LAYERS:
         raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {', '.join(sorted(known))}")
     mixes = {FULL: FULL, LINEAR: "mamba2"}
     mlps = {"mlp": "dense", "moe": "sparse"}

@@ -169,13 +169,14 @@ def _cohere2_moe(keys: ConfigKeys) -> Fields:
 
 def _hunyuan(keys: ConfigKeys) -> Fields:
     """Numbers that files give once a layer, all of them alike; one shared expert where they do not say how many."""
-    width = _one_for_all(keys, "moe_intermediate_size") or keys.raw("intermediate_size")
-    shared = _one_for_all(keys, "num_shared_expert")
+    dense = keys.needed("intermediate_size")
+    width, shared = _one_for_all(keys, "moe_intermediate_size") or dense, _one_for_all(keys, "num_shared_expert")
     return {
         "num_experts": keys.needed("num_experts"),
         "experts_per_token": _one_for_all(keys, "moe_topk", "num_experts_per_tok") or 1,
+        "intermediate_size": dense,
         "expert_intermediate_size": width,
-        "shared_expert_intermediate_size": (1 if shared is None else shared) * int(width or 0),
+        "shared_expert_intermediate_size": (1 if shared is None else shared) * width,
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.specs.importers.config_keys import ConfigKeys
+from sim.specs.importers.keys import MOST
 from sim.specs.importers.own_experts import EXPERTS
 
 Fields = dict[str, Any]
@@ -130,7 +131,7 @@ def _mpt(keys: ConfigKeys) -> Fields:
         "bias": biased,
         "norm_bias": biased and norm == "layernorm",
         "gated_mlp": "glu" in (mlp.text("ffn_type") or ""),
-        "intermediate_size": width or int(ratio * hidden if isinstance(hidden, int) else 0),
+        "intermediate_size": width or (int(ratio * hidden) if type(hidden) is int and 0 < hidden <= MOST else 1),
     }
     attention.leave()
     mlp.leave()
