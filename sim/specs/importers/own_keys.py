@@ -69,9 +69,10 @@ def _kimi_delta(keys: ConfigKeys) -> Fields:
 def _mamba(keys: ConfigKeys) -> Fields:
     """Mamba-2: heads that share the B and C of their group, and a state of so many numbers a column."""
     heads, width = keys.needed("mamba_n_heads", "mamba_num_heads"), keys.raw("hidden_size")
+    width = width if type(width) is int else 0  # which reading the sizes complains of
     if keys.raw("mamba_d_head") == "auto":
         keys.take("mamba_d_head")
-        columns = (keys.whole("mamba_expand") or 2) * int(width or 0) // heads
+        columns = max(1, (keys.whole("mamba_expand") or 2) * width // heads)
     else:
         columns = keys.needed("mamba_d_head", "mamba_head_dim")
     return {
