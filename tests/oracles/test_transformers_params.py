@@ -327,3 +327,4 @@ def test_the_page_says_how_many_there_are():
     assert f"Decoders of {len(DENSE)} dense model types" in page
     assert f"of {len(MIXTURES)} with mixtures of" in page
     assert f"of {len(HYBRIDS)} hybrids" in page
+    assert f"inside {len(table('huggingface_wrappers')['wrappers'])} others" in page
