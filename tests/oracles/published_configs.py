@@ -24,6 +24,7 @@ PUBLISHED = {
     "Kimi-K2": ("kimi_k2", {
         **_LATENT, "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 64,
         "num_key_value_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1, "vocab_size": 163840,
+        "n_group": 1, "topk_group": 1,
     }, 1026.4),
     "GLM-4.5": ("glm4_moe", {
         "num_hidden_layers": 92, "hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536,

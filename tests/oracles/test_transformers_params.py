@@ -261,12 +261,70 @@ def counted(kind, shape):
     return config, sum(p.numel() for p in theirs.parameters() if p.requires_grad)
 
 
+# Model types of files on the hub that bring their own code -> keys of such a file beside SMALL, and the library's model
+# type of the same shape with the keys that make it so.
+HUB = {
+    "yi": ({}, "llama", {}),
+    "xverse": ({}, "llama", {}),
+    "aquila": ({}, "llama", {}),
+    "skywork": ({}, "llama", {}),
+    "internlm": ({}, "llama", {"attention_bias": True}),
+    "internlm2": ({"bias": False}, "llama", {}),
+    "baichuan": ({}, "llama", {}),
+    "minicpm": ({}, "llama", {"tie_word_embeddings": True}),
+    "exaone": ({}, "llama", {"tie_word_embeddings": True}),
+    "orion": ({}, "stablelm", {}),
+    "stablelm_epoch": ({}, "stablelm", {}),
+    "mimo": ({}, "qwen2", {}),
+    "qwen": ({"intermediate_size": 1024}, "qwen2", {}),
+    "chatglm": ({"multi_query_attention": True, "multi_query_group_num": 4, "add_qkv_bias": True}, "glm", {"attention_bias": True, "head_dim": 32}),
+    "phi3_v": ({}, "phi3", {}),
+    "phi4mm": ({}, "phi3", {}),
+    "refinedweb": ({"n_head_kv": 4}, "falcon", {"new_decoder_architecture": True, "num_kv_heads": 4, "ffn_hidden_size": 512}),
+    "refinedwebmodel": ({}, "falcon", {"ffn_hidden_size": 512}),
+    "deepseek": (EXPERTS := {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "first_k_dense_replace": 1}, "glm4_moe", {**EXPERTS, "head_dim": 32}),
+    "bailing_moe": ({**EXPERTS, "use_qkv_bias": True}, "glm4_moe", {**EXPERTS, "head_dim": 32, "attention_bias": True}),
+    "bailing_moe_v2": (EXPERTS, "glm4_moe", {**EXPERTS, "head_dim": 32, "use_qk_norm": True}),
+    "grok-1": ({"num_experts": 8, "num_experts_per_tok": 2}, "mixtral", {"num_local_experts": 8, "tie_word_embeddings": True}),
+}  # fmt: skip
+SMALL = {
+    "num_hidden_layers": 3, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 512,
+}  # fmt: skip
+MORE_NORMS = {"grok-1": 3 * 2 * 256}
+"""Norms after attention and experts, in three layers."""
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_model_type_of_the_hub_counts_as_its_like(name):
+    keys, like, theirs = HUB[name]
+    count = counted(like, {**SMALL, "pad_token_id": 0, **theirs})[1] + MORE_NORMS.get(name, 0)
+    model = import_text(json.dumps({"model_type": name, **SMALL, **keys}), "config.json").scenario().model
+    assert total_params(model) == count
+
+
+def test_dbrx():
+    """132B in all and 36B active, by its card; no release of transformers 5 builds it."""
+    text = json.dumps({
+        "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768, "vocab_size": 100352,
+        "attn_config": {"kv_n_heads": 8, "clip_qkv": 8}, "tie_word_embeddings": False,
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    })  # fmt: skip
+    model = import_text(text, "config.json").scenario().model
+    assert (round(total_params(model) / 1e9), round(active_params(model) / 1e9)) == (132, 36)
+
+
 def test_every_architecture_is_compared():
-    assert {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} == {*DENSE, *MIXTURES, *HYBRIDS}
+    """Here, or as its class stands, alone or in another, in test_transformers_defaults.py."""
+    here = {name.partition(" ")[0].removesuffix("-rw") for name in FOREIGN} | {*HUB, "dbrx"}
+    inside = set(table("huggingface_wrappers")["wrappers"].values())
+    assert {*DENSE, *MIXTURES, *HYBRIDS} == here | (set(table("huggingface_defaults")) - {"kimi_k2"})
+    assert {name for name in table("huggingface_defaults") if name.endswith(("_text", "_text_model"))} - here <= inside
 
 
 def test_the_page_says_how_many_there_are():
     page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
     assert f"Decoders of {len(DENSE)} dense model types" in page
-    assert f"of {len(MIXTURES)} with mixtures of experts" in page
+    assert f"of {len(MIXTURES)} with mixtures of" in page
     assert f"of {len(HYBRIDS)} hybrids" in page
+    assert f"inside {len(table('huggingface_wrappers')['wrappers'])} others" in page

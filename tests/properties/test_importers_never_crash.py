@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.errors import FlopcastError
 from sim.specs.importers import Given, import_text
+from sim.specs.importers.architectures import known_architectures
 from sim.specs.yaml12 import parse_yaml
 
 FOREIGN = Path(__file__).parents[1] / "specs" / "foreign"
@@ -22,7 +23,7 @@ DEEPSPEED = {
     "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
     "zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"},
 }  # fmt: skip
-KINDS = ("llama", "falcon", "opt", "gpt2", "stablelm", "gemma2", "mpt", "phi", "cohere", "gpt_bigcode", "mixtral", "x")
+KINDS = (*known_architectures(), "x")
 numbers = st.integers() | st.just(10**400) | st.floats() | st.sampled_from([0, -1, 1, 7, 8, 64, 2**40, 1e-300, 1e300])
 values = st.recursive(
     st.none() | st.booleans() | numbers | st.text(max_size=8) | st.sampled_from(["auto", *KINDS]),
@@ -60,6 +61,7 @@ def test_huggingface(data, kind):
     data.setdefault("model_type", kind)
     attempt(json.dumps({**data, "model_type": kind}), "config.json")
     attempt(json.dumps(data), "config.json")
+    attempt(json.dumps({"model_type": "llava", "text_config": {**data, "model_type": kind}}), "config.json")
 
 
 @given(changed(TITAN), st.none() | st.integers(1, 4096))

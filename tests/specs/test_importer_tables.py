@@ -8,19 +8,22 @@ import pytest
 from sim.errors import SpecError
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec, preset_names
 from sim.specs.importers import Given, import_text
-from sim.specs.importers.architectures import READERS
+from sim.specs.importers.architectures import entry_of, known_architectures
 from sim.specs.importers.imported import KINDS
 from sim.specs.importers.keys import table
+from sim.specs.importers.own_keys import READERS
 from sim.specs.yaml12 import load_yaml
 from sim.work.params import total_params
 
 FOLDER = Path(__file__).parents[2] / "sim" / "presets" / "importers"
 HUGGINGFACE = table("huggingface")
-ARCHITECTURES = {**HUGGINGFACE["dense"], **HUGGINGFACE["mixtures"], **HUGGINGFACE["hybrids"]}
+WRAPPERS = table("huggingface_wrappers")
+ARCHITECTURES = {name: entry_of(name) for name in known_architectures()}
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512, "tie_word_embeddings": False,
 }  # fmt: skip
+LATENT = {"kv_lora_rank": 32, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
 MIXTURE = {
     "moe_intermediate_size": 64,
     "num_experts": 8,
@@ -28,14 +31,12 @@ MIXTURE = {
     "shared_expert_intermediate_size": 128,
     "first_k_dense_replace": 1,
     "n_shared_experts": 1,
-    "kv_lora_rank": 32,
-    "q_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
     "intermediate_size_mlp": 128,
     "moe_num_experts": 8,
     "moe_k": 2,
+    "moe_topk": 2,
+    "ffn_config": {"moe_num_experts": 8, "moe_top_k": 2, "ffn_hidden_size": 64},
+    "attn_config": {"kv_n_heads": 2},
 }
 HYBRID = {
     "linear_num_value_heads": 8, "linear_value_head_dim": 32, "linear_num_key_heads": 4, "linear_key_head_dim": 32,
@@ -76,7 +77,8 @@ def with_key(kind, name):
 
 
 def test_every_kind_of_file_has_a_table_and_no_other():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers", "tokenizers"}
+    more = {f"huggingface_{part}" for part in ("defaults", "refused", "wrappers")}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, *more, "optimizers", "tokenizers"}
 
 
 def test_optimizers_are_ours():
@@ -141,24 +143,63 @@ def test_a_dense_model_with_experts_is_refused(key):
         import_text(json.dumps({**CONFIG, key: 8}), "c.json")
 
 
-@pytest.mark.parametrize(
-    ("what", "part"), [(what, part) for what, parts in HUGGINGFACE["refused"].items() for part in parts]
-)
-def test_refused_architectures(what, part):
-    with pytest.raises(SpecError, match=f"is {what}"):
-        import_text(json.dumps({**CONFIG, "model_type": f"new_{part}"}), "c.json")
+REFUSED = [(what, name) for what, names in table("huggingface_refused")["names"].items() for name in names]
+PARTS = [(what, part) for what, parts in table("huggingface_refused")["parts"].items() for part in parts]
+
+
+@pytest.mark.parametrize(("what", "name"), REFUSED)
+def test_refused_architectures(what, name):
+    with pytest.raises(SpecError) as error:
+        import_text(json.dumps({**CONFIG, "model_type": name}), "c.json")
+    assert f"c.json: model_type {name!r} is {what}, which flopcast does not model" in str(error.value)
+
+
+@pytest.mark.parametrize(("what", "part"), PARTS)
+def test_refused_kin(what, part):
+    """Kin of a refused model are refused; where two parts of names fit, for the first reason."""
+    with pytest.raises(SpecError) as error:
+        import_text(json.dumps({**CONFIG, "model_type": f"Nu_{part}"}), "c.json")
+    first = next(reason for reason, other in PARTS if other in f"nu_{part}")
+    assert f"is {first}, which flopcast does not model" in str(error.value)
+
+
+def test_a_model_type_is_refused_once_and_read_or_refused():
+    names = [name for _, name in REFUSED]
+    assert len(names) == len(set(names))
+    assert not set(names) & {*ARCHITECTURES, *WRAPPERS["wrappers"]}
+    assert not set(ARCHITECTURES) & WRAPPERS["wrappers"].keys()
+    assert set(WRAPPERS["wrappers"].values()) <= ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_a_left_out_key_means_is_known(name):
+    """Above all whether the head is the embedding: a matrix more or less."""
+    assert "tie_word_embeddings" in ARCHITECTURES[name]["left_out"]
+
+
+@pytest.mark.parametrize("section", WRAPPERS["sections"])
+def test_every_section_of_a_language_model_is_read(section):
+    text = json.dumps({"model_type": "new_vl", section: CONFIG, "vision_config": {"depth": 2}, "odd_thing": 3})
+    imported = import_text(text, "c.json")
+    assert imported.scenario().model == import_text(json.dumps(CONFIG), "c.json").scenario().model
+    ignored = {entry.name: entry.note for entry in imported.ledger.ignored}
+    assert ignored["model_type"] == f"a model around a language model, which alone is read, from {section}"
+    assert ignored["vision_config"] == "beside the language model; it is left out and not priced"
+    assert ignored["odd_thing"] == "of the model around the language model, not of that itself"
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_architecture_is_made_of_fields_switches_and_readers(name):
     entry = ARCHITECTURES[name]
     assert name == name.lower()
-    assert entry.keys() <= {"family", "fixed", "absent", "switches", "readers", "layers", "forbidden", "notes"}
+    own = {"family", "fixed", "switches", "readers", "layers", "forbidden", "notes", "like", "left_out", "further_rows"}
+    assert entry.keys() <= own
+    assert all(isinstance(note, str) for note in entry.get("notes", ()))
     assert entry.get("family", "llama") in HUGGINGFACE["families"]
     assert set(entry.get("readers", ())) <= READERS.keys()
-    fields = [entry.get("fixed", {}), entry["absent"]]
+    fields = [entry.get("fixed", {})]
     for rule in entry.get("switches", {}).values():
-        assert rule.keys() in ({True, False, "absent"}, {True, "absent"}, {"absent"}, {"refused", "because"})
+        assert rule.keys() in ({True, False}, {True}, set(), {"refused", "because"})
         fields += [rule.get(True, {}), rule.get(False, {})]
     assert {field for each in fields for field in each} <= ModelSpec.model_fields.keys()
 
@@ -169,8 +210,17 @@ def test_every_switch_of_an_architecture_does_what_it_says(name):
     if name in HUGGINGFACE["hybrids"]:
         dense = not {"sparse_step", "first_dense"} & set(ARCHITECTURES[name].get("readers", ()))
         base |= HYBRID | ({} if dense else MIXTURE)
-    if name == "opt":
-        base["word_embed_proj_dim"] = 256
+    readers = ARCHITECTURES[name].get("readers", ())
+    shared = {"n_shared_experts": "first_dense", "shared_expert_intermediate_size": "shared_expert"}
+    base = {key: value for key, value in base.items() if shared.get(key) in (None, *readers)}
+    base |= LATENT if "latent" in readers else {}
+    if ARCHITECTURES[name].get("layers", {}).get("pattern") == "listed":
+        base["layer_types"] = ["full_attention"] * 4
+    base |= {
+        "opt": {"word_embed_proj_dim": 256},
+        "persimmon": {"qk_layernorm": False},
+        "granitemoehybrid": {"num_local_experts": 0},
+    }.get(name, {})
     total_params(import_text(json.dumps(base), "c.json").scenario().model)
     for key, rule in ARCHITECTURES[name].get("switches", {}).items():
         for value in (True, False):
@@ -268,4 +318,4 @@ def test_tables_are_read_once_and_only_when_asked(monkeypatch):
     monkeypatch.setattr("sim.specs.importers.keys.load_yaml", lambda path: read.append(path.stem) or load_yaml(path))
     import_text(json.dumps(CONFIG), "c.json")
     import_text(json.dumps(CONFIG), "c.json")
-    assert read == ["huggingface"]
+    assert read == ["huggingface_wrappers", "huggingface", "huggingface_defaults"]

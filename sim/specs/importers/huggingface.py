@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sim.errors import SpecError
-from sim.specs.importers.architectures import KIND, architecture_of, shape_of
+from sim.specs.importers.architectures import architecture_of, shape_of
+from sim.specs.importers.config_keys import KIND, ConfigKeys
 from sim.specs.importers.defaults import (
     Foreign,
     assume_batch,
@@ -17,16 +18,18 @@ from sim.specs.importers.defaults import (
     deal_experts,
     fewest_gpus,
 )
-from sim.specs.importers.keys import Keys, table
+from sim.specs.importers.keys import UNKNOWN_KEY, table
+from sim.specs.importers.layer_kinds import MOST_LAYERS
 from sim.specs.importers.ledger import Ledger, Section, short
 from sim.specs.importers.sources import parse_json, text_of
+from sim.specs.importers.wrappers import language_model
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset
 
 
 def is_huggingface(data: Any) -> bool:
     """Whether data in JSON are such a config."""
-    return isinstance(data, Mapping) and ("model_type" in data or "architectures" in data)
+    return isinstance(data, Mapping) and any(key in data for key in ("model_type", "architectures", *_NO_MODELS))
 
 
 def read_huggingface(file: Foreign) -> dict[str, Any]:
@@ -51,6 +54,20 @@ def read_huggingface(file: Foreign) -> dict[str, Any]:
     stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+_NO_MODELS = {
+    "peft_type": "is of an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
+    "_diffusers_version": "is of a part of a diffusion pipeline ({_class_name}); flopcast models decoders of text only",
+}
+"""Files of the hub that are no model's config, by a key that they have."""
+
+
+def _check_is_a_model(data: Mapping[str, Any], ledger: Ledger) -> None:
+    for key, what in _NO_MODELS.items():
+        if key in data and "model_type" not in data:
+            names = {name: short(data.get(name)) for name in ("peft_type", "base_model_name_or_path", "_class_name")}
+            raise SpecError(f"{ledger.where} {what.format(**names)}")
 
 
 def given_model(name: str, ledger: Ledger) -> Any:
@@ -82,8 +99,8 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"{ledger.where} must hold a mapping of keys, not {type(data).__name__}")
-    keys = Keys(data, ledger, KIND)
-    kind = keys.text("model_type")
+    _check_is_a_model(data, ledger)
+    kind, keys = language_model(data, ledger)
     architecture = architecture_of(kind, keys)
     model = Section("model", ledger, name=_name(keys, str(kind)), **shape_of(architecture, keys))
     told = _without_defaults(model)
@@ -91,43 +108,61 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     _sizes(model, keys)
     _dropout(model, keys)
     _further_tokens(model, keys)
-    tied = keys.flag("tie_word_embeddings")
-    if tied is not None:
-        model.took("tied_embeddings", tied, "tie_word_embeddings")
-    for name, value in architecture["absent"].items():
-        if name not in model:
-            model.assume(name, value, f"what {kind} means where the file says nothing")
-    if kind == "opt":  # OPTLearnedPositionalEmbedding keeps two rows more than there are positions
-        model.took(
-            "max_sequence_length", model["max_sequence_length"] + 2, "OPT's table has two rows more than positions"
-        )
+    _set(model, "tied_embeddings", ("tie_word_embeddings",), keys.flag, keys)
+    rows = architecture.get("further_rows", 0)
+    if rows:
+        longest = model["max_sequence_length"] + rows
+        model.took("max_sequence_length", longest, f"the table of {kind} has {rows} rows more than positions")
     for note in architecture.get("notes", ()):
         ledger.ignore("model_type", str(kind), note)
+    _check_rest(keys, kind)
     keys.leave()
     return _without_defaults(model)
 
 
-def _name(keys: Keys, kind: str) -> str:
+def _check_rest(keys: ConfigKeys, kind: str | None) -> None:
+    """Nothing is left that says of a part which this model type, as it is known, has not."""
+    for key, value in keys.rest().items():
+        parts = table(KIND)["foreign"]
+        if value and keys.reason(key)[0].startswith(UNKNOWN_KEY) and any(part in key for part in parts):
+            raise keys.wrong(
+                key, value, f"says of a part that {short(kind)!r} is not known to have; flopcast would miscount"
+            )
+
+
+def _name(keys: ConfigKeys, kind: str) -> str:
     _, path = keys.take("_name_or_path", "name_or_path")
     name = PurePosixPath(path).name if isinstance(path, str) and path else ""
     return short(name) if name.strip() else kind
 
 
-def _sizes(model: Section, keys: Keys) -> None:
+def _sizes(model: Section, keys: ConfigKeys) -> None:
     known = table(KIND)
     for name, names in known["fields"].items():
-        present = next((key for key in names if key in keys), names[0])
-        needed = name in known["required"] and name not in model
-        value = keys.needed(*names) if needed else keys.whole(*names)
-        if value is not None and name not in model:
-            model.took(name, value, present)
+        lost = name in known["required"] or (name in known["widths"] and keys.of_class(*names))
+        needed = lost and name not in model
+        _set(model, name, names, keys.needed if needed else keys.whole, keys)
+    if model.get("num_layers", 0) > MOST_LAYERS:
+        raise keys.wrong("num_hidden_layers", model["num_layers"], f"must be at most {MOST_LAYERS:,}")
     if model.get("position") == "learned" and "max_sequence_length" not in model:
         raise SpecError(
             f"{keys.ledger.where}: max_position_embeddings is missing; the table of positions is part of the model"
         )
 
 
-def _further_tokens(model: Section, keys: Keys) -> None:
+def _set(model: Section, field: str, names: Sequence[str], take: Callable[..., Any], keys: ConfigKeys) -> None:
+    """Set a field from the first of several keys, unless it is set; what is the class's is in the account already."""
+    said = next((key for key in names if keys.states(key) and key in keys), None)
+    value = take(*names)
+    if value is None or field in model:
+        return
+    if said is None:
+        model[field] = value
+    else:
+        model.took(field, value, said)
+
+
+def _further_tokens(model: Section, keys: ConfigKeys) -> None:
     """Modules of multi-token prediction, where they are a layer like the model's last."""
     key = next((key for key in table(KIND)["further_tokens"] if key in keys), None)
     number = keys.whole(*table(KIND)["further_tokens"], least=0)
@@ -141,15 +176,15 @@ def _further_tokens(model: Section, keys: Keys) -> None:
         model.took("num_mtp_layers", number, f"{key}; where they are not trained, --set model.num_mtp_layers=0")
 
 
-def _dropout(model: Section, keys: Keys) -> None:
+def _dropout(model: Section, keys: ConfigKeys) -> None:
     for key in table(KIND)["dropout"]:
         if key in keys:
-            value = keys.number(key)
+            said, value = keys.states(key), keys.number(key)
             assert value is not None
             if not value < 1:
                 raise keys.wrong(key, value, "must be below 1")
             if "dropout" not in model:
-                model.took("dropout", value, key)
+                model["dropout"] = model.took("dropout", value, key) if said else value
 
 
 def _without_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,9 +162,16 @@ class Keys:
     def leave(self) -> None:
         """Note everything that nobody took, each with its reason."""
         for key, value in _flat(self._data):
-            path = f"{self.label}{key}"
-            self.ledger.ignore(path, value, *reason_to_ignore(self.kind, path, self._asked))
+            self.ledger.ignore(f"{self.label}{key}", value, *self.reason(key))
         self._data.clear()
+
+    def rest(self) -> dict[str, Any]:
+        """What nobody has taken."""
+        return dict(self._data)
+
+    def reason(self, key: str) -> tuple[str, bool]:
+        """Why a key is left out, and whether it matters for speed."""
+        return reason_to_ignore(self.kind, f"{self.label}{key}", self._asked)
 
     def _whole(self, value: Any) -> Any:
         """A value as a whole number, where it can be taken for one."""

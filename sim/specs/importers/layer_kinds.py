@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sim.errors import SpecError
+from sim.specs.importers.config_keys import ConfigKeys
 from sim.specs.importers.keys import Keys, table
 
 Fields = dict[str, Any]
@@ -17,14 +19,14 @@ _OLDER: dict[str, str] = {"attention": FULL, "mamba": LINEAR, "global": FULL, "l
 """Older words for the same (transformers: configuration_utils.py)."""
 _BLOCKS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 """Letters of Nemotron-H's hybrid_override_pattern."""
-_MOST_LAYERS = 100_000
+MOST_LAYERS = 100_000
 
 
 def number_of_layers(keys: Keys) -> int:
     """What the file says, or 0: reading the sizes complains of it."""
     found = (keys.raw(name) for name in table("huggingface")["fields"]["num_layers"])
     count = next((value for value in found if value is not None), 0)
-    return count if isinstance(count, int) and 0 <= count <= _MOST_LAYERS else 0
+    return count if isinstance(count, int) and 0 <= count <= MOST_LAYERS else 0
 
 
 def shortest(items: Sequence[str]) -> Words:
@@ -35,22 +37,19 @@ def shortest(items: Sequence[str]) -> Words:
     return list(items)
 
 
-def mixers(rule: Mapping[str, Any], keys: Keys) -> Fields:
+def mixers(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
     """Fields that say what mixes the tokens of each layer.
 
     rule : the architecture's `layers`: `pattern`, a name of `PATTERNS`, with what it needs; `state`, what carries one
-        where a layer has linear attention; `window`, what a sliding_window that is left out means; `switch`, a key
-        without which there are no windows.
+        where a layer has linear attention; `switch`, a key without which there are no windows.
     """
-    words = PATTERNS[rule.get("pattern", "every")](rule, keys)
     listed = _listed("layer_types", keys)
-    words = words if listed is None else listed
+    words = PATTERNS[rule.get("pattern", "every")](rule, keys) if listed is None else listed
+    off = "switch" in rule and not keys.flag(rule["switch"])
     named = rule.get("key_of_window", "sliding_window")
-    said = keys.says(named)  # null says that there is none; nothing says the architecture's own
-    window = keys.whole(named, least=0) if said else rule.get("window")
-    if "switch" in rule and not keys.flag(rule["switch"]):
-        window = None
-    piece = keys.whole("attention_chunk_size", least=0) if keys.says("attention_chunk_size") else rule.get("piece")
+    window, said = _width_of(named, SLIDING in words and not off, keys)
+    window = None if off else window
+    piece, _ = _width_of("attention_chunk_size", CHUNKED in words, keys)
     known = {FULL: FULL, SLIDING: SLIDING if window else FULL, CHUNKED: CHUNKED if piece else FULL}
     if "state" in rule:
         known[LINEAR] = rule["state"]
@@ -69,13 +68,21 @@ def mixers(rule: Mapping[str, Any], keys: Keys) -> Fields:
     }
 
 
+def _width_of(name: str, seen: bool, keys: ConfigKeys) -> tuple[int | None, bool]:
+    """(tokens of a window or a piece, whether the file says so); what the class has counts where a layer sees it."""
+    said = keys.states(name)
+    if not said and not seen:
+        keys.forget(name)
+    return keys.whole(name, least=0), said
+
+
 def _listed(name: str, keys: Keys) -> Words | None:
     """A list of words, one a layer, or None."""
     words: Any = keys.take(name)[1]
     if words is None:
         return None
     layers = number_of_layers(keys)
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > _MOST_LAYERS:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > MOST_LAYERS:
         raise keys.wrong(name, words, "must list the kinds of layers")
     if len(words) != layers:
         raise keys.wrong(name, words, f"lists {len(words)} layers, but there are {layers}")
@@ -84,17 +91,23 @@ def _listed(name: str, keys: Keys) -> Words | None:
 
 def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
     """Full attention in every `full`-th layer, windows or what `of` says in the others."""
-    other, every = rule.get("of", SLIDING if "window" in rule else FULL), rule.get("full", 0)
+    other, every = rule.get("of", SLIDING if rule else FULL), rule.get("full", 0)
     if "key" in rule:
         key, said = keys.take(rule["key"])
         if isinstance(said, str):  # a piece that repeats, L for local and G for global (EXAONE 4)
-            if not said or set(said) - {"L", "G"} or len(said) > _MOST_LAYERS:
+            if not said or set(said) - {"L", "G"} or len(said) > MOST_LAYERS:
                 raise keys.wrong(key, said, "must be a whole number, or letters L and G")
             return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(number_of_layers(keys))]
         if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 0):
             raise keys.wrong(key, said, "must be a whole number from 0")
         every = every if said is None else said
-    return [FULL if every and (layer + 1) % every == 0 else other for layer in range(number_of_layers(keys))]
+    ahead = 0 if rule.get("first") else 1
+    return [FULL if every and (layer + ahead) % every == 0 else other for layer in range(number_of_layers(keys))]
+
+
+def _must_list(rule: Mapping[str, Any], keys: Keys) -> Words:
+    """Nothing that a short rule would say."""
+    raise SpecError(f"{keys.ledger.where}: {keys.label}layer_types is missing; it says which layers see a window")
 
 
 def _above(rule: Mapping[str, Any], keys: Keys) -> Words:
@@ -131,7 +144,7 @@ def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
         return [(FULL, SLIDING)[layer % 2] for layer in range(layers)]
     try:
         for piece, times in pieces:
-            words += [_OLDER[word] for word in piece] * min(times, _MOST_LAYERS)
+            words += [_OLDER[word] for word in piece] * min(times, MOST_LAYERS)
     except (KeyError, TypeError, ValueError):
         raise keys.wrong("attention_types", pieces, "must be pieces of global and local, with their numbers") from None
     if len(words) != layers:
@@ -166,6 +179,7 @@ def _numbers(name: str, keys: Keys) -> list[int] | None:
 
 PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
     "every": _every,
+    "listed": _must_list,
     "above": _above,
     "even_below": _even_below,
     "with_positions": _with_positions,
@@ -187,7 +201,7 @@ def blocks(keys: Keys) -> Fields:
     known = {FULL, LINEAR, "mlp", "moe"}
     words = [_OLDER.get(word, word) for word in words] if isinstance(words, list) and words else None
     strange = next((word for word in words or [None] if word not in known), None)
-    if words is None or strange is not None or len(words) > _MOST_LAYERS:
+    if words is None or strange is not None or len(words) > MOST_LAYERS:
         raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {', '.join(sorted(known))}")
     mixes = {FULL: FULL, LINEAR: "mamba2"}
     mlps = {"mlp": "dense", "moe": "sparse"}

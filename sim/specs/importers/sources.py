@@ -36,12 +36,8 @@ def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number that JSON knows")
-
-
 def parse_json(text: str, where: str) -> Any:
-    """Data in JSON.
+    """Data in JSON; also with Infinity and NaN as Python writes them, which no key that is read takes for a number.
 
     Raises
     ------
@@ -49,7 +45,7 @@ def parse_json(text: str, where: str) -> Any:
         Broken, too deeply nested, or with a number of thousands of digits.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant)
+        data = json.loads(text, object_pairs_hook=_pairs)
     except RecursionError:
         raise _too_deep(where) from None
     except json.JSONDecodeError as error:

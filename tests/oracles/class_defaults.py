@@ -1,0 +1,70 @@
+"""What configuration classes of Hugging Face transformers have for keys that a config.json leaves out.
+
+    python tests/oracles/class_defaults.py > sim/presets/importers/huggingface_defaults.yaml
+
+writes the table that ships; `test_transformers_defaults.py` holds the two equal.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from sim.specs.importers import layer_kinds, own_experts, own_keys
+from sim.specs.importers.keys import table
+
+KNOWN = table("huggingface")
+ARCHITECTURES = {**KNOWN["dense"], **KNOWN["mixtures"], **KNOWN["hybrids"]}
+HEAD = """\
+# What the configuration classes of Hugging Face transformers have for keys that a config.json leaves out, of those that
+# flopcast reads. Written by tests/oracles/class_defaults.py with transformers {version}; do not edit.
+
+"""
+
+
+def keys_that_are_read():
+    """Keys of the table, and words in quotes in the functions that read the others."""
+    named = {key for keys in KNOWN["fields"].values() for key in keys} | {*KNOWN["dropout"], "tie_word_embeddings"}
+    for entry in ARCHITECTURES.values():
+        named |= {*entry.get("switches", {}), *entry.get("forbidden", {})}
+        named |= {value for value in entry.get("layers", {}).values() if isinstance(value, str)}
+    for module in (layer_kinds, own_keys, own_experts):
+        named |= set(re.findall(r'"(\w+)"', Path(module.__file__).read_text()))
+    return named - {"model_type", "layer_types", "mlp_layer_types", "layers_block_type"}
+
+
+def class_defaults():
+    """Model type -> key -> the class's own value, where it has one that is a number, a word or a switch."""
+    from transformers import CONFIG_MAPPING
+
+    read, found = keys_that_are_read(), {}
+    for kind in sorted(ARCHITECTURES):
+        if kind not in CONFIG_MAPPING:
+            continue
+        # As declared: an instance also has what follows from other keys, such as head_dim.
+        values = {field.name: field.default for field in dataclasses.fields(CONFIG_MAPPING[kind])}
+        plain = {
+            key: value for key, value in values.items() if key in read and isinstance(value, (bool, int, float, str))
+        }
+        found[kind] = dict(sorted(plain.items()))
+    return found
+
+
+def written(found):
+    """The table as YAML, one model type a paragraph."""
+    import textwrap
+
+    import transformers
+
+    lines = []
+    for kind, values in found.items():
+        items = ", ".join(f"{key}: {_plain(value)}" for key, value in values.items())
+        lines += [f"{kind}:", *textwrap.wrap(f"{{{items}}}", 118, initial_indent="  ", subsequent_indent="   ")]
+    return HEAD.format(version=transformers.__version__) + "\n".join(lines) + "\n"
+
+
+def _plain(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    print(written(class_defaults()), end="")
