@@ -63,10 +63,8 @@ def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     training, ledger, known = recipe.sections["training"], keys.ledger, table(_TABLE)
     name, kind = keys.take(*roles["adapter"])
     kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
-    if "switch" in roles and not keys.flag(*roles["switch"]):
-        kind = None
-    elif "switch" in roles:
-        kind = kind or "lora"
+    if roles.get("switch"):
+        kind = (kind or "lora") if keys.flag(*roles["switch"]) else None
     rank_name = next((each for each in roles["rank"] if each in keys), roles["rank"][0])
     rank, targets = keys.whole(*roles["rank"]), _names(keys, roles["targets"])
     everything = bool(keys.flag(*roles["all_linear"])) if "all_linear" in roles else False

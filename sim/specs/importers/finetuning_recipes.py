@@ -44,7 +44,7 @@ def read_accelerate(file: Foreign) -> dict[str, Any]:
             "Megatron-LM's own scripts are imported by themselves"
         )
     if sort == "NO":
-        recipe.put("run.gpus", 1, "distributed_type NO")
+        recipe.run["gpus"], recipe.sources["gpus"] = 1, "distributed_type NO: one process trains"
     if sort == "DEEPSPEED":
         _deepspeed_of_accelerate(recipe, keys, file)
     elif sort == "FSDP":
@@ -125,7 +125,7 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
     keys, recipe = opened(file, "prime_rl")
     trainer = file.data.get("trainer")
     model = {**_mapping(file.data, "model"), **_mapping(trainer, "model")}
-    learning = any(name in file.data for name in ("orchestrator", "inference", "trainer"))
+    learning = any(name in file.data for name in ("orchestrator", "trainer"))
     ac = model.get("ac")
     if "ac" in model or "ac_offloading" in model:
         _recomputed(recipe, ac if isinstance(ac, Mapping) else {}, file)
@@ -143,7 +143,16 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
         )
     if recipe.says("gpus"):
         recipe.run.pop("nodes", None)
-    return closed(keys, recipe, file)
+    layers = keys.whole("model.debug.num_layers", "trainer.model.debug.num_layers")
+    sections = closed(keys, recipe, file)
+    if layers is not None and file.model is None:
+        shape = sections["model"]
+        base = {"preset": shape} if isinstance(shape, str) else dict(shape)
+        sections["model"] = {
+            **base,
+            "num_layers": file.ledger.took("model.num_layers", layers, "model.debug.num_layers"),
+        }
+    return sections
 
 
 def _recomputed(recipe: Recipe, ac: Mapping[str, Any], file: Foreign) -> None:

@@ -33,6 +33,7 @@ def read_megatron_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     keys = flat_keys(resolved(file.data), file, kind)
     off = [name for name in keys.names() if keys.raw(name) is False]
     arguments = _Translated(_words(keys, kind), ledger)
+    whole = "num-layers" in arguments
     plan = read_plan(arguments)
     model = _model(arguments, plan, keys, file, kind)
     shape = load_preset("models", model) if isinstance(model, str) else model
@@ -47,6 +48,8 @@ def read_megatron_yaml(kind: str, file: Foreign) -> dict[str, Any]:
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], "one micro-batch a replica")
     take_budget(training, arguments)
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
+    if not whole:
+        _laid_over(plan, training, keys, off, file)
     for field, names in known["overlaps"].items():
         key = next((name for name in names if name in off), None)
         if key is not None and field not in stack:
@@ -55,6 +58,18 @@ def read_megatron_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:
+    """What a file leaves to the recipe that it is laid over: to the framework here, as far as that knows it."""
+    why = "the rest of the recipe that it is laid over is not in this file; the framework's habits are taken"
+    file.ledger.ignore("model", "part of it", why, matters=True)
+    if plan["zero_stage"] == 0 and not any("use_distributed_optimizer" in name for name in off):
+        del plan["zero_stage"]
+    if training["precision"] == "fp32":
+        training.assume("precision", "bf16", "usual; the file does not say")
+    if not any(name.endswith("sequence_parallel") for name in off):
+        plan.pop("sequence_parallel", None)
 
 
 class _Translated(Arguments):
@@ -76,8 +91,13 @@ def _words(keys: Settings, kind: str) -> list[str]:
     known, words = table(kind), list[str]()
     for prefix in known["prefixes"]:
         for key in keys.names():
-            name = key.removeprefix(prefix)
+            name = key.removeprefix(prefix).removesuffix("._target_")
             if not key.startswith(prefix) or "." in name:
+                continue
+            if key.endswith("._target_") and name in known.get("dtypes", ()):
+                words += [f"--{name.replace('_', '-')}", known["formats"].get(str(keys.take(key)[1]), "fp32")]
+                continue
+            if key.endswith("._target_"):
                 continue
             if name in known["words"]:
                 words += _worded(keys, key, known["words"][name])
@@ -119,6 +139,8 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     """The caller's model; the file's by its numbers; by its repository's name."""
     known = table(kind)
     vocabulary = next((keys.whole(name) for name in known["vocabulary"] if name in keys), None)
+    if vocabulary is None:
+        vocabulary = _tokenizer(arguments, keys)
     repository = next((str(keys.raw(name)) for name in known.get("models", ()) if name in keys), None)
     if file.model is None and "num-layers" in arguments:
         if "num-query-groups" in arguments:
@@ -146,6 +168,21 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     )
 
 
+def _tokenizer(arguments: _Translated, keys: Settings) -> int | None:
+    """Words of the tokenizer: its own name's, or those of the model of the hub that it is named after."""
+    kind = str(keys.raw("model.tokenizer.type") or "")
+    named = kind or str(keys.raw("model.tokenizer.model") or "")
+    found = known_model(named) if named else None
+    if found is not None:
+        shape = load_preset("models", found) if isinstance(found, str) else found
+        return int(keys.ledger.took("vocabulary", shape["vocab_size"], f"model.tokenizer {short(named)}"))
+    if "llama" in named.lower() and "3" not in named:
+        return int(keys.ledger.assume("vocabulary", 32000, f"of Llama's tokenizer, by its name {short(named)}"))
+    if kind or "model.tokenizer.library" in keys:
+        arguments.put("tokenizer-type", kind or str(keys.raw("model.tokenizer.library")))
+    return None
+
+
 def _training(arguments: _Translated, shape: Mapping[str, Any], keys: Settings) -> Section:
     length = "seq-length" in arguments
     if not length:
@@ -169,5 +206,6 @@ def _gpus(plan: Section, keys: Settings, file: Foreign, kind: str) -> int:
             return int(ledger.took("GPUs", found, f"{known['nodes']} × {known['devices']}"))
         why = f"the file's {found:,} GPUs are no multiple of tp · pp · cp = {unit}: one replica; --gpus N"
         return int(ledger.assume("GPUs", unit, why))
-    unit = lcm(unit, plan.get("ep", 1))
+    within = plan["tp"] * plan.get("cp", 1)
+    unit = plan["pp"] * lcm(within, plan.get("ep", 1) * plan.get("etp", 1))
     return int(ledger.assume("GPUs", unit, "the file does not say: the fewest that its degrees need; --gpus N"))

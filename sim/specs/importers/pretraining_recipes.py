@@ -122,8 +122,10 @@ def read_olmo(file: Foreign) -> dict[str, Any]:
     if kind not in (None, "sequential", "llama") and file.model is None:
         raise SpecError(f"{file.ledger.where}: model.block_type {short(kind)!r} is no layer that flopcast knows")
     model["name"] = "olmo"
-    gated = keys.text("model.activation_type")
-    model.settle("gated_mlp", None if gated is None else gated == "swiglu", "model.activation_type", True, "OLMo's")
+    gated, old = keys.text("model.activation_type"), "fsdp_config" in file.data
+    usual = "GELU of 2023" if old else "SwiGLU"
+    said = None if gated is None else gated == "swiglu"
+    model.settle("gated_mlp", said, "model.activation_type", not old, f"OLMo's default: {usual}")
     each = 0.5 if model["gated_mlp"] else 1
     width = keys.whole("model.mlp_hidden_size")
     if width is not None:
@@ -140,7 +142,7 @@ def read_olmo(file: Foreign) -> dict[str, Any]:
         model.ledger.ignore("model.layer_norm_with_affine", False, "norms are counted with their weights")
     if keys.flag("model.attention_layer_norm"):
         model.took("query_key_norm", "all", "model.attention_layer_norm")
-    take_strategy(recipe, keys, "fsdp.sharding_strategy")
+    take_strategy(recipe, keys, "fsdp_config.sharding_strategy" if old else "fsdp.sharding_strategy")
     compiled = any(name.startswith("compile") for name in keys.names())
     recipe.put("stack.compiled", compiled, "compile" if compiled else "no compile")
     _duration(recipe, keys)
@@ -233,6 +235,11 @@ def _vocabulary(model: Any, tokenizer: str | None, kind: str, file: Foreign) -> 
 def read_litgpt(file: Foreign) -> dict[str, Any]:
     """LitGPT's YAML: fine-tuning in eager PyTorch, pre-training compiled; several GPUs under FSDP."""
     keys, recipe = opened(file, "litgpt")
+    if "model.n_layer" in keys and file.model is None:
+        raise SpecError(
+            f"{file.ledger.where}: model.n_layer: a model of LitGPT's own numbers is not read; give --model PRESET or "
+            "--model config.json"
+        )
     known, stack, training = table("litgpt"), recipe.sections["stack"], recipe.sections["training"]
     pretraining = recipe.sources.get("model") in ("model_name", "model_config.name") or not recipe.says("model")
     framework = "pytorch-fsdp" if pretraining else "pytorch"
@@ -243,7 +250,8 @@ def read_litgpt(file: Foreign) -> dict[str, Any]:
         linears = list(dict.fromkeys(known["linears"][name] for name in chosen))
         linears += ["linear_fc2"] * ("linear_fc1" in linears)
         recipe.put("training.adapter_targets", linears, ", ".join(chosen))
-    several = recipe.run.get("gpus_per_node", 1) * recipe.run.get("nodes", 1) > 1
+    said = recipe.run.get("gpus_per_node", 8) * recipe.run.get("nodes", 1)
+    several = (file.given.gpus or said) > 1
     recipe.default("plan.zero_stage", 3 if several else 0, "FSDP where there are several GPUs")
     full = several and not pretraining
     recipe.default("plan.recompute", "full" if full else "none", "LitGPT's FSDP of fine-tuning" if full else "LitGPT's")

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from sim.specs.base import Spec
 from sim.specs.importers.defaults import Foreign
-from sim.specs.importers.keys import Keys, table
+from sim.specs.importers.keys import UNKNOWN_KEY, Keys, reason_to_ignore, table
 from sim.specs.importers.ledger import Section
 from sim.specs.importers.sources import DEEPEST
 from sim.specs.model import ModelSpec
@@ -95,6 +95,14 @@ class Settings(Keys):
         left = list(self._data.items())
         self._data.clear()
         return left
+
+    def leave(self) -> None:
+        """Note everything that nobody took; of settings that are not priced those that are off change nothing."""
+        for name, value in self._data.items():
+            why, matters = reason_to_ignore(self.kind, f"{self.label}{name}", self._asked)
+            off = value is False and not why.startswith(UNKNOWN_KEY)
+            self.ledger.ignore(f"{self.label}{name}", value, why, matters and not off)
+        self._data.clear()
 
     def _whole(self, value: Any) -> Any:
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,16}(_\d{1,16}){0,5}", value) and len(value) < 24:

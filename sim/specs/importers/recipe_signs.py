@@ -64,7 +64,8 @@ SIGNS = {
             ),
         ),
         (
-            "parallelism", "job", "activation_checkpoint", "exp_manager", "model._target_", "model.type", "step_scheduler",
+            "parallelism", "job", "activation_checkpoint", "exp_manager", "model._target_", "model.type",
+            "step_scheduler",
         ),
     ),
     "nemo_yaml": Signs(
@@ -99,7 +100,10 @@ SIGNS = {
         )
     ),
     "litgpt": Signs(
-        (("checkpoint_dir", "model_name", "model_config"), ("train.global_batch_size", "train.micro_batch_size"))
+        (
+            ("checkpoint_dir", "model_name", "model_config", "model.n_layer"),
+            ("train.global_batch_size", "train.micro_batch_size"),
+        )
     ),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from several of them, from the model and from the number of GPUs is worked out h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import lcm
 from typing import Any
 
 from sim.errors import SpecError
@@ -96,11 +97,12 @@ def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: Cluster
     if recipe.says("nodes", "gpus_per_node"):
         source = " × ".join(recipe.sources.get(each, "default") for each in ("nodes", "gpus_per_node"))
         return int(ledger.took("GPUs", run["nodes"] * run["gpus_per_node"], source))
-    if recipe.says("nodes"):
+    if "nodes" in recipe.sources:
         each = cluster.node.gpus_per_node
         return int(ledger.took("GPUs", run["nodes"] * each, f"{recipe.sources['nodes']} of {each} GPUs"))
     if run.get("sharded", -1) > 0:
         return int(ledger.took("GPUs", unit * run["sharded"], "the product of all degrees"))
+    unit = plan.get("pp", 1) * lcm(unit // plan.get("pp", 1), plan.get("ep", 1))
     gpus = fewest_gpus(shape, cluster, ledger, unit, frozen=bool(recipe.sections["training"].get("adapter_rank")))
     return _dividing(recipe, gpus, unit)
 
