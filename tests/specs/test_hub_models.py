@@ -70,7 +70,7 @@ def test_models_of_another_shape_are_not_taken_for_their_namesakes(name):
 
 
 def test_a_model_that_is_not_known_is_refused_with_the_remedy():
-    with pytest.raises(SpecError, match="none of the models that flopcast has; give --model config.json"):
+    with pytest.raises(SpecError, match="none of the models that flopcast has; give --model config"):
         import_text("base_model: nobody/nothing\nmicro_batch_size: 1\n", "a.yaml")
 
 

@@ -49,6 +49,8 @@ def known_model(name: str) -> str | dict[str, Any] | None:
     """
     known = table(_TABLE)
     plain = name.strip().partition("@")[0].rstrip("/").rpartition("/")[2].lower()  # without a revision behind @
+    for part in known["inside"]:
+        plain = plain.replace(part, "-")
     for repository in _shorter(plain, known["endings"]):
         same = known["same"].get(repository, repository)
         if same in known["models"]:

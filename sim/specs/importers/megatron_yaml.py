@@ -48,6 +48,8 @@ def read_megatron_yaml(kind: str, file: Foreign) -> dict[str, Any]:
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], "one micro-batch a replica")
     take_budget(training, arguments)
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
+    if whole and plan["tp"] > 1 and "sequence_parallel" not in plan:
+        plan.took("sequence_parallel", False, "no sequence_parallel")
     if not whole:
         _laid_over(plan, training, keys, off, file)
     for field, names in known["overlaps"].items():

@@ -180,7 +180,11 @@ def _config(config: Mapping[str, Any], file: Foreign) -> dict[str, Any]:
     if kind is None or experts or config.get("num_experts"):
         what = "has experts" if kind is not None else "is of no architecture that is known"
         raise SpecError(f"{where}: model.model_config {what}; give --model config.json with the same shape")
-    plain = {key: value for key, value in config.items() if key not in known and not str(key).startswith("_")}
+    plain = {
+        key: int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}(_\d{3})+", value) else value
+        for key, value in config.items()
+        if key not in known and not str(key).startswith("_")
+    }
     section = read_model(
         {"model_type": kind, **plain, "sliding_window": config.get("sliding_window_size")}, file.ledger
     )

@@ -82,9 +82,12 @@ SIGNS = {
                 "train.global_batch_size", "train_config.global_batch_size", "train.train_iters",
                 "train_config.train_iters",
             ),
-            ("train", "train_config", "ddp", "ddp_config", "checkpoint", "checkpoint_config"),
+            (
+                "ddp", "ddp_config", "checkpoint", "checkpoint_config", "logger", "logger_config", "mixed_precision",
+                "dataset_config", "optimizer_config", "model_config", "model.tensor_model_parallel_size",
+            ),
         ),
-        ("trainer", "exp_manager", "checkpoint_dir"),
+        ("trainer", "exp_manager", "checkpoint_dir", "model_name", "devices"),
     ),
     "automodel": Signs(
         (
