@@ -79,7 +79,7 @@ def test_no_kind_claims_a_real_file_of_another(table):
     ],
 )
 def test_what_is_no_recipe_is_refused_with_the_list(text, name):
-    with pytest.raises(SpecError, match=r"is of no kind that can be imported; known are: .*Axolotl recipe"):
+    with pytest.raises(SpecError, match=r"is of no kind that can be imported; known are: .*recipe of Axolotl"):
         import_text(text, name)
 
 

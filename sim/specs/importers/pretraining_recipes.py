@@ -185,9 +185,11 @@ def _config(config: Mapping[str, Any], file: Foreign) -> dict[str, Any]:
         for key, value in config.items()
         if key not in known and not str(key).startswith("_")
     }
-    section = read_model(
-        {"model_type": kind, **plain, "sliding_window": config.get("sliding_window_size")}, file.ledger
-    )
+    window = plain.pop("sliding_window_size", None)
+    if window is not None:
+        why = "priced as attention to everything before"
+        file.ledger.ignore("model.model_config.sliding_window_size", window, why, matters=True)
+    section = read_model({"model_type": kind, **plain}, file.ledger)
     if kind == "qwen2" and config.get("attention_bias") is False:
         section.pop("qkv_bias", None)
     return section
