@@ -1,5 +1,6 @@
 """A recipe is told for what it is: no kind claims another's files, and what is none is refused with the list."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -10,7 +11,7 @@ import pytest
 from small_recipes import SMALL
 
 from sim.errors import SpecError
-from sim.specs.importers import KINDS, import_file, import_text
+from sim.specs.importers import KINDS, Given, import_file, import_text
 from sim.specs.importers.imported import _READERS, _data_in, _kind_of
 from sim.specs.importers.recipe_kinds import RECIPES
 from sim.specs.importers.recipe_signs import SIGNS, has_signs
@@ -165,7 +166,49 @@ def test_what_cannot_be_read_right_is_refused(kind, change, why):
 
 
 def test_a_tpus_training_is_priced_on_the_gpus_that_the_caller_names():
-    from sim.specs.importers import Given
-
     imported = import_text(json.dumps({**SMALL["maxtext"], "hardware": "tpu"}), "r.json", Given(8, "superpod-h100"))
     assert "priced on GPUs" in imported.to_yaml()
+
+
+def mangled(data):
+    """The data with each value, at any depth, left out or put in another way."""
+    for key, value in data.items():
+        yield {name: other for name, other in data.items() if name != key}
+        for strange in (
+            None,
+            "x",
+            "",
+            -1,
+            0,
+            1.5,
+            10**30,
+            True,
+            [],
+            [1, {"a": []}],
+            {},
+            {"a": {"b": 1}},
+            "${a}",
+            "1_000",
+        ):
+            yield {**data, key: strange}
+        if isinstance(value, dict):
+            for inner in mangled(value):
+                yield {**data, key: inner}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_mangled_recipes_are_read_or_refused_and_nothing_else(kind):
+    given = Given(8, None, "llama2-7b" if kind == "accelerate" else None)
+    for data in mangled(SMALL[kind]):
+        with contextlib.suppress(SpecError):
+            import_text(json.dumps(data), "r.json", given, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GRAMMARS if kind in SMALL])
+def test_mangled_files_of_grammars_are_read_or_refused_and_nothing_else(kind):
+    grammar = importlib.import_module(f"grammars.{kind}")
+    name, text, _, options = grammar.write(random.Random(7))
+    _, data = _data_in(text, name)
+    for changed in list(mangled(data))[::5]:
+        with contextlib.suppress(SpecError):
+            import_text(json.dumps(changed), "r.json", Given(**options), kind=kind)

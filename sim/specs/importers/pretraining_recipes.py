@@ -158,7 +158,8 @@ def read_nanotron(file: Foreign) -> dict[str, Any]:
         A config of no architecture that is known, or experts.
     """
     keys, recipe = opened(file, "nanotron")
-    config = file.data["model"]["model_config"]
+    model = file.data.get("model")
+    config = model.get("model_config") if isinstance(model, Mapping) else None
     config = config if isinstance(config, Mapping) else {}
     if file.model is None:
         recipe.sections["model"].update(_config(config, file))

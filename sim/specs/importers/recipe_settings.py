@@ -30,6 +30,10 @@ degrees of data parallelism; accumulation, the micro-batches a step; batch_per_g
 step; steps, those of the whole run."""
 
 
+_ALL_LEFT = ("steps", "sharded", "gpus_per_node")
+"""Facts of which -1 says: as many as are left, or as there are."""
+
+
 @dataclass
 class Recipe:
     """What a recipe says.
@@ -176,7 +180,7 @@ def _typed(keys: Keys, path: str, *names: str) -> Any:
     if path in _NUMBERS:
         return keys.number(*names)
     if section == "run":
-        return keys.whole(*names, least=-1)
+        return keys.whole(*names, least=-1 if name in _ALL_LEFT else 1)
     annotation = _RECORDS[section].model_fields[name].annotation
     parts = (annotation, *get_args(annotation))
     parts += tuple(inner for part in parts for inner in get_args(part))  # of Annotated, inside a union
@@ -186,7 +190,8 @@ def _typed(keys: Keys, path: str, *names: str) -> Any:
         return keys.number(*names)
     if any(part is str or isinstance(part, str) for part in parts):
         return keys.text(*names)
-    return keys.whole(*names, least=0)
+    least = 0 if _RECORDS[section].model_fields[name].default == 0 else 1
+    return keys.whole(*names, least=least)
 
 
 def _worded(keys: Keys, words: Mapping[Any, Any], *names: str) -> Any:

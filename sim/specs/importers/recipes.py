@@ -74,6 +74,9 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
     if file.model is not None:
         return file.model
     if "num_layers" in section:
+        missing = next((field for field in ("hidden_size", "num_heads", "vocab_size") if field not in section), None)
+        if missing is not None:
+            raise SpecError(f"{file.ledger.where} says no {missing} of its model; without it there is none")
         return section
     if name is None:
         raise SpecError(f"{file.ledger.where} names no model; give --model PRESET or --model config.json")
@@ -94,7 +97,7 @@ def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: Cluster
         return int(ledger.took("GPUs", file.given.gpus, "--gpus"))
     if recipe.says("gpus"):
         return int(ledger.took("GPUs", run["gpus"], recipe.sources["gpus"]))
-    if recipe.says("nodes", "gpus_per_node"):
+    if recipe.says("nodes", "gpus_per_node") and run["gpus_per_node"] > 0:
         source = " × ".join(recipe.sources.get(each, "default") for each in ("nodes", "gpus_per_node"))
         return int(ledger.took("GPUs", run["nodes"] * run["gpus_per_node"], source))
     if "nodes" in recipe.sources:
