@@ -14,7 +14,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.specs.importers.defaults import Foreign
 from sim.specs.importers.keys import table
-from sim.specs.importers.ledger import short
+from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.recipe_settings import Recipe, Settings
 from sim.specs.importers.sharding import take_deepspeed, take_fsdp
 
@@ -38,6 +38,8 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     recomputed = _checkpointing(recipe, keys, roles.get("checkpointing", ()))
     sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
     _kernels(recipe, keys, roles)
+    if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings:
+        recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")
     if not sharded:
         recipe.default("plan.zero_stage", 0, "neither DeepSpeed nor FSDP: every GPU holds the whole model")
 
@@ -82,7 +84,7 @@ def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
         targets = default
         ledger.assume(source, ", ".join(targets), "the default")
     linears = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-    found = linears if everything or not targets else adapted(targets, source, recipe)
+    found = linears if everything or not targets else adapted(targets, source, training)
     if tuple(found) != linears:
         training.took("adapter_targets", list(found), source)
     else:
@@ -91,7 +93,7 @@ def _adapters(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
         ledger.ignore(name, kind, known["four_bits"], matters=True)
 
 
-def adapted(targets: Iterable[str], source: str, recipe: Recipe) -> list[str]:
+def adapted(targets: Iterable[str], source: str, training: Section) -> list[str]:
     """Linears by our names that the modules' names stand for; what they do not is left out.
 
     Raises
@@ -99,7 +101,7 @@ def adapted(targets: Iterable[str], source: str, recipe: Recipe) -> list[str]:
     SpecError
         None of the names is known.
     """
-    training, known = recipe.sections["training"], table(_TABLE)
+    known = table(_TABLE)
     words = {word: ours for ours, names in known["linears"].items() for word in names}
     found: dict[str, set[str]] = {}
     strange = []

@@ -116,7 +116,7 @@ def _linears_of_torchtune(recipe: Recipe, keys: Settings) -> None:
         return
     names = [str(each) for each in modules] if isinstance(modules, list) else []
     names += ["gate_proj", "up_proj", "down_proj"] if mlp else []
-    found = adapted(names, "model.lora_attn_modules", recipe)
+    found = adapted(names, "model.lora_attn_modules", recipe.sections["training"])
     recipe.put("training.adapter_targets", found, "model.lora_attn_modules and model.apply_lora_to_mlp")
 
 
@@ -169,7 +169,7 @@ def _lora_of_prime_rl(recipe: Recipe, lora: Mapping[str, Any]) -> None:
         training.assume("adapter_rank", 16, "prime-rl's default of model.lora.rank")
     targets = lora.get("target_modules")
     if isinstance(targets, list) and targets:
-        found = adapted([str(each) for each in targets], "model.lora.target_modules", recipe)
+        found = adapted([str(each) for each in targets], "model.lora.target_modules", recipe.sections["training"])
         recipe.put("training.adapter_targets", found, "model.lora.target_modules")
 
 
@@ -195,12 +195,19 @@ def read_automodel(file: Foreign) -> dict[str, Any]:
     if plan.get("tp", 1) > 1:
         recipe.put("plan.sequence_parallel", bool(cut), "distributed.sequence_parallel")
     _pipeline(recipe, file)
+    run = recipe.run
+    if run.get("sharded", -1) > 0 and run.get("replicated", 1) > 1:  # dp_size counts the replicated groups too
+        run["sharded"] = max(1, run["sharded"] // run["replicated"])
     _, targets = keys.take("peft.target_modules")
     everything = keys.flag("peft.match_all_linear")
     names = targets if isinstance(targets, list) else [] if targets is None else [targets]
     plain = [str(name).removeprefix("*").removeprefix(".") for name in names]
     if recipe.sections["training"].get("adapter_rank") and plain and not everything and "_proj" not in plain:
-        recipe.put("training.adapter_targets", adapted(plain, "peft.target_modules", recipe), "peft.target_modules")
+        recipe.put(
+            "training.adapter_targets",
+            adapted(plain, "peft.target_modules", recipe.sections["training"]),
+            "peft.target_modules",
+        )
     return closed(keys, recipe, file)
 
 

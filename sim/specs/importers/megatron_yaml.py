@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.importers.defaults import Foreign, cluster_of, cluster_section, replicas
+from sim.specs.importers.finetuning import adapted
 from sim.specs.importers.hub_models import known_model, named_model
 from sim.specs.importers.interpolations import resolved
 from sim.specs.importers.keys import Arguments, table
@@ -38,6 +39,7 @@ def read_megatron_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     model = _model(arguments, plan, keys, file, kind)
     shape = load_preset("models", model) if isinstance(model, str) else model
     training = _training(arguments, shape, keys)
+    _adapters(training, keys, kind)
     take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
     take_fewer_layers(plan, shape["num_layers"])
     name, cluster = cluster_of(given, ledger)
@@ -60,6 +62,24 @@ def read_megatron_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _adapters(training: Section, keys: Settings, kind: str) -> None:
+    """LoRA's rank and modules; adapters of other kinds are refused."""
+    roles = table(kind)["adapters"]
+    name, scheme = keys.take(*roles["kind"])
+    word = str(scheme).rpartition(".")[2].lower()
+    rank, (source, targets) = keys.whole(*roles["rank"]), keys.take(*roles["targets"])
+    if scheme is None or word in ("none", "null"):
+        return
+    if word not in ("lora", "canonicallora"):
+        raise SpecError(
+            f"{keys.ledger.where}: {name} {short(scheme)!r} is none of the adapters that flopcast models: lora"
+        )
+    training.settle("adapter_rank", rank, roles["rank"][0], 32, f"the default of {roles['rank'][0]}")
+    names = [str(each) for each in targets] if isinstance(targets, list) else []
+    if names:
+        training.took("adapter_targets", adapted(names, source, training), source)
 
 
 def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:

@@ -75,7 +75,7 @@ def read_llm_foundry(file: Foreign) -> dict[str, Any]:
     _, targets = keys.take("model.peft_config.target_modules", "lora.args.target_modules")
     if recipe.sections["training"].get("adapter_rank"):
         names = targets if isinstance(targets, list) else ["Wqkv"] if targets is None else [str(targets)]
-        found = adapted([str(name) for name in names], "model.peft_config.target_modules", recipe)
+        found = adapted([str(name) for name in names], "model.peft_config.target_modules", recipe.sections["training"])
         recipe.put("training.adapter_targets", found, "model.peft_config.target_modules")
     return closed(keys, recipe, file)
 
@@ -223,7 +223,11 @@ def read_levanter(file: Foreign) -> dict[str, Any]:
         _, targets = keys.take("lora.target_modules")
         names = [str(each) for each in targets] if isinstance(targets, list) else []
         if names:
-            recipe.put("training.adapter_targets", adapted(names, "lora.target_modules", recipe), "lora.target_modules")
+            recipe.put(
+                "training.adapter_targets",
+                adapted(names, "lora.target_modules", recipe.sections["training"]),
+                "lora.target_modules",
+            )
     file.ledger.assume("hardware", "GPUs", "Levanter's own is a TPU, which flopcast does not have; --cluster NAME")
     return closed(keys, recipe, file)
 

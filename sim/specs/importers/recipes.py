@@ -147,6 +147,9 @@ def _batch(recipe: Recipe) -> None:
     run, plan, training, sources = recipe.run, recipe.sections["plan"], recipe.sections["training"], recipe.sources
     dp, length = plan["dp"], training["sequence_length"]
     steps, of_gpu = run.get("accumulation"), run.get("batch_per_gpu")
+    if "microbatch_size" not in plan and steps is not None and "global_batch_size" in training:
+        share = max(1, training["global_batch_size"] // (dp * steps))
+        plan.took("microbatch_size", share, f"batch over replicas and {sources.get('accumulation', 'accumulation')}")
     if "microbatch_size" not in plan:
         whole = of_gpu if of_gpu is not None and steps is None else None
         plan.settle("microbatch_size", whole, sources.get("batch_per_gpu", ""), 1, "the file does not say")
