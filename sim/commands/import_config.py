@@ -21,7 +21,7 @@ def import_config(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="config.json, a Megatron-LM launch script, torchtitan's TOML or JSON, or DeepSpeed's JSON.",
+            help="config.json, a Megatron-LM launch script, torchtitan's TOML or JSON, DeepSpeed's JSON, or a recipe.",
             show_default=False,
         ),
     ],
@@ -40,7 +40,8 @@ def import_config(
         str | None, typer.Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="huggingface, megatron, torchtitan or deepspeed, if it cannot be told.")
+        str | None,
+        typer.Option(help="huggingface, megatron, torchtitan, deepspeed, axolotl, ..., if it cannot be told."),
     ] = None,
     overrides: Annotated[
         list[str] | None,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from small_recipes import SMALL
 
 from sim.errors import SpecError
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec, preset_names
@@ -61,7 +62,8 @@ def nested(base, path, value):
     *sections, last = path.split(".")
     place = data
     for name in sections:
-        place = place.setdefault(name, {})
+        place[name] = place[name] if isinstance(place.get(name), dict) else {}
+        place = place[name]
     place[last] = value
     return data
 
@@ -72,13 +74,23 @@ def with_key(kind, name):
         return import_text(json.dumps({**CONFIG, name: "x"}), "c.json")
     if kind == "megatron":
         return import_text(f"{SCRIPT} {'--' if len(name) > 1 else '-'}{name} x", "run.sh")
+    if kind in SMALL:
+        given = Given(gpus=8, model="llama2-7b" if kind == "accelerate" else None)
+        return import_text(json.dumps(nested(SMALL[kind], name, "x")), "c.json", given, kind=kind)
     base = TITAN if kind == "torchtitan" else DEEPSPEED
     return import_text(json.dumps(nested(base, name, "x")), "c.json", GIVEN, kind=kind)
 
 
 def test_every_kind_of_file_has_a_table_and_no_other():
     more = {f"huggingface_{part}" for part in ("defaults", "refused", "wrappers")}
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, *more, "optimizers", "tokenizers"}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {
+        *KINDS,
+        *more,
+        "optimizers",
+        "tokenizers",
+        "adapters",
+        "hub_models",
+    }
 
 
 def test_optimizers_are_ours():

@@ -59,7 +59,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
         raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
     why = "DeepSpeed's without zero_optimization.stage"
     plan.settle("zero_stage", stage, "zero_optimization.stage", 0, why)
-    _offload(plan, zero)
+    take_offload(plan, zero)
     assume_sequence(training, shape)
     gpus = _batch(plan, training, keys, shape, cluster, given)
     plan.took("dp", gpus, "every GPU is a replica; --set plan.tp=N and others cut it otherwise")
@@ -73,7 +73,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
-def _offload(plan: Section, zero: Keys) -> None:
+def take_offload(plan: Section, zero: Keys) -> None:
     """The optimizer's state in host memory, or a part of it (ZeRO-Offload++)."""
     optimizer = zero.section("offload_optimizer")
     device, ratio, old = optimizer.text("device"), optimizer.number("ratio"), zero.flag("cpu_offload")

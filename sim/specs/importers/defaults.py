@@ -83,9 +83,11 @@ def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, le
     return {"preset": name, "num_nodes": nodes}
 
 
-def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, unit: int = 1) -> int:
+def fewest_gpus(
+    model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, unit: int = 1, *, frozen: bool = False
+) -> int:
     """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
-    memory the states fill by half."""
+    memory the states fill by half. Of a frozen model those are its 16-bit weights."""
     shape = ModelSpec.read(model, "model")
     attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
     tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
@@ -97,7 +99,8 @@ def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, uni
     gpus = unit
     while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
         gpus *= 2
-    while gpus * cluster.gpu.memory_bytes < 2 * STATE_BYTES * matrices and gpus < 2**24:
+    states = (2 if frozen else STATE_BYTES) * matrices
+    while gpus * cluster.gpu.memory_bytes < 2 * states and gpus < 2**24:
         gpus *= 2
     return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
 

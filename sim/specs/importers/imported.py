@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,8 @@ from sim.specs.importers.defaults import Foreign, Given
 from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
+from sim.specs.importers.recipe_kinds import RECIPES, reason_of_text
+from sim.specs.importers.recipe_signs import has_signs, telling
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
 from sim.specs.loading import build_scenario
@@ -24,6 +27,7 @@ KINDS = {
     "megatron": "Megatron-LM launch script",
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
+    **{kind: called for kind, (called, _) in RECIPES.items()},
 }
 """Kinds of files, and what messages call them."""
 
@@ -42,6 +46,7 @@ class Reader(NamedTuple):
 
 
 _READERS = {
+    **{kind: Reader(("data",), partial(has_signs, kind), read) for kind, (_, read) in RECIPES.items()},
     "huggingface": Reader(("data",), is_huggingface, read_huggingface),
     "torchtitan": Reader(("data",), is_torchtitan, read_torchtitan),
     "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
@@ -171,8 +176,15 @@ def _data_in(text: str, where: str) -> tuple[str, Any]:
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    kind = next((kind for kind, reader in _READERS.items() if form in reader.forms and reader.fits(content)), None)
+    fitting = [kind for kind, reader in _READERS.items() if form in reader.forms and reader.fits(content)]
+    recipes = [kind for kind in fitting if kind in RECIPES]
+    if len(recipes) > 1:
+        return max(recipes, key=lambda kind: telling(kind, content))
+    kind = next(iter(fitting), None)
     if kind is None:
+        why = reason_of_text(text) if form != "data" else None
+        if why is not None:
+            raise SpecError(f"{where} {why}")
         raise SpecError(
             f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "
             "needs no import"

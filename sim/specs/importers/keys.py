@@ -24,9 +24,16 @@ _TABLES = Path(__file__).parents[2] / "presets" / "importers"
 
 @cache
 def table(kind: str) -> dict[str, Any]:
-    """What an importer knows of its kind of file: keys, names, architectures, and what is left out and why."""
+    """What an importer knows of its kind of file: keys, names, architectures, and what is left out and why.
+
+    A table that is `like` another has all that stands in it and not in itself, mapping by mapping.
+    """
     data: dict[str, Any] = load_yaml(_TABLES / f"{kind}.yaml")
-    return data
+    base = table(data["like"]) if "like" in data else {}
+    return base | {
+        name: {**base[name], **value} if isinstance(base.get(name), Mapping) and isinstance(value, Mapping) else value
+        for name, value in data.items()
+    }
 
 
 def reason_to_ignore(kind: str, name: str, known: Iterable[str] = ()) -> tuple[str, bool]:

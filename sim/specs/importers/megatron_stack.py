@@ -7,8 +7,11 @@ from sim.specs.importers.ledger import Section
 from sim.specs.modules import GRAPH_MODULES
 
 
-def read_stack(arguments: Arguments, old: bool) -> Section:
-    """Which generation of the framework the arguments belong to, and what they switch in it."""
+def read_stack(arguments: Arguments, old: bool, framework: tuple[str, str] | None = None) -> Section:
+    """Which generation of the framework the arguments belong to, and what they switch in it.
+
+    framework : (name, version) of one whose files have been read as these arguments.
+    """
     ledger = arguments.ledger
     flash = arguments.has("use-flash-attn")
     name, version, why = "megatron-lm", "latest", "arguments of Megatron-Core"
@@ -16,6 +19,8 @@ def read_stack(arguments: Arguments, old: bool) -> Section:
         version, why = "2021", "arguments of 2021"
     if "deepspeed" in arguments:
         name, version, why = "megatron-deepspeed", "latest", "--deepspeed"
+    if framework is not None:
+        (name, version), why = framework, "the file's kind"
     stack = Section("stack", ledger)
     stack.assume("framework", name, f"{why}; another by --set stack.framework=NAME")
     stack.assume("version", version, f"{why}; another by --set stack.version=DATE")
@@ -23,7 +28,9 @@ def read_stack(arguments: Arguments, old: bool) -> Section:
     for field in ("overlap_grad_reduce", "overlap_param_gather"):
         switch = field.replace("_", "-")
         asked = arguments.has(switch)
-        if (name, version) == ("megatron-lm", "latest"):
+        if framework is not None and asked:
+            stack.took(field, True, f"--{switch}")
+        elif (name, version) == ("megatron-lm", "latest"):
             stack.settle(field, asked or None, f"--{switch}", False, f"no --{switch}")
     if arguments.has("overlap-cpu-optimizer-d2h-h2d"):
         stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")

@@ -6,12 +6,11 @@ from several of them, from the model and from the number of GPUs is worked out h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from math import lcm
 from typing import Any
 
 from sim.errors import SpecError
-from sim.specs.base import Spec
 from sim.specs.hardware import ClusterSpec
 from sim.specs.importers.defaults import (
     Foreign,
@@ -24,78 +23,13 @@ from sim.specs.importers.defaults import (
     replicas,
     take_optimizer,
 )
-from sim.specs.importers.huggingface import given_model
-from sim.specs.importers.keys import Keys, table
-from sim.specs.importers.ledger import Section, short
-from sim.specs.importers.sources import DEEPEST
-from sim.specs.model import ModelSpec
-from sim.specs.plan import ParallelPlan
-from sim.specs.presets import load_preset, model_preset
-from sim.specs.stack import StackSpec
-from sim.specs.training import TrainingSpec
+from sim.specs.importers.hub_models import named_model
+from sim.specs.importers.keys import table
+from sim.specs.importers.ledger import Section
+from sim.specs.importers.recipe_settings import Recipe, flat_keys, read_settings
+from sim.specs.presets import load_preset
 
-_RECORDS: dict[str, type[Spec]] = {
-    "model": ModelSpec,
-    "plan": ParallelPlan,
-    "training": TrainingSpec,
-    "stack": StackSpec,
-}
-_TEXTS = ("run.model", "run.optimizer")
-_NUMBERS = ("run.tokens", "run.batch_tokens")
-"""Facts of the run that are no whole numbers. The others: gpus, nodes, gpus_per_node; replicated and sharded, the
-degrees of data parallelism; accumulation, the micro-batches a step; batch_per_gpu, the sequences that a GPU takes a
-step; steps, those of the whole run."""
-
-
-@dataclass
-class Recipe:
-    """What a recipe says.
-
-    sections : model, plan, training and stack, as far as they are told.
-    run : facts that a scenario's fields follow from, such as nodes.
-    sources : where each fact of the run stands.
-    """
-
-    kind: str
-    sections: dict[str, Section]
-    run: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-
-    def says(self, *facts: str) -> bool:
-        """Whether all of these facts of the run are told."""
-        return all(fact in self.run for fact in facts)
-
-
-def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Keys:
-    """Nested settings as keys with dots, such as `model.hidden_size`."""
-    return Keys(dict(_flat(data)), file.ledger, kind)
-
-
-def read_settings(keys: Keys, file: Foreign) -> Recipe:
-    """What a table's `settings` find in a file's keys.
-
-    A setting is a field, or a fact of the run, and the keys that hold it; or a mapping: `keys`, and `words` from the
-    file's values to ours.
-
-    Raises
-    ------
-    SpecError
-        A value that is not what its field takes.
-    """
-    sections = {name: Section(name, file.ledger) for name in _RECORDS}
-    recipe = Recipe(keys.kind, sections)
-    for path, rule in table(keys.kind)["settings"].items():
-        names, words = (rule["keys"], rule.get("words")) if isinstance(rule, Mapping) else (rule, None)
-        key = next((name for name in names if name in keys), names[0])
-        value = _worded(keys, words, *names) if words is not None else _typed(keys, path, *names)
-        if value is None:
-            continue
-        section, _, name = path.partition(".")
-        if section == "run":
-            recipe.run[name], recipe.sources[name] = value, key
-        else:
-            recipe.sections[section].took(name, value, key)
-    return recipe
+__all__ = ["Recipe", "flat_keys", "read_settings", "scenario_of"]
 
 
 def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
@@ -110,13 +44,12 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)
     shape = load_preset("models", model) if isinstance(model, str) else _whole_shape(model)
+    if isinstance(model, str) and shape.get("num_mtp_layers"):
+        none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
+        model = {"preset": model, "num_mtp_layers": none}
     name, cluster = cluster_of(given, ledger)
     for path, value in known.get("defaults", {}).items():
-        section, _, of = path.partition(".")
-        if section == "run":
-            recipe.run.setdefault(of, value)
-        elif of not in recipe.sections[section]:
-            recipe.sections[section].assume(of, value, f"{known['called']}'s default")
+        recipe.default(path, value, f"{known['called']}'s default")
     gpus = _gpus(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
@@ -124,7 +57,8 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     _batch(recipe)
     if "precision" not in training:
         training.assume("precision", "bf16", "usual")
-    take_optimizer(training, recipe.run.get("optimizer"), recipe.sources.get("optimizer", ""))
+    optimizer = recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
+    take_optimizer(training, optimizer or None, recipe.sources.get("optimizer", ""))
     _budget(recipe)
     if "framework" not in stack:
         stack.took("framework", known["framework"], "the file's kind")
@@ -140,21 +74,14 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
     if file.model is not None:
         return file.model
     if "num_layers" in section:
+        missing = next((field for field in ("hidden_size", "num_heads", "vocab_size") if field not in section), None)
+        if missing is not None:
+            raise SpecError(f"{file.ledger.where} says no {missing} of its model; without it there is none")
         return section
     if name is None:
         raise SpecError(f"{file.ledger.where} names no model; give --model PRESET or --model config.json")
     found = table(recipe.kind).get("models", {}).get(name.lower(), name)
-    beside = None if file.folder is None else file.folder / name / "config.json"
-    if beside is not None and not name.startswith(("/", "~")) and ".." not in name and beside.is_file():
-        return given_model(str(beside), file.ledger)
-    try:
-        preset = model_preset(found)
-    except SpecError:
-        raise SpecError(
-            f"{file.ledger.where}: {recipe.sources['model']} {short(name)!r} is none of the models that flopcast has; "
-            "give --model config.json, that model's own, or --model PRESET"
-        ) from None
-    return file.ledger.took("model", preset, f"{recipe.sources['model']} {short(name)}")
+    return named_model(found, recipe.sources["model"], file)
 
 
 def _whole_shape(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,15 +97,28 @@ def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: Cluster
         return int(ledger.took("GPUs", file.given.gpus, "--gpus"))
     if recipe.says("gpus"):
         return int(ledger.took("GPUs", run["gpus"], recipe.sources["gpus"]))
-    if recipe.says("nodes", "gpus_per_node"):
+    if recipe.says("nodes", "gpus_per_node") and run["gpus_per_node"] > 0:
         source = " × ".join(recipe.sources.get(each, "default") for each in ("nodes", "gpus_per_node"))
         return int(ledger.took("GPUs", run["nodes"] * run["gpus_per_node"], source))
-    if recipe.says("nodes"):
+    if "nodes" in recipe.sources:
         each = cluster.node.gpus_per_node
         return int(ledger.took("GPUs", run["nodes"] * each, f"{recipe.sources['nodes']} of {each} GPUs"))
     if run.get("sharded", -1) > 0:
         return int(ledger.took("GPUs", unit * run["sharded"], "the product of all degrees"))
-    return fewest_gpus(shape, cluster, ledger, unit)
+    unit = plan.get("pp", 1) * lcm(unit // plan.get("pp", 1), plan.get("ep", 1))
+    gpus = fewest_gpus(shape, cluster, ledger, unit, frozen=bool(recipe.sections["training"].get("adapter_rank")))
+    return _dividing(recipe, gpus, unit)
+
+
+def _dividing(recipe: Recipe, gpus: int, unit: int) -> int:
+    """No more of the GPUs that nobody asked for than share the file's batch evenly."""
+    batch, plan = recipe.sections["training"].get("global_batch_size"), recipe.sections["plan"]
+    fewer = gpus
+    while batch is not None and batch % max(1, fewer // unit) and fewer % (2 * unit) == 0:
+        fewer //= 2
+    if fewer < gpus:
+        plan.ledger.assume("GPUs", fewer, f"so many share {batch} sequences evenly; --gpus N")
+    return fewer
 
 
 def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec) -> None:
@@ -189,8 +129,8 @@ def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec
     plan.took("dp", dp, "GPUs over tp · pp · cp")
     copies = dp * plan.get("cp", 1)
     groups = run.get("replicated", 1)
-    if 0 < run.get("sharded", -1) < copies and not recipe.says("replicated"):
-        groups = copies // run["sharded"]
+    if 0 < run.get("sharded", -1) < dp and not recipe.says("replicated"):
+        groups = dp // run["sharded"]  # context parallelism's ranks shard with those of its replicas
     if groups > 1 and plan.get("zero_stage", 0) and groups < copies:
         if copies % groups:
             raise SpecError(f"{plan.ledger.where}: {groups} replicated groups do not divide dp · cp = {copies}")
@@ -207,11 +147,15 @@ def _batch(recipe: Recipe) -> None:
     run, plan, training, sources = recipe.run, recipe.sections["plan"], recipe.sections["training"], recipe.sources
     dp, length = plan["dp"], training["sequence_length"]
     steps, of_gpu = run.get("accumulation"), run.get("batch_per_gpu")
+    if "microbatch_size" not in plan and steps is not None and "global_batch_size" in training:
+        share = max(1, training["global_batch_size"] // (dp * steps))
+        plan.took("microbatch_size", share, f"batch over replicas and {sources.get('accumulation', 'accumulation')}")
     if "microbatch_size" not in plan:
         whole = of_gpu if of_gpu is not None and steps is None else None
         plan.settle("microbatch_size", whole, sources.get("batch_per_gpu", ""), 1, "the file does not say")
     micro = plan["microbatch_size"]
     if "global_batch_size" in training:
+        _fit(plan, training["global_batch_size"])
         return
     if recipe.says("batch_tokens"):
         batch = max(1, round(run["batch_tokens"] / length))
@@ -224,50 +168,21 @@ def _batch(recipe: Recipe) -> None:
         assume_batch(training, micro * dp)
 
 
+def _fit(plan: Section, batch: int) -> None:
+    """A micro-batch no larger than what a replica has of the batch, and that divides it."""
+    dp, micro = plan["dp"], plan["microbatch_size"]
+    if batch % dp == 0 and batch // dp % micro:
+        fits = next(size for size in range(min(micro, batch // dp), 0, -1) if batch // dp % size == 0)
+        plan.assume(
+            "microbatch_size", fits, f"of {batch} sequences a replica has {batch // dp}, no multiple of {micro}"
+        )
+
+
 def _budget(recipe: Recipe) -> None:
     """Tokens of the whole run."""
     run, training = recipe.run, recipe.sections["training"]
     if recipe.says("tokens"):
         training.took("tokens", run["tokens"], recipe.sources["tokens"])
-    elif run.get("steps"):
+    elif run.get("steps", 0) > 0:
         whole = float(run["steps"] * training["global_batch_size"] * training["sequence_length"])
         training.took("tokens", whole, f"{recipe.sources['steps']} × batch × sequence length")
-
-
-def _typed(keys: Keys, path: str, *names: str) -> Any:
-    """A value as its field takes it."""
-    section, _, name = path.partition(".")
-    if path in _TEXTS:
-        return keys.text(*names)
-    if path in _NUMBERS:
-        return keys.number(*names)
-    if section == "run":
-        return keys.whole(*names, least=-1)
-    annotation = _RECORDS[section].model_fields[name].annotation
-    if annotation is bool:
-        return keys.flag(*names)
-    if annotation is float or name == "tokens":
-        return keys.number(*names)
-    if annotation is str:
-        return keys.text(*names)
-    return keys.whole(*names, least=0)
-
-
-def _worded(keys: Keys, words: Mapping[Any, Any], *names: str) -> Any:
-    """What a file's word stands for. A word for null stands for a field that is left to its default."""
-    key, value = keys.take(*names)
-    if value is None:
-        return None
-    known = {str(word).lower(): ours for word, ours in words.items()}
-    said = str(value).lower()
-    if said not in known:
-        raise keys.wrong(key, value, f"must be one of {', '.join(known)}, or flopcast does not know it")
-    return known[said]
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value and depth < DEEPEST:
-            yield from _flat(value, f"{prefix}{key}.", depth + 1)
-        else:
-            yield f"{prefix}{key}", value

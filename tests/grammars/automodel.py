@@ -1,0 +1,34 @@
+"""NeMo AutoModel's YAML, older and newer."""
+
+from grammars.recipe_parts import MODELS, as_yaml
+
+
+def write(rng):
+    """A file's name, its text, the facts expected of it and the options it needs."""
+    tp, micro, batch, repository = (
+        rng.choice([1, 2]),
+        rng.choice([1, 2]),
+        rng.choice([32, 64]),
+        rng.choice(list(MODELS)),
+    )
+    name, stage = rng.choice([("FSDP2Manager", 3), ("DDPManager", 0)])
+    newer, again = rng.random() < 0.5, rng.random() < 0.5
+    spread = {"tp_size": tp, "cp_size": 1, "dp_size": "none", "sequence_parallel": False}
+    spread |= {"strategy": "fsdp2"} if newer else {"_target_": f"nemo_automodel.components.distributed.x.{name}"}
+    data = {
+        "step_scheduler": {"global_batch_size": batch, "local_batch_size": micro, "max_steps": 10},
+        "model": {"_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained", "pretrained_model_name_or_path": repository},
+        "distributed": {**spread, "activation_checkpointing": again}, "dist_env": {"backend": "nccl"},
+        "dataset": {"_target_": "nemo_automodel.components.datasets.llm.squad.make_squad_dataset", "seq_length": 1024},
+        "optimizer": {"_target_": "torch.optim.Adam", "lr": 1e-5}, "packed_sequence": {"packed_sequence_size": 0},
+    }  # fmt: skip
+    expected = {
+        "parameters": MODELS[repository], "gpus": 8, "plan.tp": tp, "plan.zero_stage": 3 if newer else stage,
+        "plan.microbatch_size": micro, "training.global_batch_size": batch, "training.sequence_length": 1024,
+        "plan.recompute": "full" if again else "none", "training.adapter_rank": 0,
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        data["peft"] = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 8, "alpha": 32}
+        data["peft"] |= rng.choice([{"match_all_linear": True}, {"target_modules": ["*_proj"]}])
+        expected["training.adapter_rank"] = 8
+    return "squad.yaml", as_yaml(rng, data), expected, {"gpus": 8}

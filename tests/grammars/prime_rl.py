@@ -1,0 +1,29 @@
+"""prime-rl's TOML: supervised training, and the trainer of reinforcement learning."""
+
+from grammars.recipe_parts import MODELS
+
+
+def write(rng):
+    """A file's name, its text, the facts expected of it and the options it needs."""
+    gpus, length, batch, model = (
+        rng.choice([1, 8]),
+        rng.choice([4096, 16384]),
+        rng.choice([64, 512]),
+        rng.choice(list(MODELS)),
+    )
+    learning, again, compiled = rng.random() < 0.5, rng.random() < 0.5, rng.random() < 0.5
+    above = "trainer." if learning else ""
+    text = f'max_steps = 100\n[model]\nname = "{model}"\n'
+    if learning:
+        text = f"seq_len = {length}\n{text}[orchestrator]\nbatch_size = {batch}\n[inference]\n"
+        text += '[trainer.model]\nattn = "flash_attention_2"\n'
+    else:
+        text += f"[data]\nseq_len = {length}\nbatch_size = {batch}\nmicro_batch_size = 1\n"
+    text += f"[{above}model.ac]\n" * again + f"[{above}model.compile]\n" * compiled
+    text += f"[{above}optim]\nlr = 1e-6\n"
+    expected = {
+        "parameters": MODELS[model], "gpus": gpus, "training.sequence_length": length, "training.global_batch_size": batch,
+        "plan.recompute": "full" if again else "none", "stack.compiled": compiled, "stack.framework": "prime-rl",
+        "plan.zero_stage": 3, "plan.microbatch_size": 1,
+    }  # fmt: skip
+    return "train.toml", text, expected, {"gpus": gpus}
