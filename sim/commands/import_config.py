@@ -41,6 +41,13 @@ def import_config(
     kind: Annotated[
         str | None, typer.Option(help="huggingface, megatron, torchtitan or deepspeed, if it cannot be told.")
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of a Python file with several, the recipe: NAME, or NAME(argument=value).",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,7 +65,7 @@ def import_config(
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    imported = import_file(file, Given(gpus, cluster, model), kind=kind, overrides=overrides or ())
+    imported = import_file(file, Given(gpus, cluster, model, recipe), kind=kind, overrides=overrides or ())
     ledger = imported.ledger
     if output is not None:
         try:

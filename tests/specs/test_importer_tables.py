@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import SpecError
-from sim.specs import ModelSpec, ParallelPlan, TrainingSpec, preset_names
+from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.specs.importers import Given, import_text
 from sim.specs.importers.architectures import READERS
 from sim.specs.importers.imported import KINDS
@@ -256,10 +256,36 @@ def test_schedules(name, meant):
     assert [plan.schedule, plan.num_chunks] == meant
 
 
-def test_models_of_other_names_are_presets():
-    for name, preset in table("torchtitan")["models"].items():
-        assert name not in preset_names("models")
-        assert preset in preset_names("models")
+FLAVORS = [
+    (name, flavor) for name, flavors in table("torchtitan")["flavors"].items() for flavor in flavors if flavor != "all"
+]
+SIZES = {  # parameters without multi-token prediction, of the hub's configs or of torchtitan's own log of a run
+    "llama2 7B": 6.738e9, "llama2 13B": 13.02e9, "llama2 70B": 68.98e9, "llama3 1B": 1.236e9, "llama3 3B": 3.213e9,
+    "llama3 8B": 8.030e9, "llama3 70B": 70.55e9, "llama3 405B": 405.9e9, "llama4 17bx16e": 107.8e9, "llama4 17bx128e": 400.7e9,
+    "deepseek_v3 16B": 15.71e9, "deepseek_v3 236B": 235.7e9, "deepseek_v3 671B": 671.0e9, "kimi_k2_7 moonlight-16B-A3B": 15.96e9,
+    "kimi_k2_7 Kimi-K2.5": 1026e9, "qwen3 0.6B": 596e6, "qwen3 1.7B": 1.721e9, "qwen3 4B": 4.022e9, "qwen3 8B": 8.191e9,
+    "qwen3 14B": 14.77e9, "qwen3 32B": 32.76e9, "qwen3 30B-A3B": 30.53e9, "qwen3 235B-A22B": 235.1e9, "gpt_oss 20b": 20.91e9,
+    "gpt_oss 120b": 116.8e9, "llama3 debugmodel": 6_163_712,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "flavor"), FLAVORS)
+def test_flavors_are_models(name, flavor):
+    data = nested(nested(TITAN, "model.name", name), "model.flavor", flavor)
+    model = import_text(json.dumps(nested(data, "parallelism.pipeline_parallel_degree", 1)), "c.json").scenario().model
+    assert total_params(model) == pytest.approx(SIZES.get(f"{name} {flavor}", total_params(model)), rel=1e-3)
+    said = flavor.rpartition("-")[2].rstrip("Bb").replace("M", "e-3")
+    if said.replace(".", "").replace("e-3", "").isdecimal():
+        assert total_params(model) == pytest.approx(float(said) * 1e9, rel=0.27)
+
+
+def test_flavors_share_fields_that_are_ours():
+    known = table("torchtitan")["flavors"]
+    for flavors in known.values():
+        shapes = [shape for shape in flavors.values() if isinstance(shape, dict)]
+        assert {field for shape in shapes for field in shape} <= ModelSpec.model_fields.keys()
+    assert {tower.split()[0] for tower in table("torchtitan")["towers"]} <= known.keys()
+    assert not set(table("torchtitan")["no_decoders"]) & known.keys()
 
 
 def test_tables_are_read_once_and_only_when_asked(monkeypatch):

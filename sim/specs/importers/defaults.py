@@ -30,18 +30,20 @@ class Given:
     gpus : how many.
     cluster : a preset's name.
     model : a preset's name, or a path of a `config.json`.
+    recipe : of a Python file, the function or name that is meant, with arguments if need be: "pretrain(nodes=4)".
     """
 
     gpus: int | None = None
     cluster: str | None = None
     model: str | None = None
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """A foreign file, and what the caller says of its run.
 
-    text, data : what stands in it; data of JSON or TOML, None for a script.
+    text, data : what stands in it; data of JSON or TOML, None for a script or Python.
     model : the section `model` that the caller gave, if any.
     folder : where a DeepSpeed file's `config.json` may lie.
     """

@@ -15,6 +15,7 @@ from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, s
 from sim.specs.importers.megatron import is_megatron, read_megatron
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
+from sim.specs.importers.torchtitan_python import is_torchtitan_python
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import parse_yaml
@@ -47,6 +48,10 @@ _READERS = {
     "deepspeed": Reader("data", is_deepspeed, read_deepspeed),
     "megatron": Reader("script", is_megatron, read_megatron),
 }
+_IN_PYTHON = {
+    "torchtitan": Reader("python", is_torchtitan_python, read_torchtitan),
+}
+"""Of files in Python, whose kinds may have files of data too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +142,17 @@ def import_text(
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
     form, data = _data_in(text, where)
     found = kind or _kind_of(form, data, text, where)
-    if _READERS[found].form == "data" and not isinstance(data, Mapping):
+    reader = (_IN_PYTHON if form == "python" else _READERS).get(found)
+    if reader is None:
+        raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
+    if reader.form == "data" and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
-    sections = _READERS[found].read(Foreign(text, data, ledger, given, model, folder))
+    sections = reader.read(Foreign(text, data, ledger, given, model, folder))
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
+    if form == "python":
+        name = _recipe(ledger) or name
     # YAML writes plain mappings only.
     plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
     sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
@@ -171,13 +181,19 @@ def _data_in(text: str, where: str) -> tuple[str, Any]:
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    kind = next((kind for kind, reader in _READERS.items() if reader.form == form and reader.fits(content)), None)
+    readers = _IN_PYTHON if form == "python" else _READERS
+    kind = next((kind for kind, reader in readers.items() if reader.form == form and reader.fits(content)), None)
     if kind is None:
         raise SpecError(
             f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "
             "needs no import"
         )
     return kind
+
+
+def _recipe(ledger: Ledger) -> str | None:
+    """The recipe that was read of a file in Python, which may hold many."""
+    return next((entry.value for entry in ledger.read if entry.name == "recipe"), None)
 
 
 def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:

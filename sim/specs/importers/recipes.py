@@ -109,7 +109,7 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     given, ledger, known = file.given, file.ledger, table(recipe.kind)
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)
-    shape = load_preset("models", model) if isinstance(model, str) else _whole_shape(model)
+    shape = whole_shape(model)
     name, cluster = cluster_of(given, ledger)
     for path, value in known.get("defaults", {}).items():
         section, _, of = path.partition(".")
@@ -157,9 +157,13 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
     return file.ledger.took("model", preset, f"{recipe.sources['model']} {short(name)}")
 
 
-def _whole_shape(model: Mapping[str, Any]) -> dict[str, Any]:
+def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A section `model` with the fields of its preset, if it has one."""
+    if isinstance(model, str):
+        return load_preset("models", model)
     preset = model.get("preset")
-    return {**(load_preset("models", preset) if preset else {}), **model}
+    own = {name: value for name, value in model.items() if name != "preset"}
+    return {**(load_preset("models", preset) if preset else {}), **own}
 
 
 def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
