@@ -80,9 +80,19 @@ def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, le
     return {"preset": name, "num_nodes": nodes}
 
 
-def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, unit: int = 1) -> int:
+def fewest_gpus(
+    model: dict[str, Any],
+    cluster: ClusterSpec,
+    ledger: Ledger,
+    unit: int = 1,
+    batch: tuple[int | None, int, int] = (None, 1, 1),
+) -> int:
     """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
-    memory the states fill by half."""
+    memory the states fill by half.
+
+    batch : of the whole step, if it is known; GPUs a replica; sequences that a replica takes at once. There are no more
+        replicas than share the batch evenly.
+    """
     shape = ModelSpec.read(model, "model")
     attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
     tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
@@ -96,6 +106,9 @@ def fewest_gpus(model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, uni
         gpus *= 2
     while gpus * cluster.gpu.memory_bytes < 2 * STATE_BYTES * matrices and gpus < 2**24:
         gpus *= 2
+    whole, replica, at_once = batch
+    while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):
+        gpus //= 2
     return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
 
 

@@ -13,6 +13,8 @@ from sim.specs.importers.defaults import Foreign, Given
 from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
+from sim.specs.importers.megatron_bridge import is_megatron_bridge, read_megatron_bridge
+from sim.specs.importers.nemo import is_nemo, read_nemo
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
 from sim.specs.importers.torchtitan_python import is_torchtitan_python
@@ -25,6 +27,8 @@ KINDS = {
     "megatron": "Megatron-LM launch script",
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
+    "megatron_bridge": "Megatron-Bridge recipe",
+    "nemo": "NeMo recipe",
 }
 """Kinds of files, and what messages call them."""
 
@@ -50,6 +54,8 @@ _READERS = {
 }
 _IN_PYTHON = {
     "torchtitan": Reader("python", is_torchtitan_python, read_torchtitan),
+    "megatron_bridge": Reader("python", is_megatron_bridge, read_megatron_bridge),
+    "nemo": Reader("python", is_nemo, read_nemo),
 }
 """Of files in Python, whose kinds may have files of data too."""
 

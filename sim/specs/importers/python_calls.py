@@ -80,9 +80,13 @@ def _imported(called: Imported, args: list[Any], fields: dict[str, Any], node: a
         return made
     if "." not in called.name:
         return _builtin(called.name, args, fields, node)
-    known = names.reading.library.get(called.last)
+    known = names.reading.library.get(called.name, names.reading.library.get(called.last))
     if known is None:
         return Made(called.name, node.lineno, args, fields)
+    if known.get("sets") and args and isinstance(args[0], Made) and not any(each is None for each in args):
+        for key, value in known["sets"].items():
+            args[0].put(key, value)
+        return None
     made = Made(called.name, node.lineno, [], nested(known.get("gives", {}), node.lineno))
     places = known.get("arguments", ())
     made.args = args[len(places) :]

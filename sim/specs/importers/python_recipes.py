@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
-from sim.specs.importers.keys import NotKnown, reason_to_ignore, table
+from sim.specs.importers.keys import UNKNOWN_KEY, NotKnown, reason_to_ignore, table
 from sim.specs.importers.ledger import Ledger, short
 from sim.specs.importers.python_text import Raised, Reading, Returned, Scope, run_statements
 from sim.specs.importers.python_values import CALLED, Function, Made, MadeBy, settings_of
@@ -75,14 +75,29 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
     return PythonRecipe(name, dict(settings))
 
 
-def leave_makers(settings: dict[str, Any], ledger: Ledger) -> None:
-    """Take out who made each object, noting functions of other files: what else they set is not known."""
-    made = settings.pop(CALLED, None)
-    if isinstance(made, MadeBy) and made[:1].islower():
-        ledger.ignore(f"line {made.line}: {made}()", "", "stands in another file; what it sets by itself is not known")
-    for value in settings.values():
-        if isinstance(value, dict):
-            leave_makers(value, ledger)
+def leave_makers(settings: Mapping[str, Any], ledger: Ledger, kind: str, path: str = "") -> dict[str, Any]:
+    """Settings without who made each object, but where the kind's table asks for it; functions of other files are
+    noted, whose own settings nobody knows."""
+    left: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == CALLED and f"{path}{key}" not in _asked(kind):
+            known = table(kind).get("functions", {})
+            if isinstance(value, MadeBy) and value[:1].islower() and value not in known:
+                why = "stands in another file; what it sets by itself is not known"
+                reason, _ = reason_to_ignore(kind, path.rstrip(".") or f"{value}()")
+                listed = reason != UNKNOWN_KEY
+                ledger.ignore(f"line {value.line}: {value}()", "", reason if listed else why, not listed)
+            continue
+        left[key] = leave_makers(value, ledger, kind, f"{path}{key}.") if isinstance(value, Mapping) else value
+    return left
+
+
+def _asked(kind: str) -> set[str]:
+    """Settings by which the kind's table asks who made an object."""
+    known = table(kind)
+    groups = [source["keys"] for source in known.get("models", ()) if isinstance(source, Mapping)]
+    groups += [known[group]["names"] for group in ("precision", "adapters") if group in known]
+    return {name for group in groups for name in group if name.endswith(CALLED)}
 
 
 def _listed(kind: str) -> set[str]:
@@ -100,7 +115,7 @@ def _parsed(text: str, where: str) -> ast.Module:
 
 
 def _read(module: ast.Module, where: str, kind: str) -> tuple[Reading, Scope]:
-    reading = Reading(where, table(kind).get("functions", {}))
+    reading = Reading(where, table(kind).get("functions", {}), table(kind).get("constants", {}))
     scope = Scope(reading)
     scope.names["__name__"] = "__main__"
     try:

@@ -77,12 +77,13 @@ class Reading:
     """One reading of a Python text.
 
     library : of functions of other files, by name: what they give, and the names of their arguments.
+    constants : of other files, by name.
     notes : (line, name, what) of what was not followed.
     calls : functions of the file by which others of it were called.
     """
 
-    def __init__(self, where: str, library: Mapping[str, Any]) -> None:
-        self.where, self.library = where, library
+    def __init__(self, where: str, library: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+        self.where, self.library, self.constants = where, library, constants or {}
         self.steps, self.depth = 0, 0
         self.notes: dict[tuple[int, str], str] = {}
         self.calls: set[tuple[str, str]] = set()
@@ -255,7 +256,8 @@ def _imports(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
             first = each.name.partition(".")[0]
             scope.names[first] = Imported(first)
         else:
-            scope.names[each.asname or each.name] = Imported(f"{module}{each.name}")
+            known = scope.reading.constants.get(each.name) if module else None
+            scope.names[each.asname or each.name] = Imported(f"{module}{each.name}") if known is None else known
 
 
 def _return(node: ast.Return, scope: Scope) -> None:

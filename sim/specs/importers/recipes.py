@@ -6,6 +6,7 @@ from several of them, from the model and from the number of GPUs is worked out h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +118,7 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
             recipe.run.setdefault(of, value)
         elif of not in recipe.sections[section]:
             recipe.sections[section].assume(of, value, f"{known['called']}'s default")
-    gpus = _gpus(recipe, file, shape, cluster)
+    gpus = gpus_of(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
         assume_sequence(training, shape)
@@ -166,7 +167,7 @@ def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:
     return {**(load_preset("models", preset) if preset else {}), **own}
 
 
-def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
+def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
     """GPUs: the caller's; what the file says; the product of its degrees; what holds the model."""
     run, plan, ledger = recipe.run, recipe.sections["plan"], file.ledger
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)
@@ -182,7 +183,11 @@ def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: Cluster
         return int(ledger.took("GPUs", run["nodes"] * each, f"{recipe.sources['nodes']} of {each} GPUs"))
     if run.get("sharded", -1) > 0:
         return int(ledger.took("GPUs", unit * run["sharded"], "the product of all degrees"))
-    return fewest_gpus(shape, cluster, ledger, unit)
+    # Experts lie over tp, cp and dp of a stage: their GPUs must come out even too.
+    least = math.lcm(unit, plan.get("ep", 1) * plan.get("etp", 1) * plan.get("pp", 1))
+    training = recipe.sections["training"]
+    at_once = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1), plan.get("microbatch_size", 1)
+    return fewest_gpus(shape, cluster, ledger, least, batch=(training.get("global_batch_size"), *at_once))
 
 
 def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec) -> None:

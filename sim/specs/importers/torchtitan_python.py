@@ -47,8 +47,7 @@ def settings_in_python(file: Foreign) -> dict[str, Any]:
     optimizer = data.get("optimizer")
     if isinstance(optimizer, Mapping):
         data["optimizer"] = _optimizer(optimizer)
-    leave_makers(data, file.ledger)
-    return data
+    return leave_makers(data, file.ledger, KIND)
 
 
 def _fits(settings: Mapping[str, Any]) -> bool:
