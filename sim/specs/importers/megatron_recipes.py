@@ -40,6 +40,8 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     inner, spelled = Ledger(ledger.where), dict[str, str]()
     arguments = Arguments(_words(keys, known, spelled), inner)
     plan = read_plan(arguments)
+    if plan["tp"] > 1 and "sequence_parallel" not in plan:
+        plan.took("sequence_parallel", False, "--sequence-parallel")
     maker = keys.raw(f"model.{CALLED}")
     model = file.model if file.model is not None else _model(keys, recipe.run.get("model"), known, ledger)
     if file.model is None:
@@ -132,9 +134,10 @@ def _model(keys: Keys, name: str | None, known: Mapping[str, Any], ledger: Ledge
 
 def _vocabulary(said: Section, keys: Keys, maker: Any, known: Mapping[str, Any], tp: int) -> None:
     """Rows of the embedding where the model's class leaves them to a tokenizer that stands for none."""
+    if not str(maker).startswith(tuple(known.get("own_vocabulary", ()))) or maker is None:
+        return
     words, kind = keys.whole("tokenizer.vocab_size"), keys.text("tokenizer.tokenizer_type")
-    own = str(maker).startswith(tuple(known.get("own_vocabulary", ())))
-    if words is not None and kind == "NullTokenizer" and own:
+    if words is not None and kind == "NullTokenizer":
         rows = -(-words // (128 * tp)) * 128 * tp
         said.took("vocab_size", rows, f"tokenizer.vocab_size {words:,}, to a multiple of {128 * tp}")
 
@@ -200,6 +203,9 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     stack.took("framework", known["framework"], "the file's kind")
     if plain == ["alltoall"] and "expert_dispatcher" not in stack:
         stack["expert_dispatcher"] = "alltoall"
+    # What the framework does otherwise where nothing is said, a recipe leaves out on purpose.
+    for field, value in (("overlap_experts", False), ("cuda_graphs", "none")):
+        stack.setdefault(field, value)
     in_fp32 = keys.flag(*known["precision"]["grads_in_fp32"])
     width = "fp16" if training["precision"] == "fp16" else "bf16"
     if in_fp32 is None:
