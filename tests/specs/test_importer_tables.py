@@ -92,7 +92,13 @@ def with_key(kind, name):
 
 
 def test_every_kind_of_file_has_a_table_and_no_other():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, "optimizers", "megatron_models"}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {
+        *KINDS,
+        "optimizers",
+        "megatron_models",
+        "nemo_recipes",
+        "megatron_bridge_recipes",
+    }
 
 
 def test_optimizers_are_ours():
@@ -313,6 +319,41 @@ def test_settings_of_recipes_are_arguments_that_are_read(kind, group, argument, 
 def test_models_by_their_classes(name):
     model = ModelSpec.read(whole_shape(model_named(name, "class", Ledger("f"))), name)
     assert total_params(model) == pytest.approx(COUNTS.get(name, total_params(model)), rel=2e-3)
+
+
+OWN = [
+    (kind, name)
+    for kind in PYTHON
+    for group in table(table(kind)["recipes"]).values()
+    for name in group
+    if name != "all"
+]
+CALLS = {
+    "nemo": "import nemo_run as run\nfrom nemo.collections import llm\nrecipe = llm.{}(name='x')\nrun.run(recipe)\n",
+    "megatron_bridge": "from megatron.bridge.recipes import {0}\ncfg = {0}()\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), OWN, ids=[name for _, name in OWN])
+def test_every_recipe_of_the_frameworks(kind, name):
+    text, refusal = CALLS[kind].format(name), ""
+    for gpus in (None, 64, 256, 384, 40, 6144):
+        try:
+            imported = import_text(text, "script.py", Given(gpus=gpus))
+        except SpecError as error:
+            refusal = str(error)
+        else:
+            assert imported.kind == kind
+            assert "as of" in imported.to_yaml()
+            return
+    # Of these the recipe's own layers and stages do not go together.
+    assert "must divide the" in refusal, refusal
+
+
+def test_a_call_of_a_recipe_that_changes_it_otherwise_is_not_known():
+    text = CALLS["nemo"].replace("name='x'", "peft_scheme=None").format("llama3_8b.finetune_recipe")
+    with pytest.raises(SpecError, match=r"has no recipe: .*finetune_recipe\(\) on line 3"):
+        import_text(text, "script.py")
 
 
 def test_other_spellings_of_models():

@@ -26,6 +26,15 @@ def read_megatron_bridge(file: Foreign) -> dict[str, Any]:
     name, settings = read_recipe(file.text, file.given.recipe, file.ledger, KIND, _fits)
     if settings.get(CALLED) == _WORKLOAD:
         settings, file = _workload(name, settings, file)
+    peft = settings.get("peft")
+    if (
+        isinstance(peft, Mapping)
+        and peft.get(CALLED) == "default_peft_config"
+        and peft.get("0", peft.get("peft_scheme")) is None
+    ):
+        settings.pop("peft")  # megatron/bridge/recipes/utils/finetune_utils.py: no adapters
+    if "_vl" in name:
+        file.ledger.ignore("the vision encoder", "", "the language model alone is priced", matters=True)
     if settings.get("ddp", {}).get("use_megatron_fsdp") is True:
         # megatron/bridge/training/config.py and scripts/performance/utils/overrides.py: it shards everything.
         settings["ddp"]["data_parallel_sharding_strategy"] = "optim_grads_params"

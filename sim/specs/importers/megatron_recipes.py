@@ -18,8 +18,10 @@ from sim.specs.importers.megatron_names import model_named
 from sim.specs.importers.megatron_plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.specs.importers.megatron_stack import read_stack
 from sim.specs.importers.megatron_training import read_training, take_budget
+from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.importers.python_values import CALLED
 from sim.specs.importers.recipes import flat_keys, gpus_of, read_settings, whole_shape
+from sim.specs.plan import layout_stages
 
 _WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 """torch's names of numbers, and Megatron-LM's."""
@@ -118,7 +120,9 @@ def _layout(key: str, stages: Any, keys: Keys) -> str:
     letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
     if not all(isinstance(stage, list) and all(each in letters for each in stage) for stage in stages):
         raise keys.wrong(key, "[...]", "must list embedding, decoder, mtp and loss, stage by stage")
-    return "|".join("".join(letters[each] for each in stage) for stage in stages)
+    written = "|".join("".join(letters[each] for each in stage) for stage in stages)
+    shorter = layout_of([stage.count("decoder") for stage in stages], sum(stage.count("mtp") for stage in stages))
+    return shorter if layout_stages(shorter) == layout_stages(written) else written
 
 
 def _model(keys: Keys, name: str | None, known: Mapping[str, Any], ledger: Ledger) -> Any:
@@ -199,7 +203,8 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     inner = arguments.ledger
     plain = arguments.raw("moe-token-dispatcher-type")
     stack = read_stack(arguments, old=False)
-    inner.defaulted[:] = [entry for entry in inner.defaulted if entry.name != "stack.framework"]
+    said = ("stack.framework", "training.precision")  # by the recipe, not by arguments
+    inner.defaulted[:] = [entry for entry in inner.defaulted if entry.name not in said]
     stack.took("framework", known["framework"], "the file's kind")
     if plain == ["alltoall"] and "expert_dispatcher" not in stack:
         stack["expert_dispatcher"] = "alltoall"
@@ -241,7 +246,7 @@ def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:
     """The account of the arguments as one of the settings that they stand for."""
 
     def named(text: str) -> str:
-        return re.sub(r"--([a-z][a-z0-9-]+)", lambda match: spelled.get(match[1], match[1].replace("-", "_")), text)
+        return re.sub(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)", lambda match: spelled.get(match[1]) or match[1], text)
 
     for part in ("read", "defaulted", "ignored"):
         for entry in getattr(inner, part):

@@ -28,17 +28,14 @@ def read_nemo(file: Foreign) -> dict[str, Any]:
     strategy = settings["trainer"].get("strategy")
     if isinstance(strategy, Mapping) and strategy.get("fsdp") in ("megatron", "pytorch"):
         settings["trainer"]["strategy"] = {**strategy, f"{strategy['fsdp']}_fsdp": True}
-    settings["callbacks"] = _callbacks(settings["trainer"].pop("callbacks", None))
+    settings["callbacks"] = {**settings.get("callbacks", {}), **_callbacks(settings["trainer"].pop("callbacks", None))}
     return scenario_of_megatron(leave_makers(settings, file.ledger, KIND), file, KIND)
 
 
 def _fits(settings: Mapping[str, Any]) -> bool:
     """Whether it is a recipe: of a model, a trainer and data; or one that NeMo makes for fine-tuning."""
-    return (
-        isinstance(settings.get("model"), Mapping)
-        and isinstance(settings.get("trainer"), Mapping)
-        and "data" in settings
-    )
+    whole = all(isinstance(settings.get(part), Mapping) for part in ("model", "trainer"))
+    return whole and ("data" in settings or "seq_length" in settings)
 
 
 def _versioned(model: Mapping[str, Any]) -> dict[str, Any]:

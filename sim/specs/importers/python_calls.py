@@ -4,7 +4,7 @@ stands in another file, which stand for themselves with their arguments."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sim.specs.importers.keys import NotKnown
@@ -80,14 +80,26 @@ def _imported(called: Imported, args: list[Any], fields: dict[str, Any], node: a
         return made
     if "." not in called.name:
         return _builtin(called.name, args, fields, node)
-    known = names.reading.library.get(called.name, names.reading.library.get(called.last))
+    known = names.reading.known(called.name)
     if known is None:
         return Made(called.name, node.lineno, args, fields)
+    return _of_library(called, known, args, fields, names.reading, node.lineno)
+
+
+def _of_library(
+    called: Imported, known: Mapping[str, Any], args: list[Any], fields: dict[str, Any], reading: Any, line: int
+) -> Any:
+    """What a function of another file gives, of which the framework's table tells."""
+    for name, value in known.get("only", {}).items():
+        if name in fields and fields[name] != value:
+            return NotKnown(f"of {called.last}({name}=...), of which flopcast knows {name}={value!r} alone", line)
     if known.get("sets") and args and isinstance(args[0], Made) and not any(each is None for each in args):
         for key, value in known["sets"].items():
             args[0].put(key, value)
         return None
-    made = Made(called.name, node.lineno, [], nested(known.get("gives", {}), node.lineno))
+    if known.get("recipe"):
+        reading.used.append((called.name, line))
+    made = Made(called.name, line, [], nested(known.get("gives", {}), line))
     places = known.get("arguments", ())
     made.args = args[len(places) :]
     for key, value in [*zip(places, args, strict=False), *fields.items()]:
@@ -99,7 +111,7 @@ def _deferred(what: Any, args: list[Any], fields: dict[str, Any], line: int, nam
     if isinstance(what, Class):
         return _instance(what, args, fields, line)
     if isinstance(what, (Imported, Function)):
-        known = names.reading.library.get(what.name.rpartition(".")[2], {})
+        known = names.reading.known(what.name) or {}
         return Made(what.name, line, args, {**nested(known.get("gives", {}), line), **fields})
     return Made(what.name if isinstance(what, Made) else "", line, args, fields)
 
@@ -160,6 +172,8 @@ def _of_type(value: Any, types: Any, line: int) -> Any:
 def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], node: ast.Call, names: Any) -> Any:
     line = node.lineno
     if isinstance(base, Made):
+        if base.last == "ArgumentParser":
+            return _parser(base, name, args, fields, line)
         part = base.fields.get(name)
         if isinstance(part, Function):
             return names.reading.follow(part, args, fields, line)
@@ -181,3 +195,23 @@ def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], node:
     except (TypeError, ValueError, KeyError, IndexError):
         return NotKnown(f"of {name}() that fails", line)
     return list(result) if name in ("keys", "values", "items") else result
+
+
+def _parser(parser: Made, name: str, args: list[Any], fields: dict[str, Any], line: int) -> Any:
+    """argparse: what arguments hold where the command line gives none."""
+    if name in ("parse_args", "parse_known_args"):
+        parsed = Made("argparse.Namespace", line, [], dict(parser.fields.get("()", {})), whole=True)
+        return parsed if name == "parse_args" else (parsed, [])
+    if name == "add_argument_group":
+        return parser
+    if name != "add_argument":
+        return NotKnown(f"of {name}()", line)
+    switches = [each for each in args if isinstance(each, str)]
+    own = next((each for each in switches if each.startswith("--")), switches[0] if switches else "")
+    own = fields.get("dest", own.lstrip("-").replace("-", "_"))
+    switched = {"store_true": False, "store_false": True}.get(str(fields.get("action")))
+    default = fields.get("default", switched)
+    if fields.get("required") is True or (switches and not switches[0].startswith("-")):
+        default = NotKnown(f"{own} is an argument of the command line", line)
+    parser.fields.setdefault("()", {})[str(own)] = default
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from sim.errors import SpecError, nearest
@@ -48,7 +49,7 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
     module = _parsed(text, where)
     name, args, fields = _call_of(asked)
     if name is None:
-        name = _only(_candidates(module, where, kind, fits), where)
+        name = _only(_candidates(module, where, kind, fits), where, module)
     reading, scope = _read(module, where, kind)
     value, function = scope.names.get(name), scope.names.get(name)
     if isinstance(function, Function):
@@ -71,6 +72,9 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
         reason, matters = reason_to_ignore(kind, what)
         reason = reason if what in _listed(kind) else why
         ledger.ignore(f"line {line}: {what}", "", reason, matters)
+    for called, line in reading.used:
+        version = table(kind)["recipes_of"]
+        ledger.assume(".".join(called.split(".")[-2:]), f"line {line}", f"what it sets, as of {version}")
     ledger.took("recipe", name, "--recipe" if asked else "the file's")
     return PythonRecipe(name, dict(settings))
 
@@ -81,8 +85,9 @@ def leave_makers(settings: Mapping[str, Any], ledger: Ledger, kind: str, path: s
     left: dict[str, Any] = {}
     for key, value in settings.items():
         if key == CALLED and f"{path}{key}" not in _asked(kind):
-            known = table(kind).get("functions", {})
-            if isinstance(value, MadeBy) and value[:1].islower() and value not in known:
+            known = _library(kind)
+            whole = f"{value.module.rpartition('.')[2]}.{value}" if isinstance(value, MadeBy) else ""
+            if isinstance(value, MadeBy) and value[:1].islower() and not {value, whole} & known.keys():
                 why = "stands in another file; what it sets by itself is not known"
                 reason, _ = reason_to_ignore(kind, path.rstrip(".") or f"{value}()")
                 listed = reason != UNKNOWN_KEY
@@ -114,8 +119,21 @@ def _parsed(text: str, where: str) -> ast.Module:
         raise SpecError(f"{where} is nested too deeply; no recipe is") from None
 
 
+@cache
+def _library(kind: str) -> dict[str, Any]:
+    """Functions of the framework's own files that recipes call, and the framework's recipes, by what they give."""
+    known = table(kind)
+    library: dict[str, Any] = dict(known.get("functions", {}))
+    for group in (table(known["recipes"]) if "recipes" in known else {}).values():
+        for name, settings in group.items():
+            every = {**group["all"], **settings}
+            gives = {key: value for key, value in every.items() if key != "only" and value is not None}
+            library[name] = {"gives": gives, "only": settings.get("only", {}), "recipe": True}
+    return library
+
+
 def _read(module: ast.Module, where: str, kind: str) -> tuple[Reading, Scope]:
-    reading = Reading(where, table(kind).get("functions", {}), table(kind).get("constants", {}))
+    reading = Reading(where, _library(kind), table(kind).get("constants", {}))
     scope = Scope(reading)
     scope.names["__name__"] = "__main__"
     try:
@@ -165,9 +183,18 @@ def _configuration(reading: Reading, name: str, fits: Fits) -> Any:
     return within[-1] if within else result
 
 
-def _only(names: list[str], where: str) -> str:
+def _only(names: list[str], where: str, module: ast.Module) -> str:
     if not names:
-        raise SpecError(f"{where} has no recipe: no function gives a configuration, and no name holds one")
+        elsewhere = [
+            f"{node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id}() on line {node.lineno}"
+            for node in ast.walk(module)
+            if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name))
+        ]
+        calls = [
+            each for each in elsewhere if each.partition("(")[0].endswith(("_recipe", "_config", "model_registry"))
+        ]
+        more = f"; other files, which are not followed, give {', '.join(calls[:3])}" if calls else ""
+        raise SpecError(f"{where} has no recipe: no function gives a configuration, and no name holds one{more}")
     if len(names) > 1:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         raise SpecError(

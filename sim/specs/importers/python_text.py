@@ -80,6 +80,7 @@ class Reading:
     constants : of other files, by name.
     notes : (line, name, what) of what was not followed.
     calls : functions of the file by which others of it were called.
+    used : (function, line) of recipes of the library that were called.
     """
 
     def __init__(self, where: str, library: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
@@ -90,6 +91,13 @@ class Reading:
         self.stack: list[str] = [""]
         self.locals: dict[str, dict[str, Any]] = {}
         self.results: dict[str, Any] = {}
+        self.used: list[tuple[str, int]] = []
+
+    def known(self, name: str) -> Any:
+        """What the library has of a function, by its whole name, by its last two or by its last part."""
+        parts = name.split(".")
+        keys = (name, ".".join(parts[-2:]), parts[-1])
+        return next((self.library[key] for key in keys if key in self.library), None)
 
     def note(self, line: int, name: str, what: str) -> None:
         """Note what is not known."""
