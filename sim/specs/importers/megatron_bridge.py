@@ -9,8 +9,10 @@ from typing import Any
 from sim.specs.importers.defaults import Foreign
 from sim.specs.importers.keys import table
 from sim.specs.importers.megatron_recipes import scenario_of_megatron
+from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.importers.python_recipes import leave_makers, read_recipe
 from sim.specs.importers.python_values import CALLED
+from sim.specs.presets import load_preset
 
 KIND = "megatron_bridge"
 _WORKLOAD = "WorkloadBaseConfig"
@@ -61,9 +63,17 @@ def _workload(name: str, settings: Mapping[str, Any], file: Foreign) -> tuple[di
         model["recompute_granularity"] = "selective"
     found = max((each for each in known["workloads"] if f"_{each}_" in plain), key=len, default=None)
     if found is not None:
-        model["0"], sequence = known["workloads"][found]
-        made["dataset"] = {"seq_length": sequence}
-        file.ledger.assume("training.sequence_length", sequence, f"of the recipe that {name} is laid over")
+        said = known["workloads"][found]
+        model["0"], made["dataset"] = said["model"], {"seq_length": said["seq_length"]}
+        model["mtp_num_layers"] = said.get("mtp_num_layers")
+        if said.get("ends"):
+            model |= dict.fromkeys(
+                ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), True
+            )
+        if made.get("pp_layout") is None and file.model is None:
+            made["pp_layout"] = _dealt(made, said)
+        why = f"of the recipe that {name} is laid over"
+        file.ledger.assume("training.sequence_length", said["seq_length"], why)
     precision = next((word for word in known["workload_precisions"] if f"_{word}_" in plain), None)
     made["mixed_precision"] = known["workload_precisions"].get(precision or "BF16")
     made["ddp"] = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -77,3 +87,14 @@ def _workload(name: str, settings: Mapping[str, Any], file: Foreign) -> tuple[di
         file.ledger.took("cluster", cluster, f"{gpu} in the recipe's name")
         file = replace(file, given=replace(file.given, cluster=cluster))
     return {**made, "model": model}, file
+
+
+def _dealt(made: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
+    """The layout that a recipe's own table has for so many stages."""
+    ranks, chunks = made.get("pipeline_model_parallel_size"), made.get("virtual_pipeline_model_parallel_size") or 1
+    stages = ranks * chunks if isinstance(ranks, int) and isinstance(chunks, int) else 1
+    each = said.get("stages", {}).get(stages)
+    if each is None:
+        return None
+    last = int(load_preset("models", said["model"])["num_layers"]) - each * (stages - 1)
+    return layout_of([each] * (stages - 1) + [last], said.get("mtp_num_layers", 0))

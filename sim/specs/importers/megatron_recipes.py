@@ -154,7 +154,8 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
         raise SpecError(
             f"{ledger.where}: {changes['num_layers']} layers are fewer than the model's pattern; give --model"
         )
-    if "num_mtp_layers" not in said and shape.get("num_mtp_layers") and not keys.raw("model.0"):
+    keeps = model in known.get("further_tokens", ()) if isinstance(model, str) else False
+    if "num_mtp_layers" not in said and shape.get("num_mtp_layers") and not keeps:
         changes["num_mtp_layers"] = ledger.assume("model.num_mtp_layers", 0, f"{known['called']}'s default")
     if not changes:
         return model

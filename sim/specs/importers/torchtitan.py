@@ -246,7 +246,7 @@ def _every(plan: Section, every: int, layers: int) -> None:
 
 def _precision(training: Section, model: Keys, keys: Keys, float8: Keys) -> None:
     _, converters = model.take("converters")
-    names = converters if isinstance(converters, list) else []
+    names = converters if isinstance(converters, list) else str(converters or "").replace(",", " ").split()
     known = table(KIND)["converters"]
     less = [known[part] for name in names[:20] for part in known if part in str(name).lower()]
     less += ["fp8"] if float8.flag("enable_float8_linear") else []
