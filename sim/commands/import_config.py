@@ -20,7 +20,8 @@ def import_config(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="config.json, a Megatron-LM launch script, torchtitan's TOML or JSON, or DeepSpeed's JSON.",
+            help="config.json, a Megatron-LM script, torchtitan's TOML, JSON or Python, DeepSpeed's JSON, or a recipe "
+            "in Python of NeMo or Megatron-Bridge.",
             show_default=False,
         ),
     ],
@@ -39,7 +40,10 @@ def import_config(
         str | None, typer.Option(help="A model's name, or its config.json.", autocompletion=complete.preset("models"))
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="huggingface, megatron, torchtitan or deepspeed, if it cannot be told.")
+        str | None,
+        typer.Option(
+            help="huggingface, megatron, torchtitan, deepspeed, nemo or megatron_bridge, if it cannot be told."
+        ),
     ] = None,
     recipe: Annotated[
         str | None,

@@ -106,7 +106,7 @@ def import_file(
     Parameters
     ----------
     path : path
-        A `config.json`, a launch script, torchtitan's TOML or JSON, or DeepSpeed's JSON.
+        A `config.json`, a launch script, torchtitan's TOML, JSON or Python, DeepSpeed's JSON, a recipe in Python.
     given : Given, optional
         GPUs, cluster and model, where the file does not say.
     kind : str, optional

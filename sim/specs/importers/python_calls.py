@@ -4,6 +4,7 @@ stands in another file, which stand for themselves with their arguments."""
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,7 +79,7 @@ def _imported(called: Imported, args: list[Any], fields: dict[str, Any], node: a
             for key, value in fields.items():
                 made.put(key, value)
         return made
-    if "." not in called.name:
+    if called.name in dir(builtins):
         return _builtin(called.name, args, fields, node)
     known = names.reading.known(called.name)
     if known is None:
