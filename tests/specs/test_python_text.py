@@ -151,6 +151,45 @@ if __name__ == "__main__":
     assert [entry.name for entry in ledger.ignored] == ["line 8: run()"]
 
 
+def test_what_is_called_for_its_effect_is_followed_or_said():
+    text = """
+import os
+from lib import Base, Config, change
+class Own:
+    tp: int = 1
+    def __post_init__(self):
+        self.tp = 2
+def double(cfg):
+    cfg.b *= 2
+def recipe():
+    cfg = Config(a=1, b=2, own=Own())
+    for name, value in {"c": 3, "d": 4}.items():
+        setattr(cfg, name, value)
+    double(cfg)
+    change(cfg)
+    cfg.more(3)
+    if os.environ.get("FAST"):
+        change(cfg)
+    return cfg
+"""
+    ledger = Ledger("recipes.py")
+    found = settings(text, ledger=ledger)
+    assert {key: value for key, value in found.items() if key != "own"} == {
+        "()": "Config",
+        "a": 1,
+        "b": 4,
+        "c": 3,
+        "d": 4,
+    }
+    said = {entry.name: entry.matters for entry in ledger.ignored}
+    assert said == {
+        "line 11: Own()": True,
+        "line 15: change()": True,
+        "line 16: more()": True,
+        "line 18: change()": True,
+    }
+
+
 def test_a_name_says_which_recipe_is_meant():
     text = "from lib import Config\ndef one():\n    return Config(a=1)\ndef two(x=1):\n    return Config(a=2)\n_HIDDEN = 3\n"
     with pytest.raises(SpecError, match="has 2 recipes; --recipe NAME says which: one, two"):

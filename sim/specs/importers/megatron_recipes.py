@@ -109,9 +109,9 @@ def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> Ite
         elif value not in (None, False, ""):
             yield from (f"--{argument}", _WIDTHS.get(str(value), str(value)))
     for argument, names in known["switches"].items():
-        said = {name: keys.take(name)[1] for name in names}
+        said = {name: keys.flag(name) for name in names}
         spelled[argument] = next((name for name, value in said.items() if value), names[0])
-        if any(value is True for value in said.values()):
+        if any(said.values()):
             yield f"--{argument}"
 
 

@@ -40,7 +40,7 @@ def call(node: ast.Call, names: Any) -> Any:
     if isinstance(called, Function):
         return reading.follow(called, args, fields, node.lineno)
     if isinstance(called, Class):
-        return _instance(called, args, fields, node.lineno)
+        return _instance(called, args, fields, node.lineno, names)
     if isinstance(called, Imported):
         return _imported(called, args, fields, node, names)
     return called if isinstance(called, NotKnown) else NotKnown("of a call", node.lineno)
@@ -110,17 +110,19 @@ def _of_library(
 
 def _deferred(what: Any, args: list[Any], fields: dict[str, Any], line: int, names: Any) -> Any:
     if isinstance(what, Class):
-        return _instance(what, args, fields, line)
+        return _instance(what, args, fields, line, names)
     if isinstance(what, (Imported, Function)):
         known = names.reading.known(what.name) or {}
         return Made(what.name, line, args, {**nested(known.get("gives", {}), line), **fields})
     return Made(what.name if isinstance(what, Made) else "", line, args, fields)
 
 
-def _instance(made_by: Class, args: list[Any], fields: dict[str, Any], line: int) -> Made:
+def _instance(made_by: Class, args: list[Any], fields: dict[str, Any], line: int, names: Any) -> Made:
     """An object of a class of the file: its fields, arguments in their order."""
     own = dict(zip(made_by.fields, args, strict=False))
-    whole = len(args) <= len(made_by.fields)
+    whole = made_by.sure and len(args) <= len(made_by.fields)
+    if not made_by.sure:
+        names.reading.note(line, f"{made_by.name}()", "what its own methods set when it is made is not followed")
     return Made(made_by.name, line, [], {**copied(dict(made_by.fields)), **own, **fields}, whole)
 
 
@@ -130,6 +132,9 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], node: ast.Call)
     missing = next((each for each in known if isinstance(each, NotKnown)), None)
     if name in ("getattr", "hasattr"):
         return _looked_up(name, known, line)
+    if name == "setattr" and len(args) == 3 and isinstance(args[0], Made) and isinstance(known[1], str):
+        args[0].put(known[1], args[2])
+        return None
     if missing is not None:
         return missing
     try:

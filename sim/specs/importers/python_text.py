@@ -185,12 +185,22 @@ def _as_read(target: ast.expr) -> ast.expr:
 
 
 def _expression(node: ast.Expr, scope: Scope) -> None:
+    """A call for its effect: what it does to an object is not known unless it is a function of the file."""
     value = value_of(node.value, scope)
-    if not isinstance(node.value, ast.Call) or not isinstance(value, Made):
+    call_of = node.value
+    if not isinstance(call_of, ast.Call):
         return
-    given = any(True for _ in objects_in([*value.args, *value.fields.values()]))
-    if given or isinstance(node.value.func, ast.Attribute):
-        scope.reading.note(node.lineno, f"{value.name.rpartition('.')[2]}()", "stands in another file; not followed")
+    # What is called is looked at once more, which is safe unless that calls something itself.
+    again = not any(isinstance(each, ast.Call) for each in ast.walk(call_of.func))
+    owner = value_of(call_of.func.value, scope) if again and isinstance(call_of.func, ast.Attribute) else None
+    if isinstance(value, Made) and not (again and isinstance(value_of(call_of.func, scope), Function)):
+        given = any(True for _ in objects_in([*value.args, *value.fields.values()]))
+        if given or isinstance(owner, Made):
+            name = value.name.rpartition(".")[2]
+            scope.reading.note(node.lineno, f"{name}()", "stands in another file; not followed")
+    elif isinstance(value, NotKnown) and isinstance(owner, (Made, NotKnown)):
+        name = ast.unparse(call_of.func)[:60].rpartition(".")[2]
+        scope.reading.note(node.lineno, f"{name}()", f"not followed: {value.why}")
 
 
 def _condition(node: ast.If, scope: Scope) -> None:
@@ -216,11 +226,9 @@ def _forget(statements: Iterable[ast.stmt], scope: Scope, why: NotKnown) -> None
                     assign(target, why, scope)
             elif isinstance(node, ast.Return):
                 raise Returned(why)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                value = value_of(node.func, scope)
-                changed = [value_of(each, scope) for each in node.args if isinstance(each, (ast.Name, ast.Attribute))]
-                if isinstance(value, Function) and any(isinstance(each, Made) for each in changed):
-                    scope.reading.note(node.lineno, f"{value.name}()", f"may or may not be called: {why.why}")
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = ast.unparse(node.value.func)[:60].rpartition(".")[2]
+                scope.reading.note(node.lineno, f"{called}()", f"may or may not be called: {why.why}")
 
 
 def _loop(node: ast.For, scope: Scope) -> None:
@@ -246,8 +254,12 @@ def _class(node: ast.ClassDef, scope: Scope) -> None:
         if isinstance(above, Class):
             fields |= above.fields
     inner = Scope(scope.reading, scope)
+    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     run_statements([each for each in node.body if not isinstance(each, (ast.FunctionDef, ast.ClassDef))], inner)
-    scope.names[node.name] = Class(node.name, fields | {key: _default(value) for key, value in inner.names.items()})
+    own = {key: _default(value) for key, value in inner.names.items()}
+    sure = methods.isdisjoint(("__init__", "__post_init__", "__setattr__"))
+    sure = sure and all(each.sure for each in (value_of(base, scope) for base in node.bases) if isinstance(each, Class))
+    scope.names[node.name] = Class(node.name, fields | own, sure)
 
 
 def _default(value: Any) -> Any:

@@ -93,10 +93,14 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of the file: its fields, those of the classes of the file that it is built on included."""
+    """A class of the file: its fields, those of the classes of the file that it is built on included.
+
+    sure : whether its objects are no more than these, as no method changes them when they are made.
+    """
 
     name: str
     fields: Mapping[str, Any]
+    sure: bool = True
 
 
 class MadeBy(str):
