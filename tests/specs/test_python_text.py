@@ -190,6 +190,24 @@ def recipe():
     }
 
 
+def test_names_set_from_within_and_what_is_deleted_are_not_known():
+    text = """
+from lib import Config
+SIZE, OTHER = 1, 2
+def grow():
+    global SIZE
+    SIZE = 4
+def recipe():
+    grow()
+    sizes = {"x": 1, "y": 2}
+    del sizes["x"]
+    return Config(a=OTHER, b=SIZE, c=sizes)
+"""
+    found = settings(text)
+    assert (found["a"], found["c"]["y"]) == (2, 2)
+    assert (found["b"].line, found["c"]["x"].line) == (5, 10)
+
+
 def test_a_name_says_which_recipe_is_meant():
     text = "from lib import Config\ndef one():\n    return Config(a=1)\ndef two(x=1):\n    return Config(a=2)\n_HIDDEN = 3\n"
     with pytest.raises(SpecError, match="has 2 recipes; --recipe NAME says which: one, two"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import NotKnown
-from sim.specs.importers.python_assignments import assign
+from sim.specs.importers.python_assignments import added, annotated, assign, assignment, bind, deleted, shared
 from sim.specs.importers.python_calls import call
 from sim.specs.importers.python_expressions import plain, truth, value_of
 from sim.specs.importers.python_values import Class, Function, Imported, Made, objects_in
@@ -109,7 +109,7 @@ class Reading:
         if self.depth >= DEEPEST_CALL or function.name in self.stack[-3:]:
             return NotKnown(f"of {function.name}(), which calls itself", line)
         scope = Scope(self, function.names)
-        missing = _bind(function, scope, args, fields, line)
+        missing = bind(function, scope, args, fields)
         for name in missing:
             scope.names[name] = NotKnown(f"argument {name} of {function.name}() is not given", function.node.lineno)
         self.depth += 1
@@ -126,29 +126,6 @@ class Reading:
         return result
 
 
-def _bind(function: Function, scope: Scope, args: list[Any], fields: dict[str, Any], line: int) -> list[str]:
-    """Arguments to the names of a function; the names of those that are not given."""
-    rule = function.node.args
-    places = [each.arg for each in (*rule.posonlyargs, *rule.args)]
-    defaults = dict(zip(reversed(places), reversed(rule.defaults), strict=False))
-    defaults |= {
-        each.arg: default
-        for each, default in zip(rule.kwonlyargs, rule.kw_defaults, strict=True)
-        if default is not None
-    }
-    every = [*places, *(each.arg for each in rule.kwonlyargs)]
-    given = dict(zip(places, args, strict=False)) | {key: value for key, value in fields.items() if key in every}
-    for name, default in defaults.items():
-        if name not in given:
-            given[name] = value_of(default, function.names)
-    if rule.vararg is not None:
-        given[rule.vararg.arg] = tuple(args[len(places) :])
-    if rule.kwarg is not None:
-        given[rule.kwarg.arg] = {key: value for key, value in fields.items() if key not in every}
-    scope.names.update(given)
-    return [name for name in every if name not in given]
-
-
 def run_statements(statements: Iterable[ast.stmt], scope: Scope) -> None:
     """Read statements in their order."""
     for each in statements:
@@ -158,30 +135,6 @@ def run_statements(statements: Iterable[ast.stmt], scope: Scope) -> None:
             work(each, scope)
         elif not isinstance(each, _WITHOUT_EFFECT):
             _forget([each], scope, NotKnown("set in a loop or a match", each.lineno))
-
-
-def _assignment(node: ast.Assign, scope: Scope) -> None:
-    value = value_of(node.value, scope)
-    for target in node.targets:
-        assign(target, value, scope)
-
-
-def _annotated(node: ast.AnnAssign, scope: Scope) -> None:
-    if node.value is not None:
-        assign(node.target, value_of(node.value, scope), scope)
-
-
-def _added(node: ast.AugAssign, scope: Scope) -> None:
-    read = ast.copy_location(_as_read(node.target), node)
-    assign(node.target, value_of(ast.copy_location(ast.BinOp(read, node.op, node.value), node), scope), scope)
-
-
-def _as_read(target: ast.expr) -> ast.expr:
-    if isinstance(target, ast.Name):
-        return ast.Name(target.id, ast.Load())
-    if isinstance(target, ast.Attribute):
-        return ast.Attribute(target.value, target.attr, ast.Load())
-    return ast.Subscript(target.value, target.slice, ast.Load()) if isinstance(target, ast.Subscript) else target
 
 
 def _expression(node: ast.Expr, scope: Scope) -> None:
@@ -292,11 +245,14 @@ def _try(node: ast.Try, scope: Scope) -> None:
     run_statements([*node.body, *node.orelse, *node.finalbody], scope)
 
 
-_WITHOUT_EFFECT = (ast.Pass, ast.Assert, ast.Global, ast.Nonlocal, ast.Delete, ast.Break, ast.Continue)
+_WITHOUT_EFFECT = (ast.Pass, ast.Assert, ast.Break, ast.Continue)
 _STATEMENTS: dict[type[ast.stmt], Any] = {
-    ast.Assign: _assignment,
-    ast.AnnAssign: _annotated,
-    ast.AugAssign: _added,
+    ast.Assign: assignment,
+    ast.AnnAssign: annotated,
+    ast.AugAssign: added,
+    ast.Delete: deleted,
+    ast.Global: shared,
+    ast.Nonlocal: shared,
     ast.Expr: _expression,
     ast.If: _condition,
     ast.For: _loop,
