@@ -43,6 +43,13 @@ def import_config(
         str | None,
         typer.Option(help="huggingface, megatron, torchtitan, deepspeed, axolotl, ..., if it cannot be told."),
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of a Python file with several, the recipe: NAME, or NAME(argument=value).",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +75,7 @@ def import_config(
 
     if output is not None and not output.absolute().parent.is_dir():
         raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    given = Given(gpus, cluster, model, args=tuple(arg or ()), env=_environment(env or ()))
+    given = Given(gpus, cluster, model, recipe, args=tuple(arg or ()), env=_environment(env or ()))
     imported = import_file(file, given, kind=kind, overrides=overrides or ())
     ledger = imported.ledger
     if output is not None:

@@ -7,12 +7,15 @@ import pytest
 from small_recipes import SMALL
 
 from sim.errors import SpecError
-from sim.specs import ModelSpec, ParallelPlan, TrainingSpec, preset_names
+from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.specs.importers import Given, import_text
 from sim.specs.importers.architectures import entry_of, known_architectures
 from sim.specs.importers.imported import KINDS
-from sim.specs.importers.keys import table
+from sim.specs.importers.keys import UNKNOWN_KEY, table
+from sim.specs.importers.ledger import Ledger
+from sim.specs.importers.megatron_names import model_named
 from sim.specs.importers.own_keys import READERS
+from sim.specs.importers.recipes import whole_shape
 from sim.specs.yaml12 import load_yaml
 from sim.work.params import total_params
 
@@ -53,6 +56,12 @@ TITAN = {
 DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
 SCRIPT = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --bf16"
 EXPERTS = f"{SCRIPT} --num-experts 8 --expert-tensor-parallel-size 1 --sequence-parallel"
+PYTHON = {
+    "megatron_bridge": "import lib\nimport megatron.bridge.x\nr = lib.Config(train=lib.Train(global_batch_size=64, micro_batch_size=1),"
+    " model=lib.Llama2ModelProvider7B(seq_length=512), dataset=lib.Data(seq_length=512))\n",
+    "nemo": "import lib\nimport nemo_run\nr = lib._recipe(model=lib.Model(config=lib.Llama2Config7B()), trainer=lib.Trainer(strategy=lib.S()),"
+    " data=lib.Data(seq_length=512, global_batch_size=64, micro_batch_size=1))\n",
+}  # of Python's kinds, a recipe to which one more line is added
 GIVEN = Given(model="llama2-7b", gpus=8)
 
 
@@ -77,6 +86,13 @@ def with_key(kind, name):
     if kind in SMALL:
         given = Given(gpus=8, model="llama2-7b" if kind == "accelerate" else None)
         return import_text(json.dumps(nested(SMALL[kind], name, "x")), "c.json", given, kind=kind)
+    if kind in PYTHON:
+        *places, last = name.split(".")
+        place = ".".join(["r", *places])
+        if places == ["callbacks"]:
+            name, place, last = "", "r.trainer", f"callbacks = [lib.C({last}='x')]; r.lib"
+        call = f"lib.{name.removesuffix('()')}(r)" if name.endswith("()") else f"{place}.{last} = 'x'"
+        return import_text(f"{PYTHON[kind]}{call}\n", "r.py", Given(gpus=64, model="llama2-7b"))
     base = TITAN if kind == "torchtitan" else DEEPSPEED
     return import_text(json.dumps(nested(base, name, "x")), "c.json", GIVEN, kind=kind)
 
@@ -90,6 +106,9 @@ def test_every_kind_of_file_has_a_table_and_no_other():
         "tokenizers",
         "adapters",
         "hub_models",
+        "megatron_models",
+        "nemo_recipes",
+        "megatron_bridge_recipes",
     }
 
 
@@ -113,7 +132,7 @@ IGNORED = [
 def test_an_ignored_key_is_left_out_for_its_own_reason(kind, reason, name):
     assert name == "".join(name.split()), "a name broken by a line's end"
     key = name.replace("*", "x" if name[-2:-1] in "._-" or name == "_*" else "")
-    ignored = {entry.name.lstrip("-"): entry.note for entry in with_key(kind, key).ledger.ignored}
+    ignored = {entry.name.lstrip("-").rpartition(": ")[2]: entry.note for entry in with_key(kind, key).ledger.ignored}
     assert ignored.get(key) == reason
 
 
@@ -308,6 +327,101 @@ def test_variables_that_say_how_many_gpus(name):
     assert import_text(text, "run.sh").scenario().plan.num_gpus == 12
 
 
+# NeMo and Megatron-Bridge
+
+VALUES = {
+    "pipeline-model-parallel-layout": "Et*31|tL", "recompute-granularity": "full", "recompute-method": "block",
+    "recompute-modules": ["core_attn"], "data-parallel-sharding-strategy": "optim", "outer-dp-sharding-strategy": "optim",
+    "optimizer": "adam", "global-batch-size": 64, "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-params-dtype": "fp32", "main-grads-dtype": "fp32",
+    "cuda-graph-impl": "local", "cuda-graph-modules": ["attn"], "moe-token-dispatcher-type": "flex",
+    "moe-flex-dispatcher-backend": "deepep", "seq-length": 512, "decoder-first-pipeline-num-layers": 32,
+    "decoder-last-pipeline-num-layers": 32,
+}  # fmt: skip
+CORE = [
+    (kind, group, argument, name)
+    for kind in PYTHON
+    for group in ("arguments", "switches")
+    for argument, names in table(kind)[group].items()
+    for name in names
+    if not name.startswith(("callbacks.", "trainer.strategy.megatron_fsdp", "trainer.strategy.pytorch_fsdp"))
+]
+MEGATRON_MODELS = {
+    name: family for family, models in table("megatron_models")["families"].items() for name in models if name != "all"
+}
+COUNTS = {  # of the hub's configs
+    "codellama34b": 33.74e9, "phi3mini": 3.821e9, "llama321b": 1.236e9, "llama323b": 3.213e9, "mistral7b": 7.242e9,
+    "mistralnemo12b": 12.25e9, "mixtral8x22b": 140.6e9, "qwen25500m": 494e6, "qwen251p5b": 1.544e9, "qwen253b": 3.086e9,
+    "qwen257b": 7.616e9, "qwen2514b": 14.77e9, "qwen2532b": 32.76e9, "qwen2572b": 72.71e9, "qwen31p7b": 1.721e9,
+    "gemma2b": 2.506e9, "gemma7b": 8.538e9, "gemma22b": 2.614e9, "gemma29b": 9.242e9, "gemma227b": 27.23e9, "gemma31b": 1.0e9,
+    "deepseekv2": 235.7e9, "olmoe": 6.919e9, "chatglm36b": 6.244e9, "baichuan27b": 7.506e9, "nemotron4340b": 341.0e9,
+    "nemotronnano9bv2": 8.888e9, "nemotronnano12bv2": 12.31e9, "moonlight16b": 15.96e9, "starcoder27b": 7.4e9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "argument", "name"), CORE, ids=[f"{kind} {name}" for kind, _, _, name in CORE]
+)
+def test_settings_of_recipes_are_arguments_that_are_read(kind, group, argument, name):
+    value = True if group == "switches" else VALUES.get(argument, 2 if argument.startswith("pipeline") else 1)
+    text = f"{PYTHON[kind]}r.{name} = {value!r}\n"
+    text += f"r.{name.replace('flex_dispatcher_backend', 'token_dispatcher_type')} = 'flex'\n" * ("backend" in name)
+    layout = "r.model.pipeline_model_parallel_size = r.pipeline_model_parallel_size = 2\n"
+    text += layout * (kind == "megatron_bridge" and "layout" in name)
+    text += "r.trainer.strategy.pipeline_model_parallel_size = 2\n" * (kind == "nemo" and "layout" in name)
+    imported = import_text(text, "r.py", Given(gpus=64, model="llama2-7b"))
+    assert name in imported.ledger.settings
+    assert name not in {entry.name for entry in imported.ledger.ignored if entry.note == UNKNOWN_KEY}
+    assert group == "arguments" or name not in table(kind)["arguments"]
+
+
+@pytest.mark.parametrize("name", MEGATRON_MODELS)
+def test_models_by_their_classes(name):
+    model = ModelSpec.read(whole_shape(model_named(name, "class", Ledger("f"))), name)
+    assert total_params(model) == pytest.approx(COUNTS.get(name, total_params(model)), rel=2e-3)
+
+
+OWN = [
+    (kind, name)
+    for kind in PYTHON
+    for group in table(table(kind)["recipes"]).values()
+    for name in group
+    if name != "all"
+]
+CALLS = {
+    "nemo": "import nemo_run as run\nfrom nemo.collections import llm\nrecipe = llm.{}(name='x')\nrun.run(recipe)\n",
+    "megatron_bridge": "from megatron.bridge.recipes import {0}\ncfg = {0}()\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), OWN, ids=[name for _, name in OWN])
+def test_every_recipe_of_the_frameworks(kind, name):
+    text, refusal = CALLS[kind].format(name), ""
+    for gpus in (None, 64, 256, 384, 40, 6144):
+        try:
+            imported = import_text(text, "script.py", Given(gpus=gpus))
+        except SpecError as error:
+            refusal = str(error)
+        else:
+            assert imported.kind == kind
+            assert "as of" in imported.to_yaml()
+            return
+    # Of these the recipe's own numbers do not go together.
+    assert "must divide the" in refusal or "needs plan.sequence_parallel" in refusal, refusal
+
+
+def test_a_call_of_a_recipe_that_changes_it_otherwise_is_not_known():
+    text = CALLS["nemo"].replace("name='x'", "peft_scheme=None").format("llama3_8b.finetune_recipe")
+    with pytest.raises(SpecError, match=r"has no recipe: .*finetune_recipe\(\) on line 3"):
+        import_text(text, "script.py")
+
+
+def test_other_spellings_of_models():
+    assert set(table("megatron_models")["aliases"].values()) <= MEGATRON_MODELS.keys()
+    assert not table("megatron_models")["aliases"].keys() & MEGATRON_MODELS.keys()
+    for name in ("Llama3Config8B", "Llama3ModelProvider8B", "meta-llama/Meta-Llama-3-8B", "llama3_8b_16k", "llama3_8b"):
+        assert model_named(name, "class", Ledger("f")) == "llama3-8b"
+
+
 # torchtitan
 
 
@@ -318,10 +432,36 @@ def test_schedules(name, meant):
     assert [plan.schedule, plan.num_chunks] == meant
 
 
-def test_models_of_other_names_are_presets():
-    for name, preset in table("torchtitan")["models"].items():
-        assert name not in preset_names("models")
-        assert preset in preset_names("models")
+FLAVORS = [
+    (name, flavor) for name, flavors in table("torchtitan")["flavors"].items() for flavor in flavors if flavor != "all"
+]
+SIZES = {  # parameters without multi-token prediction, of the hub's configs or of torchtitan's own log of a run
+    "llama2 7B": 6.738e9, "llama2 13B": 13.02e9, "llama2 70B": 68.98e9, "llama3 1B": 1.236e9, "llama3 3B": 3.213e9,
+    "llama3 8B": 8.030e9, "llama3 70B": 70.55e9, "llama3 405B": 405.9e9, "llama4 17bx16e": 107.8e9, "llama4 17bx128e": 400.7e9,
+    "deepseek_v3 16B": 15.71e9, "deepseek_v3 236B": 235.7e9, "deepseek_v3 671B": 671.0e9, "kimi_k2_7 moonlight-16B-A3B": 15.96e9,
+    "kimi_k2_7 Kimi-K2.5": 1026e9, "qwen3 0.6B": 596e6, "qwen3 1.7B": 1.721e9, "qwen3 4B": 4.022e9, "qwen3 8B": 8.191e9,
+    "qwen3 14B": 14.77e9, "qwen3 32B": 32.76e9, "qwen3 30B-A3B": 30.53e9, "qwen3 235B-A22B": 235.1e9, "gpt_oss 20b": 20.91e9,
+    "gpt_oss 120b": 116.8e9, "llama3 debugmodel": 6_163_712,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "flavor"), FLAVORS)
+def test_flavors_are_models(name, flavor):
+    data = nested(nested(TITAN, "model.name", name), "model.flavor", flavor)
+    model = import_text(json.dumps(nested(data, "parallelism.pipeline_parallel_degree", 1)), "c.json").scenario().model
+    assert total_params(model) == pytest.approx(SIZES.get(f"{name} {flavor}", total_params(model)), rel=1e-3)
+    said = flavor.rpartition("-")[2].rstrip("Bb").replace("M", "e-3")
+    if said.replace(".", "").replace("e-3", "").isdecimal():
+        assert total_params(model) == pytest.approx(float(said) * 1e9, rel=0.27)
+
+
+def test_flavors_share_fields_that_are_ours():
+    known = table("torchtitan")["flavors"]
+    for flavors in known.values():
+        shapes = [shape for shape in flavors.values() if isinstance(shape, dict)]
+        assert {field for shape in shapes for field in shape} <= ModelSpec.model_fields.keys()
+    assert {tower.split()[0] for tower in table("torchtitan")["towers"]} <= known.keys()
+    assert not set(table("torchtitan")["no_decoders"]) & known.keys()
 
 
 def test_tables_are_read_once_and_only_when_asked(monkeypatch):

@@ -766,7 +766,7 @@ def test_gpus_that_do_not_hold_a_replica():
         ("python p.py --num-layers $N --hidden-size 64", "a.sh", "--num-layers is missing or only known when"),
         ("A=$((9**9**9**9))\npython p.py --num-layers $A --hidden-size 64", "a.sh", "--num-layers is missing"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="9B"', "a.toml", "no preset has that name"),
-        ('[job]\n[training]\n[model]\nname="llama4"\nflavor="17bx16e"', "a.toml", "no preset has that name"),
+        ('[job]\n[training]\n[model]\nname="llama4"\nflavor="17bx64e"', "a.toml", "no preset has that name"),
         ('[job]\n[training]\n[model]\nname="deepseek_v3"\nflavor="16B"\n[parallelism]\nexpert_tensor_parallel_degree=2', "a.toml", "etp 2 must be 1"),
         ('[job]\n[training]\nseq_len="long"\n[model]\nname="llama3"\nflavor="8B"', "a.toml", "training.seq_len = long must be"),
         ('[job]\n[training]\n[model]\nname="llama3"\nflavor="8B"\n[parallelism]\ntensor_parallel_degree=0', "a.toml", "tensor_parallel_degree = 0"),

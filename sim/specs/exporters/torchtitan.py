@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sim.specs.exporters.account import Account, exporter_table
 from sim.specs.exporters.launch import launcher_lines
 from sim.specs.exporters.toml import toml_text
 from sim.specs.exporters.torchtitan_plan import say_plan
+from sim.specs.importers.keys import table
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset
 
@@ -40,12 +42,23 @@ def export_torchtitan(account: Account) -> tuple[str, dict[str, Any]]:
 
 def flavor_of(model: ModelSpec) -> tuple[str, str] | None:
     """(model.name, model.flavor) of the model of this shape, or None where torchtitan knows none."""
-    for preset, (name, flavor) in exporter_table(KIND)["flavors"].items():
-        known = ModelSpec.read(load_preset("models", preset), "model")
+    for (name, flavor), known in _flavors().items():
         same = known.replace(name=model.name, max_sequence_length=model.max_sequence_length, num_mtp_layers=0)
         if same == model.replace(num_mtp_layers=0):
             return name, flavor
     return None
+
+
+@cache
+def _flavors() -> dict[tuple[str, str], ModelSpec]:
+    """Models by model.name and model.flavor, as the importer knows them; of several names of one the first counts."""
+    found = {}
+    for name, flavors in table(KIND)["flavors"].items():
+        for flavor, what in flavors.items():
+            if flavor != "all":
+                shape = load_preset("models", what) if isinstance(what, str) else {**flavors.get("all", {}), **what}
+                found[name, flavor] = ModelSpec.read({"name": flavor, **shape}, "model")
+    return found
 
 
 def _model(account: Account, data: dict[str, dict[str, Any]]) -> None:

@@ -31,6 +31,7 @@ class Given:
     gpus : how many.
     cluster : a preset's name.
     model : a preset's name, or a path of a `config.json`.
+    recipe : of a Python file, the function or name that is meant, with arguments if need be: "pretrain(nodes=4)".
     args : what a script is called with, `$1` first.
     env : variables of the environment that a script runs in.
     """
@@ -38,6 +39,7 @@ class Given:
     gpus: int | None = None
     cluster: str | None = None
     model: str | None = None
+    recipe: str | None = None
     args: Sequence[Any] = ()
     env: Mapping[str, Any] | None = None
 
@@ -46,7 +48,7 @@ class Given:
 class Foreign:
     """A foreign file, and what the caller says of its run.
 
-    text, data : what stands in it; data of JSON or TOML, None for a script.
+    text, data : what stands in it; data of JSON or TOML, None for a script or Python.
     model : the section `model` that the caller gave, if any.
     folder : where a DeepSpeed file's `config.json` may lie.
     """
@@ -84,10 +86,20 @@ def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, le
 
 
 def fewest_gpus(
-    model: dict[str, Any], cluster: ClusterSpec, ledger: Ledger, unit: int = 1, *, frozen: bool = False
+    model: dict[str, Any],
+    cluster: ClusterSpec,
+    ledger: Ledger,
+    unit: int = 1,
+    batch: tuple[int | None, int, int] = (None, 1, 1),
+    *,
+    frozen: bool = False,
 ) -> int:
     """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
-    memory the states fill by half. Of a frozen model those are its 16-bit weights."""
+    memory the states fill by half. Of a frozen model those are its 16-bit weights.
+
+    batch : of the whole step, if it is known; GPUs a replica; sequences that a replica takes at once. There are no more
+        replicas than share the batch evenly.
+    """
     shape = ModelSpec.read(model, "model")
     attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
     tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
@@ -102,6 +114,9 @@ def fewest_gpus(
     states = (2 if frozen else STATE_BYTES) * matrices
     while gpus * cluster.gpu.memory_bytes < 2 * states and gpus < 2**24:
         gpus *= 2
+    whole, replica, at_once = batch
+    while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):
+        gpus //= 2
     return int(ledger.assume("GPUs", gpus, "so many hold the model's states; --gpus N"))
 
 

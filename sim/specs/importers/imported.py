@@ -14,10 +14,13 @@ from sim.specs.importers.defaults import Foreign, Given
 from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron import is_megatron, read_megatron
+from sim.specs.importers.megatron_bridge import is_megatron_bridge, read_megatron_bridge
+from sim.specs.importers.nemo import is_nemo, read_nemo
 from sim.specs.importers.recipe_kinds import RECIPES, reason_of_text
 from sim.specs.importers.recipe_signs import has_signs, telling
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
 from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
+from sim.specs.importers.torchtitan_python import is_torchtitan_python
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import parse_yaml
@@ -28,6 +31,8 @@ KINDS = {
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
     **{kind: called for kind, (called, _) in RECIPES.items()},
+    "megatron_bridge": "Megatron-Bridge recipe",
+    "nemo": "NeMo recipe",
 }
 """Kinds of files, and what messages call them."""
 
@@ -52,6 +57,12 @@ _READERS = {
     "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
     "megatron": Reader(("script", "data"), is_megatron, read_megatron),
 }
+_IN_PYTHON = {
+    "torchtitan": Reader(("python",), is_torchtitan_python, read_torchtitan),
+    "megatron_bridge": Reader(("python",), is_megatron_bridge, read_megatron_bridge),
+    "nemo": Reader(("python",), is_nemo, read_nemo),
+}
+"""Of files in Python, whose kinds may have files of data too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ def import_file(
     Parameters
     ----------
     path : path
-        A `config.json`, a launch script, torchtitan's TOML or JSON, or DeepSpeed's JSON.
+        A `config.json`, a launch script, torchtitan's TOML, JSON or Python, DeepSpeed's JSON, a recipe in Python.
     given : Given, optional
         GPUs, cluster and model, where the file does not say.
     kind : str, optional
@@ -142,12 +153,17 @@ def import_text(
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
     form, data = _data_in(text, where)
     found = kind or _kind_of(form, data, text, where)
-    if _READERS[found].forms == ("data",) and not isinstance(data, Mapping):
+    reader = (_IN_PYTHON if form == "python" else _READERS).get(found)
+    if reader is None:
+        raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
+    if reader.forms == ("data",) and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
-    sections = _READERS[found].read(Foreign(text, data, ledger, given, model, folder))
+    sections = reader.read(Foreign(text, data, ledger, given, model, folder))
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
+    if form == "python":
+        name = _recipe(ledger) or name
     # YAML writes plain mappings only.
     plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
     sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
@@ -176,7 +192,8 @@ def _data_in(text: str, where: str) -> tuple[str, Any]:
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    fitting = [kind for kind, reader in _READERS.items() if form in reader.forms and reader.fits(content)]
+    readers = _IN_PYTHON if form == "python" else _READERS
+    fitting = [kind for kind, reader in readers.items() if form in reader.forms and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
     if len(recipes) > 1:
         return max(recipes, key=lambda kind: telling(kind, content))
@@ -190,6 +207,11 @@ def _kind_of(form: str, data: Any, text: str, where: str) -> str:
             "needs no import"
         )
     return kind
+
+
+def _recipe(ledger: Ledger) -> str | None:
+    """The recipe that was read of a file in Python, which may hold many."""
+    return next((entry.value for entry in ledger.read if entry.name == "recipe"), None)
 
 
 def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:

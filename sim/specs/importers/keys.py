@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,16 @@ UNKNOWN = "\0"
 """A part of a value that only a running script would know. Files with this letter in them are refused."""
 UNKNOWN_KEY = "not known to flopcast"
 NOT_RUN = "only the running script knows; flopcast runs nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class NotKnown:
+    """A value that stands in no text, and why; of Python, on which line."""
+
+    why: str
+    line: int
+
+
 _TABLES = Path(__file__).parents[2] / "presets" / "importers"
 
 
@@ -87,6 +98,11 @@ class Keys:
         """The value of a key, which is taken; None where it is not there."""
         self._asked.add(f"{self.label}{name}")
         value = self._data.pop(name, None)
+        if isinstance(value, NotKnown):
+            raise SpecError(
+                f"{self.ledger.where}, line {value.line}: {self.label}{name} is known only to running code "
+                f"({value.why}); write its value there, or give it by --recipe 'NAME(argument=value)'"
+            )
         if value is not None:
             self.ledger.settings.add(f"{self.label}{name}")
         return value
@@ -169,6 +185,7 @@ class Keys:
     def leave(self) -> None:
         """Note everything that nobody took, each with its reason."""
         for key, value in _flat(self._data):
+            value = f"?, line {value.line}" if isinstance(value, NotKnown) else value
             self.ledger.ignore(f"{self.label}{key}", value, *self.reason(key))
         self._data.clear()
 

@@ -9,8 +9,8 @@ from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.pipeline_layouts import layout_of
 
 _MOST_LAYERS = 100_000
-_MIXERS = {"M": "mamba2", "*": "full_attention", "G": "gated_delta_net"}
-_MLPS = {"-": "dense", "E": "sparse"}
+MIXERS = {"M": "mamba2", "*": "full_attention", "G": "gated_delta_net"}
+MLPS = {"-": "dense", "E": "sparse"}
 """Letters of hybrid models, whose layers are one block each (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
 
 
@@ -38,15 +38,15 @@ def take_blocks(arguments: Arguments, model: Section, plan: Section, hybrid: boo
     letters, slash, modules = pattern.strip("\"'").partition("/")
     stages = letters.split("|")
     letters = "".join(stages)
-    strange = next((letter for letter in letters if letter not in {**_MIXERS, **_MLPS}), None)
+    strange = next((letter for letter in letters if letter not in {**MIXERS, **MLPS}), None)
     if strange is not None or not letters or len(letters) > _MOST_LAYERS:
         raise SpecError(
-            f"{where}: --{name} {short(pattern)!r} must say the layers by {' '.join([*_MIXERS, *_MLPS])}"
+            f"{where}: --{name} {short(pattern)!r} must say the layers by {' '.join([*MIXERS, *MLPS])}"
             + (f", not {strange!r}" if strange else "")
         )
     model.took("num_layers", len(letters), f"--{name}")
-    model.took("layer_types", shortest([_MIXERS.get(letter, "none") for letter in letters]), f"--{name}")
-    model.took("mlp_layer_types", shortest([_MLPS.get(letter, "none") for letter in letters]), f"--{name}")
+    model.took("layer_types", shortest([MIXERS.get(letter, "none") for letter in letters]), f"--{name}")
+    model.took("mlp_layer_types", shortest([MLPS.get(letter, "none") for letter in letters]), f"--{name}")
     if slash:
         model.ledger.ignore(
             f"--{name}", modules, "modules of several blocks that predict further tokens; not counted", matters=True

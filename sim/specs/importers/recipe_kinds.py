@@ -16,7 +16,7 @@ from sim.specs.importers.finetuning_recipes import (
     read_trainer,
 )
 from sim.specs.importers.maxtext import read_maxtext
-from sim.specs.importers.nemo import read_nemo
+from sim.specs.importers.nemo_yaml import read_nemo_yaml
 from sim.specs.importers.pretraining_recipes import (
     read_levanter,
     read_litgpt,
@@ -32,8 +32,8 @@ RECIPES: dict[str, tuple[str, Read]] = {
     "olmo": ("recipe of OLMo", read_olmo),
     "maxtext": ("MaxText configuration", read_maxtext),
     "nanotron": ("nanotron recipe", read_nanotron),
-    "nemo_yaml": ("NeMo configuration", partial(read_nemo, "nemo_yaml")),
-    "bridge_yaml": ("Megatron-Bridge configuration", partial(read_nemo, "bridge_yaml")),
+    "nemo_yaml": ("NeMo configuration", partial(read_nemo_yaml, "nemo_yaml")),
+    "bridge_yaml": ("Megatron-Bridge configuration", partial(read_nemo_yaml, "bridge_yaml")),
     "automodel": ("NeMo AutoModel recipe", read_automodel),
     "torchtune": ("torchtune recipe", read_torchtune),
     "axolotl": ("recipe of Axolotl", partial(read_trainer, "axolotl")),

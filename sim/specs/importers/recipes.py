@@ -43,14 +43,14 @@ def scenario_of(recipe: Recipe, file: Foreign) -> dict[str, Any]:
     given, ledger, known = file.given, file.ledger, table(recipe.kind)
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)
-    shape = load_preset("models", model) if isinstance(model, str) else _whole_shape(model)
+    shape = whole_shape(model)
     if isinstance(model, str) and shape.get("num_mtp_layers"):
         none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
         model = {"preset": model, "num_mtp_layers": none}
     name, cluster = cluster_of(given, ledger)
     for path, value in known.get("defaults", {}).items():
         recipe.default(path, value, f"{known['called']}'s default")
-    gpus = _gpus(recipe, file, shape, cluster)
+    gpus = gpus_of(recipe, file, shape, cluster)
     _deal(recipe, gpus, shape, cluster)
     if "sequence_length" not in training:
         assume_sequence(training, shape)
@@ -84,12 +84,16 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
     return named_model(found, recipe.sources["model"], file)
 
 
-def _whole_shape(model: Mapping[str, Any]) -> dict[str, Any]:
+def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A section `model` with the fields of its preset, if it has one."""
+    if isinstance(model, str):
+        return load_preset("models", model)
     preset = model.get("preset")
-    return {**(load_preset("models", preset) if preset else {}), **model}
+    own = {name: value for name, value in model.items() if name != "preset"}
+    return {**(load_preset("models", preset) if preset else {}), **own}
 
 
-def _gpus(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
+def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
     """GPUs: the caller's; what the file says; the product of its degrees; what holds the model."""
     run, plan, ledger = recipe.run, recipe.sections["plan"], file.ledger
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)

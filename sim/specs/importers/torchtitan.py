@@ -1,10 +1,9 @@
-"""torchtitan's configuration: TOML, or the JSON that it dumps. Names are those of pytorch/torchtitan's job config, with
-the older places of the same keys."""
+"""torchtitan's configuration: TOML, the JSON that it dumps, or Python. Names are those of pytorch/torchtitan's job
+config, with the older places of the same keys."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from sim.errors import SpecError
@@ -19,13 +18,13 @@ from sim.specs.importers.defaults import (
     take_optimizer,
 )
 from sim.specs.importers.keys import MOST, Keys, table
-from sim.specs.importers.ledger import Section, short
-from sim.specs.importers.pipeline_layouts import layout_of
-from sim.specs.presets import load_preset, preset_names
+from sim.specs.importers.ledger import Ledger, Section
+from sim.specs.importers.recipes import whole_shape
+from sim.specs.importers.torchtitan_model import KIND, read_flavor
+from sim.specs.importers.torchtitan_pipeline import DEFAULT, take_pipeline
+from sim.specs.importers.torchtitan_python import settings_in_python
 
-KIND = "torchtitan"
 _SECTIONS = ("parallelism", "training", "activation_checkpoint", "job")
-_DEFAULT = "torchtitan's default"
 
 
 def is_torchtitan(data: Any) -> bool:
@@ -42,15 +41,13 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
         A model or a schedule that flopcast does not know, or a value that breaks a rule.
     """
     given, ledger = file.given, file.ledger
-    keys = Keys(file.data, ledger, KIND)
+    keys = Keys(file.data if file.data is not None else settings_in_python(file), ledger, KIND)
     model_keys, training_keys = keys.section("model"), keys.section("training")
     cut, recompute = keys.section("parallelism"), keys.section("activation_checkpoint")
     experimental = keys.section("experimental")
-    model: Any = file.model if file.model is not None else _model(model_keys)
-    shape = load_preset("models", model) if isinstance(model, str) else model
-    if shape.get("num_mtp_layers") and isinstance(model, str):
-        none = ledger.assume("model.num_mtp_layers", 0, "torchtitan trains no multi-token prediction")
-        model = {"preset": model, "num_mtp_layers": none}
+    model: Any = file.model if file.model is not None else read_flavor(model_keys)
+    model = _further_tokens(model, model_keys, ledger)
+    shape = whole_shape(model)
     name, cluster = cluster_of(given, ledger)
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
     replicated, sharded = _degrees(plan, (cut, training_keys, experimental))
@@ -58,45 +55,67 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     gpus = _gpus(plan, replicated, sharded, shape, cluster, given)
     _replicas(plan, gpus, replicated, sharded, cut)
     local = training_keys.whole("local_batch_size", "batch_size")
-    local = local if local is not None else ledger.assume("training.local_batch_size", 8, _DEFAULT)
-    _pipeline(plan, local, cut, experimental, shape)
-    _training(training, plan, local, training_keys)
+    local = local if local is not None else ledger.assume("training.local_batch_size", 8, DEFAULT)
+    take_pipeline(plan, local, cut, experimental, shape)
+    _training(training, plan, local, training_keys, cut)
     _recompute(plan, recompute, int(shape["num_layers"]))
     optimizer = keys.section("optimizer")
     take_optimizer(training, optimizer.text("name"), "optimizer.name")
     optimizer.leave()
     _precision(training, model_keys, training_keys, keys.section("float8"))
-    stack = _stack(keys.section("compile"), training_keys)
+    stack = _stack(keys.section("compile"), training_keys, model_keys)
+    _adapters(training, model_keys.section("adapters"))
     for part in (model_keys, training_keys, cut, recompute, experimental, keys):
         part.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
-def _stack(compiler: Keys, training: Keys) -> Section:
-    """The framework, and whether layers are compiled: [compile] enable, or training.compile of older files."""
+def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
+    """Modules of multi-token prediction, which torchtitan trains where its registry is asked for them."""
+    asked = keys.whole("num_mtp_layers", least=0) or 0
+    if not asked and not whole_shape(model).get("num_mtp_layers"):
+        return model
+    section = Section("model", ledger, **({"preset": model} if isinstance(model, str) else model))
+    if asked:
+        section.took("num_mtp_layers", asked, "num_mtp_layers")
+    elif section.get("num_mtp_layers") != 0:
+        section.assume("num_mtp_layers", 0, "torchtitan trains no multi-token prediction unless asked")
+    return section
+
+
+def _adapters(training: Section, adapters: Keys) -> None:
+    """Low-rank adapters, of LoRAConverter."""
+    rank = adapters.whole("rank")
+    if rank is not None:
+        training.took("adapter_rank", rank, "rank of LoRAConverter")
+    _, targets = adapters.take("target_modules")
+    if isinstance(targets, list) and rank is not None:
+        known = {name: ours for ours, names in table(KIND)["adapter_targets"].items() for name in names}
+        found = [known[name] for name in map(str, targets) if name in known]
+        if not found:
+            raise adapters.wrong("target_modules", targets, f"must name some of {', '.join(known)}")
+        training.took("adapter_targets", list(dict.fromkeys(found)), "target_modules of LoRAConverter")
+    adapters.leave()
+
+
+def _stack(compiler: Keys, training: Keys, model: Keys) -> Section:
+    """The framework; whether layers are compiled ([compile] enable, or training.compile of older files); how tokens go
+    to experts; whether the loss is worked out in pieces (ChunkedLossWrapper of newer files, in Python)."""
     stack = Section("stack", compiler.ledger)
     stack.took("framework", "torchtitan", "the file's kind")
     enabled = compiler.flag("enable")
     enabled = training.flag("compile") if enabled is None else enabled
     stack.settle("compiled", enabled, "compile.enable", True, "the file does not say; its own default is false")
+    backend = model.text("moe_comm_backend")
+    if backend in ("deepep", "hybridep"):
+        stack.took("expert_dispatcher", backend, "moe_comm_backend")
+    elif backend not in (None, "standard"):
+        stack.ledger.ignore("moe_comm_backend", backend, "priced as all-to-alls", matters=True)
+    if compiler.flag("chunked_loss"):
+        stack.took("chunked_loss", True, "loss ChunkedLossWrapper")
     compiler.leave()
     return stack
-
-
-def _model(keys: Keys) -> str:
-    """The preset that the file's model is."""
-    name, flavor, where = keys.text("name"), keys.text("flavor"), keys.ledger.where
-    if name is None or flavor is None:
-        raise SpecError(f"{where}: model.name and model.flavor say which model it is; give --model instead")
-    preset = f"{name}-{flavor}".lower().replace("_", "-")
-    preset = table(KIND)["models"].get(preset, preset)
-    if preset not in preset_names("models"):
-        raise SpecError(
-            f"{where}: the file does not describe model {short(f'{name} {flavor}')!r}, and no preset has that "
-            "name; give --model PRESET or --model config.json"
-        )
-    return str(keys.ledger.took("model", preset, "model.name and model.flavor"))
 
 
 def _degree(name: str, sections: tuple[Keys, ...], default: int, least: int = 1) -> int:
@@ -134,7 +153,7 @@ def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
         if degree is not None and degree > 1:
             cut.ledger.ignore("parallelism.expert_parallel_degree", degree, "the model has no experts")
         return
-    plan.settle("ep", degree, "expert_parallel_degree", 1, _DEFAULT)
+    plan.settle("ep", degree, "expert_parallel_degree", 1, DEFAULT)
     if of_tensor is not None and of_tensor > 1:
         why = "expert_tensor_parallel_degree; tokens are gathered where they arrive, as by Megatron-Core"
         plan.took("etp", of_tensor, why)
@@ -174,107 +193,9 @@ def _replicas(plan: Section, gpus: int, replicated: int, sharded: int, cut: Keys
         plan.took("sharding_group", group, f"data_parallel_replicate_degree {replicated}")
 
 
-def _pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shape: dict[str, Any]) -> None:
-    """Schedule, chunks and micro-batch."""
-    name = cut.text("pipeline_parallel_schedule") or experimental.text("pipeline_parallel_schedule")
-    of_micro = cut.whole("pipeline_parallel_microbatch_size")
-    number = experimental.whole("pipeline_parallel_microbatches") or cut.whole("pipeline_parallel_microbatches")
-    layers, num_layers = cut.whole("pipeline_parallel_layers_per_stage"), int(shape["num_layers"])
-    if plan["pp"] == 1:
-        plan.took("microbatch_size", local, "local_batch_size")
-        return
-    known = table(KIND)["schedules"].get((name or "1F1B").lower())
-    if known is None:
-        raise SpecError(f"{plan.ledger.where}: pipeline_parallel_schedule {short(name)!r} is not modelled")
-    schedule, chunks = known
-    if name is None:
-        plan.assume("schedule", schedule, _DEFAULT)
-    else:
-        plan.took("schedule", schedule, f"pipeline_parallel_schedule {name}")
-    if layers is not None and chunks > 1:
-        chunks = max(1, -(-num_layers // (layers * plan["pp"])))
-    chunks = _layout(plan, cut, shape, chunks)
-    if chunks > 1:
-        plan.took("num_chunks", chunks, "stages a rank of this schedule")
-    if number is not None:
-        of_micro = max(1, local // number)
-    size = plan.settle("microbatch_size", of_micro, "micro-batches of the pipeline", 1, _DEFAULT)
-    if local % size:
-        raise SpecError(f"{plan.ledger.where}: local_batch_size {local} is no multiple of the micro-batch {size}")
-
-
-def _layout(plan: Section, cut: Keys, shape: dict[str, Any], chunks: int) -> int:
-    """What each stage holds; chunks a rank, which a list of stages says.
-
-    Where the file names no modules, embedding and head take the place of one layer each, or of as many as it says, and
-    what does not divide goes to the first stages (torchtitan/distributed/pipeline_parallel.py,
-    generate_llm_fqn_per_model_part).
-    """
-    pp, layers, where = int(plan["pp"]), int(shape["num_layers"]), plan.ledger.where
-    first = cut.whole("pipeline_parallel_first_stage_less_layers", least=0)
-    last = cut.whole("pipeline_parallel_last_stage_less_layers", least=0)
-    key, parts = cut.take("module_fqns_per_model_part")
-    counts = _parts(parts, layers, cut.wrong(key, parts, "must list each stage's modules, layers.0 first"))
-    if counts is None:
-        key, points = cut.take("pipeline_parallel_split_points")
-        counts = _points(points, layers, cut.wrong(key, points, "must name layers of growing numbers, as layers.8"))
-    if counts is not None:
-        if len(counts) % pp:
-            raise SpecError(
-                f"{where}: {cut.label}{key} has {len(counts)} stages, no multiple of the {pp} pipeline ranks"
-            )
-        plan.took("pipeline_layout", layout_of(counts), key)
-        return len(counts) // pp
-    before, behind = (1 if less is None else less for less in (first, last))
-    share, rest = divmod(layers + before + behind, pp * chunks)
-    stages = [share + (stage < rest) for stage in range(pp * chunks)]
-    stages[0], stages[-1] = stages[0] - before, stages[-1] - behind
-    if min(stages) < 0:
-        raise SpecError(
-            f"{where}: {layers} layers on {pp * chunks} stages leave the first or the last less than its "
-            "pipeline_parallel_first_stage_less_layers or pipeline_parallel_last_stage_less_layers"
-        )
-    if len(set(stages)) > 1:
-        source = "first_stage_less_layers and last_stage_less_layers"
-        said = layout_of(stages)
-        if first is None and last is None:
-            plan.assume("pipeline_layout", said, f"{_DEFAULT}: embedding and head count as a layer each")
-        else:
-            plan.took("pipeline_layout", said, source)
-    return chunks
-
-
-def _parts(parts: Any, layers: int, wrong: SpecError) -> list[int] | None:
-    """Layers of each stage of `[["tok_embeddings", "layers.0"], ..., ["norm", "output"]]`."""
-    if parts is None:
-        return None
-    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or not parts:
-        raise wrong
-    names = [[name for name in part if isinstance(name, str) and name.startswith("layers.")] for part in parts]
-    if [name for part in names for name in part] != [f"layers.{layer}" for layer in range(layers)]:
-        raise wrong
-    return [len(part) for part in names]
-
-
-def _points(points: Any, layers: int, wrong: SpecError) -> list[int] | None:
-    """Layers of each stage, of the names of what begins one: `["layers.8", "layers.16"]`, or `norm` and `output`."""
-    points = points.split(",") if isinstance(points, str) else points
-    if not points:
-        return None
-    if not isinstance(points, list) or not all(isinstance(point, str) for point in points):
-        raise wrong
-    starts = [
-        layers if point.strip() in ("norm", "output") else point.strip().removeprefix("layers.") for point in points
-    ]
-    numbers = [0, *(int(start) if str(start).isdecimal() else -1 for start in starts), layers]
-    if sorted(numbers) != numbers or len(set(numbers[:-1])) < len(numbers) - 1:
-        raise wrong
-    return [after - before for before, after in pairwise(numbers)]
-
-
-def _training(training: Section, plan: Section, local: int, keys: Keys) -> None:
+def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Keys) -> None:
     length = keys.whole("seq_len")
-    length = length if length is not None else int(training.assume("sequence_length", 2048, _DEFAULT))
+    length = length if length is not None else int(training.assume("sequence_length", 2048, DEFAULT))
     whole = keys.whole("global_batch_size", least=-1)
     if whole is None or whole < 1:
         whole = int(training.took("global_batch_size", local * plan["dp"], "local_batch_size × data-parallel degree"))
@@ -284,15 +205,17 @@ def _training(training: Section, plan: Section, local: int, keys: Keys) -> None:
     steps = keys.whole("steps")
     if steps is not None:
         training.took("tokens", float(steps * whole * length), "steps × batch × seq_len")
+    cut_too = cut.flag("enable_sequence_parallel") is not False
     if plan["tp"] > 1:
-        plan.took("sequence_parallel", True, "torchtitan's tensor parallelism always")
+        source = "torchtitan's tensor parallelism, unless told otherwise" if cut_too else "enable_sequence_parallel"
+        plan.took("sequence_parallel", cut_too, source)
 
 
 def _recompute(plan: Section, keys: Keys, layers: int) -> None:
     mode = keys.text("mode")
     _, option = keys.take("selective_ac_option")
     if mode is None:
-        mode = plan.assume("recompute", "selective", _DEFAULT)
+        mode = plan.assume("recompute", "selective", DEFAULT)
     if mode not in ("none", "selective", "full", "memory_budget"):
         raise keys.wrong("mode", mode, "must be none, selective or full")
     every = int(str(option)) if str(option).isdecimal() and mode == "selective" else 0
@@ -323,12 +246,17 @@ def _every(plan: Section, every: int, layers: int) -> None:
 
 def _precision(training: Section, model: Keys, keys: Keys, float8: Keys) -> None:
     _, converters = model.take("converters")
-    names = converters if isinstance(converters, list) else []
-    eight = any("float8" in str(name) for name in names[:20]) or bool(float8.flag("enable_float8_linear"))
+    names = converters if isinstance(converters, list) else str(converters or "").replace(",", " ").split()
+    known = table(KIND)["converters"]
+    less = [known[part] for name in names[:20] for part in known if part in str(name).lower()]
+    less += ["fp8"] if float8.flag("enable_float8_linear") else []
     float8.leave()
     param = keys.text("mixed_precision_param") or "bfloat16"
-    if eight:
-        training.took("precision", "fp8", "float8 linears")
+    if less:
+        training.took("precision", less[0], f"{names[0] if names else 'float8'}: linears")
+    elif keys.raw("dtype") == "bfloat16" and keys.take("dtype"):
+        training.took("precision", "bf16", "dtype bfloat16")
+        training.took("master_precision", "none", "dtype bfloat16: no copy in fp32")
     elif param in ("bfloat16", "float32"):
         training.took("precision", "bf16" if param == "bfloat16" else "fp32", f"mixed_precision_param {param}")
     else:
