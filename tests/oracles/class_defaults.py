@@ -9,7 +9,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from sim.specs.importers import layer_kinds, own_experts, own_keys
+from sim.specs.importers.huggingface import layer_kinds, own_experts, own_keys
 from sim.specs.importers.keys import table
 
 KNOWN = table("huggingface")

@@ -12,7 +12,7 @@ from class_defaults import class_defaults, written
 from sim.errors import SpecError
 from sim.specs import ModelSpec
 from sim.specs.importers import import_text
-from sim.specs.importers.architectures import known_architectures
+from sim.specs.importers.huggingface.architectures import known_architectures
 from sim.specs.importers.keys import _TABLES as TABLES
 from sim.specs.importers.keys import table
 from sim.work.params import total_params

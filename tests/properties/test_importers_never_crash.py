@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.errors import FlopcastError
 from sim.specs.importers import Given, import_text
-from sim.specs.importers.architectures import known_architectures
+from sim.specs.importers.huggingface.architectures import known_architectures
 from sim.specs.yaml12 import parse_yaml
 
 FOREIGN = Path(__file__).parents[1] / "specs" / "foreign"

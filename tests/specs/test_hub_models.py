@@ -4,7 +4,7 @@ import pytest
 
 from sim.errors import SpecError
 from sim.specs.importers import Given, import_text
-from sim.specs.importers.hub_models import known_model
+from sim.specs.importers.huggingface.hub_models import known_model
 from sim.specs.importers.keys import table
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset, preset_names

@@ -9,13 +9,13 @@ from small_recipes import SMALL
 from sim.errors import SpecError
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.specs.importers import Given, import_text
-from sim.specs.importers.architectures import entry_of, known_architectures
+from sim.specs.importers.huggingface.architectures import entry_of, known_architectures
+from sim.specs.importers.huggingface.own_keys import READERS
 from sim.specs.importers.imported import KINDS
 from sim.specs.importers.keys import UNKNOWN_KEY, table
 from sim.specs.importers.ledger import Ledger
-from sim.specs.importers.megatron_names import model_named
-from sim.specs.importers.own_keys import READERS
-from sim.specs.importers.recipes import whole_shape
+from sim.specs.importers.nemo.names import model_named
+from sim.specs.importers.recipes.recipe import whole_shape
 from sim.specs.yaml12 import load_yaml
 from sim.work.params import total_params
 

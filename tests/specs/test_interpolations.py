@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.specs.importers.interpolations import resolved
+from sim.specs.importers.recipes.interpolations import resolved
 
 DATA = {"model": {"hidden": 64, "heads": 8, "names": ["a", "b"]}, "size": 2.5, "on": True, "word": "x"}
 

@@ -5,7 +5,7 @@ import pytest
 from sim.errors import SpecError
 from sim.specs.importers.keys import NotKnown
 from sim.specs.importers.ledger import Ledger
-from sim.specs.importers.python_recipes import read_recipe
+from sim.specs.importers.python.recipes import read_recipe
 
 
 def settings(text, asked=None, ledger=None):

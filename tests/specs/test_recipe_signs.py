@@ -13,8 +13,8 @@ from small_recipes import SMALL
 from sim.errors import SpecError
 from sim.specs.importers import KINDS, Given, import_file, import_text
 from sim.specs.importers.imported import _READERS, _data_in, _kind_of
-from sim.specs.importers.recipe_kinds import RECIPES
-from sim.specs.importers.recipe_signs import SIGNS, has_signs
+from sim.specs.importers.recipes.kinds import RECIPES
+from sim.specs.importers.recipes.signs import SIGNS, has_signs
 from sim.specs.yaml12 import load_yaml
 
 FILES = os.environ.get("FLOPCAST_CORPUS")

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from sim.specs.exporters.account import exporter_table
 from sim.specs.exporters.options import Options
+from sim.specs.importers.huggingface.layer_kinds import shortest
 from sim.specs.importers.keys import table
-from sim.specs.importers.layer_kinds import shortest
 from sim.specs.model import LayerKind, ModelSpec
 
 KIND = "megatron-lm"

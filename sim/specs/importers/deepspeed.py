@@ -18,7 +18,7 @@ from sim.specs.importers.defaults import (
     fewest_gpus,
     take_optimizer,
 )
-from sim.specs.importers.huggingface import given_model
+from sim.specs.importers.huggingface.config import given_model
 from sim.specs.importers.keys import Keys
 from sim.specs.importers.ledger import Ledger, Section
 from sim.specs.presets import load_preset

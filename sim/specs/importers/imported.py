@@ -11,16 +11,16 @@ from typing import Any, Literal, NamedTuple
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
 from sim.specs.importers.defaults import Foreign, Given
-from sim.specs.importers.huggingface import given_model, is_huggingface, read_huggingface
+from sim.specs.importers.huggingface.config import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
-from sim.specs.importers.megatron import is_megatron, read_megatron
-from sim.specs.importers.megatron_bridge import is_megatron_bridge, read_megatron_bridge
-from sim.specs.importers.nemo import is_nemo, read_nemo
-from sim.specs.importers.recipe_kinds import RECIPES, reason_of_text
-from sim.specs.importers.recipe_signs import has_signs, telling
+from sim.specs.importers.megatron.script import is_megatron, read_megatron
+from sim.specs.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
+from sim.specs.importers.nemo.recipe import is_nemo, read_nemo
+from sim.specs.importers.recipes.kinds import RECIPES, reason_of_text
+from sim.specs.importers.recipes.signs import has_signs, telling
 from sim.specs.importers.sources import parse_json, parse_toml, text_of
-from sim.specs.importers.torchtitan import is_torchtitan, read_torchtitan
-from sim.specs.importers.torchtitan_python import is_torchtitan_python
+from sim.specs.importers.torchtitan.job_config import is_torchtitan, read_torchtitan
+from sim.specs.importers.torchtitan.python_config import is_torchtitan_python
 from sim.specs.loading import build_scenario
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import parse_yaml

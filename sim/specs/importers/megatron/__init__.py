@@ -1,0 +1,1 @@
+"""Megatron-LM's arguments: from launch scripts, and from the framework's YAML."""

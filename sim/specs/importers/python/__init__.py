@@ -1,0 +1,1 @@
+"""What a Python file sets, read as text by its syntax tree; nothing in it is run."""

@@ -1,0 +1,1 @@
+"""Launch scripts as a shell would read them, without running anything."""

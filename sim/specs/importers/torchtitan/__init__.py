@@ -1,0 +1,1 @@
+"""torchtitan's job config, in TOML, JSON and Python."""
