@@ -69,6 +69,8 @@ def _campaign(options: argparse.Namespace) -> int:
             if worker.is_alive():
                 continue
             del running[start]
+            if worker.exitcode == 1 and not (log / f"{start}.stacks").read_text():
+                raise SystemExit(f"the fuzzer itself failed in the inputs from seed {start}; see above")
             for entry in _entries(log / str(start)):
                 tried[entry["verb"]] += 1
                 answered[entry["verb"]] += entry.get("code") == 0

@@ -5,8 +5,10 @@ Verbs, options and their types are asked of the command line itself, so that a n
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -53,6 +55,26 @@ WORDS = (
     "12 GB", "1 TB/s", "60 d", "10 min", "64..4096", "1,2,4", "15T", "300e9", "70B", "0.5", "1e6", "llama3-70b", "selene", "a100",
     "1f1b", "interleaved", "zb_v", "all", "best", "own", "plan.tp=2", "rank1", "1.2@rank1", "leaf0.cable1", "0", "-1",
 )  # fmt: skip
+
+GOOD = {
+    "to": ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed"),
+    "cluster": ("selene", "superpod-h100", "ethernet-25"),
+    "profile": ("a100", "h100"),
+    "engine": ("dag", "des", "closed_form"),
+    "measured": ("1.2 s", "900 ms"),
+    "budget": ("1e24", "1e21"),
+    "loss": ("2.0", "1.9"),
+    "tokens": ("1T", "300e9"),
+    "schedules": ("1f1b,zb_h1", "interleaved"),
+    "workers": ("4", "2x4"),
+    "bandwidths": ("10 Gbit/s", "10 Gbit/s,12 GB/s"),
+    "rollout_gpus": ("8", "4"),
+    "stack": ("megatron-core", "torchtitan"),
+    "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"),
+    "longest": ("8k",),
+    "response": ("2k",),
+}
+"""Values that options of these names can have."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +151,7 @@ def draw(rng: random.Random) -> Case:
     names = sorted(verbs())
     name = rng.choices(names, [SELDOM.get(each.split()[0], 1.0) for each in names])[0]
     words, files = name.split(), dict[str, bytes]()
-    seldom = min(0.12, 1.2 / len(verbs()[name])) if verbs()[name] else 0.0  # of many odd options one is refused first
+    seldom = min(0.12, 0.7 / len(verbs()[name])) if verbs()[name] else 0.0  # of many odd options one is refused first
     for each in verbs()[name]:
         if not each.spelled:
             number = rng.choice([1, 1, 2]) if each.several else 1
@@ -146,7 +168,7 @@ def draw(rng: random.Random) -> Case:
 
 def _always(name: str, option: Parameter) -> bool:
     """Options without which a verb takes long, or does nothing."""
-    return option.name in ("output", "out")
+    return option.name in ("output", "out") or (name, option.name) == ("rl", "rollout_gpus")
 
 
 def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: random.Random) -> str:
@@ -158,7 +180,8 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])
     if verb in ("shortest", "topology", "scaling", "schedule", "fields", "presets"):
-        good = {"shortest": ["gpt3-175b", "llama3-8b"], "topology": ["selene"], "schedule": ["1f1b", "zb_v"]}
+        models = ["gpt3-175b", "llama3-8b", "70B"]
+        good = {"shortest": models, "scaling": models, "topology": ["selene"], "schedule": ["1f1b", "zb_v"]}
         return rng.choice([*good.get(verb, WORDS), *good.get(verb, WORDS), str(odd_value(rng))])
     return rng.choice([*WORDS, str(odd_value(rng))])
 
@@ -174,6 +197,8 @@ def _option(name: str, option: Parameter, files: dict[str, bytes], rng: random.R
             return [spelled, _file(name, option.name, files, rng)]
         ending = {"png": ".png", "svg": ".svg", "figure": ".png", "trace": ".json"}.get(option.name, ".yaml")
         return [spelled, rng.choice([f"out{ending}", f"out{ending}", f"no/such/out{ending}", "/dev/full", ""])]
+    if option.name in GOOD and rng.random() < 0.75:
+        return [spelled, rng.choice(GOOD[option.name])]
     if option.choices:
         return [spelled, rng.choice([*option.choices, str(odd_value(rng))])]
     if option.kind in (int, float):
@@ -199,8 +224,12 @@ def _override(rng: random.Random) -> str:
 def _file(name: str, what: str, files: dict[str, bytes], rng: random.Random) -> str:
     """A damaged file of the kind that a verb reads; its name."""
     kind = _kind_of_file(name, what, rng)
-    if kind == "scenario" and rng.random() < 0.5:
-        data = changed_data(SMALL, rng) if rng.random() < 0.75 else SMALL
+    if kind == "foreign" and rng.random() < 0.8:
+        grammar = importlib.import_module(f"grammars.{rng.choice(_grammars())}")
+        own, whole, _, _ = grammar.write(rng)
+        text, ending = changed_text(whole, rng) if rng.random() < 0.9 else whole.encode(), Path(own).suffix
+    elif kind == "scenario" and rng.random() < 0.5:
+        data = changed_data(SMALL, rng) if rng.random() < 0.6 else SMALL
         text, ending = yaml.safe_dump(data, sort_keys=False).encode(), ".yaml"
     else:
         path = rng.choice(_originals(kind))
@@ -255,6 +284,14 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
         case ["plan-pipeline"], _:
             return rng.choice(["layers", "scenario"])
     return "scenario"
+
+
+@cache
+def _grammars() -> tuple[str, ...]:
+    if str(ROOT / "tests") not in sys.path:  # where pytest finds them
+        sys.path.append(str(ROOT / "tests"))
+    names = sorted(path.stem for path in (ROOT / "tests" / "grammars").glob("[a-z]*.py"))
+    return tuple(name for name in names if name != "recipe_parts")
 
 
 @cache
