@@ -92,6 +92,11 @@ def test_shell(text):
     )
 
 
+@pytest.mark.parametrize("text", ["case ", "function ", "case\nfunction", "for ", "if ", "while ", "select "])
+def test_words_that_lack_what_they_open(text):
+    attempt(f"{text}\npretrain_gpt.py", "run.sh")
+
+
 @given(st.text(max_size=60))
 @pytest.mark.parametrize("where", ["a.json", "a.toml", "a.sh"])
 def test_any_text(where, text):

@@ -68,9 +68,9 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(SpecError, match="lacks the columns num_gpus, hidden, heads, seq_len, outcome"):
         score_memory(path)
     path.write_bytes(b"gpu,num_gpus,layers,hidden,heads,seq_len,outcome\n\xff\n")
-    with pytest.raises(SpecError, match="not UTF-8"):
+    with pytest.raises(SpecError, match="not a text file in UTF-8"):
         score_memory(path)
-    with pytest.raises(SpecError, match="directory"):
+    with pytest.raises(SpecError, match="is a folder"):
         score_memory(tmp_path)
 
 

@@ -134,6 +134,12 @@ class _Parser:
         self.at += here in words
         return here if here in words else ""
 
+    def _named(self, command: Words) -> str:
+        """The word behind `case` or `function`."""
+        if len(command.words) < 2:
+            raise SpecError(f"{self.where}: line {command.line}: {command.words[0]} without a word behind it")
+        return command.words[1]
+
     def _choice(self, line: int) -> Choice:
         branches: list[tuple[Block, Block]] = []
         otherwise: Block = ()
@@ -156,7 +162,7 @@ class _Parser:
             arms.append((patterns, self.block((";;", "esac"))))
             self._take(";;")
         self._take("esac")
-        return Case(command.line, command.words[1], tuple(arms))
+        return Case(command.line, self._named(command), tuple(arms))
 
     def _loop(self, command: Words) -> Loop:
         test = self.block(("do",)) if command.words[0] in ("while", "until") else ()
@@ -168,10 +174,10 @@ class _Parser:
 
     def _function(self, command: Words) -> Function:
         if "{" not in command.words and not self._take("{"):
-            return Function(command.words[1], ())
+            return Function(self._named(command), ())
         body = self.block(("}",))
         self._take("}")
-        return Function(command.words[1], body)
+        return Function(self._named(command), body)
 
 
 _CLOSERS = ("fi", "done", "esac", "}", "then", "elif", "else", "do", ";;")
