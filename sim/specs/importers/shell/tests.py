@@ -90,6 +90,8 @@ def _parts(words: list[str]) -> list[tuple[str, list[str]]]:
 
 def _compare(words: list[str], values: Values, double: bool) -> tuple[bool | None, list[int]]:
     """A single comparison."""
+    if not words:
+        return None, []
     if words[:1] == ["!"]:
         found, because = _compare(words[1:], values, double)
         return (None if found is None else not found), because

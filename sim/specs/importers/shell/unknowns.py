@@ -54,8 +54,9 @@ class Unknowns:
                 self.used.setdefault(number, (name, line))
 
     def numbers(self, text: str) -> tuple[int, ...]:
-        """Which ones a text holds."""
-        return tuple(dict.fromkeys(ord(mark[1]) - _FIRST for mark in MARK.findall(text) if len(mark) > 1))
+        """Which ones a text holds. A mark that an edit of the text has cut apart says of none."""
+        found = (ord(mark[1]) - _FIRST for mark in MARK.findall(text) if len(mark) > 1)
+        return tuple(number for number in dict.fromkeys(found) if 0 <= number < len(self.found))
 
     def roots(self, text: str) -> list[int]:
         """What a text depends on in the end: conditions by what they ask for, where that is known."""
