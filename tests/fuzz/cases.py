@@ -72,6 +72,7 @@ GOOD = {
     "stack": ("megatron-core", "torchtitan"),
     "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"),
     "longest": ("8k",),
+    "gpus": ("64", "64..256"),
     "response": ("2k",),
 }
 """Values that options of these names can have."""
@@ -168,7 +169,7 @@ def draw(rng: random.Random) -> Case:
 
 def _always(name: str, option: Parameter) -> bool:
     """Options without which a verb takes long, or does nothing."""
-    return option.name in ("output", "out") or (name, option.name) == ("rl", "rollout_gpus")
+    return option.name in ("output", "out") or (name, option.name) in (("rl", "rollout_gpus"), ("shortest", "gpus"))
 
 
 def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: random.Random) -> str:
