@@ -143,6 +143,10 @@ def significant(value: float, digits: int = 3) -> str:
 _COUNT_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
+COUNT = r"^\s*\d[\d_]*(\.\d*)?([eE][-+]?\d+)?\s*[kKMBT]?\s*$"
+"""What `parse_count` reads, for editors."""
+
+
 def parse_count(text: str, name: str) -> float:
     """A large number as people write it: "70B", "1.4T", "5.76e23".
 

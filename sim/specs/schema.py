@@ -13,7 +13,7 @@ from sim.specs.framework_files import framework_names
 from sim.specs.presets import preset_names
 from sim.specs.reference import ANY_NAME, FieldReference, SectionReference, scenario_sections
 from sim.specs.scenario import Scenario
-from sim.units import pattern
+from sim.units import COUNT, pattern
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FILE = r"[/\\]|\.(ya?ml|txt|grid)$"
@@ -67,6 +67,8 @@ def _shape(section: SectionReference, sections: Mapping[str, SectionReference], 
             value = {"enum": framework_names(titles=True)}
         if field.section:
             value = _with_preset(value, sections.get(field.path))
+        if field.path == "training.tokens":
+            value = {"anyOf": [{"type": "string", "pattern": COUNT}, value]}
         if field.unit:
             properties[field.name] = {**about, **_quantity(value, field.unit, bare=False)}
             value = _quantity(value, field.unit, bare=True)

@@ -63,3 +63,11 @@ def test_what_a_number_is():
 def test_typos_are_answered(path, says):
     with pytest.raises(SpecError, match=says):
         find_field(load_scenario(SCENARIOS / "gpt3-175b-1024-a100.yaml"), path)
+
+
+@pytest.mark.parametrize(("said", "tokens"), [("15T", 15e12), ("300e9", 300e9), (1.4e12, 1.4e12), ("1_000B", 1e12)])
+def test_tokens_are_written_as_people_do(said, tokens):
+    scenario = load_scenario("scenarios/gpt-1t-3072-a100.yaml", [f"training.tokens={said}"])
+    assert scenario.training.tokens == tokens
+    with pytest.raises(SpecError, match="tokens = '15Q' is not a number"):
+        load_scenario("scenarios/gpt-1t-3072-a100.yaml", ["training.tokens=15Q"])
