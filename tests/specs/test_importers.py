@@ -1,10 +1,13 @@
 """Foreign configurations become scenarios: what is read, filled in, left out, and refused."""
 
+import importlib
 import json
+import random
 import re
 from pathlib import Path
 
 import pytest
+from facts import wrong_facts
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
@@ -818,3 +821,31 @@ def test_bloom_s_script_says_everything_but_the_machine():
     )
     assert (model.vocab_size, model.embedding_norm, model.dropout) == (250_880, True, 0.1)
     assert scenario.training.tokens == 220_000_000 * 2048
+
+
+def test_options_that_would_say_nothing_are_refused():
+    for text, where, given in (
+        (config(), "config.json", Given(model="llama2-7b")),
+        (config(), "config.json", Given(args=("8B",))),
+        (config(), "config.json", Given(env={"N": "1"})),
+        ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64", "run.sh", Given(recipe="x")),
+    ):
+        with pytest.raises(SpecError, match=r"leave (it|them|--model) out"):
+            import_text(text, where, given)
+
+
+def test_a_file_that_needs_no_import_is_told_so():
+    with pytest.raises(SpecError, match="looks like a scenario, which needs no import: flopcast estimate"):
+        import_file("scenarios/gpt-1t-3072-a100.yaml")
+    with pytest.raises(SpecError, match="is empty"):
+        import_text(" \n", "x.yaml")
+
+
+@pytest.mark.parametrize("kind", ["axolotl", "torchtune", "nemo", "torchtitan", "deepspeed", "huggingface", "megatron"])
+def test_a_pipe_is_read_as_the_file_would_be(kind):
+    grammar = importlib.import_module(f"grammars.{kind}")
+    for seed in range(3):
+        _, text, expected, options = grammar.write(random.Random(seed))
+        imported = import_text(text, "-", Given(**options))
+        assert imported.kind == kind
+        assert not wrong_facts(imported.scenario(), expected)

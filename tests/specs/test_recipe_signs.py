@@ -78,7 +78,6 @@ def test_no_kind_claims_a_real_file_of_another(table):
         ("learning_rate: 1.0e-5\nseed: 1\n", "x.yaml"),
         ("- 1\n- 2\n", "list.yaml"),
         ("just text\n", "text.yaml"),
-        ("", "empty.yaml"),
     ],
 )
 def test_what_is_no_recipe_is_refused_with_the_list(text, name):

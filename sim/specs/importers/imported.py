@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +64,11 @@ _IN_PYTHON = {
     "nemo": Reader(("python",), is_nemo, read_nemo),
 }
 """Of files in Python, whose kinds may have files of data too."""
+
+
+_YAML = re.compile(r"(---|[A-Za-z_][\w.-]*:(\s|$))")
+_PYTHON = re.compile(r"(from\s+[\w.]+\s+import|import\s+\w|def\s+\w|class\s+\w|@\w|\"\"\")")
+"""First lines of files whose name does not say what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,7 @@ def import_text(
         raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
     if reader.forms == ("data",) and not isinstance(data, Mapping):
         raise SpecError(f"{where} is no {KINDS[found]}: it holds no mapping of keys")
+    _check_options(given, found, form, where)
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
     sections = reader.read(Foreign(text, data, ledger, given, model, folder))
@@ -177,17 +184,28 @@ def import_text(
 def _data_in(text: str, where: str) -> tuple[str, Any]:
     """(the form of a text as its name and its first letters tell it, its data; None where it is no data)."""
     begins, ending = text.lstrip()[:1], Path(where).suffix
-    if ending == ".toml":
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    told = ending in (".toml", ".yaml", ".yml", ".json", ".py", ".sh", ".slurm", ".sbatch", ".bash")
+    if ending == ".toml" or (not told and begins == "[" and not first.startswith(("[[ ", "[ "))):
         return "data", parse_toml(text, where)
-    if ending in (".yaml", ".yml"):
-        return "data", parse_yaml(text, where)
     if ending == ".json" or begins == "{":
         return "data", parse_json(text, where)
-    if ending == ".py":
+    if ending in (".yaml", ".yml") or (not told and _YAML.match(first)):
+        return "data", parse_yaml(text, where)
+    if ending == ".py" or (not told and _PYTHON.match(first)):
         return "python", None
-    if begins == "[" and not text.lstrip().startswith(("[[ ", "[ ")):
-        return "data", parse_toml(text, where)
     return "script", None
+
+
+def _check_options(given: Given, found: str, form: str, where: str) -> None:
+    """Refuse options that would say nothing of a file of this kind."""
+    what = f"{where} is a {KINDS[found]}"
+    if given.model is not None and found == "huggingface":
+        raise SpecError(f"{what}, which describes its model itself; leave --model out")
+    if (given.args or given.env) and form != "script":
+        raise SpecError(f"{what}; --arg and --env are of scripts that are called: leave them out")
+    if given.recipe is not None and form != "python":
+        raise SpecError(f"{what}; --recipe chooses one in a Python file: leave it out")
 
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
@@ -202,9 +220,13 @@ def _kind_of(form: str, data: Any, text: str, where: str) -> str:
         why = reason_of_text(text) if form != "data" else None
         if why is not None:
             raise SpecError(f"{where} {why}")
+        if not text.strip():
+            raise SpecError(f"{where} is empty")
+        if form == "data" and isinstance(data, Mapping) and {"model", "plan"} <= data.keys():
+            raise SpecError(f"{where} looks like a scenario, which needs no import: flopcast estimate {where}")
         raise SpecError(
-            f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. A scenario in YAML "
-            "needs no import"
+            f"{where} is of no kind that can be imported; known are: {', '.join(KINDS.values())}. --kind NAME "
+            "takes a file for one of them"
         )
     return kind
 
