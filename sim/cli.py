@@ -161,6 +161,7 @@ VERBS = {
         ("fields plan", "fields plan.zero_stage", "fields recompute"),
     ),
     "schema": Verb("sim.commands.fields:schema", ("schema -o scenario.schema.json",)),
+    "doctor": Verb("sim.commands.doctor:doctor", ("doctor", "doctor --json")),
     "presets": Verb("sim.commands.presets:app"),
     "scaling": Verb("sim.commands.scaling:app"),
 }

@@ -1,5 +1,6 @@
 """The command line as a user meets it: text, JSON with stable keys, exit codes, pipes; never a traceback."""
 
+import importlib.metadata
 import json
 import signal
 import subprocess
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from sim import load_scenario
+from sim.commands.doctor import doctor
+from sim.errors import SpecError
+from sim.specs import preset_names
 
 ROOT = Path(__file__).parent.parent
 MAIN = "scenarios/gpt-1t-3072-a100.yaml"
@@ -423,3 +427,21 @@ def test_topology_counts_switches_and_cables():
     assert (ring["name"], ring["time_s"]) == ("ring all-reduce", pytest.approx(2 * 47 / 48 * 1e9 / 200e9))
     assert [level["switches"] for level in facts["levels"]] == [224, 320, 112]
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)
+
+
+def test_doctor_says_what_is_there_and_what_is_missing(monkeypatch, capsys):
+    found = json.loads(flopcast("doctor", "--json").stdout)
+    needed = {each["name"]: each["version"] for each in found["packages"] if each["extra"] is None}
+    assert needed["numpy"] == importlib.metadata.version("numpy")
+    assert {each["name"] for each in found["profiles"]} == set(preset_names("profiles"))
+    real = importlib.metadata.version
+
+    def without(name):
+        if name in ("pyarrow", "scipy"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr("importlib.metadata.version", without)
+    with pytest.raises(SpecError, match="flopcast needs scipy; pip install scipy"):
+        doctor()
+    assert "missing; pip install 'flopcast[search]'" in " ".join(capsys.readouterr().out.split())

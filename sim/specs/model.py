@@ -20,6 +20,8 @@ LayerType = Literal[
     "none",
 ]
 """What mixes the tokens of a layer, in Hugging Face's words where it has any."""
+LARGEST = 10**17
+"""Parameters of a model, a hundred thousand times those of any that is spoken of."""
 MlpType = Literal["dense", "sparse", "none"]
 """A layer's MLP: one for all tokens, experts, or none. Hugging Face's words."""
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
@@ -212,7 +214,20 @@ class ModelSpec(Spec):
         self._check_experts()
         self._check_latent()
         self._check_layers()
+        self._check_size()
         return self
+
+    def _check_size(self) -> None:
+        """Refuse models whose parameters no whole number of 64 bits counts: a slip of the keyboard, not a model."""
+        heads = self.num_heads * (self.head_dim + self.value_head_dim) + 2 * self.num_kv_heads * self.head_dim
+        widths = self.intermediate_size + self.num_experts * self.expert_intermediate_size
+        widths += self.shared_expert_intermediate_size + heads
+        most = self.hidden_size * (3 * self.num_layers * widths + 2 * self.vocab_size + self.max_sequence_length)
+        if most > LARGEST:
+            raise ValueError(
+                f"its sizes make a model of some {most:.0e} parameters, more than {LARGEST:.0e}; check hidden_size, "
+                "num_layers, intermediate_size, head_dim, num_experts and vocab_size"
+            )
 
     def _check_experts(self) -> None:
         if not self.num_experts:

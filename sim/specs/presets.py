@@ -6,7 +6,6 @@ Fitted numbers may carry the `interval` of their uncertainty too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -75,7 +74,7 @@ def _is_sourced(item: Any) -> bool:
 def _is_limit(value: Any) -> bool:
     if isinstance(value, str):  # with its unit
         return value.lstrip("+-.")[:1].isdigit()
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def _values(item: Any) -> Any:

@@ -83,7 +83,8 @@ def _fault_of(code: int, out: str, err: str, case: Case, held: int) -> Fault | N
         if "--json" in case.words and out.lstrip()[:1] in ("{", "["):
             wrong = _not_finite(json.loads(out, parse_constant=float))
         else:
-            lines = (line for line in out.splitlines() if not line.lstrip().startswith("#"))
+            # What stands in comments, and in reasons why something was left out, is the input's own.
+            lines = (line for line in out.splitlines() if not line.lstrip().startswith("#") and "is not a" not in line)
             wrong = next((line.strip() for line in lines if _NOT_FINITE.search(line)), None)
         if wrong:
             return Fault("not finite", f"{case.verb}: {re.sub(r'[0-9.]+', '#', wrong)[:60]}", wrong[:300])

@@ -237,3 +237,8 @@ def test_a_section_that_is_no_mapping_is_named_whatever_the_framework_would_set_
 def test_sizes_that_no_machine_could_list_are_refused(field):
     with pytest.raises(SpecError, match=f"{field} = .* should be less than or equal"):
         load_scenario("scenarios/gpt-1t-3072-a100.yaml", [f"{field}=1e15"])
+
+
+def test_a_model_beyond_counting_is_refused():
+    with pytest.raises(SpecError, match=r"its sizes make a model of some \de\+\d+ parameters"):
+        load_scenario("scenarios/gpt-1t-3072-a100.yaml", ["model.hidden_size=18432000000", "model.head_dim=128"])
