@@ -442,6 +442,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(monkeypatch, capsys):
         return real(name)
 
     monkeypatch.setattr("importlib.metadata.version", without)
+    monkeypatch.setenv("COLUMNS", "160")
     with pytest.raises(SpecError, match="flopcast needs scipy; pip install scipy"):
         doctor()
     assert "missing; pip install 'flopcast[search]'" in " ".join(capsys.readouterr().out.split())
