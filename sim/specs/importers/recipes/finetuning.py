@@ -2,7 +2,7 @@
 DeepSpeed around transformers, fused kernels.
 
 A kind's table says under `finetuning` which keys say what: adapter, rank, targets, all_linear, quantised, packing,
-stage, deepspeed, compile, liger, checkpointing.
+stage, deepspeed, compile, checkpointing, and liger: switches of all fused kernels, or of each by the field it sets.
 """
 
 from __future__ import annotations
