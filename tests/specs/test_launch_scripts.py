@@ -53,6 +53,19 @@ def test_what_a_script_decides_itself(lines, size):
     assert plan("SIZE=big", *lines).microbatch_size == size
 
 
+@pytest.mark.parametrize("value", ['`bc <<< "scale=3; $1/10"`', "`date +'%s'`", '`basename "$PWD"`', "`hostname`"])
+def test_a_command_between_backticks_takes_nothing_of_what_follows(value):
+    assert plan(f'MORE="--min-lr {value} --micro-batch-size 4"').microbatch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("backend", "attention"), [("unfused", "math"), ("flash", "flash"), ("fused", "flash"), ("auto", "flash")]
+)
+def test_kernels_of_attention(backend, attention):
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --attention-backend {backend}"
+    assert import_text(text, "run.sh").scenario().stack.attention == attention
+
+
 def test_arguments_and_environment_of_a_script():
     lines = [
         'if [ "$1" = big ]; then MBS=4; else MBS=2; fi',
@@ -176,6 +189,7 @@ MIXTURE = "--deepspeed --num-experts 16 --fp16"
     [
         (MIXTURE, {"mlp_layer_types": ("dense", "sparse"), "experts_per_token": 1}),
         (f"{MIXTURE} --expert-interval 1 --topk 2", {"mlp_layer_types": ("sparse",), "experts_per_token": 2}),
+        (f"{MIXTURE} --expert-interval 1 --moe-topk 2", {"experts_per_token": 2}),  # Pai-Megatron-Patch's
         (f"{MIXTURE} --mlp-type residual", {"shared_expert_intermediate_size": 8192, "shared_expert_gate": True}),
         (
             "--deepspeed --num-experts 8 8 8 8 8 8 8 8 8 8 8 8",
@@ -224,6 +238,7 @@ def test_programs_that_train_no_decoder_are_refused_by_name(program, says):
         ),
         ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /data/tok.model", 32_000, True),
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path /data/mine", 128_000, True),
+        ("--patch-tokenizer-type Qwen3Tokenizer --extra-vocab-size 293", 151_936, False),
         ("--vocab-size 1000 --tokenizer-type NullTokenizer", 1024, False),
         ("--padded-vocab-size 777", 777, False),
     ],

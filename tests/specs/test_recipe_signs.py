@@ -213,3 +213,19 @@ def test_mangled_files_of_grammars_are_read_or_refused_and_nothing_else(kind):
     for changed in list(mangled(data))[::5]:
         with contextlib.suppress(SpecError):
             import_text(json.dumps(changed), "r.json", Given(**options), kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "field", "value"),
+    [
+        ("llama_factory", {"use_muon": True}, "training.optimizer", "muon"),
+        ("trl", {"use_flash_attention_2": True}, "stack.attention", "flash"),
+        ("axolotl", {"liger_rope": True}, "stack.fused_rotary", True),
+        ("axolotl", {"liger_rope": True}, "stack.fused_cross_entropy", False),
+        ("axolotl", {"liger_cross_entropy": True}, "stack.fused_cross_entropy", True),
+    ],
+)
+def test_switches_of_kernels_and_optimizers_say_what_they_name(kind, extra, field, value):
+    scenario = import_text(json.dumps({**SMALL[kind], **extra}), "r.json", Given(gpus=8), kind=kind).scenario()
+    section, _, name = field.partition(".")
+    assert getattr(getattr(scenario, section), name) == value

@@ -108,7 +108,10 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
     numbers = _numbers(arguments, where)
     default = 2 if "deepspeed" in arguments or "ds-num-experts" not in arguments else 1
     interval, layers = arguments.whole("expert-interval"), model["num_layers"]
-    ep, k = arguments.whole("moe-expert-parallel-size", "expert-model-parallel-size"), arguments.whole("topk")
+    ep, k = (
+        arguments.whole("moe-expert-parallel-size", "expert-model-parallel-size"),
+        arguments.whole("topk", "moe-topk"),  # the second is Pai-Megatron-Patch's copy
+    )
     kind = arguments.text("mlp-type") or "standard"
     if set(numbers) <= {1}:
         return
@@ -140,7 +143,7 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
         raise SpecError(f"{where}: --mlp-type {short(kind)!r} must be standard or residual")
     named = "--moe-expert-parallel-size"
     plan.settle("ep", ep, named, 1, f"Megatron-DeepSpeed's default of {named}")
-    cut = arguments.has("enable-expert-tensor-parallelism")
+    cut = arguments.has("enable-expert-tensor-parallelism", "expert-tensor-parallelism")
     if cut and plan["tp"] > 1:
         plan.took("etp", plan["tp"], "--enable-expert-tensor-parallelism")
 

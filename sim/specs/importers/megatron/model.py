@@ -105,6 +105,12 @@ def _mixers(arguments: Arguments, model: Section) -> None:
         kinds = ["sliding_attention" if mark else "full_attention" for mark in windowed or [True] * layers]
         model.took("layer_types", shortest(kinds), "--window-size and --window-attn-skip-freq")
         model.took("sliding_window", left + 1, "--window-size: so many tokens before a token, and itself")
+    reach = arguments.whole("sliding-window")  # Pai-Megatron-Patch's, of Mistral
+    if reach is not None:
+        length = (arguments.raw("seq-length") or [""])[0]
+        short_of = not (length.isdigit() and reach >= int(length))
+        why = "attention is priced over the whole sequence" if short_of else "as long as the sequence"
+        model.ledger.ignore("--sliding-window", reach, why, matters=short_of)
     variant = arguments.text("experimental-attention-variant", "linear-attention-type")
     states = layer_marks(arguments, "linear-attention-freq", layers, every=lambda layer, step: (layer + 1) % step != 0)
     if variant == "gated_delta_net" and not hybrid:

@@ -88,7 +88,15 @@ def _offload(plan: Section, arguments: Arguments) -> None:
     if layers:
         plan.took("offloaded_layers", layers, "--cpu-offloading-num-layers")
     share = arguments.number("optimizer-offload-fraction")
-    if arguments.has("optimizer-cpu-offload"):
+    kind = (arguments.raw("optimizer") or [""])[0].replace("-", "").lower()
+    if kind in ("cpuadam", "hybridadam"):  # Pai-Megatron-Patch's: the second places a share, or as memory fills
+        policy = arguments.text("optimizer-offload-policy")
+        if policy == "auto":
+            why = "how much waits in host memory is decided as memory fills; none is priced, see plan.optimizer_offload"
+            plan.ledger.ignore("--optimizer-offload-policy", policy, why, matters=True)
+        else:
+            plan.took("optimizer_offload", 1.0 if share is None else share, f"--optimizer {kind}")
+    elif arguments.has("optimizer-cpu-offload"):
         # megatron/training/arguments.py: everything, unless a fraction is given.
         plan.took("optimizer_offload", 1.0 if share is None else share, "--optimizer-cpu-offload")
     elif share is not None:

@@ -6,6 +6,9 @@ from sim.specs.importers.keys import Arguments
 from sim.specs.importers.ledger import Section
 from sim.specs.modules import GRAPH_MODULES
 
+_BACKENDS = {"flash": "flash", "fused": "flash", "unfused": "math"}
+"""Kernels of attention that --attention-backend names; of the others Transformer Engine chooses."""
+
 
 def read_stack(arguments: Arguments, old: bool, framework: tuple[str, str] | None = None) -> Section:
     """Which generation of the framework the arguments belong to, and what they switch in it.
@@ -36,8 +39,11 @@ def read_stack(arguments: Arguments, old: bool, framework: tuple[str, str] | Non
         stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")
     if arguments.has("grad-reduce-in-bf16"):
         stack.took("gradient_precision", "bf16", "--grad-reduce-in-bf16")
+    kind = (arguments.raw("attention-backend") or [""])[0]
     if flash:
         stack.took("attention", "flash", "--use-flash-attn")
+    elif kind in _BACKENDS:
+        stack.took("attention", _BACKENDS[kind], f"--attention-backend {arguments.text('attention-backend')}")
     _dispatch(arguments, stack)
     _graphs(arguments, stack)
     return stack

@@ -2,7 +2,7 @@
 DeepSpeed around transformers, fused kernels.
 
 A kind's table says under `finetuning` which keys say what: adapter, rank, targets, all_linear, quantised, packing,
-stage, deepspeed, compile, liger, checkpointing.
+stage, deepspeed, compile, checkpointing, and liger: switches of all fused kernels, or of each by the field it sets.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from sim.specs.importers.recipes.sharding import take_deepspeed, take_fsdp
 
 _TABLE = "adapters"
 _EAGER = ("fused_norm", "fused_rotary", "fused_bias_activation", "fused_cross_entropy")
+_CHUNKED = ("linear_cross_entropy", "CutCrossEntropy", "liger_kernel", "use_liger")
+"""Parts of the names of switches whose loss comes in pieces with the head; other fused losses do not."""
 
 
 def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
@@ -187,7 +189,10 @@ def _checkpointing(recipe: Recipe, keys: Settings, names: Iterable[str]) -> bool
 
 def _kernels(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     """The framework that runs the same code: transformers, eager or compiled, under DeepSpeed or PyTorch's own."""
-    stack, fused = recipe.sections["stack"], [name for name in roles.get("liger", ()) if _on(keys, name)]
+    stack, named = recipe.sections["stack"], roles.get("liger", ())
+    by_field = named if isinstance(named, dict) else dict.fromkeys(_EAGER, named)
+    on = {name: _on(keys, name) for name in dict.fromkeys(name for names in by_field.values() for name in names)}
+    fused = {field: name for field, names in by_field.items() for name in reversed(names) if on[name]}
     compiled = next((name for name in roles.get("compile", ()) if _on(keys, name)), None)
     called = table(recipe.kind)["called"]
     if "framework" not in stack and compiled is not None:
@@ -198,12 +203,11 @@ def _kernels(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     if compiled is not None and "compiled" not in stack:
         stack.took("compiled", True, compiled)
     for field in _EAGER if compiled is None else ():
-        why = "transformers' own kernels, one by one" if not fused else f"{fused[0]}"
-        if fused:
-            stack.took(field, True, why)
+        if field in fused:
+            stack.took(field, True, fused[field])
         elif field != "fused_norm" or stack.get("framework") == "deepspeed":
-            stack.assume(field, False, why)
-    chunked = next((name for name in fused if "cross_entropy" in name or "liger_kernel" in name), None)
+            stack.assume(field, False, "transformers' own kernels, one by one")
+    chunked = next((name for name in fused.values() if any(part in name for part in _CHUNKED)), None)
     if chunked is not None:
         stack.took("chunked_loss", True, chunked)
     elif stack.get("framework") == "deepspeed":

@@ -153,9 +153,14 @@ class _Scanner:
         return pieces, end + 1
 
     def _after_quote(self, at: int, quoted: bool = False) -> int:
-        """Place after the single quotes or backticks that open here; in double quotes, backticks end with these."""
+        """Place after the single quotes or backticks that open here.
+
+        A command between backticks may have double quotes of its own, in double quotes too; a lone backtick there ends
+        with the quotes.
+        """
         mark = self.text[at]
-        pattern = r"'[^']*'" if mark == "'" else r"`(?:[^`\"\\]|\\.)*`?" if quoted else r"`(?:[^`\\]|\\.)*`"
+        inside = r"`(?:[^`\"\\]|\\.|\"[^\"`]*\")*`|`(?:[^`\"\\]|\\.)*"
+        pattern = r"'[^']*'" if mark == "'" else inside if quoted else r"`(?:[^`\\]|\\.)*`"
         match = re.compile(pattern, re.DOTALL).match(self.text, at)
         if match is None:
             raise self._unclosed(at, f"a quotation that begins with {mark}")
