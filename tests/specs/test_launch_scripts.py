@@ -291,3 +291,21 @@ def test_bloom_s_own_script_and_the_step_that_was_published():
     assert total_params(scenario.model) == 176_247_271_424
     low, high = estimate(scenario).step_time_interval_s
     assert low < 105 < high
+
+
+@pytest.mark.parametrize(
+    ("directive", "cluster", "why"),
+    [
+        ("--constraint=a100", "superpod-a100", "--constraint=a100 names the GPU"),
+        ("-C v100-32g", "dgx-2h-superpod", "-C v100-32g names the GPU"),
+        ("--gres=gpu:h200:8", "superpod-h200", "--gres=gpu:h200:8 names the GPU"),
+        ("--account=six@a100", "superpod-h100", "the file names none"),
+    ],
+)
+def test_a_scheduler_is_asked_for_a_kind_of_gpu(directive, cluster, why):
+    text = f"#!/bin/bash\n#SBATCH {directive}\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
+    text += "srun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --fp16"
+    imported = import_text(text, "run.slurm")
+    assert imported.data["cluster"] == cluster
+    (entry,) = (entry for entry in imported.ledger.defaulted if entry.name == "cluster")
+    assert why in entry.note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,20 @@ from typing import Any
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
 from sim.specs.importers.keys import table
-from sim.specs.importers.ledger import Ledger, Section
+from sim.specs.importers.ledger import Ledger, Section, short
 from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
 
 CLUSTER = "superpod-h100"
+CLUSTERS = {
+    "v100": "dgx-2h-superpod",
+    "a100": "superpod-a100",
+    "h100": "superpod-h100",
+    "h200": "superpod-h200",
+    "b200": "superpod-b200",
+    "gb200": "superpod-gb200",
+}
+"""By the kind of GPU, where a file names that and no machine."""
 TOKENS_A_STEP = 4e6
 """Of large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
 LONGEST = 4096
@@ -61,16 +71,21 @@ class Foreign:
     folder: Path | None = None
 
 
-def cluster_of(given: Given, ledger: Ledger) -> tuple[str, ClusterSpec]:
+def cluster_of(given: Given, ledger: Ledger, asked: Sequence[str] = ()) -> tuple[str, ClusterSpec]:
     """(name of the preset, the cluster).
+
+    asked : options of a scheduler that may name a kind of GPU: "--constraint=a100", "--gres=gpu:h100:8".
 
     Raises
     ------
     SpecError
         No such preset.
     """
+    named = ((word, gpu) for word in asked for gpu in CLUSTERS if gpu in re.split(r"[^a-z0-9]+", word.lower()))
     if given.cluster is None:
-        name = ledger.assume("cluster", CLUSTER, "the file names none; --cluster NAME")
+        word, gpu = next(named, ("", ""))
+        why = f"{short(word)} names the GPU, not the machine" if gpu else "the file names none"
+        name = ledger.assume("cluster", CLUSTERS.get(gpu, CLUSTER), f"{why}; --cluster NAME")
     else:
         name = ledger.took("cluster", given.cluster, "--cluster")
     return name, ClusterSpec.read(resolve(name, "cluster"), "cluster")

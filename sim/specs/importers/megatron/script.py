@@ -7,7 +7,8 @@ Argument names and defaults are those of NVIDIA/Megatron-LM (megatron/training/a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from sim.errors import SpecError
@@ -62,7 +63,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
     take_fewer_layers(plan, model["num_layers"])
-    name, cluster = cluster_of(given, ledger)
+    name, cluster = cluster_of(given, ledger, _gpu_options(command.launcher))
     gpus = gpus_of(script, command.launcher, plan, given, ledger)
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     plan.took("dp", replicas(gpus, unit, ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
@@ -79,6 +80,13 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     arguments.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": file.model or model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _gpu_options(launcher: Sequence[str]) -> list[str]:
+    """Options of Slurm that may name a kind of GPU: what nodes are constrained to, and what is asked of them."""
+    names = ("--constraint", "-C", "--gres", "--gpus", "--gpus-per-node", "-G")
+    words = [f"{option} {value}" for option, value in pairwise(launcher) if option in names]
+    return [*words, *(word for word in launcher if word.partition("=")[0] in names and "=" in word)]
 
 
 def _command(file: Foreign) -> tuple[Script, Training]:
