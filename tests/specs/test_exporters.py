@@ -38,12 +38,7 @@ NAMED = ("name", "framework", "version", "fitted_families")
 DEALING = ("plan.uneven_layers", "plan.pipeline_layout", "plan.embedding_as_layer", "plan.head_as_layer")
 KINDS_OF_LAYERS = ("model.layer_types", "model.mlp_layer_types", "model.num_dense_layers")
 NOT_READ_BACK = {  # what is written and the importer has no reader for
-    "megatron-lm": {
-        "model.attention_sinks", "model.expert_latent_size", "plan.microbatch_group", "training.precision",
-        "training.high_precision_layers", "stack.attention", "stack.fp8_gathers", "stack.fused_bias_activation",
-        "stack.fused_gradient_accumulation", "stack.fused_rotary", "stack.fused_softmax", "stack.overlap_p2p",
-        "stack.p2p_scatter_gather", "stack.persistent_norm", "stack.fp32_softmax", "stack.parallel_save",
-    },
+    "megatron-lm": set(),
     "torchtitan": {
         "training.precision", "stack.fp8_gathers", "stack.overlap_context", "stack.vocab_parallel_loss",
     },

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
-from sim.specs.importers.defaults import Foreign, Given
+from sim.specs.importers.defaults import Foreign, Given, with_units_of
 from sim.specs.importers.huggingface.config import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron.script import is_megatron, read_megatron
@@ -161,6 +161,9 @@ def import_text(
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
     sections = reader.read(Foreign(text, data, ledger, given, model, folder))
+    if "cluster" in sections:
+        precision = sections["training"].get("precision", "bf16")
+        sections["cluster"] = with_units_of(sections["cluster"], precision, given, ledger)
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
     if form == "python":
         name = _recipe(ledger) or name

@@ -1,0 +1,98 @@
+"""What importers once read wrongly, or took and forgot: each is read right now, or said to be left out."""
+
+import json
+
+import pytest
+
+from sim.specs.importers import Given, import_text
+
+SCRIPT = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 256 --num-attention-heads 8 --seq-length 512"
+EXPERTS = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128"
+CHUNKS = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+GATED = "--swiglu --disable-bias-linear --hidden-dropout 0"
+MEGATRON = [  # (more of the command, field, what it is)
+    ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "training.precision", "mxfp8"),
+    ("--bf16 --fp8-format hybrid --fp8-recipe blockwise", "training.precision", "fp8"),
+    ("--bf16 --fp8-format hybrid --fp8-recipe tensorwise", "training.precision", "fp8"),
+    ("--bf16 --fp8-format hybrid --fp8-recipe delayed", "training.precision", "fp8"),
+    ("--bf16 --fp8-format hybrid", "training.precision", "fp8"),
+    ("--bf16 --fp8-recipe mxfp8", "training.precision", "bf16"),
+    ("--bf16 --fp4-format e2m1 --fp4-recipe nvfp4", "training.precision", "nvfp4"),
+    ("--bf16 --fp4-format e2m1", "training.precision", "nvfp4"),
+    ("--bf16 --fp8-format e4m3 --first-last-layers-bf16", "training.high_precision_layers", 2),
+    (
+        "--bf16 --fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-start-in-bf16 3 --num-layers-at-end-in-bf16 0",
+        "training.high_precision_layers",
+        3,
+    ),
+    ("--bf16 --first-last-layers-bf16", "training.high_precision_layers", 0),
+    ("--bf16 --fp8-format e4m3 --num-layers-at-start-in-bf16 3", "training.high_precision_layers", 0),
+    ("--bf16 --optimizer dist_muon", "plan.zero_stage", 1),
+    ("--bf16 --optimizer dist_muon", "training.optimizer", "muon"),
+    ("--bf16 --optimizer muon", "plan.zero_stage", 0),
+    ("--bf16 --optimizer muon --use-layer-wise-distributed-optimizer", "plan.zero_stage", 1),
+    (f"--bf16 {EXPERTS} --moe-latent-size 64", "model.expert_latent_size", 64),
+    ("--bf16 --softmax-type learnable", "model.attention_sinks", True),
+    ("--bf16 --softmax-type vanilla", "model.attention_sinks", False),
+    (f"--bf16 {CHUNKS} --microbatch-group-size-per-virtual-pipeline-stage 4", "plan.microbatch_group", 4),
+    ("--bf16 --microbatch-group-size-per-virtual-pipeline-stage 4", "plan.microbatch_group", None),
+    ("--bf16 --attention-backend unfused", "stack.attention", "math"),
+    ("--bf16 --attention-backend flash", "stack.attention", "flash"),
+    ("--bf16 --attention-backend auto", "stack.attention", "flash"),
+    ("--bf16 --transformer-impl local", "stack.attention", "math"),
+    ("--bf16 --transformer-impl local --use-flash-attn", "stack.attention", "flash"),
+    ("--bf16", "stack.fused_cross_entropy", False),
+    ("--bf16 --cross-entropy-loss-fusion", "stack.fused_cross_entropy", True),
+    (f"--bf16 {GATED} --no-bias-swiglu-fusion", "stack.fused_bias_activation", False),
+    (f"--bf16 {GATED} --no-bias-gelu-fusion", "stack.fused_bias_activation", True),
+    ("--bf16 --no-bias-gelu-fusion", "stack.fused_bias_activation", True),
+    ("--bf16 --no-bias-gelu-fusion --no-bias-dropout-fusion", "stack.fused_bias_activation", False),
+    ("--bf16 --no-masked-softmax-fusion", "stack.fused_softmax", False),
+    ("--bf16 --attention-softmax-in-fp32", "stack.fp32_softmax", True),
+    ("--bf16 --no-rope-fusion", "stack.fused_rotary", False),
+    ("--bf16 --no-persist-layer-norm", "stack.persistent_norm", False),
+    ("--bf16 --no-gradient-accumulation-fusion", "stack.fused_gradient_accumulation", False),
+    (f"--bf16 {CHUNKS} --no-overlap-p2p-communication", "stack.overlap_p2p", False),
+    ("--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer", "stack.fp8_gathers", True),
+    ("--fp16", "stack.gradient_precision", "fp16"),
+    ("--fp16 --accumulate-allreduce-grads-in-fp32", "stack.gradient_precision", "fp32"),
+    ("--bf16", "stack.gradient_precision", "fp32"),
+]
+
+
+def field(scenario, path):
+    section, _, name = path.partition(".")
+    return getattr(getattr(scenario, section), name)
+
+
+@pytest.mark.parametrize(("more", "path", "value"), MEGATRON, ids=[f"{more} {path}" for more, path, _ in MEGATRON])
+def test_megatron_lm(more, path, value):
+    imported = import_text(f"{SCRIPT} {more}", "run.sh")
+    assert field(imported.scenario(), path) == value
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "why"),
+    [
+        ("--bf16 --fp8-recipe mxfp8", "--fp8-recipe", "without effect without --fp8-format"),
+        ("--bf16 --first-last-layers-bf16", "--first-last-layers-bf16", "without effect without 8 or 4 bits"),
+        ("--bf16 --no-bias-gelu-fusion", "--no-bias-gelu-fusion", "the other of them is fused"),
+        ("--bf16 --no-overlap-p2p-communication", "--no-overlap-p2p-communication", "without virtual stages"),
+        ("--bf16 --softmax-type off-by-one", "--softmax-type", "without weights"),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-recipe custom",
+            "--fp8-recipe",
+            "a recipe of one's own; priced as fp8",
+        ),
+    ],
+)
+def test_what_has_no_effect_in_a_script_is_said(more, name, why):
+    ignored = {entry.name: entry.note for entry in import_text(f"{SCRIPT} {more}", "run.sh").ledger.ignored}
+    assert why in ignored[name]
+
+
+def test_four_bits_are_priced_where_there_are_units_for_them():
+    text = f"{SCRIPT} --bf16 --fp4-format e2m1"
+    assert import_text(text, "run.sh").data["cluster"] == "superpod-b200"
+    assert import_text(text, "run.sh", Given(cluster="superpod-gb200")).data["cluster"] == "superpod-gb200"
+    assert json.dumps(import_text(f"{SCRIPT} --bf16", "run.sh").data["cluster"]) == '"superpod-h100"'
