@@ -39,9 +39,7 @@ DEALING = ("plan.uneven_layers", "plan.pipeline_layout", "plan.embedding_as_laye
 KINDS_OF_LAYERS = ("model.layer_types", "model.mlp_layer_types", "model.num_dense_layers")
 NOT_READ_BACK = {  # what is written and the importer has no reader for
     "megatron-lm": set(),
-    "torchtitan": {
-        "training.precision", "stack.fp8_gathers", "stack.overlap_context", "stack.vocab_parallel_loss",
-    },
+    "torchtitan": set(),
     "deepspeed": {
         "training.precision", "stack.gradient_precision", "stack.overlap_param_gather", "stack.max_reuse_params",
     },

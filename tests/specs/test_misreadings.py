@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from sim.errors import SpecError
 from sim.specs.importers import Given, import_text
+
+# Megatron-LM
 
 SCRIPT = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 256 --num-attention-heads 8 --seq-length 512"
 EXPERTS = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128"
@@ -58,6 +61,97 @@ MEGATRON = [  # (more of the command, field, what it is)
     ("--fp16 --accumulate-allreduce-grads-in-fp32", "stack.gradient_precision", "fp32"),
     ("--bf16", "stack.gradient_precision", "fp32"),
 ]
+
+
+# torchtitan
+
+TITAN = {
+    "model": {"name": "llama3", "flavor": "8B"},
+    "training": {"local_batch_size": 8, "seq_len": 4096},
+    "parallelism": {"data_parallel_shard_degree": 8},
+    "activation_checkpoint": {"mode": "full"},
+}
+PIPE = {
+    "parallelism.pipeline_parallel_degree": 2,
+    "parallelism.pipeline_parallel_schedule": "Interleaved1F1B",
+    "parallelism.pipeline_parallel_microbatch_size": 1,
+}
+LOSS = "parallelism.disable_loss_parallel"
+ROTATE, BALANCER = "parallelism.context_parallel_rotate_method", "parallelism.context_parallel_load_balancer"
+CP = {"parallelism.context_parallel_degree": 2}
+GATHER = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+FP8 = {"model.converters": ["quantize.linear.float8"]}
+MX = {"model.converters": ["quantize.linear.mx"]}
+TORCHTITAN = [  # (keys, field, what it is)
+    (MX, "training.precision", "mxfp8"),
+    ({"model.converters": ["quantize.grouped_mm.mx"]}, "training.precision", "mxfp8"),
+    (FP8, "training.precision", "fp8"),
+    ({"float8.enable_float8_linear": True}, "training.precision", "fp8"),
+    ({**FP8, GATHER: True}, "stack.fp8_gathers", True),
+    (FP8, "stack.fp8_gathers", False),
+    ({**FP8, GATHER: True, "quantize.linear.float8.recipe_name": "rowwise"}, "stack.fp8_gathers", False),
+    ({**MX, GATHER: True}, "stack.fp8_gathers", False),
+    ({"training.dtype": "bfloat16"}, "training.master_precision", "none"),
+    ({"training.dtype": "bfloat16"}, "training.moment_precision", "bf16"),
+    ({"training.dtype": "bfloat16"}, "stack.fp32_shards", False),
+    ({"training.dtype": "bfloat16", **FP8}, "training.master_precision", "none"),
+    ({"training.dtype": "float32"}, "training.master_precision", "fp32"),
+    ({"training.mixed_precision_reduce": "bfloat16"}, "stack.gradient_precision", "bf16"),
+    ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 1}, "plan.num_chunks", 17),
+    ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 9}, "plan.num_chunks", 2),
+    (
+        {
+            **PIPE,
+            "parallelism.pipeline_parallel_layers_per_stage": 4,
+            "parallelism.pipeline_parallel_first_stage_less_layers": 0,
+            "parallelism.pipeline_parallel_last_stage_less_layers": 0,
+        },
+        "plan.num_chunks",
+        4,
+    ),
+    ({**CP, ROTATE: "alltoall"}, "stack.overlap_context", True),
+    ({**CP, ROTATE: "allgather"}, "stack.overlap_context", False),
+    (CP, "stack.overlap_context", False),
+    ({**CP, BALANCER: None}, "stack.balanced_context", False),
+    ({**CP, BALANCER: "headtail"}, "stack.balanced_context", True),
+    ({"parallelism.tensor_parallel_degree": 2, LOSS: True}, "stack.vocab_parallel_loss", False),
+    ({"compile.enable": True, "compile.components": ["loss"]}, "stack.compiled", False),
+    ({"compile.enable": True, "compile.components": ["model", "loss"]}, "stack.compiled", True),
+    ({"optimizer.implementation": "for-loop"}, "stack.fused_optimizer", False),
+    ({"optimizer.implementation": "fused"}, "stack.fused_optimizer", True),
+]
+
+
+@pytest.mark.parametrize(("keys", "path", "value"), TORCHTITAN, ids=[f"{keys} {path}" for keys, path, _ in TORCHTITAN])
+def test_torchtitan(keys, path, value):
+    assert field(import_text(json.dumps(with_keys(TITAN, keys)), "run.json").scenario(), path) == value
+
+
+def test_four_bits_of_torchtitan():
+    keys = {**MX, "quantize.linear.mx.recipe_name": "mxfp4_cublas"}
+    imported = import_text(json.dumps(with_keys(TITAN, keys)), "run.json", Given(cluster="superpod-b200"))
+    assert imported.scenario().training.precision == "mxfp4"
+
+
+@pytest.mark.parametrize(
+    ("more", "stages"), [({"pipeline_parallel_layers_per_stage": 5}, "7 stages"), ({"pipeline_parallel_layers_per_stage": 17}, "2 stages")]
+)  # fmt: skip
+def test_stages_that_torchtitan_refuses(more, stages):
+    data = with_keys(TITAN, {**PIPE, **{f"parallelism.{name}": value for name, value in more.items()}})
+    with pytest.raises(SpecError, match=f"makes {stages} on 2 ranks, each of which must hold several stages"):
+        import_text(json.dumps(data), "run.json")
+
+
+def with_keys(base, keys):
+    """Nested settings with values at dotted places."""
+    data = json.loads(json.dumps(base))
+    for path, value in keys.items():
+        *sections, last = path.split(".")
+        place = data
+        for name in sections:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return data
 
 
 def field(scenario, path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.importers.keys import Arguments, table
@@ -112,10 +111,10 @@ def _fused_bias(arguments: Arguments, stack: Section, model: Section) -> None:
     if arguments.has(other):
         stack.ledger.ignore(f"--{other}", "", "of another activation than the model's")
     unfused = {name: arguments.has(name) for name in (mine, "no-bias-dropout-fusion")}
-    if not (model.get("dropout") or model.get("bias", True)):  # nothing but the activation is left to fuse
-        if unfused.pop("no-bias-dropout-fusion"):
-            why = "without effect in a model that has neither biases nor dropout"
-            stack.ledger.ignore("--no-bias-dropout-fusion", "", why)
+    plain = not (model.get("dropout") or model.get("bias", True))  # nothing but the activation is left to fuse
+    if plain and unfused.pop("no-bias-dropout-fusion"):
+        why = "without effect in a model that has neither biases nor dropout"
+        stack.ledger.ignore("--no-bias-dropout-fusion", "", why)
     asked = [name for name, set_ in unfused.items() if set_]
     if len(asked) == len(unfused):
         stack.took("fused_bias_activation", False, ", ".join(f"--{name}" for name in asked))
