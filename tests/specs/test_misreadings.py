@@ -142,6 +142,62 @@ def test_stages_that_torchtitan_refuses(more, stages):
         import_text(json.dumps(data), "run.json")
 
 
+# DeepSpeed
+
+SPEED = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 3}}
+STAGE = {"zero_optimization.stage": 1}
+BF16 = {"bf16.enabled": True}
+DEEPSPEED = [  # (keys, field, what it is)
+    ({"fp16.enabled": False, "bf16.enabled": False}, "training.precision", "fp32"),
+    ({"fp16.enabled": False}, "training.precision", "fp32"),
+    ({"fp16.enabled": "auto", "bf16.enabled": "auto"}, "training.precision", "bf16"),
+    ({"fp16.enabled": False, "bf16.enabled": False}, "stack.gradient_precision", "fp32"),
+    ({"torch_autocast.enabled": True, "torch_autocast.dtype": "float16"}, "training.precision", "fp16"),
+    ({**BF16, "data_types.grad_accum_dtype": "fp32"}, "stack.gradient_precision", "fp32"),
+    ({**BF16, "communication_data_type": "fp32"}, "stack.gradient_precision", "fp32"),
+    ({"fp16.enabled": True}, "stack.gradient_precision", "fp16"),
+    ({**BF16, "bf16.bf16_master_weights_and_grads": True}, "training.master_precision", "none"),
+    ({**BF16, "bf16.bf16_optimizer_states": True}, "training.moment_precision", "bf16"),
+    ({"zero_optimization.overlap_comm": False}, "stack.overlap_param_gather", False),
+    ({"zero_optimization.overlap_comm": False}, "stack.overlap_grad_reduce", False),
+    ({}, "stack.overlap_grad_reduce", True),
+    (STAGE, "stack.overlap_grad_reduce", False),
+    ({**STAGE, "zero_optimization.overlap_comm": True}, "stack.overlap_grad_reduce", True),
+    ({"zero_optimization.stage3_max_reuse_distance": 1e9}, "stack.max_reuse_params", 1e9),
+    ({"zero_optimization.mics_shard_size": 8}, "plan.sharding_group", 8),
+    ({"zero_optimization.mics_shard_size": 16}, "plan.sharding_group", None),
+    ({"zero_optimization.mics_shard_size": -1}, "plan.sharding_group", None),
+    ({**STAGE, "tensor_parallel.autotp_size": 4}, "plan.tp", 4),
+    ({**STAGE, "tensor_parallel.autotp_size": 4}, "plan.dp", 4),
+    ({**STAGE, "tensor_parallel.autotp_size": 4}, "training.global_batch_size", 32),
+    ({"sequence_parallel_size": 2}, "plan.cp", 2),
+]
+LLAMA = Given(model="llama2-7b", gpus=16)
+
+
+@pytest.mark.parametrize(("keys", "path", "value"), DEEPSPEED, ids=[f"{keys} {path}" for keys, path, _ in DEEPSPEED])
+def test_deepspeed(keys, path, value):
+    assert field(import_text(json.dumps(with_keys(SPEED, keys)), "ds.json", LLAMA).scenario(), path) == value
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "zero_optimization.zero_hpz_partition_size", "zero_optimization.zero_quantized_weights",
+        "activation_checkpointing.cpu_checkpointing", "zero_optimization.offload_param.device", "torch_autocast.enabled",
+    ],
+)  # fmt: skip
+def test_what_of_deepspeed_is_not_priced_is_said_to_matter(key):
+    ledger = import_text(json.dumps(with_keys(SPEED, {key: True})), "ds.json", LLAMA).ledger
+    assert any(key.startswith(entry.name) for entry in ledger.unpriced)
+
+
+def test_what_deepspeed_leaves_to_the_trainer_is_said():
+    keys = {"zero_optimization.overlap_comm": "auto", "bf16.enabled": "auto", "optimizer.type": "auto"}
+    ignored = {entry.name for entry in import_text(json.dumps(with_keys(SPEED, keys)), "ds.json", LLAMA).ledger.ignored}
+    assert {*keys} <= ignored
+
+
 def with_keys(base, keys):
     """Nested settings with values at dotted places."""
     data = json.loads(json.dumps(base))
