@@ -31,7 +31,12 @@ from sim.specs.yaml12 import load_yaml, parse_yaml
 ROOT = Path(__file__).parents[2]
 SCHEMAS = Path(__file__).parent / "schemas"
 SEEDS = range(60)
-NAMES = {"megatron-lm": "run.sh", "torchtitan": "run.toml", "deepspeed": "ds_config.json"}
+NAMES = {
+    "megatron-lm": "run.sh",
+    "torchtitan": "run.toml",
+    "deepspeed": "ds_config.json",
+    "megatron-bridge": "overrides.sh",
+}
 """Frameworks that are read back, and what their files are called."""
 RECORDS = {"model": ModelSpec, "plan": ParallelPlan, "training": TrainingSpec, "stack": StackSpec}
 NAMED = ("name", "framework", "version", "fitted_families")

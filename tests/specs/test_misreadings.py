@@ -198,6 +198,54 @@ def test_what_deepspeed_leaves_to_the_trainer_is_said():
     assert {*keys} <= ignored
 
 
+# Megatron-Bridge's overrides
+
+OVERRIDES = """
+torchrun --nnodes 2 --nproc-per-node 8 train.py \\
+    model.num_layers=8 model.hidden_size=256 model.num_attention_heads=8 model.seq_length=512 model.vocab_size=1024 \\
+    train.micro_batch_size=1 train.global_batch_size=64 model.tensor_model_parallel_size=2 {}
+"""
+BRIDGE = [
+    ("", "plan.tp", 2),
+    ("", "plan.dp", 8),
+    ("mixed_precision=bf16_with_mxfp8_mixed", "training.precision", "mxfp8"),
+    ("mixed_precision=bf16_with_fp8_current_scaling_mixed", "training.high_precision_layers", 2),
+    ("+mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=mxfp8", "training.precision", "mxfp8"),
+    ("model.apply_rope_fusion=false", "stack.fused_rotary", False),
+    ("model.overlap_p2p_comm=false", "stack.overlap_p2p", False),
+    ("model.cuda_graph_impl=none", "stack.cuda_graphs", "none"),
+    ("model.moe_token_dispatcher_type=alltoall", "stack.expert_dispatcher", "alltoall"),
+    ("optimizer.optimizer=dist_muon", "plan.zero_stage", 1),
+    ("optimizer.use_precision_aware_optimizer=true optimizer.exp_avg_dtype=torch.bfloat16 "
+     "optimizer.exp_avg_sq_dtype=torch.bfloat16 ddp.use_distributed_optimizer=true", "training.moment_precision", "bf16"),
+    ("model.window_size=[127,0]", "model.sliding_window", 128),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "path", "value"), BRIDGE)
+def test_overrides_of_megatron_bridge(more, path, value):
+    imported = import_text(OVERRIDES.format(more), "overrides.sh")
+    assert imported.kind == "bridge_yaml"
+    assert field(imported.scenario(), path) == value
+
+
+def test_overrides_of_a_recipe_that_the_command_names():
+    text = """
+    torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config \\
+        train.global_batch_size=128 model.tensor_model_parallel_size=4 model.context_parallel_size=1
+    """
+    scenario = import_text(text, "run.sh").scenario()
+    assert (scenario.model.name, scenario.plan.num_gpus, scenario.plan.tp) == ("llama3-8b", 8, 4)
+    assert scenario.training.global_batch_size == 128
+
+
+def test_overrides_that_cannot_be():
+    with pytest.raises(SpecError, match="in one override and has keys in another"):
+        import_text(OVERRIDES.format("train=3 train.train_iters=4"), "overrides.sh")
+    imported = import_text(OVERRIDES.format("train.train_iters=$(nproc)"), "overrides.sh")
+    assert "train.train_iters" in {entry.name for entry in imported.ledger.unpriced}
+
+
 def with_keys(base, keys):
     """Nested settings with values at dotted places."""
     data = json.loads(json.dumps(base))

@@ -15,6 +15,7 @@ from sim.specs.importers.huggingface.config import given_model, is_huggingface, 
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron.script import is_megatron, read_megatron
 from sim.specs.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
+from sim.specs.importers.nemo.overrides import is_overrides, read_overrides
 from sim.specs.importers.nemo.recipe import is_nemo, read_nemo
 from sim.specs.importers.recipes.kinds import RECIPES, reason_of_text
 from sim.specs.importers.recipes.signs import has_signs, telling
@@ -57,6 +58,11 @@ _READERS = {
     "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
     "megatron": Reader(("script", "data"), is_megatron, read_megatron),
 }
+_IN_SCRIPTS = {
+    "bridge_yaml": Reader(("script",), is_overrides, read_overrides),
+    **{kind: reader for kind, reader in _READERS.items() if "script" in reader.forms},
+}
+"""Of scripts; a kind of them may have files of data too, with a reader of their own."""
 _IN_PYTHON = {
     "torchtitan": Reader(("python",), is_torchtitan_python, read_torchtitan),
     "megatron_bridge": Reader(("python",), is_megatron_bridge, read_megatron_bridge),
@@ -153,7 +159,7 @@ def import_text(
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
     form, data = _data_in(text, where)
     found = kind or _kind_of(form, data, text, where)
-    reader = (_IN_PYTHON if form == "python" else _READERS).get(found)
+    reader = _readers(form).get(found) or (_READERS.get(found) if form == "script" else None)
     if reader is None:
         raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
     if reader.forms == ("data",) and not isinstance(data, Mapping):
@@ -193,9 +199,13 @@ def _data_in(text: str, where: str) -> tuple[str, Any]:
     return "script", None
 
 
+def _readers(form: str) -> dict[str, Reader]:
+    return {"python": _IN_PYTHON, "script": _IN_SCRIPTS}.get(form, _READERS)
+
+
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    readers = _IN_PYTHON if form == "python" else _READERS
+    readers = _readers(form)
     fitting = [kind for kind, reader in readers.items() if form in reader.forms and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
     if len(recipes) > 1:

@@ -156,7 +156,7 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
     elif kind == "allgather":
         stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less", matters=True)
     elif kind is not None:
-        stack.ledger.took("stack.expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
+        stack.took("expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
     for name in ("deepep", "hybridep"):
         sms = arguments.whole(f"moe-{name}-num-sms")
         if sms is not None and stack.get("expert_dispatcher") == name:
