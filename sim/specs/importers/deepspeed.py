@@ -176,10 +176,16 @@ def _groups(plan: Section, zero: Keys) -> None:
 
 
 def _stack(plan: Section, zero: Keys) -> Section:
-    """Overlaps, and how long gathered weights stay."""
-    stack, stage = Section("stack", zero.ledger), plan["zero_stage"]
+    stack = Section("stack", zero.ledger)
     stack.took("framework", "deepspeed", "the file's kind")
     stack.assume("version", "latest", "DeepSpeed of 2025 with fused kernels; another by --set stack.version=DATE")
+    take_overlaps(plan, stack, zero)
+    return stack
+
+
+def take_overlaps(plan: Section, stack: Section, zero: Keys) -> None:
+    """Whether gathers and reductions overlap with compute, and how long gathered weights stay."""
+    stage = plan["zero_stage"]
     overlap = zero.flag("overlap_comm")
     # deepspeed/runtime/zero/config.py, overlap_comm_valid: true under stage 3, else false.
     usual = f"DeepSpeed's default of overlap_comm under stage {stage}"
@@ -195,4 +201,3 @@ def _stack(plan: Section, zero: Keys) -> Section:
     elif reuse is not None:
         why = "without effect below stage 3" if stage < 3 else "nothing is kept for a second use; not priced"
         zero.ledger.ignore("zero_optimization.stage3_max_reuse_distance", reuse, why, matters=stage == 3)
-    return stack

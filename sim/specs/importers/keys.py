@@ -194,8 +194,8 @@ class Keys:
         return dict(self._data)
 
     def reason(self, key: str) -> tuple[str, bool]:
-        """Why a key is left out, and whether it matters for speed."""
-        return reason_to_ignore(self.kind, f"{self.label}{key}", self._asked)
+        """Why a key is left out, and whether it matters for speed; before a label's colon stands the file's name."""
+        return reason_to_ignore(self.kind, f"{self.label}{key}".rpartition(": ")[2], self._asked)
 
     def _whole(self, value: Any) -> Any:
         """A value as a whole number, where it can be taken for one."""
