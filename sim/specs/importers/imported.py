@@ -167,6 +167,7 @@ def import_text(
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
     sections = reader.read(Foreign(text, data, ledger, given, model, folder))
+    ledger.tell_rest()
     if "cluster" in sections:
         precision = sections["training"].get("precision", "bf16")
         sections["cluster"] = with_units_of(sections["cluster"], precision, given, ledger)

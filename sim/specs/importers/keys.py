@@ -104,7 +104,7 @@ class Keys:
                 f"({value.why}); write its value there, or give it by --recipe 'NAME(argument=value)'"
             )
         if value is not None:
-            self.ledger.settings.add(f"{self.label}{name}")
+            self.ledger.settings[f"{self.label}{name}"] = value
         return value
 
     def take(self, *names: str) -> tuple[str, Any]:

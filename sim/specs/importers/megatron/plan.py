@@ -141,7 +141,12 @@ def _recompute(plan: Section, arguments: Arguments) -> None:
                 ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
         if names:
             plan.took("recompute_modules", names, "--recompute-modules")
+    elif modules:
+        ledger.ignore("--recompute-modules", " ".join(modules), "without effect unless recomputation is selective")
     if granularity != "full":
+        for name, value in (("method", method), ("num-layers", layers)):
+            if value is not None:
+                ledger.ignore(f"--recompute-{name}", value, "without effect unless whole layers are recomputed")
         return
     if method not in (None, "uniform", "block"):
         raise SpecError(f"{ledger.where}: --recompute-method {short(method)!r} must be uniform or block")

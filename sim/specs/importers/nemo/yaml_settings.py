@@ -112,6 +112,11 @@ def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str],
 class _Translated(Arguments):
     """Arguments that stand for a file's keys."""
 
+    def _pop(self, name: str) -> Any:
+        """A value, which the file's own key was counted for."""
+        self._asked.add(f"--{name}")
+        return self._data.pop(name, None)
+
     def put(self, name: str, *values: str) -> None:
         """Add an argument that the file does not have."""
         self._data[name], self._spelled[name] = list(values), f"--{name}"
@@ -150,8 +155,8 @@ def _worded(keys: Settings, key: str, meanings: Mapping[str, list[str]]) -> list
     _, value = keys.take(key)
     word = str(value).lower()
     if word not in meanings:
-        if key.endswith(".name"):  # an optimizer's, of which only some shard
-            return []
+        if key.endswith("optim.name"):  # an optimizer's, of which only some shard
+            return ["--optimizer", word]
         raise keys.wrong(key, value, f"must be one of {', '.join(meanings)}, or flopcast does not know it")
     return meanings[word]
 

@@ -38,6 +38,8 @@ def _duration(recipe: Recipe, keys: Settings) -> None:
     name, value = keys.take("max_duration")
     found = re.fullmatch(r"([\d_.]+(?:e\d+)?)\s*(ba|tok|T|ep|)", str(value)) if value is not None else None
     if found is None or found[2] == "ep":
+        if value is not None:
+            keys.ledger.ignore(name, value, "how many tokens that is, only the data say; see training.tokens")
         return
     number = float(found[1].replace("_", ""))
     recipe.put("run.tokens" if found[2] in ("tok", "T") else "run.steps", number if found[2] else int(number), name)
