@@ -109,11 +109,12 @@ class Keys:
 
     def take(self, *names: str) -> tuple[str, Any]:
         """(key, value) of the first of several names for the same thing that is there and not null; all are taken."""
-        found: tuple[str, Any] = (names[0], None)
-        for name in reversed(names):
-            value = self._pop(name)
-            if value is not None:
-                found = (name, value)
+        said = [(name, value) for name in names if (value := self._pop(name)) is not None]
+        found = next(iter(said), (names[0], None))
+        for name, value in said[1:]:
+            if value != found[1]:
+                why = f"{self.label}{found[0]} says it otherwise, and counts"
+                self.ledger.ignore(f"{self.label}{name}", value, why)
         return found
 
     def whole(self, *names: str, least: int = 1) -> int | None:
@@ -242,9 +243,14 @@ class Arguments(Keys):
         found: tuple[str, str | None] = (names[0], None)
         for name in names:
             values = self._pop(name)
-            if values is None or found[1] is not None:
+            if values is None:
                 continue
             value = values[0] if values else ""
+            if found[1] is not None:
+                if value != found[1]:
+                    why = f"--{found[0]} says it otherwise, and counts"
+                    self.ledger.ignore(self._spelled[name], "?" if UNKNOWN in value else value, why)
+                continue
             if UNKNOWN in value:
                 self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
             else:

@@ -166,6 +166,8 @@ def read_nanotron(file: Foreign) -> dict[str, Any]:
     if file.model is None:
         recipe.sections["model"].update(_config(config, file))
     mode = keys.text("parallelism.tp_mode")
+    if mode is not None and mode.lower() not in (*table("nanotron")["sequence_parallel"], "all_reduce"):
+        raise keys.wrong("parallelism.tp_mode", mode, "must be ALL_REDUCE or REDUCE_SCATTER")
     if recipe.sections["plan"].get("tp", 1) > 1 and mode is not None:
         whole = mode.lower() in table("nanotron")["sequence_parallel"]
         recipe.put("plan.sequence_parallel", whole, "parallelism.tp_mode")

@@ -107,6 +107,9 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     """
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
+    for word in words:
+        if str(word).lower() not in (*_STRATEGIES, "auto_wrap", "offload"):
+            keys.ledger.ignore("fsdp", word, "a word of FSDP's that is not known", matters=True)
     inner = keys.below(_FSDP)
     there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
     keys.take("fsdp_version")
