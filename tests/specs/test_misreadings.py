@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from small_recipes import SMALL
 
 from sim.errors import SpecError
 from sim.specs.importers import Given, import_text
@@ -294,3 +295,9 @@ def test_four_bits_are_priced_where_there_are_units_for_them():
     assert import_text(text, "run.sh").data["cluster"] == "superpod-b200"
     assert import_text(text, "run.sh", Given(cluster="superpod-gb200")).data["cluster"] == "superpod-gb200"
     assert json.dumps(import_text(f"{SCRIPT} --bf16", "run.sh").data["cluster"]) == '"superpod-h100"'
+
+
+def test_olmo_s_one_head_of_keys_and_its_dropout_are_read():
+    data = with_keys(SMALL["olmo"], {"model.multi_query_attention": True, "model.residual_dropout": 0.1})
+    model = import_text(json.dumps(data), "olmo.json", Given(gpus=8)).scenario().model
+    assert (model.num_kv_heads, model.dropout) == (1, 0.1)
