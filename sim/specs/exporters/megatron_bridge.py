@@ -53,6 +53,8 @@ def _overrides(option: Option, account: Account) -> Iterator[str]:
         for field in option.fields:
             account.leave(field, table["unsayable"][name])
         return
+    if name == "max-position-embeddings":
+        account.decide("model.max_sequence_length", "as long as model.seq_length")
     value = _value(option)
     if name in table["options"]:
         yield from (each.format(value) for each in table["options"][name])

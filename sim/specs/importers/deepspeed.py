@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.hardware import ClusterSpec
+from sim.specs.importers.deepspeed_precision import take_precision
 from sim.specs.importers.defaults import (
     Foreign,
     Given,
@@ -16,10 +17,11 @@ from sim.specs.importers.defaults import (
     cluster_section,
     deal_experts,
     fewest_gpus,
+    replicas,
     take_optimizer,
 )
 from sim.specs.importers.huggingface.config import given_model
-from sim.specs.importers.keys import Keys
+from sim.specs.importers.keys import Keys, reason_to_ignore
 from sim.specs.importers.ledger import Ledger, Section
 from sim.specs.presets import load_preset
 
@@ -61,12 +63,19 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     plan.settle("zero_stage", stage, "zero_optimization.stage", 0, why)
     take_offload(plan, zero)
     assume_sequence(training, shape)
-    gpus = _batch(plan, training, keys, shape, cluster, given)
-    plan.took("dp", gpus, "every GPU is a replica; --set plan.tp=N and others cut it otherwise")
-    deal_experts(plan, shape, cluster, gpus)
+    cut = _cut(plan, keys)
+    gpus = _batch(plan, training, keys, shape, cluster, given, cut)
+    why = "GPUs over those that share a sequence" if cut > 1 else "every GPU is a replica"
+    plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and others cut it otherwise")
+    _groups(plan, zero)
+    if cut == 1:
+        deal_experts(plan, shape, cluster, gpus)
     plan.assume("recompute", "full", "the file does not say whether activations are kept")
-    _precision(training, keys)
-    stack = _stack(zero)
+    stack = _stack(plan, zero)
+    take_precision(training, stack, keys)
+    optimizer = keys.section("optimizer")
+    take_optimizer(training, optimizer.text("type"), "optimizer.type")
+    optimizer.leave()
     zero.leave()
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
@@ -84,68 +93,111 @@ def take_offload(plan: Section, zero: Keys) -> None:
         zero.ledger.ignore(
             "zero_optimization.offload_optimizer.device", device, "only host memory is modelled", matters=True
         )
+    elif ratio is not None:
+        why = "without effect without offload_optimizer.device cpu"
+        zero.ledger.ignore("zero_optimization.offload_optimizer.ratio", ratio, why)
     optimizer.leave()
 
 
-def _without_auto(data: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
+def _without_auto(data: Mapping[str, Any], ledger: Ledger, prefix: str = "") -> dict[str, Any]:
+    """What the file says itself; what it leaves to the trainer is noted."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
-        if isinstance(value, Mapping):
-            kept[str(key)] = {inner: item for inner, item in value.items() if item != "auto"}
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and not prefix:
+            kept[str(key)] = _without_auto(value, ledger, f"{name}.")
         elif value == "auto":
-            ledger.ignore(str(key), value, "left to the trainer, which is not in the file", matters=True)
+            matters = not prefix or reason_to_ignore("deepspeed", name)[1]
+            ledger.ignore(name, value, "left to the trainer, which is not in the file", matters)
         else:
             kept[str(key)] = value
     return kept
 
 
 def _batch(
-    plan: Section, training: Section, keys: Keys, shape: dict[str, Any], cluster: ClusterSpec, given: Given
+    plan: Section, training: Section, keys: Keys, shape: dict[str, Any], cluster: ClusterSpec, given: Given, cut: int
 ) -> int:
-    """Micro-batch, batch and number of GPUs: train_batch_size = micro-batch × accumulation × GPUs."""
+    """Micro-batch, batch and number of GPUs: train_batch_size = micro-batch × accumulation × GPUs.
+
+    cut : GPUs that share a sequence, which are one replica.
+    """
     ledger = keys.ledger
     whole, micro = keys.whole("train_batch_size"), keys.whole("train_micro_batch_size_per_gpu")
     steps = keys.whole("gradient_accumulation_steps")
     if given.gpus is not None:
         gpus = int(ledger.took("GPUs", given.gpus, "--gpus"))
     elif whole is not None and micro is not None and steps is not None:
-        gpus = max(1, whole // (micro * steps))
+        gpus = max(1, whole // (micro * steps)) * cut
         ledger.took("GPUs", gpus, "train_batch_size over micro-batch and accumulation")
     else:
-        gpus = fewest_gpus(shape, cluster, ledger)
-    left = max(1, whole // (gpus * steps)) if whole is not None and steps is not None else 1
+        gpus = fewest_gpus(shape, cluster, ledger, cut)
+    copies = max(1, gpus // cut)
+    left = max(1, whole // (copies * steps)) if whole is not None and steps is not None else 1
     named = "train_micro_batch_size_per_gpu"
     micro = int(plan.settle("microbatch_size", micro, named, left, f"no {named}"))
     if whole is None and steps is not None:
-        training.took("global_batch_size", micro * steps * gpus, "micro-batch × accumulation × GPUs")
+        training.took("global_batch_size", micro * steps * copies, "micro-batch × accumulation × GPUs")
     elif whole is None:
-        assume_batch(training, micro * gpus)
-    elif whole != micro * (steps or max(1, whole // (micro * gpus))) * gpus:
+        assume_batch(training, micro * copies)
+    elif whole != micro * (steps or max(1, whole // (micro * copies))) * copies:
         raise SpecError(
             f"{ledger.where}: train_batch_size {whole:,} is not micro-batch × accumulation × GPUs = "
-            f"{micro:,} × {steps or 'any':} × {gpus:,}; give the --gpus it was written for"
+            f"{micro:,} × {steps or 'any':} × {copies:,}; give the --gpus it was written for"
         )
     else:
         training.took("global_batch_size", whole, "train_batch_size")
     return gpus
 
 
-def _precision(training: Section, keys: Keys) -> None:
-    fp16, bf16 = keys.section("fp16"), keys.section("bf16")
-    choice = "bf16" if bf16.flag("enabled") else "fp16" if fp16.flag("enabled") else None
-    training.settle("precision", choice, f"{choice}.enabled", "bf16", "neither fp16 nor bf16 is enabled in the file")
-    fp16.leave()
-    bf16.leave()
-    optimizer = keys.section("optimizer")
-    take_optimizer(training, optimizer.text("type"), "optimizer.type")
-    optimizer.leave()
+def _cut(plan: Section, keys: Keys) -> int:
+    """GPUs that share a sequence: tensor parallelism (AutoTP) and sequence parallelism (Ulysses)."""
+    inner, cut = keys.section("tensor_parallel"), 1
+    tensor, sequence = inner.whole("autotp_size", least=0), keys.whole("sequence_parallel_size")
+    if tensor is not None and tensor > 1:
+        plan.took("tp", tensor, "tensor_parallel.autotp_size")
+        cut *= tensor
+    if sequence is not None and sequence > 1:
+        plan.took("cp", sequence, "sequence_parallel_size: heads exchanged, priced as context parallelism")
+        cut *= sequence
+    inner.leave()
+    return cut
 
 
-def _stack(zero: Keys) -> Section:
+def _groups(plan: Section, zero: Keys) -> None:
+    """Groups that shard apart (MiCS, deepspeed/runtime/zero/mics.py), under stage 3 only; -1 is none."""
+    size, copies = zero.whole("mics_shard_size", least=-1), plan["dp"] * plan.get("cp", 1)
+    if size is None or size < 1:
+        return
+    if plan["zero_stage"] < 3 or copies % size:
+        why = "without effect below stage 3" if plan["zero_stage"] < 3 else f"does not divide the {copies} replicas"
+        zero.ledger.ignore("zero_optimization.mics_shard_size", size, why, matters=plan["zero_stage"] == 3)
+    elif size < copies:
+        plan.took("sharding_group", size, "zero_optimization.mics_shard_size")
+
+
+def _stack(plan: Section, zero: Keys) -> Section:
     stack = Section("stack", zero.ledger)
     stack.took("framework", "deepspeed", "the file's kind")
     stack.assume("version", "latest", "DeepSpeed of 2025 with fused kernels; another by --set stack.version=DATE")
-    overlap = zero.flag("overlap_comm")
-    if overlap is not None:
-        stack.took("overlap_grad_reduce", overlap, "overlap_comm")
+    take_overlaps(plan, stack, zero)
     return stack
+
+
+def take_overlaps(plan: Section, stack: Section, zero: Keys) -> None:
+    """Whether gathers and reductions overlap with compute, and how long gathered weights stay."""
+    stage = plan["zero_stage"]
+    overlap = zero.flag("overlap_comm")
+    # deepspeed/runtime/zero/config.py, overlap_comm_valid: true under stage 3, else false.
+    usual = f"DeepSpeed's default of overlap_comm under stage {stage}"
+    if stage:
+        stack.settle("overlap_grad_reduce", overlap, "overlap_comm", stage == 3, usual)
+        if not stack["overlap_grad_reduce"]:
+            stack.settle("overlap_param_gather", overlap, "overlap_comm", False, usual)
+    elif overlap is not None:
+        zero.ledger.ignore("zero_optimization.overlap_comm", overlap, "without effect without ZeRO")
+    reuse = zero.number("stage3_max_reuse_distance", "max_reuse_distance")
+    if reuse and stage == 3:
+        stack.took("max_reuse_params", reuse, "stage3_max_reuse_distance")
+    elif reuse is not None:
+        why = "without effect below stage 3" if stage < 3 else "nothing is kept for a second use; not priced"
+        zero.ledger.ignore("zero_optimization.stage3_max_reuse_distance", reuse, why, matters=stage == 3)

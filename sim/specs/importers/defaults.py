@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
+from sim.specs.formats import FORMATS
 from sim.specs.hardware import ClusterSpec
 from sim.specs.importers.keys import table
 from sim.specs.importers.ledger import Ledger, Section, short
@@ -26,6 +27,8 @@ CLUSTERS = {
     "gb200": "superpod-gb200",
 }
 """By the kind of GPU, where a file names that and no machine."""
+CLUSTER_OF_FOUR_BITS = "superpod-b200"
+"""Where multiplies in 4 bits, which the usual cluster has not, are asked for."""
 TOKENS_A_STEP = 4e6
 """Of large pre-training runs (Llama 3's first stage, arXiv:2407.21783, section 3.4.1)."""
 LONGEST = 4096
@@ -98,6 +101,17 @@ def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, le
     nodes = -(-gpus // cluster.node.gpus_per_node)
     ledger.assume("cluster.num_nodes", nodes, f"for {gpus:,} GPUs; the preset has {cluster.num_nodes:,} nodes")
     return {"preset": name, "num_nodes": nodes}
+
+
+def with_units_of(cluster: Any, precision: str, given: Given, ledger: Ledger) -> Any:
+    """The section `cluster`; where nobody chose one, a cluster whose GPUs multiply in that precision."""
+    if given.cluster is not None or precision not in FORMATS or FORMATS[precision].peak != "fp4":
+        return cluster
+    taken = cluster if isinstance(cluster, str) else cluster["preset"]
+    if "fp4" in ClusterSpec.read(resolve(taken, "cluster"), "cluster").gpu.peak_flop_per_s:
+        return cluster
+    name = ledger.assume("cluster", CLUSTER_OF_FOUR_BITS, f"{taken} has no units for {precision}; --cluster NAME")
+    return name if isinstance(cluster, str) else {**cluster, "preset": name}
 
 
 def fewest_gpus(

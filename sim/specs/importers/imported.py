@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 from sim.errors import SpecError, nearest
 from sim.specs.importers.deepspeed import is_deepspeed, read_deepspeed
-from sim.specs.importers.defaults import Foreign, Given
+from sim.specs.importers.defaults import Foreign, Given, with_units_of
 from sim.specs.importers.huggingface.config import given_model, is_huggingface, read_huggingface
 from sim.specs.importers.ledger import HEADINGS, Ledger, Section, entry_lines, short
 from sim.specs.importers.megatron.script import is_megatron, read_megatron
 from sim.specs.importers.nemo.bridge import is_megatron_bridge, read_megatron_bridge
+from sim.specs.importers.nemo.overrides import is_overrides, read_overrides
 from sim.specs.importers.nemo.recipe import is_nemo, read_nemo
 from sim.specs.importers.recipes.kinds import RECIPES, reason_of_text
 from sim.specs.importers.recipes.signs import has_signs, telling
@@ -58,6 +59,11 @@ _READERS = {
     "deepspeed": Reader(("data",), is_deepspeed, read_deepspeed),
     "megatron": Reader(("script", "data"), is_megatron, read_megatron),
 }
+_IN_SCRIPTS = {
+    "bridge_yaml": Reader(("script",), is_overrides, read_overrides),
+    **{kind: reader for kind, reader in _READERS.items() if "script" in reader.forms},
+}
+"""Of scripts; a kind of them may have files of data too, with a reader of their own."""
 _IN_PYTHON = {
     "torchtitan": Reader(("python",), is_torchtitan_python, read_torchtitan),
     "megatron_bridge": Reader(("python",), is_megatron_bridge, read_megatron_bridge),
@@ -159,7 +165,7 @@ def import_text(
         raise SpecError(f"--gpus {short(given.gpus)} must be a whole number from 1 to 100,000,000")
     form, data = _data_in(text, where)
     found = kind or _kind_of(form, data, text, where)
-    reader = (_IN_PYTHON if form == "python" else _READERS).get(found)
+    reader = _readers(form).get(found) or (_READERS.get(found) if form == "script" else None)
     if reader is None:
         raise SpecError(f"{where}: a {KINDS[found]} is read from no file in Python; give the file itself")
     if reader.forms == ("data",) and not isinstance(data, Mapping):
@@ -168,6 +174,10 @@ def import_text(
     ledger = Ledger(where)
     model = None if given.model is None else given_model(given.model, ledger)
     sections = reader.read(Foreign(text, data, ledger, given, model, folder))
+    ledger.tell_rest()
+    if "cluster" in sections:
+        precision = sections["training"].get("precision", "bf16")
+        sections["cluster"] = with_units_of(sections["cluster"], precision, given, ledger)
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
     if form == "python":
         name = _recipe(ledger) or name
@@ -204,13 +214,17 @@ def _check_options(given: Given, found: str, form: str, where: str) -> None:
         raise SpecError(f"{what}, which describes its model itself; leave --model out")
     if (given.args or given.env) and form != "script":
         raise SpecError(f"{what}; --arg and --env are of scripts that are called: leave them out")
-    if given.recipe is not None and form != "python":
+    if given.recipe is not None and form != "python" and found != "bridge_yaml":
         raise SpecError(f"{what}; --recipe chooses one in a Python file: leave it out")
+
+
+def _readers(form: str) -> dict[str, Reader]:
+    return {"python": _IN_PYTHON, "script": _IN_SCRIPTS}.get(form, _READERS)
 
 
 def _kind_of(form: str, data: Any, text: str, where: str) -> str:
     content = data if form == "data" else text
-    readers = _IN_PYTHON if form == "python" else _READERS
+    readers = _readers(form)
     fitting = [kind for kind, reader in readers.items() if form in reader.forms and reader.fits(content)]
     recipes = [kind for kind in fitting if kind in RECIPES]
     if len(recipes) > 1:

@@ -104,16 +104,17 @@ class Keys:
                 f"({value.why}); write its value there, or give it by --recipe 'NAME(argument=value)'"
             )
         if value is not None:
-            self.ledger.settings.add(f"{self.label}{name}")
+            self.ledger.settings[f"{self.label}{name}"] = value
         return value
 
     def take(self, *names: str) -> tuple[str, Any]:
         """(key, value) of the first of several names for the same thing that is there and not null; all are taken."""
-        found: tuple[str, Any] = (names[0], None)
-        for name in reversed(names):
-            value = self._pop(name)
-            if value is not None:
-                found = (name, value)
+        said = [(name, value) for name in names if (value := self._pop(name)) is not None]
+        found = next(iter(said), (names[0], None))
+        for name, value in said[1:]:
+            if value != found[1]:
+                why = f"{self.label}{found[0]} says it otherwise, and counts"
+                self.ledger.ignore(f"{self.label}{name}", value, why)
         return found
 
     def whole(self, *names: str, least: int = 1) -> int | None:
@@ -194,8 +195,8 @@ class Keys:
         return dict(self._data)
 
     def reason(self, key: str) -> tuple[str, bool]:
-        """Why a key is left out, and whether it matters for speed."""
-        return reason_to_ignore(self.kind, f"{self.label}{key}", self._asked)
+        """Why a key is left out, and whether it matters for speed; before a label's colon stands the file's name."""
+        return reason_to_ignore(self.kind, f"{self.label}{key}".rpartition(": ")[2], self._asked)
 
     def _whole(self, value: Any) -> Any:
         """A value as a whole number, where it can be taken for one."""
@@ -242,9 +243,14 @@ class Arguments(Keys):
         found: tuple[str, str | None] = (names[0], None)
         for name in names:
             values = self._pop(name)
-            if values is None or found[1] is not None:
+            if values is None:
                 continue
             value = values[0] if values else ""
+            if found[1] is not None:
+                if value != found[1]:
+                    why = f"--{found[0]} says it otherwise, and counts"
+                    self.ledger.ignore(self._spelled[name], "?" if UNKNOWN in value else value, why)
+                continue
             if UNKNOWN in value:
                 self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,14 +34,14 @@ class Ledger:
     """What was read, defaulted and ignored, in the order it happened.
 
     where : the file, for messages.
-    settings : keys of the file that were read.
+    settings : keys of the file that were read, and what stood there.
     """
 
     where: str
     read: list[LedgerEntry] = field(default_factory=list)
     defaulted: list[LedgerEntry] = field(default_factory=list)
     ignored: list[LedgerEntry] = field(default_factory=list)
-    settings: set[str] = field(default_factory=set)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def took(self, name: str, value: Any, note: str) -> Any:
         """Note that a scenario's field came from the file; its value."""
@@ -55,6 +56,17 @@ class Ledger:
     def ignore(self, name: str, value: Any, why: str, matters: bool = False) -> None:
         """Note that something in the file was left out, and whether a step may take another time for it."""
         self.ignored.append(LedgerEntry(name, short(value), why, matters))
+
+    def tell_rest(self) -> None:
+        """Note what was read and stands in no line yet: it counts together with other settings, or not beside them."""
+        entries = (*self.read, *self.defaulted, *self.ignored)
+        told = _words(" ".join(f"{entry.name} {entry.note}" for entry in entries))
+        for name, value in self.settings.items():
+            plain = _plain(name)
+            last = re.split(r"[. ]", plain)[-1]
+            if plain not in told and not ("_" in last and last in told):
+                shown = " ".join(map(str, value)) if isinstance(value, list) else value
+                self.took(name, shown, "together with other settings, or without effect beside them")
 
     @property
     def unpriced(self) -> list[LedgerEntry]:
@@ -124,6 +136,12 @@ def entry_lines(entries: Iterable[LedgerEntry], *, by_note: bool = False, width:
     for note, names in groups.items():
         lines += textwrap.wrap(f"{note}: {', '.join(names)}", width, subsequent_indent="  ", break_on_hyphens=False)
     return lines
+
+
+def _words(text: str) -> set[str]:
+    """Dotted names and options in a text, and the last part of each name."""
+    names = {_plain(name.strip(".,:;")) for name in re.findall(r"[\w.\-\[\]()]+", text)}
+    return names | {name.rpartition(".")[2] for name in names}
 
 
 def _plain(name: str) -> str:

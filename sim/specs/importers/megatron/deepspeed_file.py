@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.importers.huggingface.layer_kinds import dealt_experts
-from sim.specs.importers.keys import UNKNOWN, Arguments
+from sim.specs.importers.keys import UNKNOWN, Arguments, Keys
 from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.shell.files import Files
 from sim.specs.importers.shell.unknowns import MARK
@@ -24,6 +24,7 @@ _OWN = (
     "topk",
     "moe-train-capacity-factor",
 )
+_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _JSON = ("deepspeed-config", "ds-config")
 
 
@@ -50,7 +51,29 @@ def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
             "--deepspeed_config", shown, "is no JSON that can be read; what it sets is not read", matters=True
         )
         return None
+    if isinstance(data, Mapping):
+        _tell(data, arguments, shown)
     return data if isinstance(data, Mapping) else None
+
+
+def _tell(data: Mapping[str, Any], arguments: Arguments, shown: str) -> None:
+    """What of the JSON is not read."""
+    keys = Keys(data, arguments.ledger, "deepspeed", f"{short(shown)}: ")
+    keys.take(*_BATCH)  # Megatron's own arguments say it
+    for half in ("fp16", "bf16"):
+        section = keys.section(half) if isinstance(keys.raw(half), Mapping) else None
+        if section is not None:
+            section.take("enabled")
+            section.leave()
+    zero = keys.section("zero_optimization") if isinstance(keys.raw("zero_optimization"), Mapping) else None
+    if zero is not None:
+        zero.take("stage", "cpu_offload")
+        offload = zero.section("offload_optimizer") if isinstance(zero.raw("offload_optimizer"), Mapping) else None
+        if offload is not None:
+            offload.take("device")
+            offload.leave()
+        zero.leave()
+    keys.leave()
 
 
 def take_zero(plan: Section, arguments: Arguments, config: Mapping[str, Any] | None) -> None:

@@ -167,7 +167,7 @@ def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, le
     fewest, product = "one replica", "tp · pp · cp"
     if unit != replica:
         fewest, product = "as few as the experts need", "tp · pp · cp with ep"
-    found, source = _started(script, launcher, ledger)
+    found, source = started_by(script, launcher, ledger)
     if found is None:
         why = f"{source}: {fewest}, {product}; --gpus N says how many"
     elif found % unit:
@@ -177,7 +177,7 @@ def gpus_of(script: Script, launcher: list[str], plan: Section, given: Given, le
     return int(ledger.assume("GPUs", unit, why))
 
 
-def _started(script: Script, launcher: list[str], ledger: Ledger) -> tuple[int | None, str]:
+def started_by(script: Script, launcher: list[str], ledger: Ledger) -> tuple[int | None, str]:
     """(GPUs that the launcher starts, where it says so)."""
     options, known = Arguments(launcher, Ledger(ledger.where)), table("megatron")
     mpi = any(word.rpartition("/")[2] in ("mpirun", "mpiexec", "orterun") for word in launcher)

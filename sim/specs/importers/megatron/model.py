@@ -42,6 +42,14 @@ def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Sec
         model.ledger.ignore(
             "--attention-dropout", attention, "priced with the residual branches' dropout", matters=True
         )
+    softmax, known = arguments.text("softmax-type"), table(KIND)["softmaxes"]
+    if softmax is not None and softmax not in known:
+        rule = f"must be one of {', '.join(known)}"
+        raise SpecError(f"{model.ledger.where}: --softmax-type {short(softmax)!r} {rule}")
+    if softmax is not None and known[softmax] is not None:
+        model.took("attention_sinks", known[softmax], "--softmax-type")
+    elif softmax is not None:
+        model.ledger.ignore("--softmax-type", softmax, "sinks without weights, which cost nothing")
     read_vocabulary(arguments, model, plan["tp"])
     _latent(arguments, model)
     take_experts(arguments, model, plan)

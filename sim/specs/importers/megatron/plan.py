@@ -57,7 +57,9 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
 
 def _sharding(plan: Section, arguments: Arguments) -> None:
     """What data parallelism shards: by the distributed optimizer, Megatron-FSDP, PyTorch's FSDP2 or DeepSpeed."""
-    zero = 1 if arguments.has("use-distributed-optimizer") else 0
+    optimizer = (arguments.raw("optimizer") or [""])[0]
+    layerwise = arguments.has("use-layer-wise-distributed-optimizer")
+    zero = 1 if arguments.has("use-distributed-optimizer") or layerwise else 0
     stage, ledger = arguments.whole("zero-stage", least=0), arguments.ledger
     strategy, stages = arguments.text("data-parallel-sharding-strategy"), table(KIND)["sharding_strategies"]
     fsdp, fsdp2 = arguments.has("use-megatron-fsdp", "use-custom-fsdp"), arguments.has("use-torch-fsdp2")
@@ -76,6 +78,9 @@ def _sharding(plan: Section, arguments: Arguments) -> None:
         kept = arguments.text("torch-fsdp2-reshard-after-forward") == "false"
         if arguments.has("torch-fsdp2-no-reshard-after-forward") or kept:
             plan.took("reshard_after_forward", False, "--torch-fsdp2-no-reshard-after-forward")
+    elif layerwise or (optimizer.startswith("dist_") and not zero):
+        # megatron/core/optimizer/layer_wise_optimizer.py: ranks hold whole layers' states, as many bytes as in ZeRO 1.
+        plan.took("zero_stage", 1, f"--optimizer {optimizer}: it deals states out by layers")
     else:
         plan.settle("zero_stage", zero or None, "the distributed optimizer", 0, "no --use-distributed-optimizer")
     if strategy is not None and not fsdp:
@@ -144,7 +149,12 @@ def _recompute(plan: Section, arguments: Arguments) -> None:
                 ledger.ignore("--recompute-modules", other, "not modelled", matters=True)
         if names:
             plan.took("recompute_modules", names, "--recompute-modules")
+    elif modules:
+        ledger.ignore("--recompute-modules", " ".join(modules), "without effect unless recomputation is selective")
     if granularity != "full":
+        for name, value in (("method", method), ("num-layers", layers)):
+            if value is not None:
+                ledger.ignore(f"--recompute-{name}", value, "without effect unless whole layers are recomputed")
         return
     if method not in (None, "uniform", "block"):
         raise SpecError(f"{ledger.where}: --recompute-method {short(method)!r} must be uniform or block")
@@ -208,6 +218,12 @@ def take_chunks(plan: Section, arguments: Arguments, model: Section) -> None:
         plan.took("schedule", "interleaved", source)
     else:
         plan.assume("schedule", "1f1b", "Megatron-LM's without virtual stages")
+    name = "microbatch-group-size-per-virtual-pipeline-stage"
+    group = arguments.whole(name)
+    if group is not None and plan.get("schedule") == "interleaved":
+        plan.took("microbatch_group", group, f"--{name}")
+    elif group is not None:
+        plan.ledger.ignore(f"--{name}", group, "without effect without virtual stages")
 
 
 def _leave_out(plan: Section, model: Section, idle: list[int], stages: int, where: str) -> None:

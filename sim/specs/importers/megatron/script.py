@@ -73,7 +73,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
         why = "Megatron-LM's default, one micro-batch a replica"
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
     take_budget(training, arguments)
-    stack = read_stack(arguments, old)
+    stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
     for word in arguments.doubtful:
         if reasons := script.values.unknowns.reasons(word):
             ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from sim.specs.importers.keys import Arguments
-from sim.specs.importers.ledger import Section
+from collections.abc import Mapping
+
+from sim.errors import SpecError
+from sim.specs.importers.keys import Arguments, table
+from sim.specs.importers.ledger import Section, short
+from sim.specs.importers.megatron.vocabulary import KIND
 from sim.specs.modules import GRAPH_MODULES
 
-_BACKENDS = {"flash": "flash", "fused": "flash", "unfused": "math"}
-"""Kernels of attention that --attention-backend names; of the others Transformer Engine chooses."""
 
-
-def read_stack(arguments: Arguments, old: bool, framework: tuple[str, str] | None = None) -> Section:
+def read_stack(
+    arguments: Arguments,
+    old: bool,
+    framework: tuple[str, str] | None = None,
+    run: Mapping[str, Section] | None = None,
+) -> Section:
     """Which generation of the framework the arguments belong to, and what they switch in it.
 
     framework : (name, version) of one whose files have been read as these arguments.
+    run : the sections of a whole command, in which what is not switched on is off; None of a recipe, which may leave
+        it to its framework.
     """
     ledger = arguments.ledger
     flash = arguments.has("use-flash-attn")
@@ -39,14 +47,80 @@ def read_stack(arguments: Arguments, old: bool, framework: tuple[str, str] | Non
         stack.took("overlap_optimizer_offload", True, "--overlap-cpu-optimizer-d2h-h2d")
     if arguments.has("grad-reduce-in-bf16"):
         stack.took("gradient_precision", "bf16", "--grad-reduce-in-bf16")
-    kind = (arguments.raw("attention-backend") or [""])[0]
-    if flash:
-        stack.took("attention", "flash", "--use-flash-attn")
-    elif kind in _BACKENDS:
-        stack.took("attention", _BACKENDS[kind], f"--attention-backend {arguments.text('attention-backend')}")
+    _attention(arguments, stack, flash)
+    for switch, fields in table(KIND)["stack_switches"].items():
+        if arguments.has(switch):
+            for field, value in fields.items():
+                stack.took(field, value, f"--{switch}")
+    if run is not None:
+        _of_whole_run(arguments, stack, run)
     _dispatch(arguments, stack)
     _graphs(arguments, stack)
     return stack
+
+
+def _attention(arguments: Arguments, stack: Section, flash: bool) -> None:
+    """Which kernel attention runs in; flash where the GPU has one, unless told otherwise."""
+    said, known = arguments.text("attention-backend"), table(KIND)["attention_backends"]
+    said = None if said is None else said.removeprefix("AttnBackend.")
+    if said is not None and said not in known:
+        rule = f"must be one of {', '.join(known)}"
+        raise SpecError(f"{arguments.ledger.where}: --attention-backend {short(said)!r} {rule}")
+    if said is not None and known[said] is not None:
+        stack.took("attention", known[said], f"--attention-backend {said}")
+    elif flash:
+        stack.took("attention", "flash", "--use-flash-attn")
+    elif said is not None:
+        arguments.ledger.took("stack.attention", "what the GPU has", f"--attention-backend {said}")
+
+
+def _of_whole_run(arguments: Arguments, stack: Section, run: Mapping[str, Section]) -> None:
+    """What follows from switches together with the rest of the command, or from their absence."""
+    core = (stack["framework"], stack["version"]) == ("megatron-lm", "latest")
+    said = "attention" in stack or arguments.raw("attention-backend") is not None
+    if core and arguments.raw("transformer-impl") == ["local"] and not said:
+        # megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_layer_local_spec: DotProductAttention.
+        arguments.take("transformer-impl")
+        stack.took("attention", "math", "--transformer-impl local, without --use-flash-attn")
+    if core and "fused_cross_entropy" not in stack:
+        stack.assume("fused_cross_entropy", False, "no --cross-entropy-loss-fusion")
+    _gradients(arguments, stack, run["training"])
+    _fused_bias(arguments, stack, run["model"])
+    plan, overlaps = run["plan"], "no-overlap-p2p-communication"
+    if arguments.has(overlaps):
+        if plan.get("num_chunks", 1) > 1:
+            stack.took("overlap_p2p", False, f"--{overlaps}")
+        else:
+            stack.ledger.ignore(f"--{overlaps}", "", "without virtual stages there is nothing that it switches")
+
+
+def _gradients(arguments: Arguments, stack: Section, training: Section) -> None:
+    """In which gradients are summed: beside fp16 in fp16, unless told otherwise (megatron/training/arguments.py,
+    validate_args: bf16 turns --accumulate-allreduce-grads-in-fp32 on)."""
+    asked = arguments.has("accumulate-allreduce-grads-in-fp32")
+    if asked and "gradient_precision" not in stack:
+        stack.took("gradient_precision", "fp32", "--accumulate-allreduce-grads-in-fp32")
+    elif training["precision"] == "fp16" and stack["framework"] == "megatron-lm" and "gradient_precision" not in stack:
+        stack.assume("gradient_precision", "fp16", "no --accumulate-allreduce-grads-in-fp32")
+
+
+def _fused_bias(arguments: Arguments, stack: Section, model: Section) -> None:
+    """Biases in one kernel with the activation and with dropout: two switches for one field of ours."""
+    gated = bool(model.get("gated_mlp"))
+    mine, other = ("no-bias-swiglu-fusion", "no-bias-gelu-fusion")[:: 1 if gated else -1]
+    if arguments.has(other):
+        stack.ledger.ignore(f"--{other}", "", "of another activation than the model's")
+    unfused = {name: arguments.has(name) for name in (mine, "no-bias-dropout-fusion")}
+    plain = not (model.get("dropout") or model.get("bias", True))  # nothing but the activation is left to fuse
+    if plain and unfused.pop("no-bias-dropout-fusion"):
+        why = "without effect in a model that has neither biases nor dropout"
+        stack.ledger.ignore("--no-bias-dropout-fusion", "", why)
+    asked = [name for name, set_ in unfused.items() if set_]
+    if len(asked) == len(unfused):
+        stack.took("fused_bias_activation", False, ", ".join(f"--{name}" for name in asked))
+    for name in asked if len(asked) < len(unfused) else ():
+        why = "stack.fused_bias_activation is of activation and dropout together, and the other of them is fused"
+        stack.ledger.ignore(f"--{name}", "", why, matters=True)
 
 
 def _graphs(arguments: Arguments, stack: Section) -> None:
@@ -82,7 +156,7 @@ def _dispatch(arguments: Arguments, stack: Section) -> None:
     elif kind == "allgather":
         stack.ledger.ignore("--moe-token-dispatcher-type", kind, "priced as all-to-alls, which send less", matters=True)
     elif kind is not None:
-        stack.ledger.took("stack.expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
+        stack.took("expert_dispatcher", "alltoall", f"--moe-token-dispatcher-type {kind}")
     for name in ("deepep", "hybridep"):
         sms = arguments.whole(f"moe-{name}-num-sms")
         if sms is not None and stack.get("expert_dispatcher") == name:

@@ -7,9 +7,10 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.specs.importers.defaults import take_optimizer
-from sim.specs.importers.keys import Arguments
+from sim.specs.importers.keys import Arguments, table
 from sim.specs.importers.ledger import Section, short
 from sim.specs.importers.megatron.deepspeed_file import take_capacity, take_precision
+from sim.specs.importers.megatron.vocabulary import KIND
 
 
 def read_training(
@@ -33,12 +34,11 @@ def read_training(
     for switch in ("fp16", "bf16"):
         if arguments.has(switch):
             precision, source = switch, f"--{switch}"
-    fp8 = arguments.text("fp8-format", "fp8-hybrid", "fp8")
-    if fp8 is not None or arguments.has("fp8-e4m3"):
-        precision, source = "fp8", "--fp8-format"
+    precision, source = _fewer_bits(arguments) or (precision, source)
     if precision is None and take_precision(arguments, config):
         precision, source = take_precision(arguments, config), "the DeepSpeed file"
     training.settle("precision", precision, source, "fp32", "Megatron-LM's without --bf16 or --fp16")
+    _high_precision_layers(training, arguments)
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     _precision_of_states(training, arguments)
     if deepspeed_experts and model.get("num_experts"):
@@ -46,6 +46,45 @@ def read_training(
     else:
         _capacity(training, arguments)
     return training
+
+
+def _fewer_bits(arguments: Arguments) -> tuple[str, str] | None:
+    """(precision, what says so) of multiplies in 8 or 4 bits; None where there are none.
+
+    A recipe counts only beside its format. fp4 goes before fp8, as in Megatron-LM, which takes not both.
+    """
+    found = None
+    for bits, others in (("fp8", ("fp8-hybrid", "fp8", "fp8-e4m3")), ("fp4", ())):
+        known, given = table(KIND)[f"{bits}_recipes"], arguments.text(f"{bits}-format", *others)
+        recipe = arguments.text(f"{bits}-recipe")
+        if given is None and recipe is not None:
+            arguments.ledger.ignore(f"--{bits}-recipe", recipe, f"without effect without --{bits}-format")
+        if given in (None, "None", "false"):
+            continue
+        if recipe is not None and recipe not in known:
+            why = f"a recipe of one's own; priced as {next(iter(known.values()))}"
+            arguments.ledger.ignore(f"--{bits}-recipe", recipe, why, matters=True)
+        source = f"--{bits}-format" + f", --{bits}-recipe {recipe}" * (recipe in known)
+        found = known.get(recipe, next(iter(known.values()))), source
+    return found
+
+
+def _high_precision_layers(training: Section, arguments: Arguments) -> None:
+    """The first and the last layers in 16 bits, one each unless told otherwise."""
+    switch = "first-last-layers-bf16"
+    asked = arguments.has(switch)
+    ends = {end: arguments.whole(f"num-layers-at-{end}-in-bf16", least=0) for end in ("start", "end")}
+    less = training["precision"] not in ("fp32", "fp16", "bf16")
+    if asked and less:
+        number = sum(1 if layers is None else layers for layers in ends.values())
+        training.took("high_precision_layers", number, f"--{switch}")
+        return
+    if asked:
+        training.ledger.ignore(f"--{switch}", "", "without effect without 8 or 4 bits")
+    for end, layers in ends.items():
+        if layers is not None:
+            why = "without effect without 8 or 4 bits" if asked else f"without effect without --{switch}"
+            training.ledger.ignore(f"--num-layers-at-{end}-in-bf16", layers, why)
 
 
 def _capacity(training: Section, arguments: Arguments) -> None:

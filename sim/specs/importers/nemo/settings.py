@@ -66,6 +66,8 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     _precision(training, keys, known)
     _adapters(training, keys, known)
     stack = _stack(arguments, keys, training, known)
+    for field, value in recipe.sections["stack"].items():
+        stack[field] = value
     arguments.leave()
     _tell(inner, ledger, spelled)
     keys.leave()
@@ -190,12 +192,28 @@ def _precision(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
         fields["precision"] = "mxfp8" if by == "mxfp8" else "fp8"
     if keys.take(*rule["fp4"])[1]:
         fields["precision"] = "nvfp4"
+    _high_precision_layers(fields, keys, rule)
     training.pop("precision", None)
     for field, value in {"precision": "bf16", **fields}.items():
         if field in fields:
             training.took(field, value, key)
         else:
             training.assume(field, value, f"{known['called']}'s default")
+
+
+def _high_precision_layers(fields: dict[str, Any], keys: Keys, rule: Mapping[str, Any]) -> None:
+    """The first and the last layers in 16 bits, where the precision's object says so beside its name."""
+    asked, ends = keys.flag(*rule["first_last"]), [keys.whole(name, least=0) for name in rule["high_layers"]]
+    less = fields.get("precision") not in (None, "bf16", "fp16", "fp32")
+    if asked and less:
+        fields["high_precision_layers"] = sum(1 if number is None else number for number in ends)
+        return
+    if asked is False:
+        fields.pop("high_precision_layers", None)
+    for name, number in zip((*rule["first_last"], *rule["high_layers"]), (asked, *ends), strict=True):
+        if number:
+            why = "without effect without 8 or 4 bits, or without the switch for layers in 16"
+            keys.ledger.ignore(name, number, why)
 
 
 def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[str, Any]) -> Section:

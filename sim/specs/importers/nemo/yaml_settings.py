@@ -18,7 +18,7 @@ from sim.specs.importers.megatron.stack import read_stack
 from sim.specs.importers.megatron.training import read_training, take_budget
 from sim.specs.importers.recipes.finetuning import adapted
 from sim.specs.importers.recipes.interpolations import resolved
-from sim.specs.importers.recipes.settings import Settings, flat_keys
+from sim.specs.importers.recipes.settings import Settings, flat_keys, read_settings
 from sim.specs.presets import load_preset
 
 
@@ -39,6 +39,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     model = _model(arguments, plan, keys, file, kind)
     shape = load_preset("models", model) if isinstance(model, str) else model
     training = _training(arguments, shape, keys)
+    _named_precision(training, keys, known)
     _adapters(training, keys, kind)
     take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
     take_fewer_layers(plan, shape["num_layers"])
@@ -50,6 +51,8 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
         training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], "one micro-batch a replica")
     take_budget(training, arguments)
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
+    for field, value in read_settings(keys, file).sections["stack"].items():
+        stack.setdefault(field, value)
     if whole and plan["tp"] > 1 and "sequence_parallel" not in plan:
         plan.took("sequence_parallel", False, "no sequence_parallel")
     if not whole:
@@ -62,6 +65,18 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     keys.leave()
     where = cluster_section(name, cluster, gpus, given, ledger)
     return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+
+
+def _named_precision(training: Section, keys: Settings, known: Mapping[str, Any]) -> None:
+    """A mixed precision by its name, as Megatron-Bridge's recipes have it."""
+    if "precisions_of" not in known or "mixed_precision" not in keys:
+        return
+    key, said = keys.take("mixed_precision")
+    words = {name.lower(): fields for name, fields in table(known["precisions_of"])["precision"]["words"].items()}
+    if str(said).lower() not in words:
+        raise keys.wrong(key, said, f"must be one of {', '.join(words)}, or flopcast does not know it")
+    for field, value in words[str(said).lower()].items():
+        training.took(field, value, key)
 
 
 def _adapters(training: Section, keys: Settings, kind: str) -> None:
@@ -97,6 +112,11 @@ def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str],
 class _Translated(Arguments):
     """Arguments that stand for a file's keys."""
 
+    def _pop(self, name: str) -> Any:
+        """A value, which the file's own key was counted for."""
+        self._asked.add(f"--{name}")
+        return self._data.pop(name, None)
+
     def put(self, name: str, *values: str) -> None:
         """Add an argument that the file does not have."""
         self._data[name], self._spelled[name] = list(values), f"--{name}"
@@ -121,7 +141,10 @@ def _words(keys: Settings, kind: str) -> list[str]:
                 continue
             if key.endswith("._target_"):
                 continue
-            if name in known["words"]:
+            if name in known.get("dtypes", ()):  # as an override writes it
+                said = str(keys.take(key)[1])
+                words += [f"--{name.replace('_', '-')}", known["formats"].get(said, said)]
+            elif name in known["words"]:
                 words += _worded(keys, key, known["words"][name])
             elif name in known["arguments"] or name in known["only"]:
                 words += _argument(keys, key, known["arguments"].get(name, name.replace("_", "-")))
@@ -132,8 +155,8 @@ def _worded(keys: Settings, key: str, meanings: Mapping[str, list[str]]) -> list
     _, value = keys.take(key)
     word = str(value).lower()
     if word not in meanings:
-        if key.endswith(".name"):  # an optimizer's, of which only some shard
-            return []
+        if key.endswith("optim.name"):  # an optimizer's, of which only some shard
+            return ["--optimizer", word]
         raise keys.wrong(key, value, f"must be one of {', '.join(meanings)}, or flopcast does not know it")
     return meanings[word]
 
@@ -145,8 +168,10 @@ def _argument(keys: Settings, key: str, name: str) -> list[str]:
         return [f"--{name}"] if value else []
     if isinstance(value, list):
         text = [str(each) for each in value]
-        if name == "moe-layer-freq":
+        if name.endswith("-freq"):
             return [f"--{name}", f"[{','.join(text)}]"]
+        if name == "window-size":
+            return [f"--{name}", ",".join(text)]
         return [f"--{name}", *text]
     if isinstance(value, str) and "${" in value:
         keys.ledger.ignore(key, value, "names what is not in this file", matters=True)

@@ -40,7 +40,7 @@ def take_finetuning(recipe: Recipe, keys: Settings, file: Foreign) -> None:
     recomputed = _checkpointing(recipe, keys, roles.get("checkpointing", ()))
     sharded = take_deepspeed(recipe, keys, roles.get("deepspeed", ()), file) or take_fsdp(recipe, keys, recomputed)
     _kernels(recipe, keys, roles)
-    if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings:
+    if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings.keys():
         recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")
     if not sharded:
         recipe.default("plan.zero_stage", 0, "neither DeepSpeed nor FSDP: every GPU holds the whole model")

@@ -38,6 +38,8 @@ def _duration(recipe: Recipe, keys: Settings) -> None:
     name, value = keys.take("max_duration")
     found = re.fullmatch(r"([\d_.]+(?:e\d+)?)\s*(ba|tok|T|ep|)", str(value)) if value is not None else None
     if found is None or found[2] == "ep":
+        if value is not None:
+            keys.ledger.ignore(name, value, "how many tokens that is, only the data say; see training.tokens")
         return
     number = float(found[1].replace("_", ""))
     recipe.put("run.tokens" if found[2] in ("tok", "T") else "run.steps", number if found[2] else int(number), name)
@@ -164,6 +166,8 @@ def read_nanotron(file: Foreign) -> dict[str, Any]:
     if file.model is None:
         recipe.sections["model"].update(_config(config, file))
     mode = keys.text("parallelism.tp_mode")
+    if mode is not None and mode.lower() not in (*table("nanotron")["sequence_parallel"], "all_reduce"):
+        raise keys.wrong("parallelism.tp_mode", mode, "must be ALL_REDUCE or REDUCE_SCATTER")
     if recipe.sections["plan"].get("tp", 1) > 1 and mode is not None:
         whole = mode.lower() in table("nanotron")["sequence_parallel"]
         recipe.put("plan.sequence_parallel", whole, "parallelism.tp_mode")

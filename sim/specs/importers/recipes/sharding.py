@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.specs.importers.deepspeed import take_offload
+from sim.specs.importers.deepspeed import take_offload, take_overlaps
 from sim.specs.importers.defaults import Foreign
 from sim.specs.importers.keys import Keys
 from sim.specs.importers.ledger import short
@@ -24,6 +24,16 @@ weights are dropped after a forward."""
 _NODE = 8
 """GPUs of a node, within which hybrid strategies shard."""
 _FSDP = "fsdp_config"
+_PACED = (
+    "forward_prefetch",
+    "backward_prefetch",
+    "limit_all_gathers",
+    "mixed_precision",
+    "mixed_precision_policy",
+    "xla",
+    "min_num_params",
+)
+"""Keys of FSDP's section that a step may take longer or shorter for."""
 
 
 def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: Foreign) -> bool:
@@ -53,6 +63,7 @@ def take_deepspeed(recipe: Recipe, keys: Settings, names: Iterable[str], file: F
         data = parse_json(text_of(path), str(path))
         inside = Keys(data if isinstance(data, Mapping) else {}, file.ledger, "deepspeed", f"{path.name}: ")
         _zero(recipe, inside.section("zero_optimization"), f"{path.name}: zero_optimization")
+        inside.leave()
         return True
     told = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])", said.lower())
     why = f"{name} {short(said)} is not beside this file"
@@ -72,9 +83,10 @@ def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
         raise zero.wrong("stage", stage, "must be 0, 1, 2 or 3")
     plan.settle("zero_stage", stage, f"{source}.stage", 0, "DeepSpeed's without a stage")
     take_offload(plan, zero)
-    overlap = zero.take("overlap_comm")[1]
-    if isinstance(overlap, bool):
-        recipe.put("stack.overlap_grad_reduce", overlap, f"{source}.overlap_comm")
+    group = zero.take("mics_shard_size")[1]
+    if isinstance(group, int) and group > 0 and plan["zero_stage"] == 3:
+        recipe.put("run.sharded", group, f"{source}.mics_shard_size")
+    take_overlaps(plan, recipe.sections["stack"], zero)
     zero.leave()
 
 
@@ -95,6 +107,9 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     """
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
+    for word in words:
+        if str(word).lower() not in (*_STRATEGIES, "auto_wrap", "offload"):
+            keys.ledger.ignore("fsdp", word, "a word of FSDP's that is not known", matters=True)
     inner = keys.below(_FSDP)
     there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
     keys.take("fsdp_version")
@@ -115,8 +130,11 @@ def take_fsdp(recipe: Recipe, keys: Settings, recomputed: bool | None = None) ->
     if again and not recomputed:
         recipe.sections["plan"].took("recompute", "full", "fsdp_config: activation_checkpointing")
     for key, value in inner.take_rest():
-        why = "of FSDP's wrapping, loading and saving; does not change the time of a step"
-        keys.ledger.ignore(f"{_FSDP}.{key}", value, why)
+        matters = key.removeprefix("fsdp_") in _PACED and value not in (False, None, "NO_PREFETCH")
+        why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
+        if not matters:
+            why = "of FSDP's wrapping, loading and saving; does not change the time of a step"
+        keys.ledger.ignore(f"{_FSDP}.{key}", value, why, matters)
     return bool(stage)
 
 

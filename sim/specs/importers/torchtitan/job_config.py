@@ -23,6 +23,7 @@ from sim.specs.importers.recipes.recipe import whole_shape
 from sim.specs.importers.torchtitan.model import KIND, read_flavor
 from sim.specs.importers.torchtitan.pipeline import DEFAULT, take_pipeline
 from sim.specs.importers.torchtitan.python_config import settings_in_python
+from sim.specs.importers.torchtitan.stack import read_stack, take_precision, take_update
 
 _SECTIONS = ("parallelism", "training", "activation_checkpoint", "job")
 
@@ -61,9 +62,9 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     _recompute(plan, recompute, int(shape["num_layers"]))
     optimizer = keys.section("optimizer")
     take_optimizer(training, optimizer.text("name"), "optimizer.name")
-    optimizer.leave()
-    _precision(training, model_keys, training_keys, keys.section("float8"))
-    stack = _stack(keys.section("compile"), training_keys, model_keys)
+    stack = read_stack(keys, training_keys, model_keys, cut, plan)
+    take_precision(training, stack, model_keys, training_keys, keys)
+    take_update(stack, optimizer)
     _adapters(training, model_keys.section("adapters"))
     for part in (model_keys, training_keys, cut, recompute, experimental, keys):
         part.leave()
@@ -99,25 +100,6 @@ def _adapters(training: Section, adapters: Keys) -> None:
     adapters.leave()
 
 
-def _stack(compiler: Keys, training: Keys, model: Keys) -> Section:
-    """The framework; whether layers are compiled ([compile] enable, or training.compile of older files); how tokens go
-    to experts; whether the loss is worked out in pieces (ChunkedLossWrapper of newer files, in Python)."""
-    stack = Section("stack", compiler.ledger)
-    stack.took("framework", "torchtitan", "the file's kind")
-    enabled = compiler.flag("enable")
-    enabled = training.flag("compile") if enabled is None else enabled
-    stack.settle("compiled", enabled, "compile.enable", True, "the file does not say; its own default is false")
-    backend = model.text("moe_comm_backend")
-    if backend in ("deepep", "hybridep"):
-        stack.took("expert_dispatcher", backend, "moe_comm_backend")
-    elif backend not in (None, "standard"):
-        stack.ledger.ignore("moe_comm_backend", backend, "priced as all-to-alls", matters=True)
-    if compiler.flag("chunked_loss"):
-        stack.took("chunked_loss", True, "loss ChunkedLossWrapper")
-    compiler.leave()
-    return stack
-
-
 def _degree(name: str, sections: tuple[Keys, ...], default: int, least: int = 1) -> int:
     """A parallel degree from the first section that has it; -1, where allowed, stands for all GPUs left."""
     for section in sections:
@@ -150,8 +132,9 @@ def _experts(plan: Section, cut: Keys, shape: dict[str, Any]) -> None:
     """
     degree, of_tensor = cut.whole("expert_parallel_degree"), cut.whole("expert_tensor_parallel_degree")
     if not shape.get("num_experts"):
-        if degree is not None and degree > 1:
-            cut.ledger.ignore("parallelism.expert_parallel_degree", degree, "the model has no experts")
+        for name, value in (("expert_parallel_degree", degree), ("expert_tensor_parallel_degree", of_tensor)):
+            if value is not None and value > 1:
+                cut.ledger.ignore(f"parallelism.{name}", value, "the model has no experts")
         return
     plan.settle("ep", degree, "expert_parallel_degree", 1, DEFAULT)
     if of_tensor is not None and of_tensor > 1:
@@ -178,10 +161,13 @@ def _gpus(
 def _replicas(plan: Section, gpus: int, replicated: int, sharded: int, cut: Keys) -> None:
     unit = plan["tp"] * plan["cp"] * plan["pp"]
     plan.took("dp", replicas(gpus, unit, plan.ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
-    policy = cut.text("fsdp_reshard_after_forward") or "default"
+    policy = cut.text("fsdp_reshard_after_forward")
     if plan["dp"] * plan["cp"] == replicated and sharded in (1, -1) and replicated > 1:
         plan.took("zero_stage", 0, "data_parallel_replicate_degree alone: nothing is sharded")
+        if policy is not None:
+            cut.ledger.ignore("parallelism.fsdp_reshard_after_forward", policy, "nothing is sharded")
         return
+    policy = policy or "default"
     if policy not in ("default", "always", "never"):
         raise cut.wrong("fsdp_reshard_after_forward", policy, "must be default, always or never")
     plan.took("zero_stage", 3, "FSDP is torchtitan's data parallelism")
@@ -209,6 +195,9 @@ def _training(training: Section, plan: Section, local: int, keys: Keys, cut: Key
     if plan["tp"] > 1:
         source = "torchtitan's tensor parallelism, unless told otherwise" if cut_too else "enable_sequence_parallel"
         plan.took("sequence_parallel", cut_too, source)
+    elif not cut_too:
+        why = "without effect at a tensor-parallel degree of 1"
+        plan.ledger.ignore("parallelism.enable_sequence_parallel", False, why)
 
 
 def _recompute(plan: Section, keys: Keys, layers: int) -> None:
@@ -223,6 +212,9 @@ def _recompute(plan: Section, keys: Keys, layers: int) -> None:
         _every(plan, every, layers)
         return
     per_op = mode in ("selective", "memory_budget")
+    if option is not None and not per_op:
+        why = f"without effect with activation_checkpoint.mode {mode}"
+        keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why)
     if per_op and (option not in (None, "op") or mode == "memory_budget"):
         why = "priced as the option op: every other multiply again"
         keys.ledger.ignore("activation_checkpoint.selective_ac_option", option, why, matters=True)
@@ -242,22 +234,3 @@ def _every(plan: Section, every: int, layers: int) -> None:
         return
     plan.took("recompute_method", "block", source)
     plan.took("recompute_num_layers", number, f"{source}, of {here} layers a stage")
-
-
-def _precision(training: Section, model: Keys, keys: Keys, float8: Keys) -> None:
-    _, converters = model.take("converters")
-    names = converters if isinstance(converters, list) else str(converters or "").replace(",", " ").split()
-    known = table(KIND)["converters"]
-    less = [known[part] for name in names[:20] for part in known if part in str(name).lower()]
-    less += ["fp8"] if float8.flag("enable_float8_linear") else []
-    float8.leave()
-    param = keys.text("mixed_precision_param") or "bfloat16"
-    if less:
-        training.took("precision", less[0], f"{names[0] if names else 'float8'}: linears")
-    elif keys.raw("dtype") == "bfloat16" and keys.take("dtype"):
-        training.took("precision", "bf16", "dtype bfloat16")
-        training.took("master_precision", "none", "dtype bfloat16: no copy in fp32")
-    elif param in ("bfloat16", "float32"):
-        training.took("precision", "bf16" if param == "bfloat16" else "fp32", f"mixed_precision_param {param}")
-    else:
-        raise keys.wrong("mixed_precision_param", param, "must be bfloat16 or float32")

@@ -15,14 +15,13 @@ DEFAULT = "torchtitan's default"
 
 
 def take_pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shape: dict[str, Any]) -> None:
-    """Schedule, chunks and micro-batch."""
-    name = cut.text("pipeline_parallel_schedule") or experimental.text("pipeline_parallel_schedule")
-    of_micro = cut.whole("pipeline_parallel_microbatch_size")
-    number = experimental.whole("pipeline_parallel_microbatches") or cut.whole("pipeline_parallel_microbatches")
-    layers, num_layers = cut.whole("pipeline_parallel_layers_per_stage"), int(shape["num_layers"])
+    """Schedule, chunks and micro-batch. Without a pipeline its keys are left, as they have no effect."""
     if plan["pp"] == 1:
         plan.took("microbatch_size", local, "local_batch_size")
         return
+    name = cut.text("pipeline_parallel_schedule") or experimental.text("pipeline_parallel_schedule")
+    of_micro = cut.whole("pipeline_parallel_microbatch_size")
+    number = experimental.whole("pipeline_parallel_microbatches") or cut.whole("pipeline_parallel_microbatches")
     known = table(KIND)["schedules"].get((name or "1F1B").lower())
     if known is None:
         raise SpecError(f"{plan.ledger.where}: pipeline_parallel_schedule {short(name)!r} is not modelled")
@@ -31,9 +30,7 @@ def take_pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shap
         plan.assume("schedule", schedule, DEFAULT)
     else:
         plan.took("schedule", schedule, f"pipeline_parallel_schedule {name}")
-    if layers is not None and chunks > 1:
-        chunks = max(1, -(-num_layers // (layers * plan["pp"])))
-    chunks = _layout(plan, cut, shape, chunks)
+    chunks = _layout(plan, cut, experimental, shape, chunks)
     if chunks > 1:
         plan.took("num_chunks", chunks, "stages a rank of this schedule")
     if number is not None:
@@ -43,7 +40,7 @@ def take_pipeline(plan: Section, local: int, cut: Keys, experimental: Keys, shap
         raise SpecError(f"{plan.ledger.where}: local_batch_size {local} is no multiple of the micro-batch {size}")
 
 
-def _layout(plan: Section, cut: Keys, shape: dict[str, Any], chunks: int) -> int:
+def _layout(plan: Section, cut: Keys, experimental: Keys, shape: dict[str, Any], chunks: int) -> int:
     """What each stage holds; chunks a rank, which a list of stages says.
 
     Where the file names no modules, embedding and head take the place of one layer each, or of as many as it says, and
@@ -55,8 +52,10 @@ def _layout(plan: Section, cut: Keys, shape: dict[str, Any], chunks: int) -> int
     last = cut.whole("pipeline_parallel_last_stage_less_layers", least=0)
     key, parts = cut.take("module_fqns_per_model_part")
     counts = _parts(parts, layers, cut.wrong(key, parts, "must list each stage's modules, layers.0 first"))
-    if counts is None:
-        key, points = cut.take("pipeline_parallel_split_points")
+    for section in (cut, experimental) if counts is None else ():
+        key, points = section.take("pipeline_parallel_split_points")
+        if points is None:
+            continue
         counts = _points(points, layers, cut.wrong(key, points, "must name layers of growing numbers, as layers.8"))
     if counts is not None:
         if len(counts) % pp:
@@ -66,6 +65,9 @@ def _layout(plan: Section, cut: Keys, shape: dict[str, Any], chunks: int) -> int
         plan.took("pipeline_layout", layout_of(counts), key)
         return len(counts) // pp
     before, behind = (1 if less is None else less for less in (first, last))
+    each = cut.whole("pipeline_parallel_layers_per_stage")
+    if each is not None:
+        chunks = _chunks(cut, each, (layers, layers + before + behind), pp, chunks)
     share, rest = divmod(layers + before + behind, pp * chunks)
     stages = [share + (stage < rest) for stage in range(pp * chunks)]
     stages[0], stages[-1] = stages[0] - before, stages[-1] - behind
@@ -82,6 +84,25 @@ def _layout(plan: Section, cut: Keys, shape: dict[str, Any], chunks: int) -> int
         else:
             plan.took("pipeline_layout", said, source)
     return chunks
+
+
+def _chunks(cut: Keys, each: int, layers: tuple[int, int], pp: int, usual: int) -> int:
+    """Chunks a rank of so many layers a stage.
+
+    layers : of the model; and with what embedding and head count as, as torchtitan counts since it has such keys.
+
+    Raises
+    ------
+    SpecError
+        Stages that the ranks, or the schedule, cannot hold; torchtitan refuses them too.
+    """
+    stages = [-(-number // each) for number in reversed(layers)]
+    number = next((found for found in stages if found % pp == 0), 0)
+    if not number or (usual == 1) != (number == pp):
+        holds = "one stage" if usual == 1 else "several stages"
+        rule = f"makes {stages[0]} stages on {pp} ranks, each of which must hold {holds} with this schedule"
+        raise cut.wrong("pipeline_parallel_layers_per_stage", each, rule)
+    return number // pp
 
 
 def _parts(parts: Any, layers: int, wrong: SpecError) -> list[int] | None:

@@ -76,11 +76,13 @@ def _model(spec: Mapping[str, Any], recipe: str, file: Foreign) -> dict[str, Any
         converters = []
     made["converters"] = [each.get(CALLED, "?") if isinstance(each, Mapping) else str(each) for each in converters]
     for each in converters:
-        names = each.get("fqns") if isinstance(each, Mapping) else None
-        if names is not None:
+        for which in ("fqns", "filter_fqns"):
+            names = each.get(which) if isinstance(each, Mapping) else None
+            if names in (None, []):
+                continue
             shown = f"?, line {names.line}" if isinstance(names, NotKnown) else names
             why = "which linears are converted is not priced: all of the layers are; see training.high_precision_layers"
-            file.ledger.ignore(f"{each.get(CALLED)}.fqns", shown, why, matters=True)
+            file.ledger.ignore(f"{each.get(CALLED)}.{which}", shown, why, matters=True)
     rest = {key: value for key, value in spec.items() if key not in ("0", "flavor", "name", "converters", CALLED)}
     adapters = [each for each in converters if isinstance(each, Mapping) and "lora" in str(each.get(CALLED)).lower()]
     return made | rest | ({"adapters": dict(adapters[0])} if adapters else {})
