@@ -143,6 +143,8 @@ def significant(value: float, digits: int = 3) -> str:
 _COUNT_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
+LARGEST_COUNT = 1e50
+"""Beyond it products of counts end in infinities."""
 COUNT = r"^\s*\d[\d_]*(\.\d*)?([eE][-+]?\d+)?\s*[kKMBT]?\s*$"
 """What `parse_count` reads, for editors."""
 
@@ -161,6 +163,8 @@ def parse_count(text: str, name: str) -> float:
         raise SpecError(f"{name} = {text!r} is not a number; write it as 2.1, 70B or 5.76e23")
     value = float(match["number"].replace("_", "")) * factor
     require_positive(**{name: value})
+    if value > LARGEST_COUNT:
+        raise SpecError(f"{name} = {text!r} is more than {LARGEST_COUNT:.0e}, beyond anything there is to count")
     return value
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
-from sim.units import parse, show, show_count, show_time, significant
+from sim.units import parse, parse_count, show, show_count, show_time, significant
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,8 @@ def test_significant_digits(value, digits):
     assert float(significant(value, digits).replace(",", "")) == pytest.approx(
         value, rel=10.0 ** (1 - digits) + 1e-12, abs=0.5
     )
+
+
+def test_counts_end_somewhere():
+    with pytest.raises(SpecError, match=r"tokens = .1e300. is more than 1e\+50"):
+        parse_count("1e300", "tokens")
