@@ -1,0 +1,140 @@
+"""Laws over random scenarios of every schedule: faster hardware never slows a step, twice the batch takes no less time
+than once and no more than twice.
+
+    python -m tests.fuzz.laws --scenarios 1000 --seed 1
+
+Breaches are counted and the worst of each law is printed. Some are known: what a GPU waits for its host is shared out
+between the halves of a split backward (`sim.costs.block`), so that one grows when the other's kernels shrink. With
+launches at no cost nearly all vanish. Hence a measurement, not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from sim.errors import FlopcastError
+from sim.estimate import estimate
+from sim.schedules import get_schedule, schedule_names
+from sim.specs import Scenario, build_scenario
+
+MACHINES = {
+    "selene": "a100", "superpod-h100": "h100", "superpod-h200": "h200", "superpod-b200": "b200", "superpod-gb200": "b200",
+    "dgx-2h-superpod": "v100", "ethernet-25": "a100",
+}  # fmt: skip
+"""Cluster -> profile of its GPUs."""
+STACKS = (
+    "megatron-2019", "megatron-2021", "megatron-2022", "megatron-core", "torchtitan", "deepspeed-zero3", "llm-foundry", "pytorch",
+)  # fmt: skip
+ROUNDING = 1e-9
+
+
+def draw(rng: random.Random) -> Scenario:
+    """A small model on up to 512 GPUs under any schedule; FlopcastError where the parts do not go together."""
+    name = rng.choice(schedule_names())
+    schedule = get_schedule(name)
+    tp, cp, pp, dp = (rng.choice(sizes) for sizes in ([1, 1, 2, 4, 8], [1, 1, 1, 2], [1, 2, 4, 8], [1, 2, 4, 8]))
+    fixed = {"one": 1, "several": rng.choice([2, 4])}
+    chunks = (
+        schedule.chunks if isinstance(schedule.chunks, int) else fixed.get(str(schedule.chunks), rng.choice([1, 2, 4]))
+    )
+    layers = pp * chunks * rng.choice([1, 2, 3, 4])
+    size, number = rng.choice([1, 1, 2, 4]), rng.choice([1, 2, 3, 4, 8, 16, 32])
+    cluster = rng.choice(list(MACHINES))
+    model = {
+        "num_layers": layers, "hidden_size": rng.choice([512, 1024, 2048, 4096, 8192]), "num_heads": 16,
+        "num_kv_heads": rng.choice([8, 16]), "vocab_size": rng.choice([1024, 32000, 128000]), "gated_mlp": rng.random() < 0.5,
+        "tied_embeddings": rng.random() < 0.5, "max_sequence_length": 65536, "dropout": rng.choice([0.0, 0.1]),
+    }  # fmt: skip
+    plan = {
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "schedule": name, "microbatch_size": size, "zero_stage": rng.randrange(4),
+        "num_chunks": max(1, layers // pp) if name == "modular" else chunks,
+        "recompute": rng.choice(["none", "selective", "per_op", "full"]), "sequence_parallel": tp > 1 and rng.random() < 0.7,
+        "sequence_slices": rng.choice([2, 4]) if "slices" in schedule.options else 1,
+    }  # fmt: skip
+    if rng.random() < 0.25:
+        model |= {"num_experts": 16, "experts_per_token": 2, "expert_intermediate_size": rng.choice([512, 2048])}
+        plan["ep"] = rng.choice([ep for ep in (1, 2, 4, 8) if dp * cp * tp % ep == 0])
+    training = {
+        "global_batch_size": dp * size * number, "sequence_length": rng.choice([512, 2048, 8192]),
+        "precision": "fp16" if cluster == "dgx-2h-superpod" else rng.choice(["bf16", "fp16"]),
+    }  # fmt: skip
+    return build_scenario(
+        {
+            "model": model, "plan": plan, "training": training, "cluster": cluster, "stack": rng.choice(STACKS),
+            "profile": MACHINES[cluster],
+        }
+    )  # fmt: skip
+
+
+def variants(scenario: Scenario, factor: float) -> Iterator[tuple[str, Scenario]]:
+    """The scenario with one part of its hardware faster."""
+    cluster, node, gpu = scenario.cluster, scenario.cluster.node, scenario.cluster.gpu
+
+    def with_node(**changes: Any) -> Scenario:
+        return scenario.replace(cluster=cluster.replace(node=node.replace(**changes)))
+
+    network = factor * cluster.inter_node_bandwidth_bytes_per_s
+    nics = node.replace(nic_bandwidth_bytes_per_s=factor * node.nic_bandwidth_bytes_per_s)
+    yield "network", scenario.replace(cluster=cluster.replace(node=nics, inter_node_bandwidth_bytes_per_s=network))
+    yield "nvlink", with_node(nvlink_bandwidth_bytes_per_s=factor * node.nvlink_bandwidth_bytes_per_s)
+    bandwidth = factor * gpu.memory_bandwidth_bytes_per_s
+    yield "memory bandwidth", with_node(gpu=gpu.replace(memory_bandwidth_bytes_per_s=bandwidth))
+    peaks = {name: factor * peak for name, peak in gpu.peak_flop_per_s.items()}
+    yield "peak", with_node(gpu=gpu.replace(peak_flop_per_s=peaks))
+
+
+def breaches(scenario: Scenario, factor: float) -> Iterator[tuple[str, float]]:
+    """(law, by how much it is broken) of a scenario."""
+    before = estimate(scenario).step_time_s
+    for name, faster in variants(scenario, factor):
+        after = _time(faster)
+        if after is not None and after > before * (1 + ROUNDING):
+            yield f"a faster {name} is slower", after / before - 1
+    batch = 2 * scenario.training.global_batch_size
+    twice = _time(scenario.replace(training=scenario.training.replace(global_batch_size=batch)))
+    if twice is not None and twice > 2 * before * (1 + ROUNDING):
+        yield "twice the batch takes more than twice as long", twice / before / 2 - 1
+    if twice is not None and twice < before * (1 - ROUNDING):
+        yield "twice the batch takes less time", 1 - twice / before
+
+
+def _time(scenario: Scenario) -> float | None:
+    try:
+        return estimate(scenario).step_time_s
+    except FlopcastError:
+        return None
+
+
+def main() -> int:
+    """Count breaches."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenarios", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    found, worst, tried, seed = Counter[str](), dict[str, tuple[float, int]](), 0, options.seed
+    while tried < options.scenarios:
+        seed += 1
+        rng = random.Random(seed)
+        try:
+            scenario = draw(rng)
+            broken = list(breaches(scenario, rng.choice([1.02, 1.1, 1.3, 2.0, 4.0])))
+        except FlopcastError:
+            continue
+        tried += 1
+        for law, amount in broken:
+            found[law] += 1
+            worst[law] = max(worst.get(law, (0.0, 0)), (amount, seed))
+    print(f"{tried:,} scenarios")
+    for law, number in found.most_common():
+        amount, at = worst[law]
+        print(f"  {number:5d}  {law}: by {amount:.2%} at most (seed {at})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
