@@ -67,17 +67,11 @@ def rl(
 ) -> None:
     """How long a step of reinforcement learning takes: rollouts, training, weights on the way; what limits it."""
     from sim import load_scenario
+    from sim.rl.best_step import DEPTHS, Asynchrony, colocated_step, same_gpus_colocated, split_step
+    from sim.rl.pools import Inference
     from sim.rl.samples import Samples
     from sim.rl.split import best_split
-    from sim.rl.step import (
-        DEPTHS,
-        Asynchrony,
-        Inference,
-        RlStep,
-        colocated_step,
-        same_gpus_colocated,
-        split_step,
-    )
+    from sim.rl.step import RlStep
     from sim.rl.trainer import Recipe
     from sim.units import parse, parse_count
 

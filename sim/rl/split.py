@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from sim.errors import FlopcastError, SpecError, require_positive
+from sim.rl.best_step import Asynchrony, split_of
+from sim.rl.pools import Inference
 from sim.rl.samples import Samples
-from sim.rl.step import Asynchrony, Inference, RlStep, split_of
+from sim.rl.step import RlStep
 from sim.rl.trainer import Recipe, trainer_work, with_replicas
 from sim.rl.weight_sync import Exchange
 from sim.specs import Scenario

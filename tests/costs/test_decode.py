@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.rl.step import Inference, engine_of
+from sim.rl.pools import Inference, engine_of
 from sim.specs import build_scenario
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from sim.rl.pools import Inference, pool_of
 from sim.rl.rollout import RolloutPool
 from sim.rl.samples import Samples, lognormal_lengths
-from sim.rl.step import Inference, pool_of
 from sim.specs import build_scenario
 
 

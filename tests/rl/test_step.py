@@ -7,18 +7,10 @@ from pathlib import Path
 import pytest
 
 from sim import InfeasiblePlan, SpecError, estimate, load_scenario
+from sim.rl.best_step import DEPTHS, Asynchrony, colocated_step, same_gpus_colocated, split_step
+from sim.rl.pools import Inference, engine_of, pool_of
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.rl.split import best_split
-from sim.rl.step import (
-    DEPTHS,
-    Asynchrony,
-    Inference,
-    colocated_step,
-    engine_of,
-    pool_of,
-    same_gpus_colocated,
-    split_step,
-)
 from sim.rl.trainer import Recipe, forward_time, trainer_work, with_replicas
 from sim.rl.weight_sync import Exchange, sync_time, synced_bytes
 

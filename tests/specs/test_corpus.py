@@ -6,14 +6,18 @@ FLOPCAST_CORPUS=FOLDER python -m pytest tests/specs/test_corpus.py
 """
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from facts import wrong_facts
 
 from sim.errors import SpecError
+from sim.specs import ModelSpec, load_preset
 from sim.specs.importers import KINDS, Given, import_file
+from sim.specs.importers.huggingface.hub_models import known_model
 from sim.specs.yaml12 import load_yaml
+from sim.work.params import total_params
 
 TABLES = Path(__file__).parent / "corpus"
 FILES = os.environ.get("FLOPCAST_CORPUS")
@@ -53,3 +57,22 @@ def test_a_real_file_is_read_right_or_refused(kind, entry):
     told = imported.to_yaml()
     for words in entry.get("says", ()):
         assert words in told
+
+
+CONFIGS = [(name_of(entry), found) for kind, entry in ENTRIES if kind == "huggingface" and "expect" in entry
+           for found in [re.search(r"([^/]+?)--([^/]+)_config\.json$", entry["path"])] if found]  # fmt: skip
+
+
+@pytest.mark.skipif(FILES is None, reason="FLOPCAST_CORPUS names no folder with the files")
+@pytest.mark.parametrize(("path", "found"), CONFIGS, ids=[path for path, _ in CONFIGS])
+def test_a_model_known_by_name_is_that_of_its_file(path, found):
+    """Shapes of `hub_models.yaml` and presets against the config.json of that name."""
+    known, file = known_model(f"{found[1]}/{found[2]}"), Path(FILES or "") / path
+    if known is None or not file.is_file():
+        pytest.skip("not known by name, or not there")
+    ours = ModelSpec.read(load_preset("models", known) if isinstance(known, str) else known, "model")
+    theirs = ModelSpec.read(import_file(file).data["model"], "model")
+    said_otherwise = ("name", "max_sequence_length", "dropout", "bias")  # the first are free; of biases the parts count
+    for field in ModelSpec.model_fields.keys() - said_otherwise:
+        assert getattr(ours, field) == getattr(theirs, field), field
+    assert total_params(ours) == total_params(theirs)

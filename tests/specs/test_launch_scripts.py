@@ -309,3 +309,17 @@ def test_a_scheduler_is_asked_for_a_kind_of_gpu(directive, cluster, why):
     assert imported.data["cluster"] == cluster
     (entry,) = (entry for entry in imported.ledger.defaulted if entry.name == "cluster")
     assert why in entry.note
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mistralai/Mixtral-8x22B-v0.1", 32000),
+        ("mistralai/Mixtral-8x22B-Instruct-v0.1", 32768),
+        ("Qwen/Qwen3-8B", 151669),
+    ],
+)
+def test_of_several_names_of_a_tokenizer_the_longest_counts(name, words):
+    text = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --bf16 "
+    text += f"--make-vocab-size-divisible-by 1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model {name}"
+    assert import_text(text, "run.sh").scenario().model.vocab_size == words

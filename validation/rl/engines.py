@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from sim.rl.fluid import batch_time
+from sim.rl.pools import Inference, pool_of
 from sim.rl.samples import Samples, lognormal_lengths
-from sim.rl.step import Inference, pool_of
 from sim.specs import build_scenario
 
 TENSORRT_LLM = Path(__file__).parent / "tensorrt-llm-1.0.yaml"

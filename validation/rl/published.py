@@ -9,8 +9,10 @@ from typing import Any
 
 import yaml
 
+from sim.rl.best_step import Asynchrony, colocated_step, split_step
+from sim.rl.pools import Inference
 from sim.rl.samples import Samples, lognormal_lengths
-from sim.rl.step import Asynchrony, Inference, RlStep, colocated_step, split_step
+from sim.rl.step import RlStep
 from sim.rl.trainer import Recipe
 from sim.specs import build_scenario
 

@@ -73,7 +73,12 @@ def _of_name(name: str) -> int | None:
     for place in range(len(parts) - 1, max(-1, len(parts) - 4), -1):
         plain = parts[place].removesuffix(".model").removesuffix(".json").removesuffix("-hf")
         plain = "/".join(parts[place - 1 : place + 1]) if plain == "tokenizer" else plain
-        for number, names in tokenizers.items():
-            if any(plain == known or (known.endswith("*") and plain.startswith(known[:-1])) for known in names):
-                return int(number)
+        fits = [
+            (len(known), int(number))
+            for number, names in tokenizers.items()
+            for known in names
+            if plain == known or (known.endswith("*") and plain.startswith(known[:-1]))
+        ]
+        if fits:
+            return max(fits)[1]
     return None

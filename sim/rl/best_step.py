@@ -1,0 +1,162 @@
+"""The fastest step with two pools, and with one whose GPUs take turns in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sim.errors import FlopcastError, SpecError, require_positive
+from sim.rl.loop import Loop, alternating, period_of
+from sim.rl.pools import Inference, pools_with_room
+from sim.rl.rollout import RolloutPool
+from sim.rl.samples import Samples
+from sim.rl.step import RlStep
+from sim.rl.trainer import Recipe, TrainerWork, trainer_work, with_replicas
+from sim.rl.weight_sync import Exchange, reshard_time, switch_time, sync_time
+from sim.specs import Scenario
+
+DEPTHS = (0.0, 1.0, 2.0, 4.0, 8.0)
+"""Depths that are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchrony:
+    """How far rollouts may run ahead.
+
+    depth : versions by which samples may be behind.
+    in_flight : weights are exchanged under running responses; else batches are written to their end.
+    reward_s : from a response's last token to its reward. [s]
+    """
+
+    depth: float = 1.0
+    in_flight: bool = True
+    reward_s: float = 0.0
+
+
+def _best(steps: Iterable[RlStep]) -> RlStep:
+    """The fastest; of those within a hundredth of it the one whose rollouts are."""
+    found = list(steps)
+    least = min(step.step_time_s for step in found)
+    return min((step for step in found if step.step_time_s <= 1.01 * least), key=lambda step: step.period.rollout_s)
+
+
+def split_step(
+    scenario: Scenario,
+    samples: Samples,
+    rollout_gpus: int,
+    *,
+    recipe: Recipe | None = None,
+    inference: Inference | None = None,
+    exchange: Exchange | None = None,
+    asynchrony: Asynchrony | None = None,
+) -> RlStep:
+    """A step with two pools: the scenario's plan trains, `rollout_gpus` more of its cluster write.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its batch is set to what the samples make.
+    samples : Samples
+    rollout_gpus : int
+    recipe : Recipe, optional
+    inference : Inference, optional
+    exchange : Exchange, optional
+    asynchrony : Asynchrony, optional
+
+    Returns
+    -------
+    RlStep
+        With the fastest tensor-parallel degree of rollouts, if `inference` names none.
+
+    Raises
+    ------
+    SpecError
+        More GPUs than the cluster has, or samples that do not fit into the scenario's sequences.
+    InfeasiblePlan
+        A rollout replica whose weights and longest sequence do not fit.
+    """
+    _require_room(scenario, rollout_gpus)
+    return split_of(
+        scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference, exchange, asynchrony
+    )
+
+
+def _require_room(scenario: Scenario, rollout_gpus: int) -> None:
+    require_positive(rollout_gpus=rollout_gpus)
+    trained, there = scenario.plan.num_gpus, scenario.cluster.num_gpus
+    if trained + rollout_gpus > there:
+        nodes = -(-(trained + rollout_gpus) // scenario.cluster.node.gpus_per_node)
+        raise SpecError(
+            f"{rollout_gpus:,} rollout GPUs and {trained:,} of the plan are more than the {there:,} of cluster "
+            f"{scenario.cluster.name!r}; take at most {max(there - trained, 0):,}, or set cluster.num_nodes to "
+            f"{nodes:,}"
+        )
+
+
+def split_of(
+    scenario: Scenario,
+    samples: Samples,
+    rollout_gpus: int,
+    work: TrainerWork,
+    inference: Inference | None,
+    exchange: Exchange | None,
+    asynchrony: Asynchrony | None,
+) -> RlStep:
+    """The step of two pools whose training is known."""
+    inference, exchange = inference or Inference(), exchange or Exchange()
+    asynchrony = asynchrony or Asynchrony()
+
+    def step(pool: RolloutPool) -> RlStep:
+        sync = sync_time(scenario, pool, exchange)
+        held = 0.0 if exchange.overlap else sync
+        loop = Loop(work.seconds, sync, held, asynchrony.reward_s, asynchrony.depth, asynchrony.in_flight)
+        return RlStep(scenario, samples, pool, work, loop, period_of(pool, samples, loop), sync)
+
+    return _best(map(step, pools_with_room(scenario, samples, inference, rollout_gpus, colocated=False)))
+
+
+def colocated_step(
+    scenario: Scenario,
+    samples: Samples,
+    *,
+    recipe: Recipe | None = None,
+    inference: Inference | None = None,
+    reward_s: float = 0.0,
+) -> RlStep:
+    """A step in which the scenario's GPUs write, then train: on policy, with a switch between.
+
+    The training job's weights and optimizer wait in the host's memory while the GPUs write.
+
+    Raises
+    ------
+    SpecError, InfeasiblePlan
+        As of `split_step`; or a node that does not say how fast its host is.
+    """
+    inference = inference or Inference()
+    work = trainer_work(scenario, samples, recipe)
+    switch = switch_time(scenario, work.answer)
+    notes = ("the training job's weights and optimizer are in the host's memory while rollouts run",)
+
+    def step(pool: RolloutPool) -> RlStep:
+        sync = reshard_time(scenario, pool)
+        loop = Loop(work.seconds, sync + switch, 0.0, reward_s, 0.0)
+        period = alternating(pool, samples, loop)
+        return RlStep(scenario, samples, pool, work, loop, period, sync, switch, True, notes)
+
+    return _best(map(step, pools_with_room(scenario, samples, inference, scenario.plan.num_gpus, colocated=True)))
+
+
+def same_gpus_colocated(step: RlStep, inference: Inference | None = None, reward_s: float = 0.0) -> RlStep | None:
+    """The step on the GPUs of both pools, taking turns; None where the plan's replicas do not fill them, or where
+    memory or the host forbid it."""
+    plan = step.scenario.plan
+    dp, left = divmod(step.num_gpus, plan.num_gpus // plan.dp)
+    if left:
+        return None
+    try:
+        return colocated_step(
+            with_replicas(step.scenario, dp), step.samples, recipe=step.work.recipe, inference=inference,
+            reward_s=reward_s,
+        )  # fmt: skip
+    except FlopcastError:
+        return None

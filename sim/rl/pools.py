@@ -1,0 +1,126 @@
+"""Pools of GPUs that write: what runs on them, replicas of how many, and those that have room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sim.costs.collectives import Fabric
+from sim.costs.inference import WIDTHS, Engine
+from sim.errors import InfeasiblePlan, SpecError, nearest, require_positive
+from sim.network.placement import Group
+from sim.rl.rollout import MEMORY_SHARE, RUNNING, SHARED_MEMORY_SHARE, RolloutPool
+from sim.rl.samples import Samples
+from sim.specs import GpuSpec, Scenario
+
+WORKSPACE_BYTES = 4e9
+"""Of a GPU what an engine needs beside weights and cache: activations, CUDA graphs, NCCL. Assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """How rollouts are run.
+
+    tp : GPUs of a replica; default: the fastest of 1, 2, 4, ... that has room.
+    weights, cache : format of weights and of keys and values: bf16 or fp8.
+    bandwidth_share : of the memory's peak that a step's kernels reach; default: the profile's, of large kernels.
+    memory_share : of a GPU's memory what the engine takes; default: 0.9, and 0.6 where training shares the GPUs.
+    most_running : sequences that a replica decodes at once at most.
+    step_overhead_s : what the GPUs wait for the host in every step of decoding. [s]
+    """
+
+    tp: int | None = None
+    weights: str = "bf16"
+    cache: str = "bf16"
+    bandwidth_share: float | None = None
+    memory_share: float | None = None
+    most_running: int = RUNNING
+    step_overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("weights", self.weights), ("cache", self.cache)):
+            if value not in WIDTHS:
+                raise SpecError(f"rollouts have no {name} in {value!r}{nearest(value, WIDTHS)}")
+        if self.tp is not None:
+            require_positive(rollout_tp=self.tp)
+        require_positive(most_running=self.most_running)
+        for name, share in (("bandwidth_share", self.bandwidth_share), ("memory_share", self.memory_share)):
+            if share is not None and not 0 < share <= 1:
+                raise SpecError(f"{name} = {share:g} must be above 0 and at most 1")
+
+
+def engine_of(scenario: Scenario, inference: Inference, tp: int) -> Engine:
+    """A replica of `tp` GPUs of the scenario's cluster."""
+    cluster, profile, gpu = scenario.cluster, scenario.profile, scenario.cluster.gpu
+    share = profile.memory.efficiency if inference.bandwidth_share is None else inference.bandwidth_share
+    return Engine(
+        model=scenario.model,
+        tp=tp,
+        weight_format=inference.weights,
+        cache_format=inference.cache,
+        peak_flop_per_s=gpu.peak(_matrix_units(gpu, inference.weights)),
+        bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        memory_share=share,
+        gemm=profile.gemm,
+        fabric=Fabric.of(cluster, profile),
+        group=Group(tp, min(tp, cluster.nvlink_domain_gpus), tp > cluster.nvlink_domain_gpus),
+        step_overhead_s=inference.step_overhead_s,
+    )
+
+
+def _matrix_units(gpu: GpuSpec, weights: str) -> str:
+    """Units that multiply weights of a format: where they know no 8 bits they multiply in 16."""
+    return next((name for name in (weights, "bf16", "fp16") if name in gpu.peak_flop_per_s), "fp32")
+
+
+def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:
+    """A pool of `num_gpus` as replicas of `tp`."""
+    engine = engine_of(scenario, inference, tp)
+    share = inference.memory_share or (SHARED_MEMORY_SHARE if colocated else MEMORY_SHARE)
+    free = share * scenario.cluster.gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
+    return RolloutPool(engine, num_gpus // tp, free, inference.most_running)
+
+
+def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterator[int]:
+    """Rollout tensor-parallel degrees that may be tried, those inside an NVLink domain first."""
+    if inference.tp is not None:
+        if num_gpus % inference.tp:
+            raise SpecError(
+                f"rollout tp {inference.tp} does not divide the {num_gpus} rollout GPUs; take "
+                f"{max(1, num_gpus // inference.tp) * inference.tp} GPUs, or another tp"
+            )
+        yield inference.tp
+        return
+    tp = 1
+    while tp <= num_gpus:
+        if num_gpus % tp == 0 and scenario.model.num_heads % tp == 0:
+            yield tp
+        tp *= 2
+
+
+def pools_with_room(
+    scenario: Scenario, samples: Samples, inference: Inference, num_gpus: int, colocated: bool
+) -> list[RolloutPool]:
+    """Pools of every degree that has room; over more than a domain only where none inside one has.
+
+    Raises
+    ------
+    InfeasiblePlan
+        None has.
+    """
+    found: list[RolloutPool] = []
+    why: InfeasiblePlan | None = None
+    for tp in _degrees(scenario, inference, num_gpus):
+        if found and tp > scenario.cluster.nvlink_domain_gpus:
+            break
+        pool = pool_of(scenario, inference, num_gpus, tp, colocated)
+        try:
+            pool.require_cache(samples)
+        except InfeasiblePlan as error:
+            why = error
+            continue
+        found.append(pool)
+    if not found:
+        assert why is not None
+        raise why
+    return found
