@@ -28,6 +28,7 @@ from sim.arrays import FloatArray, IntArray
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.planners.layers import LayerProfile
 from sim.planners.machine import Level, num_workers
+from sim.planners.pipeline_plan import PipelinePlan, PlannedStage
 from sim.schedules.asynchronous import noam
 from sim.units import show
 
@@ -45,114 +46,6 @@ arxiv : as the preprint of 2018 and the released planner have it, what a worker 
 DEFAULT_SYNC = "ring"
 MOST_WORK = 4e9
 """Cuts times replications that are tried at most: some tens of seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """Layers first to last − 1, on so many workers, which take the micro-batches in turn.
-
-    forward_s, backward_s : of one micro-batch on one worker. [s]
-    period_s : per micro-batch of all its workers, reduction of gradients included. [s]
-    send_s : of one micro-batch's output to the next stage, one way; 0 after the last. [s]
-    send_period_s : what the sends over that cut, both ways, allow per micro-batch. [s]
-    in_flight : micro-batches that each worker has begun and not finished, at most.
-    memory_bytes : of one worker: what it keeps of those, as many versions of its weights, its state. [bytes]
-    """
-
-    first: int
-    last: int
-    replicas: int
-    forward_s: float
-    backward_s: float
-    period_s: float
-    send_s: float
-    send_period_s: float
-    in_flight: int
-    memory_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePlan:
-    """Stages, and how long they take.
-
-    single_s : per micro-batch on one worker, which would hold all layers. [s]
-    data_parallel_s : per micro-batch where all workers do. [s]
-    """
-
-    profile: LayerProfile
-    levels: tuple[Level, ...]
-    sync: str
-    stages: tuple[PlannedStage, ...]
-    single_s: float
-    data_parallel_s: float
-
-    @property
-    def period_s(self) -> float:
-        """From micro-batch to micro-batch in the steady state: that of the slowest stage, or send. [s]"""
-        return max(max(stage.period_s, stage.send_period_s) for stage in self.stages)
-
-    @property
-    def replicas(self) -> tuple[int, ...]:
-        """Workers of each stage."""
-        return tuple(stage.replicas for stage in self.stages)
-
-    @property
-    def config(self) -> str:
-        """Workers of each stage as PipeDream's papers write them: 15-1."""
-        return "-".join(map(str, self.replicas))
-
-    @property
-    def num_workers(self) -> int:
-        """Of all stages."""
-        return sum(self.replicas)
-
-    @property
-    def active_minibatches(self) -> int:
-        """NOAM: micro-batches that each worker of the first stage lets in before the first comes back."""
-        return noam(self.replicas)[0]
-
-    @property
-    def bottleneck(self) -> str:
-        """What the period is the time of."""
-        worst = max(
-            range(len(self.stages)), key=lambda at: max(self.stages[at].period_s, self.stages[at].send_period_s)
-        )
-        stage = self.stages[worst]
-        if stage.send_period_s > stage.period_s:
-            return f"sends after stage {worst}"
-        computes = (stage.forward_s + stage.backward_s) / stage.replicas
-        return f"{'compute' if stage.period_s <= computes * (1 + 1e-9) else 'reduction'} of stage {worst}"
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain data with stable keys, for JSON; the keys are in docs/schedules.md."""
-        layers = self.profile.layers
-        return {
-            "profile": self.profile.name,
-            "workers": self.num_workers,
-            "config": self.config,
-            "period_s": self.period_s,
-            "samples_per_s": self.profile.microbatch_size / self.period_s,
-            "bottleneck": self.bottleneck,
-            "active_minibatches": self.active_minibatches,
-            "speedup": self.single_s / self.period_s,
-            "over_data_parallel": self.data_parallel_s / self.period_s,
-            "data_parallel_s": self.data_parallel_s,
-            "stages": [
-                {
-                    "first_layer": stage.first,
-                    "last_layer": stage.last - 1,
-                    "layers": [layers[stage.first].name, layers[stage.last - 1].name],
-                    "replicas": stage.replicas,
-                    "forward_s": stage.forward_s,
-                    "backward_s": stage.backward_s,
-                    "period_s": stage.period_s,
-                    "send_s": stage.send_s,
-                    "in_flight": stage.in_flight,
-                    "memory_bytes": stage.memory_bytes,
-                }
-                for stage in self.stages
-            ],
-        }
 
 
 def plan_pipeline(

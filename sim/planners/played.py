@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, build_program, run
-from sim.planners.pipedream import PipelinePlan
+from sim.planners.pipeline_plan import PipelinePlan
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order, build_replicated
 from sim.schedules.asynchronous import noam
