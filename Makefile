@@ -36,8 +36,9 @@ format:  ## put the code into the house's form
 docs:  ## the API reference, into build/api
 	$(PYTHON) docs/api.py
 
-fields:  ## docs/fields.md, made of the records of sim/specs
+fields:  ## docs/fields.md and the scenarios' schema, made of the records of sim/specs
 	$(PYTHON) -m sim fields --markdown > docs/fields.md.new && mv docs/fields.md.new docs/fields.md
+	$(PYTHON) -m sim schema -o scenarios/scenario.schema.json
 
 bench:  ## flopcast's own speed, as ratios within one run
 	$(PYTHON) -m pytest benchmarks --benchmark-only

@@ -16,7 +16,6 @@ from sim.network.topology import build_topology
 from sim.pricing.cost_model import cost_model
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
-from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.traffic.streams import Traffic, build_traffic
 
@@ -51,8 +50,8 @@ def laid_out(scenario: Scenario, order: Order, costs: StageCosts) -> Traffic:
     key = scenario.model_dump_json(exclude={"name", "description", "assumed"})
     if key not in _laid_out:
         topology = build_topology(scenario.cluster)
-        sound, visits = np.ones(topology.num_links), visits_per_stage(order)
-        found = build_traffic(scenario, costs, order.rank_of_stage, order.copies, topology, sound, visits=visits)
+        sound = np.ones(topology.num_links)
+        found = build_traffic(scenario, costs, order.rank_of_stage, order.copies, topology, sound)
         while len(_laid_out) >= _KEPT:
             del _laid_out[next(iter(_laid_out))]
         _laid_out[key] = found

@@ -11,7 +11,6 @@ from sim.pricing.deal import Deal, deal_of
 from sim.pricing.replicas import Params
 from sim.pricing.scenario import StageCosts, price_plan
 from sim.schedules import Order, build_order, get_schedule
-from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 
 
@@ -43,8 +42,7 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
     def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Params]:
         order = build_order(*size, fold=fold, **given)
         deal = deal_of(batch.costs, plan, order.rank_of_stage, order.copies)
-        # ZeRO moves things as often as the order turns to a stage.
-        costs, held = price_plan(batch, scenario, deal, order.rank_of_stage, visits_per_stage(order))
+        costs, held = price_plan(batch, scenario, deal, order.rank_of_stage)
         return order, costs, deal, held
 
     if "times" not in chosen.options:
@@ -56,8 +54,8 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
 
 def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
     """Forward, input gradient, weight gradient and send of the average stage, in forwards to three digits."""
-    weight = float(costs.weight_grad_s.mean())
-    seconds = (float(costs.forward_s.mean()), float(costs.backward_s.mean()) - weight, weight, costs.typical_send)
+    passes = (costs.forward_s, costs.input_grad_s, costs.weight_grad_s)
+    seconds = (*(float(each.mean()) for each in passes), costs.typical_send)
     forward, inputs, weights, send = (round(value / seconds[0], 3) for value in seconds)
     return forward, inputs, weights, send
 

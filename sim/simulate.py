@@ -22,7 +22,6 @@ from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
 from sim.network.topology import build_topology
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule
-from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.stragglers import read_slow_link, slow_gpus, slowest_replicas
 from sim.traffic.streams import build_traffic
@@ -167,7 +166,6 @@ def simulate(
             order.copies,
             topology,
             link_health(topology, faults),
-            visits=visits_per_stage(order),
             placement=placement,
             fragmentation=fragmentation,
             seed=seed,

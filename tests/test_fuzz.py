@@ -1,8 +1,13 @@
 """A few damaged inputs through every verb; `python -m tests.fuzz` tries thousands."""
 
+import random
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.fuzz.laws import breaches, draw, look
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,3 +29,12 @@ def test_whatever_comes_in_is_answered_or_refused():
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert " 0 faults" in found.stdout
+
+
+def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
+    assert not [(seed, breach) for seed, breach in look(60, seed=100) if breach.anomaly is None]
+
+
+@pytest.mark.parametrize(("seed", "factor", "anomaly"), [(5606, 1.3, "another order"), (202, 1.3, "more visits")])
+def test_what_an_anomaly_looks_like(seed, factor, anomaly):
+    assert {breach.anomaly for breach in breaches(draw(random.Random(seed)), factor)} == {anomaly}

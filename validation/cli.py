@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.commands.examples import examples
+from sim.commands.options import JsonCommand, JsonFile, JsonGroup
 from sim.commands.progress import progress_bar, spinner
 from validation.job.cli import register as register_job
 from validation.rl.cli import register as register_rl
@@ -17,7 +18,7 @@ from validation.strategies.cli import register as register_strategies
 if TYPE_CHECKING:
     from validation.runs.scored import Scored
 
-app = typer.Typer(help="Compare predictions with what was measured.", invoke_without_command=True)
+app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measured.", invoke_without_command=True)
 
 
 @app.callback(
@@ -32,9 +33,7 @@ def validate(
     runs: Annotated[Path | None, typer.Option(help="CSV of measured training runs.")] = None,
     memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
     profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write rows and groups here; - to print them.")
-    ] = None,
+    json_file: JsonFile = None,
     figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
     every: Annotated[bool, typer.Option("--every", help="List every run, not only groups.")] = False,
     sweeps: Annotated[
@@ -93,10 +92,11 @@ def schedules() -> None:
 
 @app.command(
     "seeds",
+    cls=JsonCommand,
     epilog=examples("validate seeds", "validate seeds --json claims.json"),
 )
 def seeds(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the claims here; - to print them.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
     from validation.seeds import claims, report

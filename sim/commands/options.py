@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from sim.commands import completion as complete
 from sim.errors import SpecError
 
 if TYPE_CHECKING:
     from sim.scaling.run import Terms
+
+
+def json_alone(args: list[str]) -> list[str]:
+    """Arguments in which `--json` without a file, as most verbs take it, names the screen."""
+    ends = [*args[1:], "--"]
+    bare = [
+        each == "--json" and after.startswith("-") and after != "-" for each, after in zip(args, ends, strict=False)
+    ]
+    return [part for each, alone in zip(args, bare, strict=True) for part in ([each, "-"] if alone else [each])]
+
+
+class JsonCommand(TyperCommand):
+    """A command whose `--json` is a flag, or takes a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, json_alone(args))
+
+
+class JsonGroup(TyperGroup):
+    """The same for a group that is a command itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, json_alone(args))
+
 
 ScenarioFile = Annotated[
     Path,
@@ -43,6 +68,9 @@ ProfileOption = Annotated[
         help="A profile's name or YAML file, instead of the scenario's.",
         autocompletion=complete.preset("profiles"),
     ),
+]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="[FILE]", help="Machine-readable: print it, or write it to a file.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
@@ -77,7 +105,9 @@ WriteBandwidth = Annotated[
     str | None,
     typer.Option("--write-bandwidth", help="Of the storage, all ranks; the cluster's if not given."),
 ]
-Price = Annotated[float, typer.Option("--price", help="Of a GPU-hour.")]
+PriceOption = Annotated[
+    str, typer.Option("--price", help="Of a GPU-hour: 2, '2.5 EUR', €2.5; US dollars if not named.")
+]
 Pue = Annotated[float, typer.Option("--pue", help="Building's power over the machines'.")]
 
 
@@ -91,11 +121,11 @@ def terms_of(
     write_bandwidth: str | None,
     asynchronous: bool,
     load_by: str | None,
-    price: float,
+    price: str,
     pue: float,
 ) -> Terms:
     """The options as a record; how many GPUs a node has says what fails together."""
-    from sim.reliability import GPU_MTBF_S, Failures, load_named
+    from sim.reliability import GPU_MTBF_S, Failures, Price, load_named
     from sim.scaling.run import Terms
     from sim.units import parse
 
@@ -111,7 +141,7 @@ def terms_of(
         asynchronous=asynchronous,
         load_by=None if load_by is None else load_named(load_by),
         restart_is_whole=restart is not None,
-        price_per_gpu_hour=price,
+        price=Price.read(price),
         pue=pue,
     )
 

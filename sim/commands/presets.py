@@ -8,6 +8,8 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.examples import examples
+from sim.commands.options import Json
+from sim.commands.output import print_json
 from sim.errors import SpecError, nearest
 
 DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
@@ -33,6 +35,7 @@ def list_presets(
             autocompletion=complete.kinds,
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Names of the shipped presets."""
     from sim.schedules import get_schedule, schedule_names
@@ -41,7 +44,11 @@ def list_presets(
     kinds = (*KINDS, "schedules")
     if kind is not None and kind not in kinds:
         raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, kinds)}")
-    for each in kinds if kind is None else (kind,):
+    chosen = kinds if kind is None else (kind,)
+    if as_json:
+        print_json({each: list(schedule_names() if each == "schedules" else preset_names(each)) for each in chosen})
+        return
+    for each in chosen:
         if kind is None:
             typer.secho(each, bold=True)
         for name in schedule_names() if each == "schedules" else preset_names(each):
@@ -77,6 +84,7 @@ def show_preset(
     plan: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A field of the plan or stack: plan.tp=4.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU."""
     from sim.report.presets import framework_view, preset_view
@@ -84,7 +92,7 @@ def show_preset(
     from sim.specs import ParallelPlan, TrainingSpec
     from sim.specs.framework_files import find_framework
     from sim.specs.loading import described
-    from sim.specs.presets import KINDS, preset_names
+    from sim.specs.presets import KINDS, load_preset, preset_names
 
     wanted_kind, _, wanted = name.rpartition("/")
     if wanted_kind and wanted_kind not in KINDS:
@@ -98,6 +106,11 @@ def show_preset(
     shows_framework = framework is not None and (not found or "frameworks" in found)
     if not shows_framework and (version or plan or (precision, model, gpu) != DEFAULTS):
         raise SpecError(f"--version, --precision, --model, --gpu and --set are of frameworks; {wanted} is none")
+    if as_json:
+        if shows_framework:
+            raise SpecError(f"{wanted} is a framework, resolved for a question: estimate --json says what it comes to")
+        print_json({kind: load_preset(kind, wanted) for kind in found})
+        return
     out = console()
     for kind in found:
         if kind != "frameworks" and not (shows_framework and kind == "stacks"):  # stacks/NAME shows the plain stack

@@ -28,13 +28,15 @@ class BlockCosts:
 
     forward, backward : `backward` is recomputation, input and weight gradient.
     at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
-    weight_grad : the weight-gradient share of the backward, for schedules that split it.
+    weight_grad : the weight gradient, for schedules that split the backward.
+    split : what the two halves of a backward take more than the whole, each by itself.
     """
 
     forward: dict[Cause, Number]
     backward: dict[Cause, Number]
     at_peak: dict[Cause, Number]
     weight_grad: Number
+    split: dict[Cause, Number]
 
     @property
     def forward_s(self) -> Number:
@@ -52,6 +54,10 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
 
     A collective that may overlap hides behind the block's gradient multiplies, and lengthens the backward only by what
     is left over and what it takes from the kernels that it overlaps: never by more than doing one after the other.
+    Where kernels and collectives of a pass are shorter than their launches the GPU waits for the host. Launches run
+    ahead of the GPU within a pass, and what is recomputed and the gradients, which follow it at once, count as one; but
+    not past a wait: for the slowest host of a tensor-parallel group, or for the GPU's word how many tokens come to each
+    expert. Halves of a backward are passes of their own, so that neither grows when the other becomes faster.
     Broadcasts over the numbers of the cut and over groups.
 
     Parameters
@@ -59,47 +65,54 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     works : sequence of BlockWork
         As `sim.work.layers.layer_works` gives them: they differ in what they run again only.
     """
-    work = works[0]
-    forward = compute.phase_time(work.forward)
-    _add_collectives(forward, work.forward, groups, fabric)
-    gradients, weight_grad = compute.phase_time(work.input_grad), compute.phase_time(work.weight_grad)
-    _add_collectives(gradients, work.input_grad, groups, fabric)
-    _add_collectives(weight_grad, work.weight_grad, groups, fabric)
-    of_weights = sum(weight_grad.values())
-    hides = of_weights + gradients.get(Cause.MATMUL, 0.0)
-    for cause, seconds in weight_grad.items():
-        gradients[cause] = gradients.get(cause, 0.0) + seconds
-    overlapped = chosen(work.input_grad, "tp", overlapped=True)
-    seconds, nbytes = total_time(overlapped, groups["tp"], fabric), sum(item.nbytes for item in overlapped)
-    exposed = fabric.exposed(groups["tp"], nbytes, seconds, hides)
-    gradients[Cause.TENSOR_PARALLEL] = gradients.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
-    _add_exposed_tokens((forward, gradients), work, compute, groups, fabric)
-    talk = {name: np.asarray(group.size) > 1 for name, group in groups.items()}
-    # Launches run ahead of the GPU, but not past a wait: for the slowest host of a tensor-parallel group, or for the
-    # GPU's word how many tokens come to each expert.
+    work, group = works[0], groups["tp"]
+    forward, inputs, weights = (compute.phase_time(each) for each in (work.forward, work.input_grad, work.weight_grad))
+    for seconds, phase in ((forward, work.forward), (inputs, work.input_grad), (weights, work.weight_grad)):
+        _add_collectives(seconds, phase, groups, fabric)
+    _add_exposed_tokens((forward, inputs), work, compute, groups, fabric)
+    gradients, of_weights, multiplies = _sum(inputs, weights), sum(weights.values()), inputs.get(Cause.MATMUL, 0.0)
+    # An input gradient by itself has no weight gradient beside its collectives.
+    for seconds, hides in ((inputs, multiplies), (gradients, of_weights + multiplies)):
+        exposed = _exposed_tensor_parallel(work.input_grad, group, fabric, hides)
+        seconds[Cause.TENSOR_PARALLEL] = seconds.get(Cause.TENSOR_PARALLEL, 0.0) + exposed
+    talk = {name: np.asarray(each.size) > 1 for name, each in groups.items()}
     ahead = ~talk["tp"] & (not work.forward.waits)
-    of_forward = compute.host_time((work.forward,), talk)
     synced = _after_sync(work.forward, compute, groups, fabric, talk)
-    of_gradients = compute.host_time((work.input_grad, work.weight_grad), talk, backward=True)
-    weight_share = compute.host_time((work.weight_grad,), talk, backward=True) / np.maximum(of_gradients, 1e-30)
+    of_forward = compute.host_time((work.forward,), talk)
+    first = _waiting(forward, np.maximum(of_forward - sum(forward.values()), synced))
+    launches = [compute.host_time((each,), talk, backward=True) for each in (work.input_grad, work.weight_grad)]
+    last = _waiting(weights, launches[1] - of_weights)
     at_peak: dict[Cause, Number] = {}
     for operation in (*work.forward.operations, *work.input_grad.operations, *work.weight_grad.operations):
         at_peak[operation.cause] = at_peak.get(operation.cause, 0.0) + operation.flop / compute.peak(operation)
     answers = []
     for each in works:
-        first, second = dict(forward), dict(gradients)
-        again, host, synced_again = dict(forward), of_forward, synced
+        again, host, synced_again = forward, of_forward, synced
         if each.recompute is not work.forward:
             again, host = compute.phase_time(each.recompute), compute.host_time((each.recompute,), talk)
             _add_collectives(again, each.recompute, groups, fabric)
             _add_waiting_tokens(again, each.recompute, groups, fabric)
             synced_again = synced if any(item.module == EXPERTS for item in each.recompute.operations) else 0.0
-        waited = _wait_for_host(
-            (first, again, second), (of_forward, host, of_gradients), ahead, (synced, synced_again, 0.0)
-        )[-1]
-        second[Cause.RECOMPUTE] = sum(again.values())
-        answers.append(BlockCosts(first, second, at_peak, of_weights + weight_share * waited))
+        short = host - sum(again.values())
+        recompute = sum(again.values()) + np.where(ahead, 0.0, np.maximum(np.maximum(short, synced_again), 0.0))
+        whole, half = (
+            _waiting(seconds, launched - sum(seconds.values()) + ahead * short) | {Cause.RECOMPUTE: recompute}
+            for seconds, launched in ((gradients, sum(launches)), (inputs, launches[0]))
+        )
+        more = _sum(_sum(half, last), whole, -1.0)
+        split: dict[Cause, Number] = {cause: more.get(cause, 0.0) for cause in (Cause.HOST, Cause.TENSOR_PARALLEL)}
+        answers.append(BlockCosts(first, whole, at_peak, sum(last.values()), split))
     return answers
+
+
+def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0) -> dict[Cause, Number]:
+    """By cause."""
+    return one | {cause: one.get(cause, 0.0) + sign * seconds for cause, seconds in other.items()}
+
+
+def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]:
+    """A pass with what the GPU waits for its host, if anything."""
+    return seconds | {Cause.HOST: np.maximum(0.0, waits)} if np.any(np.asarray(waits) > 0.0) else dict(seconds)
 
 
 def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric, talk: dict[str, Any]) -> Number:
@@ -117,31 +130,6 @@ def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: F
     return np.maximum(0.0, compute.host_time((behind,), talk) - sum(seconds.values()))
 
 
-def _wait_for_host(
-    passes: Sequence[dict[Cause, Number]], launches: Sequence[Number], ahead: np.ndarray, synced: Sequence[Number]
-) -> list[Number]:
-    """Add to the passes what the GPU waits where their kernels and collectives are shorter than their launches.
-
-    Launches may run ahead of the GPU: what the host gains in a pass whose kernels are long, it has in hand in the next.
-    What is recomputed and the gradients, which follow it at once, count as one.
-    Where they may not (`ahead`: tensor-parallel ranks wait at every collective for the slowest of their hosts) nothing
-    is gained. A wait for the GPU in the middle of a pass leaves nothing launched behind it: of what follows, the GPU
-    waits for the launches at least (`synced`).
-    """
-    short = [host - sum(seconds.values()) for seconds, host in zip(passes, launches, strict=True)]
-    of_forward, of_backward = np.maximum(0.0, short[0]), np.maximum(0.0, short[1] + short[2])
-    in_hand = np.maximum(0.0, sum(short)) / np.maximum(of_forward + of_backward, 1e-30)
-    pooled = of_forward * in_hand, 0.0, of_backward * in_hand
-    waits = [
-        np.where(ahead, some, np.maximum(np.maximum(0.0, own), least))
-        for some, own, least in zip(pooled, short, synced, strict=True)
-    ]
-    for seconds, waited in zip(passes, waits, strict=True):
-        if np.any(waited):
-            seconds[Cause.HOST] = waited
-    return waits
-
-
 def chosen(phase: Phase, group: str, overlapped: bool | None = None) -> list[Collective]:
     """The phase's collectives over a kind of group: those that compute waits for, those it overlaps, or all (None)."""
     return [item for item in phase.collectives if item.group == group and overlapped in (None, item.overlapped)]
@@ -156,6 +144,13 @@ def total_time(items: Iterable[Collective], group: Group, fabric: Fabric) -> Num
         else:
             seconds = seconds + COLLECTIVES[item.kind](item.nbytes, group, fabric)
     return seconds
+
+
+def _exposed_tensor_parallel(phase: Phase, group: Group, fabric: Fabric, hides: Number) -> Number:
+    """What tensor-parallel collectives that may overlap leave over, beside so much of multiplies.  [s]"""
+    overlapped = chosen(phase, "tp", overlapped=True)
+    seconds, nbytes = total_time(overlapped, group, fabric), sum(item.nbytes for item in overlapped)
+    return fabric.exposed(group, nbytes, seconds, hides)
 
 
 def _add_collectives(seconds: dict[Cause, Number], phase: Phase, groups: Groups, fabric: Fabric) -> None:

@@ -61,6 +61,7 @@ def slowed(costs: StageCosts, rank_of_stage: Array, factor: Array) -> StageCosts
         costs,
         forward=slow(costs.forward),
         backward=slow(costs.backward),
+        split=slow(costs.split),
         weight_grad_s=costs.weight_grad_s * of_stage,
         optimizer_s=(costs.optimizer_s - costs.offload_s) * factor + costs.offload_s,
     )
@@ -74,7 +75,12 @@ def replica(program: Program, factors: Array) -> Replica:
     def kernels_of(parts: dict[Cause, Array]) -> dict[Cause, Array]:
         return {part: seconds for part, seconds in parts.items() if part not in _NOT_KERNELS}
 
-    alone = replace(costs, forward=kernels_of(costs.forward), backward=kernels_of(costs.backward))
+    alone = replace(
+        costs,
+        forward=kernels_of(costs.forward),
+        backward=kernels_of(costs.backward),
+        split=kernels_of(costs.split),
+    )
     kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).on(order).compute_s)
     return Replica(replace(program, costs=costs).on(order), kernels, factors / slowest[:, np.newaxis])
 

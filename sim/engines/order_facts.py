@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from sim.arrays import Floats, Ints
+from sim.arrays import Ints
 from sim.schedules import Order
 from sim.schedules.actions import F, I, W
 from sim.schedules.passes import (
@@ -16,7 +16,6 @@ from sim.schedules.passes import (
     last_gradients,
     peak_in_flight,
     visits_both_ways,
-    visits_of,
     visits_per_stage,
     weight_versions,
 )
@@ -126,15 +125,6 @@ class OrderFacts:
     def both_ways(self) -> bool:
         """As of `sim.schedules.passes.visits_both_ways`."""
         return visits_both_ways(self.order)
-
-    def visits_leaving_out(self, times: Ints) -> Floats:
-        """Visits of orders in which so many blocks are left out of what is in the arrays."""
-        order = self.order
-        if order.fold is None or order.fold.endless:
-            return np.full(len(times), self.visits)
-        opens = visits_of(order).opens
-        turns = opens.sum() + opens[order.fold.block(0)].sum() * times
-        return np.asarray(np.maximum(turns, 2 * order.num_stages) / (2 * order.num_stages))
 
     @property
     def last_gradients(self) -> Ints:

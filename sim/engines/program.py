@@ -90,7 +90,7 @@ def _seconds(
     """What each action computes, occupies its rank for, needs until its result arrives, and waits within."""
     backward, weight = costs.backward_s, costs.weight_grad_s
     update = costs.optimizer_s + costs.gather_s + (0.0 if hide_grad_reduce else costs.reduce_s)
-    passes = (costs.forward_s, backward, weight, update[order.rank_of_stage])
+    passes = (costs.forward_s, backward, costs.input_grad_s, weight, update[order.rank_of_stage])
     sends = (costs.send_forward_s, costs.send_backward_s)
     compute, occupy, release = action_seconds(order, passes, sends, costs.p2p_blocks)
     if costs.visits is not None:
@@ -106,7 +106,7 @@ def _seconds(
 
 def action_seconds(
     order: Order,
-    passes: tuple[StagePlanFloats, StagePlanFloats, StagePlanFloats, StagePlanFloats],
+    passes: tuple[StagePlanFloats, StagePlanFloats, StagePlanFloats, StagePlanFloats, StagePlanFloats],
     sends: tuple[StagePlanFloats, StagePlanFloats],
     p2p_blocks: Bools | bool,
 ) -> tuple[ActionPlanFloats, ActionPlanFloats, ActionPlanFloats]:
@@ -114,7 +114,7 @@ def action_seconds(
 
     Parameters
     ----------
-    passes : forward, backward, weight gradient and update of every stage
+    passes : forward, backward, input gradient, weight gradient and update of every stage
         Arrays over stages, or over stages and plans that have this order. [s]
     sends : from every stage to the next, and to the one before
         As above. [s]
@@ -122,10 +122,9 @@ def action_seconds(
         Sends occupy the rank that sends.
     """
     assert (F, B, I, W, U) == (0, 1, 2, 3, 4)
-    forward, backward, weight, update = passes
     place = (order.kind, order.stage)
-    none = np.zeros_like(forward)
-    compute = np.stack([forward, backward, backward - weight, weight, update])[place]
+    none = np.zeros_like(passes[0])
+    compute = np.stack(passes)[place]
     release = compute + np.stack([sends[0], sends[1], sends[1], none, none])[place]
     occupy = np.where(p2p_blocks, release, compute)
     if order.pair_needs is not None:  # what both of a pair give is there when both are done

@@ -98,8 +98,9 @@ class CellPrices:
     """Seconds and bytes of one micro-batch, of every cell.
 
     forward_s, backward_s : (blocks, causes, kinds, recomputes, cells). [s]
+    split_s : what the halves of a backward, each by itself, take more than the whole; likewise. [s]
     at_peak_s : what FLOPs take at the GPU's peak; (blocks, causes, kinds, cells). [s]
-    weight_grad_s : the weight gradient's share of the backward; (blocks, kinds, recomputes, cells). [s]
+    weight_grad_s : a weight gradient by itself; (blocks, kinds, recomputes, cells). [s]
     near_s, far_s : a send to a rank of the same NVLink domain, and of another; (kinds, cells). [s]
     activation_bytes : kept for the backward; (blocks, kinds, recomputes, cells). [bytes]
     working_bytes : alive for a moment; (kinds, recomputes, cells). [bytes]
@@ -110,6 +111,7 @@ class CellPrices:
     cells: Cells
     forward_s: Floats
     backward_s: Floats
+    split_s: Floats
     at_peak_s: Floats
     weight_grad_s: Floats
     near_s: Floats
@@ -125,6 +127,11 @@ class CellPrices:
     def total_s(self) -> tuple[Floats, Floats]:
         """Forward and backward whatever they are spent on; (blocks, 1, kinds, recomputes, cells). [s]"""
         return self.forward_s.sum(axis=1, keepdims=True), self.backward_s.sum(axis=1, keepdims=True)
+
+    @cached_property
+    def total_split_s(self) -> Floats:
+        """What halves take more, whatever it is spent on; likewise. [s]"""
+        return np.asarray(self.split_s.sum(axis=1, keepdims=True))
 
     def offloading(self, costs: CostModel, layers: int) -> CellPrices:
         """With the activations of so many layers of the model in host memory.
@@ -159,7 +166,7 @@ class CellPrices:
             both = share * table[..., full, cell] + (1.0 - share) * table[..., none, cell]
             return np.asarray(both[..., np.newaxis, :])
 
-        tables = ("forward_s", "backward_s", "weight_grad_s", "activation_bytes")
+        tables = ("forward_s", "backward_s", "split_s", "weight_grad_s", "activation_bytes")
         of_cells = ("at_peak_s", "near_s", "far_s", "logits_bytes", "held_logits_bytes", "boundary_bytes")
         changed: dict[str, Any] = {name: mix(getattr(self, name)) for name in tables}
         changed |= {name: getattr(self, name)[..., cell] for name in of_cells}
@@ -176,7 +183,7 @@ def beside(several: Sequence[CellPrices]) -> CellPrices:
     if len(several) == 1:
         return several[0]
     first = several[0]
-    names = ("forward_s", "backward_s", "weight_grad_s", "activation_bytes", "working_bytes")
+    names = ("forward_s", "backward_s", "split_s", "weight_grad_s", "activation_bytes", "working_bytes")
     words = tuple(word for each in several for word in each.cells.recomputes)
     tables: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) for each in several], axis=-2) for name in names
@@ -198,7 +205,7 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     numbers, blocks = cells.numbers(), blocks_of(model)
     groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
     shape = (len(blocks), len(cells.kinds), len(cells.recomputes), len(cells.tp))
-    forward, backward = np.zeros((2, len(blocks), len(CAUSES), *shape[1:]))
+    forward, backward, split = np.zeros((3, len(blocks), len(CAUSES), *shape[1:]))
     at_peak = np.zeros((len(blocks), len(CAUSES), shape[1], shape[3]))
     weight_grad, kept = np.zeros((2, *shape))
     (near, far), of_logits = np.zeros((2, shape[1], shape[3])), np.zeros((3, shape[1], shape[3]))
@@ -219,6 +226,7 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
                     each = priced[min(ways.index(way), len(priced) - 1)]
                     _add(forward[block], each.forward, here, share)
                     _add(backward[block], each.backward, here, share)
+                    _add(split[block], each.split, here, share)
                     weight_grad[(block, *here)] += share * each.weight_grad
                 kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut)
             _add(at_peak[block], priced[0].at_peak, (kind,))
@@ -230,7 +238,7 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
         near[kind], far[kind] = send_seconds(costs, cuts[0], numbers.tensor, numbers.send_share)
     logits, held_logits, boundary = of_logits
     seconds, nbytes = (
-        (forward, backward, at_peak, weight_grad, near, far),
+        (forward, backward, split, at_peak, weight_grad, near, far),
         (kept, working, logits, held_logits, boundary),
     )
     prices = CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))

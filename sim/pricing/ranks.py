@@ -78,13 +78,11 @@ class OnceAStep:
         return OnceAStep(reduce, tail, gather, update, offload, self.held.of_kinds(kinds), self.hidden_share)
 
 
-def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies: int = 1) -> OnceAStep:
+def once_a_step(batch: Batch, kinds: Sequence[RankKind], copies: int = 1) -> OnceAStep:
     """What ranks do once a step, and what of it compute hides.
 
     Parameters
     ----------
-    visits : array over plans
-        How often in a step the schedule turns to a stage.
     copies : int
         Pipelines, each with a model of its own, that run through the ranks: they sum their gradients too, over ranks
         that lie apart, and every copy updates all its weights.
@@ -92,26 +90,21 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], visits: Number, copies:
     zero, layouts = batch.moving_stage, batch.layouts
     # Stage 1 between groups comes on top of 3 within them, or of 1 where that keeps what it gathers: a fifth way.
     zero = np.where((zero == 1) & (batch.zero_stage == 3) & bool(batch.outer_zero_stage), _OUTER, zero)
-    often = ((np.asarray(visits) > 1) & (zero == 2)).astype(np.int64)  # only ZeRO 2 reduces otherwise then
     adapters = bool(batch.costs.training.adapter_rank)
-    of_ranks = np.zeros((11 if adapters else 8, len(kinds), 1 + _OUTER, 2, len(layouts)))
-    shares = np.zeros((1 + _OUTER, 2, len(layouts)))
+    of_ranks = np.zeros((11 if adapters else 8, len(kinds), 1 + _OUTER, len(layouts)))
+    shares = np.zeros((1 + _OUTER, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
-        for repeated in (0, 1) if zero_stage == 2 else (0,):
-            priced, share = _over_layouts(batch, kinds, zero_stage, bool(repeated), copies)
-            of_ranks[:, :, zero_stage, repeated], shares[zero_stage, repeated] = priced, share
-    reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, often, batch.layout]
+        of_ranks[:, :, zero_stage], shares[zero_stage] = _over_layouts(batch, kinds, zero_stage, copies)
+    reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, batch.layout]
     held = Params(numbers[0], numbers[1], numbers[2], Params(*numbers[3:]) if adapters else None)
-    return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, often, batch.layout])
+    return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, batch.layout])
 
 
 _OUTER = 4
 """Where stage 1 within groups and between them stands beside ZeRO's own stages."""
 
 
-def _over_layouts(
-    batch: Batch, kinds: Sequence[RankKind], zero_stage: int, repeated: bool, copies: int
-) -> tuple[Floats, Floats]:
+def _over_layouts(batch: Batch, kinds: Sequence[RankKind], zero_stage: int, copies: int) -> tuple[Floats, Floats]:
     """Over layouts: reduce, tail, gather, update, offload; params, experts', moments of every kind, and with adapters
     the same of these; and the hidden share.
 
@@ -120,7 +113,7 @@ def _over_layouts(
     costs, layouts, offloaded = batch.costs, batch.layouts, batch.optimizer_offload
     outer = zero_stage == _OUTER or (zero_stage == 3 and bool(batch.outer_zero_stage))
     zero_stage = 1 if zero_stage == _OUTER else zero_stage
-    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, repeated, copies, offloaded, outer)
+    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, copies, offloaded, outer)
     if key in costs.known:
         known: tuple[Floats, Floats] = costs.known[key]
         return known
@@ -128,7 +121,7 @@ def _over_layouts(
     own = np.arange(len(layouts))
     first = np.stack([blocks.trained.total[kind.first_block, own] for kind in kinds])
     replicas = replicas_of(layouts)
-    work = OnceAStepWork(costs.stack, costs.training, zero_stage, repeated, offloaded, outer)
+    work = OnceAStepWork(costs.stack, costs.training, zero_stage, offloaded, outer)
     summed, rates = replicas.of_copies(copies), (costs.compute, costs.fabric, costs.host)
     parts = list(work.seconds(held.trained, first, replicas, summed, *rates))
     if costs.training.optimizer == "muon" and held.adapters is None:
@@ -158,7 +151,6 @@ def _over_layouts(
 class OnceAStepWork:
     """What data parallelism does once a step under a ZeRO stage.
 
-    repeated : the schedule turns to a stage more than once, and ZeRO 2 has reduced at every turn.
     offloaded : share of the optimizer's state in host memory.
     outer : sharding groups shard the optimizer's state among each other.
     """
@@ -166,7 +158,6 @@ class OnceAStepWork:
     stack: StackSpec
     training: TrainingSpec
     zero_stage: int
-    repeated: bool
     offloaded: float = 0.0
     outer: bool = False
 
@@ -192,7 +183,7 @@ class OnceAStepWork:
         reduction, gather, shard = np.zeros(1), np.zeros(1), held.total
         if zero == 0:
             reduction = summed_over(all_reduce, held, width, summed, fabric)
-        elif zero == 1 or (zero == 2 and not self.repeated):
+        elif zero == 1:  # 2 and 3 reduce whenever a rank turns to a stage
             reduction = reduced_to_shards(held, width, summed.inside if self.outer else summed, fabric)
         if zero in (1, 2):
             gather = summed_over(all_gather, held, self.training.activation_bytes, replicas.sharding, fabric)

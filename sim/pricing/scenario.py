@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import Params, params_of, put_together
 from sim.pricing.stages import price_stages, sends_by_stage
 from sim.pricing.visits import VisitSeconds, price_visits
-from sim.pricing.zero import zero_visits
 from sim.specs import Scenario
 from sim.work.operations import Cause
 from sim.work.stages import Stage
@@ -26,7 +25,8 @@ class StageCosts:
 
     forward, backward : arrays over virtual stages, by cause; `backward` is recomputation, input and weight gradient.
     at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
-    weight_grad_s : the weight-gradient share of the backward, for schedules that split it.
+    split : what the halves of a backward, each by itself, take more than the whole; likewise, by cause.
+    weight_grad_s : a weight gradient by itself, for schedules that split the backward.
     send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
     p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
     reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
@@ -58,6 +58,7 @@ class StageCosts:
     hidden_share: float
     notes: frozenset[str]
     visits: VisitSeconds | None = None
+    split: dict[Cause, StageFloats] = field(default_factory=dict)
 
     @classmethod
     def of_compute(
@@ -109,10 +110,14 @@ class StageCosts:
         """Backward of one micro-batch, by stage. [s]"""
         return sum(self.backward.values(), np.zeros(len(self.stages)))
 
+    @property
+    def input_grad_s(self) -> StageFloats:
+        """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
+        return sum(self.split.values(), self.backward_s) - self.weight_grad_s
+
 
 def stage_costs(
     scenario: Scenario,
-    visits: float | None = None,
     rank_of_stage: Ints | None = None,
     copies: int = 1,
 ) -> StageCosts:
@@ -121,9 +126,6 @@ def stage_costs(
     Parameters
     ----------
     scenario : Scenario
-    visits : float, optional
-        How often in a step the schedule turns to a stage (`sim.schedules.passes.visits_per_stage`); with ZeRO stages 2
-        and 3 weights are gathered and gradients reduced once a visit. Default: once a micro-batch.
     rank_of_stage : array over stages, optional
         Which pipeline rank holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
     copies : int
@@ -137,24 +139,21 @@ def stage_costs(
     plan = scenario.plan
     home = np.arange(plan.num_stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
     batch = batch_of(scenario)
-    return price_plan(batch, scenario, deal_of(batch.costs, plan, home, copies), home, visits)[0]
+    return price_plan(batch, scenario, deal_of(batch.costs, plan, home, copies), home)[0]
 
 
-def price_plan(
-    batch: Batch, scenario: Scenario, deal: Deal, rank_of_stage: Ints, visits: float | None
-) -> tuple[StageCosts, Params]:
+def price_plan(batch: Batch, scenario: Scenario, deal: Deal, rank_of_stage: Ints) -> tuple[StageCosts, Params]:
     """Seconds of every stage and rank of a batch of one, and what one GPU of every rank holds."""
-    plan, stack, copies = scenario.plan, scenario.stack, deal.copies
-    often = np.atleast_1d(zero_visits(plan.num_chunks, scenario.num_microbatches, visits))
-    seconds = price_stages(batch, deal.stage_parts, often, deal.alone, by_cause=True)
-    once = once_a_step(batch, deal.rank_kinds, often, copies)
+    stack, copies = scenario.stack, deal.copies
+    seconds = price_stages(batch, deal.stage_parts, deal.alone, by_cause=True)
+    once = once_a_step(batch, deal.rank_kinds, copies)
     forward_send, backward_send = sends_by_stage(batch, rank_of_stage, copies)
     at_peak = put_together(deal.stage_parts, batch.prices.at_peak_s[:, :, batch.kind, batch.cell])
     of_stage, of_rank = deal.kind_of_stage, deal.kind_of_rank
     held = once.held.of_kinds(of_rank).take(0)
     stage_params = params_of(deal.stage_parts, batch.costs, batch.layouts).total[of_stage, 0]
     passes = (seconds.forward.sum(axis=1), seconds.backward.sum(axis=1))
-    moved = price_visits(batch, deal.stage_parts, *passes, often, deal.alone, seconds.weight_grad)
+    moved = price_visits(batch, deal.stage_parts, (*passes, seconds.input_grad), deal.alone)
     costs = StageCosts(
         stages=deal.stages,
         forward=_by_cause(seconds.forward, of_stage),
@@ -175,6 +174,7 @@ def price_plan(
         hidden_share=float(once.hidden_share[0]),
         notes=batch.prices.notes,
         visits=None if moved is None else moved.of_stages(of_stage).take(0),
+        split=_by_cause(seconds.split, of_stage),
     )
     return costs, held
 

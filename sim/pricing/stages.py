@@ -22,18 +22,24 @@ class StageSeconds:
     """Seconds of one micro-batch on each kind of stage. [s]
 
     forward, backward : (kinds of stages, causes, plans); of one cause, all, where causes were not asked for.
-    weight_grad : the weight gradient's share of the backward; (kinds of stages, plans).
+    split : what the halves of a backward, each by itself, take more than the whole; likewise.
+    weight_grad : a weight gradient by itself; (kinds of stages, plans).
     """
 
     forward: Floats
     backward: Floats
+    split: Floats
     weight_grad: KindPlanFloats
+
+    @property
+    def input_grad(self) -> KindPlanFloats:
+        """An input gradient by itself, with what is recomputed; (kinds of stages, plans). [s]"""
+        return np.asarray((self.backward + self.split).sum(axis=1) - self.weight_grad)
 
 
 def price_stages(
     batch: Batch,
     parts: Sequence[ModelPart],
-    visits: Number,
     alone: Number,
     *,
     by_cause: bool = False,
@@ -45,26 +51,31 @@ def price_stages(
     ----------
     parts : sequence of ModelPart
         What each kind of stage holds; numbers, or arrays over plans.
-    visits, alone
+    alone
         As of `sim.pricing.zero.zero_traffic`.
     by_cause : bool
         Also by what they are spent on.
     split : bool
-        Also the weight gradient's share of the backward; else that is left empty.
+        Also the backward's halves; else these are left empty.
     """
-    prices, place = batch.prices, batch.place
-    tables = (prices.forward_s, prices.backward_s) if by_cause else prices.total_s
-    forward, backward = (table[(slice(None), slice(None), *place)] for table in tables)
-    traffic = zero_traffic(batch, forward.sum(axis=1), backward.sum(axis=1), visits, alone)
+    prices, here = batch.prices, (slice(None), slice(None), *batch.place)
+    forward, backward = (each[here] for each in ((prices.forward_s, prices.backward_s) if by_cause else prices.total_s))
+    passes = [forward.sum(axis=1), backward.sum(axis=1)]
+    if split:
+        apart = (prices.split_s if by_cause else prices.total_split_s)[here]
+        weight_grad = prices.weight_grad_s[(slice(None), *batch.place)]
+        passes += [passes[1] + apart.sum(axis=1) - weight_grad, weight_grad]
+    traffic = zero_traffic(batch, passes, alone)
     host, data = (CAUSES.index(Cause.HOST), CAUSES.index(Cause.DATA_PARALLEL)) if by_cause else (0, 0)
     if traffic is not None:
-        forward, backward = (
-            _plus(seconds, data, more) for seconds, more in zip((forward, backward), traffic, strict=True)
-        )
+        forward, backward = _plus(forward, data, traffic[0]), _plus(backward, data, traffic[1])
     forward, backward = put_together(parts, forward), put_together(parts, backward)
     forward[:, host] += batch.costs.forward_setup_s
-    weight_grad = prices.weight_grad_s[(slice(None), *place)] if split else np.empty((len(forward), 0))
-    return StageSeconds(forward, backward, put_together(parts, weight_grad) if split else weight_grad)
+    if not split:
+        return StageSeconds(forward, backward, np.empty((len(forward), 1, 0)), np.empty((len(forward), 0)))
+    if traffic is not None:
+        apart, weight_grad = _plus(apart, data, traffic[2] + traffic[3] - traffic[1]), weight_grad + traffic[3]
+    return StageSeconds(forward, backward, put_together(parts, apart), put_together(parts, weight_grad))
 
 
 def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:

@@ -65,11 +65,8 @@ class VisitSeconds:
 def price_visits(
     batch: Batch,
     parts: Sequence[ModelPart],
-    forward_s: Number,
-    backward_s: Number,
-    visits: Number,
+    passes: Sequence[Number],
     alone: Number,
-    weight_grad_s: Number = 0.0,
 ) -> VisitSeconds | None:
     """What visits to kinds of stages move; None where no plan moves anything so.
 
@@ -77,9 +74,9 @@ def price_visits(
     ----------
     parts : sequence of ModelPart
         What each kind of stage holds.
-    forward_s, backward_s, weight_grad_s : arrays (kinds of stages, plans)
-        Of one micro-batch; the last where orders may split the backward. [s]
-    visits, alone
+    passes : arrays (kinds of stages, plans)
+        Forward, backward and input gradient of one micro-batch. [s]
+    alone
         As of `sim.pricing.zero.zero_traffic`.
 
     Notes
@@ -98,7 +95,7 @@ def price_visits(
         sharded.weight_bytes[:, layout],
     )
     again = gathered_later(batch, sharded, gather.ndim)
-    reduce = reduced_at_visits(batch, sharded, visits, alone) * several
+    reduce = reduced_at_visits(batch, sharded, alone) * several
     ahead, beside = gathers_ahead(batch), batch.overlap_grad_reduce
     gather_slows = gather * (1.0 - fabric.hidden_share(group, nbytes, gather)) * ahead
     reduce_slows = reduce * (1.0 - fabric.hidden_share(group, sharded.gradient_bytes[:, layout], reduce)) * beside
@@ -107,7 +104,6 @@ def price_visits(
     of_reduce = put_together(parts, reduce)
     first = 1.0 / np.maximum(put_together(parts, np.ones((len(gather), *[1] * (gather.ndim - 1)))), 1.0)
     of_slows = put_together(parts, reduce_slows)
-    passes = (forward_s, backward_s, backward_s - weight_grad_s)
     hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
     return VisitSeconds(
         gather=of_gather,

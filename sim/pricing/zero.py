@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,14 +20,14 @@ from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
 
 
-def zero_visits(num_chunks: Number, num_microbatches: Number, scheduled: Number | None = None) -> Number:
+def zero_visits(num_chunks: Number, num_forwards: Number, scheduled: Number | None = None) -> Number:
     """How often in a step ZeRO gathers a stage's weights and reduces its gradients. Takes arrays.
 
-    As often as the schedule turns to a stage (`scheduled`; None: for every micro-batch). But a rank with one chunk
-    cannot keep all of its layers gathered: it visits them anew for every micro-batch.
+    As often as the schedule turns to a stage (`scheduled`; None: for every forward). But a rank with one chunk cannot
+    keep all of its layers gathered: it visits them anew for every forward, of a micro-batch or of a slice of one.
     """
-    each = num_microbatches if scheduled is None else scheduled
-    return np.where(np.asarray(num_chunks) == 1, num_microbatches, each)
+    each = num_forwards if scheduled is None else scheduled
+    return np.where(np.asarray(num_chunks) == 1, num_forwards, each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,8 @@ def _slices_s(stack: StackSpec, group: Group) -> Number:
     return stack.slice_s * group.size * (np.asarray(group.size) > 1)
 
 
-def zero_traffic(
-    batch: Batch, forward_s: BlockPlanFloats, backward_s: BlockPlanFloats, visits: Number, alone: Number
-) -> tuple[BlockPlanFloats, BlockPlanFloats] | None:
-    """What ZeRO stages 2 and 3 add to forward and backward of every block; None where they are not used.  [s]
+def zero_traffic(batch: Batch, passes: Sequence[BlockPlanFloats], alone: Number) -> list[BlockPlanFloats] | None:
+    """What ZeRO stages 2 and 3 add to the passes of every block; None where they are not used.  [s]
 
     Of ranks with one chunk, which move things block by block with every micro-batch; those with several move them once
     a visit (`sim.pricing.visits`). Stage 3 gathers weights forward and, where it drops them in between, backward; 2 and
@@ -151,8 +150,8 @@ def zero_traffic(
 
     Parameters
     ----------
-    visits : array over plans
-        How often in a step the schedule turns to a stage.
+    passes : arrays over blocks and plans
+        Forward and backward; and the backward's halves, input and weight gradient, where these are asked for. [s]
     alone : array over layouts
         As of `shard_blocks`.
     """
@@ -164,7 +163,7 @@ def zero_traffic(
     gather = sharded.gather_s[:, layout] * (here * (zero == 3))
     gather_again = gather * gathered_later(batch, sharded, gather.ndim)
     ahead = gathers_ahead(batch)
-    reduce = reduced_at_visits(batch, sharded, visits, alone) * here
+    reduce = reduced_at_visits(batch, sharded, alone) * here
     weights, gradients = sharded.weight_bytes[:, layout], sharded.gradient_bytes[:, layout]
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
@@ -173,7 +172,10 @@ def zero_traffic(
         seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, moved, hidden, compute)
         return np.asarray(seconds)
 
-    return exposed(gather, np.zeros(1), forward_s), exposed(gather_again, reduce, backward_s)
+    nothing = np.zeros(1)
+    # An input gradient needs the weights; a weight gradient does not, and leaves gradients to be reduced.
+    moved = (gather, nothing), (gather_again, reduce), (gather_again, nothing), (nothing, reduce)
+    return [exposed(*each, compute) for each, compute in zip(moved, passes, strict=False)]
 
 
 def gathered_later(batch: Batch, sharded: ShardedBlocks, axes: int) -> Number:
@@ -197,15 +199,14 @@ def gathers_ahead(batch: Batch) -> Bools:
     return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
 
 
-def reduced_at_visits(batch: Batch, sharded: ShardedBlocks, visits: Number, alone: Number) -> BlockPlanFloats:
+def reduced_at_visits(batch: Batch, sharded: ShardedBlocks, alone: Number) -> BlockPlanFloats:
     """Reducing every block's gradients at the end of a backward visit.  [s]
 
-    A sharded gradient is accumulated on its shard only: every visit reduces. Of ZeRO 2 a single visit's is the step's
-    reduction.
+    A sharded gradient is accumulated on its shard only: every visit reduces.
     """
     zero, layout = batch.moving_stage, batch.layout
     reduce = sharded.reduce_s[:, layout]
     if batch.outer_zero_stage:
         inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
         reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
-    return np.asarray(reduce * ((zero == 3) | (zero == 2) & (np.asarray(visits) > 1)))
+    return np.asarray(reduce * (zero >= 2))

@@ -17,7 +17,7 @@ from sim.reliability.closed_form import (
     job_mtbf,
     waiting_share,
 )
-from sim.reliability.cost import energy, gpu_hours, rent
+from sim.reliability.cost import Price, energy, gpu_hours, rent
 from sim.reliability.simulation import simulate_goodput, simulate_wall_times
 from sim.reliability.state import Spread, State, evenly, state_of
 from sim.reliability.storing import (
@@ -43,6 +43,7 @@ __all__ = [
     "Goodput",
     "Load",
     "LoadBy",
+    "Price",
     "Spread",
     "State",
     "Storing",

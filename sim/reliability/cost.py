@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import dataclass
+
 import numpy as np
 
 from sim.errors import SpecError, require_positive
 from sim.work.operations import Number
+
+SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
+_PRICE = re.compile(r"(?P<before>[$€£¥])?\s*(?P<amount>[0-9]+(\.[0-9]*)?|\.[0-9]+)\s*(?P<after>[$€£¥]|[A-Za-z]{3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of a GPU-hour, in a currency named by its ISO 4217 code."""
+
+    amount: float = 2.0
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        require_positive(price=self.amount)
+
+    @classmethod
+    def read(cls, text: str) -> Price:
+        """From "2", "2.5 EUR" or "€2.5"; US dollars where nothing is named.
+
+        Raises
+        ------
+        SpecError
+            No price.
+        """
+        found = _PRICE.fullmatch(text.strip())
+        symbol, code = (found["before"], found["after"]) if found else (None, None)
+        if found is None or (symbol and code) or not math.isfinite(float(found["amount"])):
+            raise SpecError(f"price {text!r} is no amount with a currency; write 2, '2.5 EUR' or '€2.5'")
+        named = symbol or code or "USD"
+        return cls(float(found["amount"]), SYMBOLS.get(named, named.upper()))
+
+    def __str__(self) -> str:
+        return f"{self.amount:g} {self.currency}"
 
 
 def gpu_hours(num_gpus: Number, wall_s: Number) -> Number:

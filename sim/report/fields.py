@@ -42,8 +42,8 @@ flopcast schema -o scenario.schema.json
 model: gpt3-175b
 ```
 
-The path is relative to the scenario. The schema knows names, types and units; how fields go together (which degrees
-divide what, how many GPUs there are) `flopcast estimate` says.
+The path is relative to the scenario; those in `scenarios/` name the one beside them. The schema knows names, types and
+units; how fields go together (which degrees divide what, how many GPUs there are) `flopcast estimate` says.
 """
 
 

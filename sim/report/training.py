@@ -48,7 +48,9 @@ def training_view(training: Training) -> Group:
     table.add_row(
         "GPU-hours", show_short(run.gpu_hours), _between(show_short(low.gpu_hours), show_short(high.gpu_hours))
     )
-    table.add_row("Cost", show_short(run.cost), _between(show_short(low.cost), show_short(high.cost)))
+    table.add_row(
+        "Cost", f"{show_short(run.cost)} {run.currency}", _between(show_short(low.cost), show_short(high.cost))
+    )
     if run.energy_j is not None:
         table.add_row("Energy", _energy(run), _between(_energy(low), _energy(high)))
     for name, value, note in (*_saving(training), *_loading(training)):
@@ -109,8 +111,8 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
         f"{show_time(frontier.elapsed_s)}",
         style="dim",
     )
-    words = ("limit", "loses", "plan")
-    table = plain_table("GPUs", "batch", "days", "cost", "GWh", "MFU", *words, left=words, gap=1)
+    words, money = ("limit", "loses", "plan"), f"cost [{frontier.fastest.run.currency}]"
+    table = plain_table("GPUs", "batch", "days", money, "GWh", "MFU", *words, left=words, gap=1)
     for point in frontier.points:
         table.add_row(*_row(point))
     fastest, cheapest = frontier.fastest, frontier.cheapest
@@ -167,6 +169,6 @@ def _sentence(point: FrontierPoint) -> str:
     low, high = point.days_interval
     return (
         f"{significant(run.days)} days (90 %: {significant(low)} to {significant(high)}) on {run.num_gpus:,} GPUs, "
-        f"batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} steps, {show_short(run.cost)}, limited by "
-        f"{point.limit}"
+        f"batch {show_short(point.batch_tokens)} tokens, {run.steps:,.0f} steps, {show_short(run.cost)} "
+        f"{run.currency}, limited by {point.limit}"
     )

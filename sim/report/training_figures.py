@@ -114,7 +114,9 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     middle.set(xscale="log", xlabel="GPUs", ylabel="of the time, saved without this cause", ylim=(0, 1))
     middle.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="days, failures included")
-    right.set(xscale="log", xlabel="days, failures included", ylabel="cost", ylim=(0, None))
+    right.set(
+        xscale="log", xlabel="days, failures included", ylabel=f"cost [{frontier.fastest.run.currency}]", ylim=(0, None)
+    )
     spent = frontier.fastest.run
     if spent.energy_j is not None:
         joules = spent.energy_j / spent.cost

@@ -11,6 +11,7 @@ from sim.reliability import (
     Failures,
     Goodput,
     LoadBy,
+    Price,
     Storing,
     best_interval,
     energy,
@@ -36,7 +37,7 @@ class Terms:
     asynchronous : checkpoints are written in the background; else training stops until they are.
     load_by : who reads a checkpoint at a start; None: whoever makes it fastest.
     restart_is_whole : a restart is what `failures` say, loading included; else loading comes on top, by the storage.
-    price_per_gpu_hour : assumption: 2, in whatever currency.
+    price : of a GPU-hour; assumption: 2 US dollars.
     pue : power usage effectiveness of the building; assumption: 1.1.
     """
 
@@ -45,11 +46,10 @@ class Terms:
     asynchronous: bool = False
     load_by: LoadBy | None = None
     restart_is_whole: bool = False
-    price_per_gpu_hour: float = 2.0
+    price: Price = field(default_factory=Price)
     pue: float = 1.1
 
     def __post_init__(self) -> None:
-        require_positive(price_per_gpu_hour=self.price_per_gpu_hour)
         if self.write_bytes_per_s is not None:
             require_positive(write_bytes_per_s=self.write_bytes_per_s)
 
@@ -68,7 +68,7 @@ class Terms:
         return (
             f"a failure every {hours:,.0f} GPU-hours, {restart}, {spares}",
             f"checkpoints{rate} as often as is best, {background}",
-            f"{self.price_per_gpu_hour:g} a GPU-hour; energy of the GPUs at full power, PUE {self.pue:g}",
+            f"{self.price} a GPU-hour; energy of the GPUs at full power, PUE {self.pue:g}",
         )
 
     def stored(self, storing: Storing) -> Storing:
@@ -103,6 +103,7 @@ class TrainingRun:
     wall_s: float
     gpu_hours: float
     cost: float
+    currency: str
     energy_j: float | None
     storing: Storing
     failures: Failures
@@ -125,6 +126,7 @@ class TrainingRun:
             "days": self.days,
             "gpu_hours": self.gpu_hours,
             "cost": self.cost,
+            "currency": self.currency,
             "energy_j": self.energy_j,
         }
 
@@ -171,7 +173,8 @@ def training_run(
         checkpoints,
         wall,
         hours,
-        float(rent(hours, terms.price_per_gpu_hour)),
+        float(rent(hours, terms.price.amount)),
+        terms.price.currency,
         None if power is None else float(energy(hours, power, terms.pue)),
         storing,
         failures,

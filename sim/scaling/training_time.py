@@ -123,8 +123,8 @@ class Frontier:
         if not able:
             best = self.cheapest.run
             raise SpecError(
-                f"{cost:,.0f} are too few: the cheapest run takes {best.cost:,.0f} ({best.gpu_hours:,.0f} GPU-hours, "
-                f"{show_time(best.wall_s)} on {best.num_gpus:,} GPUs)"
+                f"{cost:,.0f} {best.currency} are too few: the cheapest run takes {best.cost:,.0f} "
+                f"({best.gpu_hours:,.0f} GPU-hours, {show_time(best.wall_s)} on {best.num_gpus:,} GPUs)"
             )
         return min(able, key=lambda point: point.run.wall_s)
 

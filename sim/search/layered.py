@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, Number, PlanFloats
+from sim.arrays import Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.step_end import end_of_step
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
@@ -31,6 +31,9 @@ from sim.search.plans.space import recompute_fields, recomputes_of, sharding_fie
 from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import searched_word
 from sim.work.stages import ModelPart
+
+FIRST, MIDDLE, LAST = range(3)
+"""Kinds of stages, as they are dealt."""
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
 
@@ -252,11 +255,11 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     the embedding's gradients are complete only then.
     """
     costs, stack = batch.costs, batch.costs.stack
-    once_visited, parts = np.ones(batch.shape), dealt_stages(batch)
-    seconds = price_stages(batch, parts, once_visited, False)
+    parts = dealt_stages(batch)
+    seconds = price_stages(batch, parts, False)
     passes = (seconds.forward[:, 0], seconds.backward[:, 0])
     (first_f, forward, last_f), (first_b, backward, last_b) = passes
-    moved = _least_at_visits(price_visits(batch, parts, *passes, once_visited, False))
+    moved = _least_at_visits(price_visits(batch, parts, (*passes, passes[1]), False))
     m, v, pp = batch.num_microbatches, batch.num_chunks, batch.pp
     near, far = near_and_far(batch)
     width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
@@ -268,7 +271,11 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     round_b = np.maximum(m * backward + own_b, pp * hop_b)
     there = moved.begin + np.maximum(m * first_f + own_f, round_f) + (v - 2) * round_f + (pp - 1) * hop_f + m * last_f
     back = np.maximum(m * last_b + own_b, round_b) + (v - 2) * round_b + (pp - 1) * hop_b + m * first_b + moved.tail
-    once = once_a_step(batch, _ranks(batch), once_visited).take(slice(0, 1))
+    if moved.stream is not None:
+        fetched, returned = moved.stream.least(v, pp == 1)
+        there = np.maximum(there, fetched + (pp - 1) * hop_f + m * last_f)
+        back = np.maximum(back, m * last_b + (pp - 1) * hop_b + returned)
+    once = once_a_step(batch, _ranks(batch)).take(slice(0, 1))
     window = (v - 1) * m * forward + m * (first_f - forward) + forward + (last_f - forward) * (pp == 1)
     end = end_of_step(
         (there + back)[np.newaxis],
@@ -291,11 +298,39 @@ class _AtVisits(NamedTuple):
 
     begin, tail : before the first action of the first rank, and after its last.
     lost : by a rank from one visit to the next, at stages in the middle.
+    stream : where gathers and reductions run beside compute, one after the other.
     """
 
     begin: Number
     tail: Number
     lost: tuple[Number, Number]
+    stream: _Stream | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Gathers and reductions of a rank where all of them run beside compute."""
+
+    visits: VisitSeconds
+
+    def least(self, chunks: Ints, alone: Bools) -> tuple[PlanFloats, PlanFloats]:
+        """Until the first rank may begin its last chunk's forward; and what is left to move, when the first of its
+        chunks has been gone through on the way back, until its gradients are complete.  [s]
+
+        One visit's gather is begun ahead.
+        """
+        (there, back), reduce, tail = self.visits.gather, self.visits.reduce, self.visits.tail
+        end, between = np.where(alone, LAST, MIDDLE), np.maximum(chunks - 2, 0)
+        plans, several = np.arange(len(end)), chunks > 1
+
+        def of_end(seconds: KindPlanFloats) -> PlanFloats:
+            return np.broadcast_to(seconds, (3, len(end)))[end, plans]
+
+        fetched = there[FIRST] + between * there[MIDDLE] + of_end(there - self.visits.early[0])
+        returned = of_end(tail) + between * (reduce[MIDDLE] + back[MIDDLE]) + reduce[FIRST]
+        ahead, beside = self.visits.ahead, self.visits.beside
+        fetched, returned = np.where(several & ahead, fetched, 0.0), np.where(several & ahead & beside, returned, 0.0)
+        return fetched, returned
 
 
 def _least_at_visits(visits: VisitSeconds | None) -> _AtVisits:
@@ -309,6 +344,7 @@ def _least_at_visits(visits: VisitSeconds | None) -> _AtVisits:
         begin=visits.gather[0, 0] - visits.early[0, 0],
         tail=np.where(visits.beside, visits.tail, visits.reduce)[0],
         lost=(there, back + reduced),
+        stream=_Stream(visits),
     )
 
 

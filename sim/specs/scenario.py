@@ -267,3 +267,8 @@ class Scenario(Spec):
     def num_microbatches(self) -> int:
         """Micro-batches that go through each pipeline in a step."""
         return self.training.global_batch_size // (self.plan.dp * self.plan.microbatch_size)
+
+    @property
+    def num_forwards(self) -> int:
+        """Forwards of each stage in a step: of micro-batches, or of their slices."""
+        return self.num_microbatches * self.plan.sequence_slices

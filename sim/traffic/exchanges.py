@@ -66,15 +66,13 @@ class _Row:
 _Table = dict[tuple[str, bool], list[_Row]]
 
 
-def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float) -> tuple[Exchange, ...]:
+def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exchange, ...]:
     """Everything that the stages' actions move within layers.
 
     Parameters
     ----------
     stages : tuple of Stage
         Of all copies of the model.
-    visits : float
-        As in `sim.pricing.scenario.stage_costs`.
     """
     plan = scenario.plan
     costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
@@ -91,7 +89,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...], visits: float
             priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], costs, batch.layouts)
             budgets = float(priced.forward_s), float(priced.backward_s)
             again = gathers_for_backward(part, scenario)
-            _zero(table, held.take(0), width, again, budgets, scenario, replicas, visits)
+            _zero(table, held.take(0), width, again, budgets, scenario, replicas)
         tables.append(table)
     parts = [stage.part for stage in stages]
     found = []
@@ -192,7 +190,6 @@ def _zero(
     budgets: tuple[float, float],
     scenario: Scenario,
     replicas: Replicas,
-    visits: float,
 ) -> None:
     """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.zero_traffic` prices them.
 
@@ -207,7 +204,7 @@ def _zero(
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, again), budgets, strict=True):
             if times:
                 _add(table, ("dp", ahead), row, gather.item() * times, sent * times, budget, buffers * times)
-    if plan.zero_stage == 3 or visits > 1:
+    if plan.zero_stage >= 2:
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and again and ahead == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
@@ -231,7 +228,7 @@ class VisitBytes:
     between: Floats
 
 
-def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...], visits: float) -> VisitBytes | None:
+def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | None:
     """Bytes of `sim.pricing.visits.price_visits`; None where ranks have one chunk or move nothing so.
 
     Parameters as of `stage_exchanges`.
@@ -251,7 +248,7 @@ def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...], visits: float) ->
         held = params_of([part], costs, batch.layouts).take(0)
         weights = np.asarray(sent_in_rings(held, replicas)).item() * width * (moving == 3)
         inside, between = (np.asarray(each(held.trained, replicas)).item() for each in (sent_in_rings, sent_between))
-        again, reduces = gathers_for_backward(part, scenario), moving == 3 or visits > 1
+        again, reduces = gathers_for_backward(part, scenario), moving >= 2
         rows.append(
             [weights, weights * again, (inside + between) * grad_width * reduces, between * grad_width * reduces]
         )

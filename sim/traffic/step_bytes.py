@@ -118,7 +118,7 @@ def step_collectives(
     (norms and routers, some numbers a layer), of the gradient's norm, of the loss that is logged.
     """
     batch = batch_of(scenario)
-    visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits))
+    visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_forwards, visits))
     stages = deal_stages(scenario.model, scenario.plan)
     whole = sum((stage.part for stage in stages), ModelPart())
     found = list(_in_layers(scenario, whole))
@@ -173,8 +173,7 @@ def _of_all(
             size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
             yield StepCollective("reduce gradients", name, "all_reduce", size, nbytes, updates)
         return
-    repeated = stage == 2 and visits > 1
-    reductions, together = (visits, 1) if repeated else (updates, copies)  # copies of the model sum theirs once
+    reductions, together = (visits, 1) if stage == 2 else (updates, copies)  # copies of the model sum theirs once
     yield from _over_shards("reduce gradients", "reduce_scatter", held, width, batch, reductions, 1, together)
     yield from _over_shards("gather weights", "all_gather", held, scenario.training.activation_bytes, batch, updates)
 

@@ -25,7 +25,6 @@ from sim.network.topology import Topology
 from sim.pricing.batch import batch_of
 from sim.pricing.replicas import params_of, replicas_of, sent_between, sent_in_rings
 from sim.pricing.scenario import StageCosts
-from sim.pricing.zero import zero_visits
 from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_bytes
 from sim.traffic.wires import Stream, Wires
@@ -72,7 +71,6 @@ def build_traffic(
     topology: Topology,
     health: FloatArray,
     *,
-    visits: float | None = None,
     placement: str = "tp-cp-dp-pp",
     fragmentation: float = 0.0,
     seed: int = 0,
@@ -81,7 +79,7 @@ def build_traffic(
 
     Parameters
     ----------
-    costs, rank_of_stage, copies, visits
+    costs, rank_of_stage, copies
         Of the scenario and its order.
     health : array
         What is left of every link, as of `sim.network.faults.link_health`.
@@ -119,12 +117,11 @@ def build_traffic(
             table[place] = known[key]
     reduce, gather = _between_replicas(scenario, costs, rank_of_stage, gpus, wires, streams)
     lanes: dict[str, IntArray] = {}
-    often = float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits))
     inside = tuple(
         _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
-        for exchange in stage_exchanges(scenario, costs.stages, often)
+        for exchange in stage_exchanges(scenario, costs.stages)
     )
-    moved = visit_bytes(scenario, costs.stages, often)
+    moved = visit_bytes(scenario, costs.stages)
     at_visits = None if moved is None else _at_visits(moved, costs, rank_of_stage, gpus, wires, streams)
     return Traffic(topology, health, tuple(streams), forward, backward, reduce, gather, inside, at_visits, moved)
 

@@ -40,6 +40,15 @@ def whole(name="gpt3-175b-1024-a100"):
     return json.loads(json.dumps(data))
 
 
+def test_scenarios_name_their_schema_to_editors():
+    shipped = ROOT / "scenarios" / "scenario.schema.json"
+    assert json.loads(shipped.read_text()) == SCHEMA, "make fields"
+    for path in SCENARIOS:
+        first = path.read_text().splitlines()[0]
+        assert first.startswith("# yaml-language-server: $schema="), path
+        assert (path.parent / first.partition("=")[2]).resolve() == shipped, path
+
+
 def place(data, path):
     """The mapping that holds a field, by its long path; a level's name for NAME."""
     for part in path.split(".")[:-1]:

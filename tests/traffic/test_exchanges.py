@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sim import load_scenario
-from sim.pricing.zero import zero_visits
 from sim.programs import priced_order
 from sim.schedules.passes import visits_per_stage
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, stage_exchanges
@@ -32,8 +31,7 @@ QUESTIONS = {
 def ask(scenarios, question):
     scenario = load_scenario(scenarios / question[0], question[1])
     order, costs = priced_order(scenario)
-    visits = float(zero_visits(scenario.plan.num_chunks, scenario.num_microbatches, visits_per_stage(order)))
-    return scenario, order, costs, stage_exchanges(scenario, costs.stages, visits)
+    return scenario, order, costs, stage_exchanges(scenario, costs.stages)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

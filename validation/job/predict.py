@@ -12,7 +12,6 @@ from sim.engines import Timeline, build_program, run
 from sim.pricing.cost_model import cost_model
 from sim.pricing.scenario import StageCosts, stage_costs
 from sim.schedules import build_order
-from sim.schedules.passes import visits_per_stage
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
 from sim.work.stages import part_expert_params, part_params
@@ -137,7 +136,7 @@ def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> 
     scenario = scenario_of(shape, cut, machine.node, machine.profile, cores, machine.nodes)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
     home = order.rank_of_stage
-    priced = with_update(stage_costs(scenario, visits_per_stage(order), home), scenario, home)
+    priced = with_update(stage_costs(scenario, home), scenario, home)
     costs = (with_host_behind if cores is None else with_host)(priced, cut, machine, home)
     idle = None
     if cores is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.options import Json, Png, Restart, Startup, Svg, WriteBandwidth, startup_of
+from sim.commands.options import Json, Png, PriceOption, Restart, Startup, Svg, WriteBandwidth, startup_of
 from sim.commands.output import figure_paths, print_json, print_view
 from sim.commands.scaling.shared import draw, model_params
 from sim.errors import SpecError
@@ -74,7 +74,7 @@ def goodput(
     spares: Annotated[int | None, typer.Option(help="Spare nodes; as many as it takes if not given.")] = None,
     repair: Annotated[str, typer.Option(help="How long a broken node is away.")] = "1 d",
     useful: Annotated[str, typer.Option(help="Work to do, without failures.")] = "30 d",
-    price: Annotated[float, typer.Option(help="Of a GPU-hour.")] = 2.0,
+    price: PriceOption = "2",
     power: Annotated[str | None, typer.Option(help="Of one GPU; the cluster's, or 700 W if not given.")] = None,
     pue: Annotated[float, typer.Option(help="Building's power over the machines'.")] = 1.1,
     as_json: Json = False,
@@ -122,7 +122,7 @@ def goodput(
     times = rel.simulate_wall_times(work, gpus, checkpoints, failures, runs) if runs >= 20 else None
     spread = None if times is None else [float(end) for end in np.quantile(times, [0.05, 0.95])]
     paid = gpus + (spares or 0) * failures.gpus_per_node
-    hours = float(rel.gpu_hours(paid, wall))
+    hours, rate = float(rel.gpu_hours(paid, wall)), rel.Price.read(price)
     watts = None if power is None else parse(power, "w")
     if power is None:
         watts = 700.0 if machine is None else machine.gpu.max_power_w
@@ -132,7 +132,7 @@ def goodput(
         "restart_s": failures.restart_s, "load_s": load, "job_mtbf_s": between, "interval_s": chosen,
         "best_interval_s": best, "goodput": asdict(formula), "simulated": asdict(played),
         "wall_s": wall, "wall_interval_s": spread,
-        "gpu_hours": hours, "cost": float(rel.rent(hours, price)), "energy_j": joules,
+        "gpu_hours": hours, "cost": float(rel.rent(hours, rate.amount)), "currency": rate.currency, "energy_j": joules,
     }  # fmt: skip
     if as_json:
         print_json(found)
@@ -147,7 +147,7 @@ def goodput(
             "Goodput": f"{formula.useful:.1%}",
             "Wall clock": f"{show_time(wall)} for {show_time(work)} of work",
             "90 % of runs": f"{show_time(spread[0], 4)} to {show_time(spread[1], 4)}" if spread else "as expected",
-            "Cost": f"{hours:,.0f} GPU-hours, {hours * price:,.0f} at {price:g} an hour",
+            "Cost": f"{hours:,.0f} GPU-hours, {hours * rate.amount:,.0f} {rate.currency} at {rate} an hour",
             "Energy": "left out: the GPU's power is not known; give --power"
             if joules is None
             else f"{joules / 3.6e12:.3g} GWh of GPUs alone, PUE {pue:g}",

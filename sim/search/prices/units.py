@@ -209,7 +209,7 @@ class Rows:
     def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> OnceAStep:
         batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
         # A shorter middle rank is never the last to be done: it counts in averages only.
-        return once_a_step(batch, self.ranks, self.visits).take(slice(0, 3))
+        return once_a_step(batch, self.ranks).take(slice(0, 3))
 
     def _ended(
         self, passes: EvenPipelines, ends_at: RankEnds, once: OnceAStep, reduce: Bools, gather: Bools
@@ -243,10 +243,10 @@ class Rows:
         flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
         batch = replace(self.batch, zero_stage=zero, kind=kind + self._flag[_ROWS], **flags)
         alone = self.batch.layouts.pp == 1
-        seconds = price_stages(batch, self.parts, self.visits, alone, split=False)
+        seconds = price_stages(batch, self.parts, alone, split=False)
         shape = (len(self.parts), *batch.shape)
         forward, backward = (np.broadcast_to(each[:, 0], shape) for each in (seconds.forward, seconds.backward))
-        moved = price_visits(batch, self.parts, forward, backward, self.visits, alone)
+        moved = price_visits(batch, self.parts, (forward, backward, backward), alone)
         return forward, backward, None if moved is None else even_visits(moved, self.visits, batch.num_chunks)
 
 

@@ -35,13 +35,12 @@ def least_step_s(variant: Variant) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:  # its stages may be dealt unevenly
         return np.zeros(batch.shape)
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
-    # ZeRO moves least where an order turns to a stage once; and reduces nothing more at the end where it does not.
-    visits = np.where(chunks == 1, batch.num_microbatches, 1)
     parts = dealt_stages(batch)[:3]
-    seconds = price_stages(batch, parts, visits, variant.alone)
+    seconds = price_stages(batch, parts, variant.alone)
     forward, backward = seconds.forward[:, 0], seconds.backward[:, 0]
-    waits = _waits(price_visits(batch, parts, forward, backward, visits, variant.alone))
-    whole, inputs = forward + backward, backward - seconds.weight_grad
+    inputs = seconds.input_grad
+    waits = _waits(price_visits(batch, parts, (forward, backward, inputs), variant.alone))
+    whole = forward + backward
     least = whole.min(axis=0)
     each = batch.num_microbatches * variant.slices / copies
     stages = chunks * copies
@@ -112,8 +111,7 @@ class _LeastOnceAStep:
         copies = float(variant.schedule.copies)
         held = ((1, 0), (0, 0), (0, 1), (1, 1))
         kinds = [variant.rank_kind(copies, *each) for each in held]
-        often = np.full(variant.batch.shape, 2)
-        self._once = once_a_step(variant.batch, kinds, often, variant.schedule.copies)
+        self._once = once_a_step(variant.batch, kinds, variant.schedule.copies)
         self._single = variant.batch.pp == 1
 
     def least(self, name: str) -> Floats:

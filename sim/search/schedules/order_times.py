@@ -24,7 +24,6 @@ from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
 from sim.pricing.visits import VisitSeconds, price_visits
-from sim.pricing.zero import zero_visits
 from sim.schedules import Order
 from sim.schedules.passes import updates_per_rank
 from sim.search.schedules.variants import Variant
@@ -58,15 +57,17 @@ class PlayedPlans:
     batch: Batch
     forward: KindPlanFloats
     backward: KindPlanFloats
+    inputs: KindPlanFloats
     weight: KindPlanFloats
     times: Ints
     visits: VisitSeconds | None = None
 
     def take(self, plans: Ints) -> PlayedPlans:
         """Some of the plans."""
-        forward, backward, weight = (each[:, plans] for each in (self.forward, self.backward, self.weight))
+        names = ("forward", "backward", "inputs", "weight")
+        passes: dict[str, KindPlanFloats] = {name: getattr(self, name)[:, plans] for name in names}
         visits = None if self.visits is None else self.visits.take(plans)
-        return PlayedPlans(self.batch.take(plans), forward, backward, weight, self.times[plans], visits)
+        return PlayedPlans(self.batch.take(plans), **passes, times=self.times[plans], visits=visits)
 
     def leaving_out(self, times: int) -> PlayedPlans:
         """The plans with another number of repetitions left out."""
@@ -81,6 +82,7 @@ class PlayedPlans:
             [
                 *self.forward,
                 *self.backward,
+                *self.inputs,
                 *self.weight,
                 *near_and_far(batch),
                 width,
@@ -93,13 +95,13 @@ class PlayedPlans:
     def table(self) -> Floats:
         """Seconds of every code of `OrderFacts.code`; updates take none.  [s]"""
         none = np.zeros_like(self.forward)
-        return np.concatenate([self.forward, self.backward, self.backward - self.weight, self.weight, none])
+        return np.concatenate([self.forward, self.backward, self.inputs, self.weight, none])
 
     def seconds(self, facts: OrderFacts) -> tuple[ActionPlanFloats, ActionPlanFloats]:
         """How long every action occupies its rank, and when its result arrives.  [s]"""
         order, kind = facts.order, facts.kind_of_stage
         none = np.zeros_like(self.forward)
-        passes = (self.forward[kind], self.backward[kind], self.weight[kind], none[kind])
+        passes = (self.forward[kind], self.backward[kind], self.inputs[kind], self.weight[kind], none[kind])
         sends = sends_by_stage(self.batch, order.rank_of_stage, order.copies)
         _, occupy, release = action_seconds(order, passes, sends, ~self.batch.overlap_p2p)
         return occupy, release
@@ -143,8 +145,8 @@ class SharedOrder:
         """
         # These hold one chunk a rank.
         each = batch.num_microbatches
-        seconds = price_stages(batch, self.deal.stage_parts, each, self.deal.alone)
-        once, updates = once_a_step(batch, self.deal.rank_kinds, each), updates_per_rank(self.order)
+        seconds = price_stages(batch, self.deal.stage_parts, self.deal.alone)
+        once, updates = once_a_step(batch, self.deal.rank_kinds), updates_per_rank(self.order)
         overlapped, of_rank = batch.overlap_grad_reduce, self.deal.kind_of_rank
         busy = (each * (seconds.forward + seconds.backward)[:, 0])[self.deal.kind_of_stage]
         update = once.update + once.gather + np.where(overlapped, 0.0, once.reduce)
@@ -162,14 +164,12 @@ class SharedOrder:
         thorough : bool
             All leave out as much as the order does; play more of it until the steady state is found.
         """
-        # A rank with one chunk visits it anew for every micro-batch.
-        visits = zero_visits(batch.num_chunks, batch.num_microbatches, self.facts.visits_leaving_out(times))
-        seconds = price_stages(batch, self.deal.stage_parts, visits, self.deal.alone)
-        passes = (seconds.forward[:, 0], seconds.backward[:, 0])
-        moved = price_visits(batch, self.deal.stage_parts, *passes, visits, self.deal.alone, seconds.weight_grad)
+        seconds = price_stages(batch, self.deal.stage_parts, self.deal.alone)
+        passes = (seconds.forward[:, 0], seconds.backward[:, 0], seconds.input_grad)
+        moved = price_visits(batch, self.deal.stage_parts, passes, self.deal.alone)
         played = PlayedPlans(batch, *passes, seconds.weight_grad, times, moved)
         moments, exact = self._play(played, thorough)
-        once = once_a_step(batch, self.deal.rank_kinds, visits, self.order.copies)
+        once = once_a_step(batch, self.deal.rank_kinds, self.order.copies)
         return self._finish(batch, once, played, moments), exact
 
     def _play(self, plans: PlayedPlans, thorough: bool) -> tuple[Moments, Bools]:

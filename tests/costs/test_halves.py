@@ -1,0 +1,86 @@
+"""Halves of a backward, each by itself: passes of their own, of which neither grows when something becomes faster."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.pricing.cells import layer_costs
+from sim.pricing.scenario import stage_costs
+from sim.specs import build_scenario
+from sim.work.operations import Cause
+
+
+def scenario(hidden=1024, tp=1, zero=0, schedule="zb_h1", experts=False, recompute="none", overlap=True, dp=2):
+    model = {
+        "num_layers": 4, "hidden_size": hidden, "num_heads": 16, "vocab_size": 32000, "max_sequence_length": 2048,
+    }  # fmt: skip
+    if experts:
+        model |= {"num_experts": 8, "experts_per_token": 2}
+    plan = {
+        "tp": tp, "pp": 2, "dp": dp, "schedule": schedule, "zero_stage": zero, "recompute": recompute,
+        "sequence_parallel": tp > 1,
+    }  # fmt: skip
+    return build_scenario(
+        {
+            "model": model, "plan": plan, "cluster": "superpod-h100", "profile": "h100",
+            "training": {"global_batch_size": 8 * dp, "sequence_length": 2048, "precision": "bf16"},
+            "stack": {"preset": "megatron-core", "overlap_tp_backward": overlap},
+        }
+    )  # fmt: skip
+
+
+def halves(given):
+    costs = layer_costs(given)
+    weight = float(costs.weight_grad)
+    return costs, float(costs.backward_s + sum(costs.split.values())) - weight, weight
+
+
+def with_gpu(given, **factors):
+    node = given.cluster.node
+    gpu = node.gpu
+    changes = {"memory_bandwidth_bytes_per_s": gpu.memory_bandwidth_bytes_per_s * factors.get("memory", 1.0)}
+    changes["peak_flop_per_s"] = {name: peak * factors.get("peak", 1.0) for name, peak in gpu.peak_flop_per_s.items()}
+    faster = node.replace(gpu=gpu.replace(**changes))
+    faster = faster.replace(nvlink_bandwidth_bytes_per_s=node.nvlink_bandwidth_bytes_per_s * factors.get("nvlink", 1.0))
+    return given.replace(cluster=given.cluster.replace(node=faster))
+
+
+@given(
+    hidden=st.sampled_from([256, 512, 1024, 2048, 4096, 8192]),
+    tp=st.sampled_from([1, 2, 8]),
+    experts=st.booleans(),
+    recompute=st.sampled_from(["none", "full", "selective"]),
+    overlap=st.booleans(),
+    part=st.sampled_from(["peak", "memory", "nvlink"]),
+    factor=st.floats(1.01, 8.0),
+)
+def test_no_pass_grows_when_a_part_is_faster(hidden, tp, experts, recompute, overlap, part, factor):
+    one = scenario(hidden, tp, experts=experts, recompute=recompute, overlap=overlap)
+    (before, inputs, weights), (after, *faster) = halves(one), halves(with_gpu(one, **{part: factor}))
+    assert float(after.forward_s) <= float(before.forward_s) * (1 + 1e-12)
+    assert float(after.backward_s) <= float(before.backward_s) * (1 + 1e-12)
+    assert faster[0] <= inputs * (1 + 1e-12)
+    assert faster[1] <= weights * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+@pytest.mark.parametrize("hidden", [256, 8192])
+def test_halves_take_no_less_than_the_whole(tp, hidden):
+    costs, inputs, weights = halves(scenario(hidden, tp))
+    assert inputs + weights >= float(costs.backward_s) * (1 - 1e-12)
+    assert float(sum(costs.split.values())) >= -1e-12
+    # An input gradient has less compute beside its collectives than the whole; large kernels hide all launches.
+    assert float(costs.split[Cause.TENSOR_PARALLEL]) >= -1e-12
+    assert hidden < 8192 or float(costs.split[Cause.HOST]) == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_each_half_hides_what_it_moves_itself(zero):
+    """Weights are gathered for the input gradient, gradients reduced after the weight gradient."""
+    given = scenario(4096, zero=zero, dp=8)
+    costs, alone = stage_costs(given), stage_costs(given.replace(plan=given.plan.replace(zero_stage=0)))
+    assert (costs.weight_grad_s > alone.weight_grad_s).all()  # the reduction
+    more = costs.input_grad_s - alone.input_grad_s
+    assert (more > 0).all() if zero == 3 else np.allclose(more, 0.0, atol=1e-12)
+    assert (costs.input_grad_s + costs.weight_grad_s >= costs.backward_s * (1 - 1e-12)).all()

@@ -1,0 +1,21 @@
+"""What a GPU-hour costs, in which currency."""
+
+import pytest
+
+from sim.errors import SpecError
+from sim.reliability import Price
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "currency"),
+    [("2", 2.0, "USD"), (" 2.50 eur ", 2.5, "EUR"), ("€2.5", 2.5, "EUR"), ("3$", 3.0, "USD"), (".5 CHF", 0.5, "CHF")],
+)
+def test_prices_name_their_currency(text, amount, currency):
+    assert Price.read(text) == Price(amount, currency)
+    assert Price.read(str(Price(amount, currency))) == Price(amount, currency)
+
+
+@pytest.mark.parametrize("text", ["", "two", "-1", "0", "nan", "€2 EUR", "2 euros", "1e3", "٣", "2 EUR a day"])
+def test_what_is_no_price_is_refused(text):
+    with pytest.raises(SpecError, match="price"):
+        Price.read(text)
