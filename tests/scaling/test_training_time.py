@@ -84,7 +84,7 @@ def test_chosen_runs(frontier):
         SpecError, match=r"no run ends within 1.00 s: the shortest takes .* on 128 GPUs, and is limited"
     ):
         frontier.cheapest_within(1.0)
-    with pytest.raises(SpecError, match=r"1 are too few: the cheapest run takes [\d,]+ \([\d,]+ GPU-hours"):
+    with pytest.raises(SpecError, match=r"1 USD are too few: the cheapest run takes [\d,]+ \([\d,]+ GPU-hours"):
         frontier.fastest_for(1.0)
 
 
