@@ -31,7 +31,7 @@ def report(
             metavar="SCENARIO...",
             help="Scenarios in YAML; - reads one from a pipe. FILE@FIELD=VALUE overrides a field of that one alone.",
             show_default=False,
-            autocompletion=complete.scenario_files,
+            autocompletion=complete.scenarios_with_overrides,
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="HTML", help="Where to write it.")] = Path(

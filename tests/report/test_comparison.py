@@ -10,6 +10,7 @@ import pytest
 
 from sim import estimate, load_scenario
 from sim.breakdown import CAUSES
+from sim.commands.completion import scenarios_with_overrides
 from sim.commands.report import report, split_scenario
 from sim.errors import InfeasiblePlan, SpecError
 from sim.report.facts import headline
@@ -73,7 +74,7 @@ def test_what_has_no_answer_or_does_not_fit_says_why_in_its_column(page):
     assert "no answer: plan.tp = 7 must divide everything" in text
     assert "C does not fit: pipeline rank" in text
     assert "What would help" in text
-    assert re.search(r'<td class="wrong small lines" rowspan="\d+">no answer', page)
+    assert re.search(r'<td class="small lines" rowspan="\d+"><b class="wrong">no answer', page)
 
 
 def test_causes_sum_to_steps_and_differences_to_their_difference(asked):
@@ -167,6 +168,14 @@ def test_files_with_overrides_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.yaml@b=c").write_text("name: odd")
     assert split_scenario("a.yaml@b=c") == ("a.yaml@b=c", [])
+
+
+def test_tab_completes_fields_behind_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").touch()
+    assert scenarios_with_overrides("mi") == ["mine.yaml"]
+    assert "mine.yaml@plan.tp=" in scenarios_with_overrides("mine.yaml@plan.t")
+    assert scenarios_with_overrides("mine.yaml@plan.tp=4@plan.dp") == ["mine.yaml@plan.tp=4@plan.dp="]
 
 
 def test_all_is_written_before_what_is_wrong_is_said(tmp_path):

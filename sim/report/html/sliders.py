@@ -14,7 +14,7 @@ from sim.breakdown import CAUSES
 from sim.report.facts import GROUPS, LABELS, MEMORY, memory_parts
 from sim.report.html.bars import GROUP_PARTS, Part, memory_bars
 from sim.search.axes import Axis
-from sim.search.grid import Grid, GridPoint, own_value, setting
+from sim.search.grid import Grid, GridAnswer, GridPoint, own_value, setting
 from sim.units import show, show_time
 
 AXIS_NAMES = {
@@ -116,8 +116,6 @@ def _choice(grid: Grid, axis: Axis, point: GridPoint, own: GridPoint, value: flo
     if here is None:
         return Choice(axis.show(value), point is own, follows, "", "", "", "", True, f"cannot be: {point.ruled_out}")
     change = "" if base is None or point is own else f"{here.tokens_per_s / base.tokens_per_s - 1:+.1%}"
-    largest = max(here.memory, key=lambda name: here.memory[name])
-    much = f"does not fit; most is {largest.replace('_', ' ')}, {show(here.memory[largest], 'B')}"
     return Choice(
         value=axis.show(value),
         own=point is own,
@@ -127,8 +125,16 @@ def _choice(grid: Grid, axis: Axis, point: GridPoint, own: GridPoint, value: flo
         job=show(here.total_flop_per_s, "FLOP/s"),
         memory=show(here.memory_bytes, "B"),
         wrong=bool(here.overfull),
-        verdict=much if here.overfull else "fits",
+        verdict=_verdict(here),
     )
+
+
+def _verdict(answer: GridAnswer) -> str:
+    """Whether it fits, and if not what takes most."""
+    if not answer.overfull:
+        return "fits"
+    largest = max(answer.memory, key=lambda name: answer.memory[name])
+    return f"does not fit; most is {largest.replace('_', ' ')}, {show(answer.memory[largest], 'B')}"
 
 
 def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def grid_data(grid: Grid, causes: list[str]) -> dict[str, Any]:
             _short(answer.tokens_per_s),
             _short(answer.mfu),
             [_short(nbytes) for nbytes in memory_parts(answer.memory).values()],
-            said(answer.overfull) if answer.overfull else -1,
+            said(_verdict(answer)) if answer.overfull else -1,
             said("\n".join(point.follows)),
             [_short(answer.seconds[cause]) for cause in causes],
         ]

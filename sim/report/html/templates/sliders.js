@@ -93,21 +93,23 @@
       return row;
     }));
   }
+  const after = (point) => grid.texts[point[8]].split("\n").filter(Boolean);
+  // What is said, what is said of memory or of the rule, and whether that is a hindrance.
   function said(point, at) {
-    if (!Array.isArray(point)) return "This cannot be: " + grid.texts[point];
+    if (!Array.isArray(point)) return ["", "This cannot be: " + grid.texts[point], true];
     const [step, low, high, rate, tokens, mfu] = point, used = sum(point[6]);
     const moved = at.some((value, index) => value !== own[index]);
     const apart = moved && base ? " (" + change(tokens / base[4] - 1) + " to the scenario)" : "";
-    const fits = point[7] < 0 ? "fits" : "does not fit: " + grid.texts[point[7]];
-    const follows = grid.texts[point[8]].split("\n").filter(Boolean).map((each) => each.replace(/^plan\./, "").replace("=", " ").replace(/_/g, " "));
-    return "Step " + time(step) + ", 90 %: " + time(low) + " to " + time(high) + "; " + amount(tokens, "tokens/s") + apart +
-      ", " + amount(rate, "FLOP/s") + ", MFU " + share(mfu) + "; memory " + amount(used, "B") + " of " + amount(grid.available, "B") + ": " + fits +
-      (follows.length ? ". Follows: " + follows.join(", ") : "") + ".";
+    const follows = after(point).map((each) => each.replace(/^plan\./, "").replace("=", " ").replace(/_/g, " "));
+    const speed = "Step " + time(step) + ", 90 %: " + time(low) + " to " + time(high) + "; " + amount(tokens, "tokens/s") +
+      apart + ", " + amount(rate, "FLOP/s") + ", MFU " + share(mfu) + "." +
+      (follows.length ? " Follows: " + follows.join(", ") + "." : "");
+    const room = "Memory " + amount(used, "B") + " of " + amount(grid.available, "B") + ": ";
+    return [speed, room + (point[7] < 0 ? "fits" : grid.texts[point[7]]) + ".", point[7] >= 0];
   }
   function ask(point, at) {
     const sets = grid.axes.filter((axis, index) => at[index] !== own[index]).map((axis) => axis.sets[at[grid.axes.indexOf(axis)]]);
-    const follows = Array.isArray(point) ? grid.texts[point[8]].split("\n").filter(Boolean) : [];
-    const words = [...sets, ...follows].map((each) => " --set " + (/[^\w.=+-]/.test(each) ? "'" + each + "'" : each));
+    const words = [...sets, ...(Array.isArray(point) ? after(point) : [])].map((each) => " --set " + (/[^\w.=+-]/.test(each) ? "'" + each + "'" : each));
     return "flopcast estimate scenario.yaml" + words.join("") + (grid.engine ? " --engine " + grid.engine : "");
   }
   function update() {
@@ -117,9 +119,10 @@
       by("slid-" + index).textContent = text;
       input.setAttribute("aria-valuetext", text);
     });
-    const line = by("said");
-    line.textContent = said(point, at);
-    line.classList.toggle("wrong", !Array.isArray(point) || point[7] >= 0);
+    const [speed, verdict, hindered] = said(point, at);
+    by("speed").textContent = speed;
+    by("verdict").textContent = verdict;
+    by("verdict").classList.toggle("wrong", hindered);
     by("ask").textContent = ask(point, at);
     by("pictures").hidden = !Array.isArray(point);
     if (!Array.isArray(point)) return;
