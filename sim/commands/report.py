@@ -28,7 +28,7 @@ def report(
     scenarios: Annotated[
         list[str],
         typer.Argument(
-            metavar="SCENARIO...",
+            metavar="SCENARIO",
             help="Scenarios in YAML; - reads one from a pipe. FILE@FIELD=VALUE overrides a field of that one alone.",
             show_default=False,
             autocompletion=complete.scenarios_with_overrides,
@@ -56,8 +56,7 @@ def report(
         typer.Option(
             "--slider",
             metavar="FIELD=VALUES",
-            help="A slider instead of those chosen unasked, such as plan.tp=1,2,4,8 or "
-            "cluster.inter_node_bandwidth=100..800Gbit/s; may be repeated.",
+            help="A slider instead of those chosen unasked, such as plan.tp=1,2,4,8; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -146,7 +145,7 @@ def _asked(scenarios: Sequence[str], overrides: Sequence[str], engine: str, prof
         raise SpecError("- reads one scenario from a pipe; name files for the others")
     asked: list[Asked] = []
     for path, own in pairs:
-        answer, mistake, name = None, None, Path(path).stem
+        answer, mistake, name = None, None, Path(path).stem or path or "scenario"
         try:
             question = load_scenario(path, (*overrides, *own), profile)
             name = question.name

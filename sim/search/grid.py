@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError
@@ -26,6 +27,8 @@ BATCH, NETWORK = "training.global_batch_size", "cluster.inter_node_bandwidth"
 POINTS, SLOW_POINTS = 280, 60
 """Combinations that `own_axes` chooses at most: a few seconds' worth; and under schedules that choose their order by
 what things take, whose order is made anew for each."""
+MOST = 1500
+"""Combinations of a grid: a page holds half a kilobyte of each."""
 LARGEST_NETWORK = 4096
 """GPUs up to which the network is changed unasked: which flows meet in switches is found anew for every bandwidth."""
 REACH = 2
@@ -195,7 +198,10 @@ def read_axes(scenario: Scenario, texts: Sequence[str]) -> tuple[Axis, ...]:
     """
     axes = []
     for text in texts:
-        axis = parse_axis(text, scenario)
+        try:
+            axis = parse_axis(text, scenario)
+        except SpecError as error:  # in the words of the option that was given
+            raise SpecError(str(error).replace("--sweep", "--slider")) from None
         if axis.path == "gpus" or axis.path == "plan.dp":
             raise SpecError(f"{axis.path} follows from the degrees, as the GPUs stay as many; name plan.tp or plan.pp")
         own = own_value(scenario, axis)
@@ -229,7 +235,15 @@ def price_grid(
     -------
     Grid
         Whether or not combinations fit; those that cannot exist have the rule.
+
+    Raises
+    ------
+    SpecError
+        More than MOST combinations.
     """
+    size = prod(len(axis.values) for axis in axes)
+    if size > MOST:
+        raise SpecError(f"{size:,} combinations are more than {MOST:,}; name fewer values, or fewer fields")
     bases = _Bases(scenario, axes)
     points = []
     everywhere = list(product(*(axis.values for axis in axes)))
@@ -251,7 +265,8 @@ class _Bases:
     def __init__(self, scenario: Scenario, axes: Sequence[Axis]) -> None:
         self._scenario, self._clusters = scenario, [scenario.cluster]
         self._places = [(place, axis.full_path) for place, axis in enumerate(axes) if not axis.path.startswith("plan.")]
-        self._made: dict[tuple[float, ...], Scenario | FlopcastError] = {}
+        own = tuple(own_value(scenario, axes[place]) for place, _ in self._places)
+        self._made: dict[tuple[float | None, ...], Scenario | FlopcastError] = {own: scenario}
 
     def at(self, values: tuple[float, ...]) -> Scenario | FlopcastError:
         """For a point; or why there is none."""
@@ -264,8 +279,6 @@ class _Bases:
         return self._made[own]
 
     def _make(self, numbers: Mapping[str, float]) -> Scenario:
-        if not numbers:
-            return self._scenario
         # The plan comes later, and need not suit the numbers before that.
         found = with_numbers(self._scenario.replace(plan=base_plan(self._scenario)), numbers)
         same = next((each for each in self._clusters if each == found.cluster), None)

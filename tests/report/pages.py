@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 class Tags(HTMLParser):
     """Elements, attributes, and whether every element that was opened was closed."""
 
-    VOID = ("meta", "link", "br", "rect", "path", "img", "hr", "input")
+    VOID = ("meta", "link", "br", "rect", "path", "img", "hr", "input", "wbr")
 
     def __init__(self, text):
         super().__init__()
@@ -97,4 +97,7 @@ def can_be_heard(text):
 
 def shown_scenarios(page):
     """The scenarios that a page holds, as YAML."""
-    return [html.unescape(each) for each in re.findall(r"<details>.*?<pre[^>]*>(.*?)</pre>", page, re.DOTALL)]
+    return [
+        html.unescape(each)
+        for each in re.findall(r"<summary>[^<]*lines\)</summary>\s*<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
+    ]

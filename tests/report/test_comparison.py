@@ -20,6 +20,7 @@ from sim.report.html.comparison import (
     cause_rows,
     comparison_page,
     fact_rows,
+    field_rows,
     field_words,
     is_clear,
     letter,
@@ -67,6 +68,15 @@ def test_every_headline_is_on_the_page(page, asked):
     change = asked[1].answer.step_time_s / asked[0].answer.step_time_s - 1
     assert rows["Step time"][1].change.startswith(f"{change:+.1%}".replace("-", "−"))
     assert rows["Step time"][0].change == ""
+
+
+def test_rows_stand_in_one_order_and_have_a_number_each(asked):
+    light = ask("plan.recompute=none", "training.tokens=null", label="light")
+    rows = dict(fact_rows([light, asked[0]]))
+    assert list(rows)[1:] == [*(fact.name for fact in headline(asked[0].answer))]
+    assert rows["Per GPU, hardware"][0].note == "nothing computed again"
+    assert rows["Training"][0].value == "–"
+    assert rows["Training"][1].change == ""
 
 
 def test_what_has_no_answer_or_does_not_fit_says_why_in_its_column(page):
@@ -127,7 +137,18 @@ def test_only_inputs_that_differ_are_listed(page):
     assert set(fields) == {"plan.pp", "plan.dp", "plan.schedule", "plan.num_chunks"}
     assert field_words("cluster.inter_node_bandwidth_bytes_per_s", 25e9) == "200 Gbit/s"
     assert field_words("stack.overlap_p2p", True) == "true"
-    assert field_words("plan.x", None) == "–"
+    assert field_words("training.tokens", 3e11) == "300,000,000,000"
+    assert field_words("stack.fragmentation", 0.03) == "0.03"
+    assert field_words("plan.recompute_modules", []) == field_words("plan.x", None) == "–"
+
+
+def test_fields_of_another_model_are_folded_behind_its_name():
+    fields = {"model.name": ("a", "b"), "plan.tp": (1, 2), **{f"model.field{number}": (0, 1) for number in range(9)}}
+    shown, folded = field_rows(fields)
+    assert list(shown) == ["plan.tp", "model.name"]
+    assert len(folded["model"]) == 9
+    few = {"model.name": ("a", "b"), "model.num_layers": (1, 2)}
+    assert field_rows(few) == ({"model.name": ["a", "b"], "model.num_layers": ["1", "2"]}, {})
 
 
 def test_assumptions_are_shared_or_own(asked):

@@ -22,6 +22,7 @@ from sim.report.gantt.chart import played_chart, step_chart, window_of
 from sim.report.gantt.svg import MOST_BARS, PLACES, draw_chart
 from sim.report.html.page import report_page
 from sim.search import search
+from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
@@ -42,11 +43,12 @@ def found(answer):
 
 @pytest.fixture(scope="module")
 def page(answer, found):
-    return report_page(answer, found)
+    grid = price_grid(answer.scenario, read_axes(answer.scenario, ["plan.tp=4,8", "plan.microbatch_size=1,2"]))
+    return report_page(answer, found, grid=grid)
 
 
 def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
-    text = is_self_contained(page)
+    text = is_self_contained(page, scripts=1)
     for part in (
         "30.3 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
         "Assumptions", "published runs", "How to reproduce it", f"{found.plans_priced:,} plans were priced",

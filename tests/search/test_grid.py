@@ -94,6 +94,7 @@ def test_settings_say_values_exactly(scenarios):
         (["plan.dp=1,2"], "follows from the degrees"),
         (["plan.tp=1,2", "plan.tp=4"], "named twice"),
         (["plan.schedule=1f1b"], "is a choice"),
+        (["plan.tp"], "--slider 'plan.tp' must look like"),
         (["training.tokens_=1"], "no number"),
         (["training.expert_capacity_factor=1,2"], "not set"),
     ],
@@ -101,3 +102,10 @@ def test_settings_say_values_exactly(scenarios):
 def test_axes_that_cannot_be(scenarios, texts, says):
     with pytest.raises(SpecError, match=says):
         read_axes(load_scenario(scenarios / SCENARIO), texts)
+
+
+def test_a_grid_has_an_end(scenarios):
+    scenario = load_scenario(scenarios / SCENARIO)
+    axes = read_axes(scenario, ["training.global_batch_size=1..4096:60", f"{NETWORK}=100..800Gbit/s:40"])
+    with pytest.raises(SpecError, match="combinations are more than 1,500"):
+        price_grid(scenario, axes)

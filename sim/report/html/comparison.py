@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
@@ -10,16 +10,17 @@ from typing import Any
 from sim.breakdown import CAUSES
 from sim.errors import FlopcastError, InfeasiblePlan
 from sim.estimate import Estimate
-from sim.report.facts import GROUPS, headline, memory_parts, plan_words, profile_origin, question_words
+from sim.report.facts import GROUPS, Fact, headline, memory_parts, plan_words, profile_origin, question_words
 from sim.report.html.bars import memory_bars, time_chart
 from sim.report.html.page import residual_rows
 from sim.report.html.render import render
 from sim.search.axes import Axis
+from sim.search.comparison import seconds_apart
 from sim.specs.base import file_name, unit_of
 from sim.specs.differing import ABSENT, differing_fields
 from sim.specs.writing import scenario_yaml
 from sim.uncertainty import interval_factors, least_told_apart
-from sim.units import show_time, significant
+from sim.units import show, show_time
 
 SECTIONS = {
     "answers": "Answers",
@@ -33,6 +34,8 @@ SECTIONS = {
 """Titles of the page's sections by the place in it that a link leads to."""
 MOST_UPRIGHT = 4
 """Columns that fit on upright paper."""
+MOST_UNFOLDED = 4
+"""Fields of a section of another name that are shown at once."""
 _AMOUNTS = {
     "Step time": "step_time_s",
     "Tokens": "tokens_per_s",
@@ -95,7 +98,7 @@ def comparison_page(asked: Sequence[Asked]) -> str:
     letters = [letter(number) for number in range(len(asked))]
     answered = [(name, each.answer) for name, each in zip(letters, asked, strict=True) if each.answer is not None]
     answers = [answer for _, answer in answered]
-    fields = differing_fields([answer.scenario for answer in answers])
+    fields, folded = field_rows(differing_fields([answer.scenario for answer in answers]))
     shared, own = assumptions_of(answers)
     return render(
         "comparison.html",
@@ -114,7 +117,8 @@ def comparison_page(asked: Sequence[Asked]) -> str:
         causes=cause_rows(answers),
         memory=memory_bars([(name, *_fullest(answer)) for name, answer in answered]),
         memory_rows=_memory_rows(answers),
-        fields={_short_path(path): [field_words(path, value) for value in values] for path, values in fields.items()},
+        fields=fields,
+        folded=folded,
         shared=shared,
         own=[(name, lines) for (name, _), lines in zip(answered, own, strict=True)],
         intervals=[(name, *map(show_time, answer.step_time_interval_s)) for name, answer in answered],
@@ -137,22 +141,28 @@ def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
     """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
     base = next(each.answer for each in asked if each.answer is not None)
     lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
-    names = list(dict.fromkeys(name for each in lines for name in each))
+    names = [name for name in (*_AMOUNTS, "Memory") if any(name in each for each in lines)]
     rows: list[tuple[str, list[Cell | None]]] = [
         ("GPUs", [None if each.answer is None else Cell(f"{each.answer.num_gpus:,}") for each in asked])
     ]
     for name in names:
         cells: list[Cell | None] = []
         for each, facts in zip(asked, lines, strict=True):
-            if each.answer is None or name not in facts:
-                cells.append(None if each.answer is None else Cell("–"))
+            if each.answer is None:
+                cells.append(None)
                 continue
-            fact = facts[name]
+            fact = facts.get(name) or _unsaid(name, each.answer)
             change = "" if each.answer is base else _change(name, each.answer, base)
             note = f"does not fit: {each.answer.need}" if fact.wrong else fact.note
             cells.append(Cell(fact.value, note, change, fact.wrong))
         rows.append((name, cells))
     return rows
+
+
+def _unsaid(name: str, answer: Estimate) -> Fact:
+    """A line that the headline of one answer leaves out and that of another has."""
+    rate = show(answer.hardware_flop_per_s_per_gpu, "FLOP/s")
+    return Fact(name, rate, "nothing computed again") if name == "Per GPU, hardware" else Fact(name, "–")
 
 
 def _change(name: str, answer: Estimate, base: Estimate) -> str:
@@ -198,25 +208,32 @@ def cause_rows(answers: Sequence[Estimate]) -> list[Cause]:
     """The steps by cause, and their differences to the first; the last row is their sum."""
     _, factor, decimals = _scale(answers)
     tables = [answer.breakdown.seconds for answer in answers]
-    apart = {cause: [each[cause] - tables[0][cause] for each in tables[1:]] for cause in CAUSES}
-    most = max((abs(value) for values in apart.values() for value in values), default=0.0) or 1.0
+    changes = [seconds_apart(answer, answers[0]) for answer in answers[1:]]
+    most = max((abs(value) for each in changes for value in each.values()), default=0.0) or 1.0
 
-    def row(name: str, meaning: str, seconds: Sequence[float], group: str, with_bars: bool = True) -> Cause:
-        changes = [value - seconds[0] for value in seconds[1:]]
-        bars = [
-            (group, 50 + 50 * min(value, 0.0) / most, 50 * abs(value) / most) if with_bars else (group, 50.0, 0.0)
-            for value in changes
-        ]
-        shown = [f"{value * factor:,.{decimals}f}" for value in seconds]
-        said = [_apart(f"{value * factor:+,.{decimals}f}") for value in changes]
-        return Cause(name, meaning, tuple(shown), tuple(said), tuple(bars))
+    def row(name: str, meaning: str, seconds: Sequence[float], apart: Sequence[float], group: str = "") -> Cause:
+        widths = [50 * value / most if group else 0.0 for value in apart]
+        return Cause(
+            name,
+            meaning,
+            tuple(f"{value * factor:,.{decimals}f}" for value in seconds),
+            tuple(_apart(f"{value * factor:+,.{decimals}f}") for value in apart),
+            tuple((group, 50 + min(width, 0.0), abs(width)) for width in widths),
+        )
 
     rows = [
-        row(cause.replace("_", " "), meaning, [table[cause] for table in tables], GROUPS[cause])
+        row(
+            cause.replace("_", " "),
+            meaning,
+            [table[cause] for table in tables],
+            [change[cause] for change in changes],
+            GROUPS[cause],
+        )
         for cause, meaning in CAUSES.items()
         if any(table[cause] for table in tables)
     ]
-    return [*rows, row("step", "", [answer.step_time_s for answer in answers], "", with_bars=False)]
+    steps = [answer.step_time_s for answer in answers]
+    return [*rows, row("step", "", steps, [step - steps[0] for step in steps[1:]])]
 
 
 def _apart(text: str) -> str:
@@ -251,6 +268,28 @@ def _short_path(path: str) -> str:
     return ".".join(map(file_name, path.split(".")))
 
 
+def field_rows(
+    fields: Mapping[str, Sequence[Any]],
+) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
+    """Inputs that differ in words, section by section; and apart those of sections that have another name altogether.
+
+    Whose model or cluster is another one knows so by its name: a hundred fields follow, for those who ask.
+    """
+    shown: dict[str, list[str]] = {}
+    folded: dict[str, dict[str, list[str]]] = {}
+    sections = dict.fromkeys(path.partition(".")[0] for path in fields)
+    for section in sorted(sections, key=lambda name: name not in ("plan", "training")):
+        here = {path: values for path, values in fields.items() if path.partition(".")[0] == section}
+        rows = {_short_path(path): [field_words(path, value) for value in values] for path, values in here.items()}
+        name = f"{section}.name"
+        if name in rows and len(rows) > MOST_UNFOLDED:
+            shown[name] = rows.pop(name)
+            folded[section] = rows
+        else:
+            shown |= rows
+    return shown, folded
+
+
 def field_words(path: str, value: Any) -> str:
     """A field's value as a file would have it."""
     if value is ABSENT:
@@ -258,12 +297,8 @@ def field_words(path: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        name = path.rpartition(".")[2]
-        unit = unit_of(name)
-        if unit is None:
-            return f"{value:,}" if isinstance(value, int) else significant(value, 6).rstrip("0").rstrip(".")
-        return Axis(_short_path(path), path, unit, (), "listed").show(value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return Axis(_short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
+    return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)
 
 
 def _bases(answered: Sequence[tuple[str, Estimate]]) -> list[tuple[str, str]]:
