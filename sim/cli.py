@@ -132,6 +132,8 @@ VERBS = {
         (
             "report scenarios/gpt-1t-3072-a100.yaml -o report.html",
             "report scenarios/gpt3-175b-1024-a100.yaml -s plan.num_chunks=2 -s plan.schedule=interleaved --no-search",
+            "report scenarios/gpt3-175b-1024-a100.yaml --slider plan.tp=2,4,8 --slider plan.pp=8,16,32",
+            "report scenarios/gpt-1t-3072-a100.yaml scenarios/gpt-1t-3072-a100.yaml@plan.tp=4@plan.dp=12",
         ),
     ),
     "train": Verb(

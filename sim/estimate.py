@@ -136,6 +136,18 @@ class Estimate(NotebookDisplay):
         return max(self.memory, key=lambda use: use.total)
 
     @property
+    def need(self) -> str:
+        """What the fullest rank needs of what there is, and its largest part, in words."""
+        rank = max(range(len(self.memory)), key=lambda index: self.memory[index].total)
+        use = self.memory[rank].to_dict()
+        needed = use.pop("total")
+        part = max(use, key=lambda name: use[name])
+        return (
+            f"pipeline rank {rank} needs {show(needed, 'B')} of the {show(self.memory_available_bytes, 'B')} of one "
+            f"{self.scenario.cluster.gpu.name}; the largest part is {part.replace('_', ' ')} ({show(use[part], 'B')})"
+        )
+
+    @property
     def training_time_s(self) -> float | None:
         """Time for the token budget, without failures or checkpoints; None without a budget. [s]"""
         tokens = self.scenario.training.tokens
@@ -151,14 +163,11 @@ class Estimate(NotebookDisplay):
         """
         if self.fits:
             return self
-        rank = max(range(len(self.memory)), key=lambda index: self.memory[index].total)
-        use = self.memory[rank].to_dict()
+        use = self.largest.to_dict()
         needed = use.pop("total")
         part = max(use, key=lambda name: use[name])
         raise InfeasiblePlan(
-            f"the plan does not fit: pipeline rank {rank} needs {show(needed, 'B')} of the "
-            f"{show(self.memory_available_bytes, 'B')} of one {self.scenario.cluster.gpu.name}; the largest part is "
-            f"{part.replace('_', ' ')} ({show(use[part], 'B')}). "
+            f"the plan does not fit: {self.need}. "
             f"What would help: {', or '.join(memory_remedies(self.scenario, part, needed, estimate))}"
         )
 

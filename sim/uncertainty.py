@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 from hashlib import sha256
-from math import exp
+from math import exp, hypot, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +98,20 @@ def interval_factors(scenario: Scenario, off_range: bool = False) -> tuple[float
     """
     width = record_of(scenario).width * (float(_table()["extrapolated"]) if off_range else 1.0)
     return exp(-width), exp(width)
+
+
+def least_told_apart(*factors: tuple[float, float]) -> float:
+    """The least factor between two step times that their intervals allow to tell.
+
+    Errors of the two are taken as independent, so that the half-widths add as squares. What scenarios share errs alike
+    in both: of plans on one machine smaller differences can be told than this says.
+
+    Parameters
+    ----------
+    *factors : (float, float)
+        As of `interval_factors`, of each.
+    """
+    return exp(hypot(*(log(high) for _, high in factors)))
 
 
 def basis_of(scenario: Scenario, off_range: bool = False) -> str:

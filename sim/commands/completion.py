@@ -32,6 +32,14 @@ def scenario_files(incomplete: str) -> list[str]:
     return _matching(found, incomplete)
 
 
+def scenarios_with_overrides(incomplete: str) -> list[str]:
+    """The same; behind an @ the fields that a file's own overrides may set."""
+    file, at, begun = incomplete.rpartition("@")
+    if not at:
+        return scenario_files(incomplete)
+    return [f"{file}@{field}" for field in fields(begun)]
+
+
 def preset(kind: str) -> Callable[[str], list[str]]:
     """Names of presets of one kind."""
 

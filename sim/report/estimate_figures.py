@@ -10,18 +10,10 @@ from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.report.facts import LABELS, falls_of
 from sim.report.figures import new_figure, open_panels
+from sim.report.palette import GROUP_COLOURS
 from sim.specs import Profile
 from sim.units import show, show_time
 
-GROUP_COLOURS = {
-    "useful": "#009E73",
-    "kernels": "#E69F00",
-    "recompute": "#CC79A7",
-    "network": "#0072B2",
-    "waiting": "#8C8C8C",
-    "optimizer": "#D55E00",
-    "offload": "#882255",
-}
 WIDTH_IN = 9.0
 
 

@@ -10,6 +10,7 @@ from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.report.facts import MEMORY, SMALLEST, headline, memory_rows, plan_words, question_words
 from sim.report.terminal import indented, title
+from sim.specs.differing import differing_fields
 from sim.specs.frameworks import stack_words
 from sim.table import Table, facts_table
 from sim.units import show, show_time, significant
@@ -138,25 +139,15 @@ def compare_view(first: Estimate, second: Estimate) -> Group:
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
         if max(left / first.step_time_s, right / second.step_time_s) >= SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
-    differences = "\n".join(differing_fields(first, second)) or "nothing"
+    differences = "\n".join(differing_lines(first, second)) or "nothing"
     return Group(table, "", title("What differs"), indented(Text(differences)))
 
 
-def differing_fields(first: Estimate, second: Estimate) -> list[str]:
+def differing_lines(first: Estimate, second: Estimate) -> list[str]:
     """Lines `plan.tp: 8 → 4` for every field that differs between two scenarios."""
-    lines: list[str] = []
 
-    def walk(left: object, right: object, path: str) -> None:
-        if isinstance(left, dict) and isinstance(right, dict):
-            for key in {**left, **right}:
-                walk(left.get(key), right.get(key), f"{path}.{key}" if path else str(key))
-        elif left != right:
-            shown = [significant(value, 6) if isinstance(value, float) else str(value) for value in (left, right)]
-            lines.append(f"{path}: {shown[0]} → {shown[1]}")
+    def said(value: object) -> str:
+        return significant(value, 6) if isinstance(value, float) else str(value)
 
-    skipped = {"name", "description", "assumed", "profile"}
-    left, right = (answer.scenario.model_dump(mode="json", exclude=skipped) for answer in (first, second))
-    walk(left, right, "")
-    if first.scenario.profile.name != second.scenario.profile.name:
-        lines.append(f"profile: {first.scenario.profile.name} → {second.scenario.profile.name}")
-    return lines
+    fields = differing_fields([first.scenario, second.scenario])
+    return [f"{path}: {said(left)} → {said(right)}" for path, (left, right) in fields.items()]

@@ -2,7 +2,8 @@
 
 `search` lists the plans (`plans`), prices them (`prices`), keeps the table (`table`, `saved`) and runs the best on the
 exact engine (`confirm`); `schedules` finds the best plan of schedules that have no formula. The rest is what is asked
-of a result: `queries` of its table, `explain` and `comparison` (why not another plan), `sensitivity`, `rules`, `sweep`.
+of a result: `queries` of its table, `explain` and `comparison` (why not another plan), `sensitivity`, `rules`, `sweep`;
+`grid` changes the scenario's own plan without looking for a better one.
 """
 
 from sim.search.axes import Axis, parse_axis

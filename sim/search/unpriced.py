@@ -7,19 +7,18 @@ a schedule, sequence parallelism without tensor parallelism) follows.
 from __future__ import annotations
 
 from itertools import combinations
-from math import gcd
 from typing import Any
 
 import numpy as np
 
-from sim.errors import FlopcastError, SpecError
+from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
-from sim.schedules import get_schedule
 from sim.search.plans.columns import RECOMPUTES, SCHEDULES
+from sim.search.plans.completed import completed_plan
 from sim.search.plans.layouts import expert_degrees
 from sim.search.queries import Fields
 from sim.search.result import SearchResult
-from sim.specs import ParallelPlan, Scenario
+from sim.specs import Scenario
 
 FASTEST, LEANER = 6, 18
 """Plans that the named fields are put on: the fastest, and of those that none beats in time and memory, as the fields
@@ -69,47 +68,8 @@ def _bases(result: SearchResult, named: Fields) -> list[int]:
 
 
 def _completed(base: Scenario, named: Fields) -> Scenario:
-    """The base with these fields, and with what they force on those that nothing was said of.
-
-    Raises
-    ------
-    FlopcastError
-        The rule that they break.
-    """
-    old = base.plan
-    wanted: dict[str, Any] = dict(named)
-    if "recompute_modules" in wanted:
-        wanted.setdefault("recompute", "selective")
-    elif {"recompute_method", "recompute_num_layers"} & {*wanted}:
-        wanted.setdefault("recompute", "full")
-    if wanted.get("recompute", old.recompute) != old.recompute:
-        old = old.replace(recompute=wanted["recompute"])
-    pp, tp = wanted.get("pp", old.pp), wanted.get("tp", old.tp)
-    if "schedule" in wanted:
-        wanted.setdefault("num_chunks", _chunks_for(wanted["schedule"], old.num_chunks, base.model.num_layers // pp))
-    elif "num_chunks" in wanted or pp == 1:
-        chunks = wanted.setdefault("num_chunks", 1)
-        if (chunks > 1) != (old.schedule == "interleaved"):
-            wanted["schedule"] = "interleaved" if chunks > 1 else "1f1b"
-    if tp == 1:
-        wanted.setdefault("sequence_parallel", False)
-    if "dp" not in wanted:
-        degree, size = tp * wanted.get("cp", old.cp) * pp, old.num_gpus
-        if size % degree:
-            raise SpecError(f"tp · cp · pp = {degree} does not divide {size:,} GPUs")
-        wanted["dp"] = size // degree
-    width = tp * wanted.get("cp", old.cp) * wanted["dp"]
-    etp = wanted.setdefault("etp", tp if old.etp > 1 else 1)
-    wanted.setdefault("ep", gcd(old.ep, width // etp))
-    return base.replace(plan=ParallelPlan.read({**old.model_dump(), **wanted}, "plan"))
-
-
-def _chunks_for(schedule: str, given: int, most: int) -> int:
-    """Chunks a rank for a schedule that takes so many."""
-    taken = get_schedule(schedule).chunks
-    if isinstance(taken, int):
-        return taken
-    return most if schedule == "modular" else 1 if taken == "one" else max(2, given)
+    """The base with these fields, and with what they force on those that nothing was said of."""
+    return base.replace(plan=completed_plan(base.plan, base.model.num_layers, named))
 
 
 def _exists(result: SearchResult, fields: Fields) -> bool:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +22,10 @@ from sim.report.gantt.chart import played_chart, step_chart, window_of
 from sim.report.gantt.svg import MOST_BARS, PLACES, draw_chart
 from sim.report.html.page import report_page
 from sim.search import search
+from sim.search.grid import price_grid, read_axes
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
+from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml"
@@ -42,50 +43,12 @@ def found(answer):
 
 @pytest.fixture(scope="module")
 def page(answer, found):
-    return report_page(answer, found)
-
-
-class Tags(HTMLParser):
-    """Elements, attributes, and whether every element that was opened was closed."""
-
-    VOID = ("meta", "link", "br", "rect", "path", "img", "hr")
-
-    def __init__(self, text):
-        super().__init__()
-        self.seen, self.open, self.text = [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def is_self_contained(text):
-    tags = Tags(text)
-    assert tags.open == []
-    assert not {tag for tag, _ in tags.seen} & {"script", "iframe", "object", "embed", "base", "form"}
-    for _, attributes in tags.seen:
-        assert not any(name.startswith("on") for name in attributes)
-        assert attributes.get("href", "data:").startswith(("data:", "#"))
-        assert "src" not in attributes
-    assert "@import" not in text
-    assert not re.search(r"url\(", text)
-    return " ".join(" ".join(tags.text).split())
+    grid = price_grid(answer.scenario, read_axes(answer.scenario, ["plan.tp=4,8", "plan.microbatch_size=1,2"]))
+    return report_page(answer, found, grid=grid)
 
 
 def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
-    text = is_self_contained(page)
+    text = is_self_contained(page, scripts=1)
     for part in (
         "30.3 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
         "Assumptions", "published runs", "How to reproduce it", f"{found.plans_priced:,} plans were priced",
@@ -93,12 +56,11 @@ def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
         assert part in text
     assert all(" ".join(line.split()) in text for line in answer.assumptions)
     assert "Content-Security-Policy" in page
+    can_be_heard(page)
 
 
 def test_the_scenario_in_the_report_is_the_one_that_was_asked(page, answer):
-    import html
-
-    shown = html.unescape(re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)[-1])
+    (shown,) = shown_scenarios(page)
     again = build_scenario(parse_yaml(shown, ""))
     assert again.model_copy(update={"assumed": answer.scenario.assumed}) == answer.scenario
     assert scenario_yaml(again) == shown
@@ -206,14 +168,14 @@ def test_every_engine_has_a_report(engine):
 
 def test_the_command_writes_a_report(tmp_path):
     file = tmp_path / "report.html"
-    command = [sys.executable, "-m", "sim.cli", "report", str(SCENARIO), "--no-search", "-o", str(file)]
+    command = [sys.executable, "-m", "sim.cli", "report", str(SCENARIO), "--no-search", "--no-sliders", "-o", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert str(file) in done.stdout
     assert "Other plans" not in is_self_contained(file.read_text())
     for wrong, says in (("report.txt", "must end in .html"), ("nowhere/report.html", "there is no folder")):
         with pytest.raises(SpecError, match=says):
-            report(SCENARIO, tmp_path / wrong)
+            report([str(SCENARIO)], tmp_path / wrong)
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

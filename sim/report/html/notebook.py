@@ -12,6 +12,7 @@ from sim.report.facts import falls_of, headline, memory_rows, plan_words, profil
 from sim.report.gantt.chart import played_chart
 from sim.report.gantt.figure import timeline_figure, timeline_title
 from sim.report.gantt.svg import draw_chart
+from sim.report.html.bars import memory_chart
 from sim.report.html.render import render
 from sim.report.plans import plan_table
 from sim.report.search_figures import search_figure
@@ -31,7 +32,7 @@ def estimate_html(answer: Estimate) -> str:
         facts=headline(answer),
         peak=show(answer.peak_flop_per_s, "FLOP/s"),
         falls=falls_of(answer),
-        memory=memory_rows(answer),
+        memory=memory_chart(memory_rows(answer), answer.memory_available_bytes),
         available=answer.memory_available_bytes,
         assumptions=answer.assumptions,
     )

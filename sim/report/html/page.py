@@ -10,9 +10,13 @@ from sim.report.facts import GROUPS, LABELS, falls_of, headline, memory_rows, pl
 from sim.report.gantt import step_view
 from sim.report.gantt.chart import step_chart, window_of
 from sim.report.gantt.svg import PLACES, Drawing, draw_chart
+from sim.report.html.bars import memory_chart
 from sim.report.html.render import render
+from sim.report.html.sliders import sliders_of
 from sim.report.plans import plan_table
 from sim.search import SearchResult
+from sim.search.grid import Grid
+from sim.specs import Profile
 from sim.specs.frameworks import stack_words
 from sim.specs.writing import scenario_yaml
 from sim.units import show, show_time
@@ -21,7 +25,9 @@ MOST_ACTIONS = 2_000_000
 """Of a step that is drawn; a longer one is said to be too long."""
 
 
-def report_page(answer: Estimate, search: SearchResult | None = None, why_no_plans: str = "") -> str:
+def report_page(
+    answer: Estimate, search: SearchResult | None = None, why_no_plans: str = "", grid: Grid | None = None
+) -> str:
     """A page of HTML with the answer and all that it rests on.
 
     Parameters
@@ -30,6 +36,8 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         Of the same scenario, for the plans that would do better.
     why_no_plans : str
         What the page says instead of them.
+    grid : Grid, optional
+        Around the scenario, for sliders.
     """
     from sim import __version__
 
@@ -42,9 +50,11 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         remedy = str(error)
     rows = falls_of(answer)
     used = {row.group for row in rows}
-    text = scenario_yaml(scenario)
+    waited = answer.breakdown.seconds["pipeline_bubble"] + answer.breakdown.seconds["stage_imbalance"]
     return render(
         "report.html",
+        sections=_sections(answer, search is not None, bool(why_no_plans), grid is not None),
+        sliders=None if grid is None else sliders_of(grid),
         name=scenario.name,
         description=scenario.description,
         question=question_words(answer),
@@ -55,25 +65,42 @@ def report_page(answer: Estimate, search: SearchResult | None = None, why_no_pla
         masked=answer.mfu > 1.005 * answer.breakdown.shares()["flop_at_peak"],
         falls=rows,
         groups=[(kind, LABELS[kind]) for kind in dict.fromkeys(GROUPS.values()) if kind in used],
-        memory=memory_rows(answer),
+        memory=memory_chart(memory_rows(answer), answer.memory_available_bytes),
         available=answer.memory_available_bytes,
         drawing=drawing,
         timeline_note=note,
+        timeline_words=(
+            f"Timeline of a step of {show_time(answer.step_time_s)}, of which the average GPU waits "
+            f"{show_time(waited)} for other pipeline ranks. {note} The numbers are in the first table."
+        ),
         plans=None if search is None else plan_table(search),
-        plan_gpus=f"{answer.num_gpus:,}",
         plans_note=why_no_plans if search is None else _search_note(answer, search),
         assumptions=answer.assumptions,
         trust=_trust(answer),
         provenance=profile_origin(scenario.profile),
-        residuals=_residuals(answer),
+        residuals=residual_rows(scenario.profile),
         version=__version__,
         engine="" if answer.engine == "dag" else f" --engine {answer.engine}",
         engine_name=answer.engine,
         profile=scenario.profile.name,
         stack=stack_words(scenario.stack),
-        yaml=text,
-        yaml_lines=text.count("\n"),
+        yaml=scenario_yaml(scenario),
     )
+
+
+def _sections(answer: Estimate, plans: bool, no_plans: bool, sliders: bool) -> dict[str, str]:
+    """Titles of the page's sections by the place in it that a link leads to."""
+    titles = {
+        "time": "From peak to what is achieved",
+        "memory": "Memory by pipeline rank",
+        "what-if": "What if" if sliders else "",
+        "timeline": "Timeline of a step",
+        "plans": f"Other plans on {answer.num_gpus:,} GPUs" if plans else "Other plans" if no_plans else "",
+        "assumptions": "Assumptions",
+        "trust": "How far to trust it",
+        "reproduce": "How to reproduce it",
+    }
+    return {place: title for place, title in titles.items() if title}
 
 
 def _timeline(answer: Estimate) -> tuple[Drawing | None, str]:
@@ -115,8 +142,8 @@ def _trust(answer: Estimate) -> str:
     return f"The 90 % interval of the step time is {show_time(low)} to {show_time(high)}. {answer.interval_basis}"
 
 
-def _residuals(answer: Estimate) -> list[tuple[str, str, str]]:
-    profile = answer.scenario.profile
+def residual_rows(profile: Profile) -> list[tuple[str, str, str]]:
+    """(part of the profile, median error of its fit on its own data, on data left out)."""
     parts: dict[str, Any] = dict.fromkeys((*profile.residuals, *profile.unseen))
 
     def share(table: dict[str, float], part: str) -> str:

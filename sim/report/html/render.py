@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from sim.report.palette import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, ink_on
 from sim.report.plans import HEADINGS
 from sim.units import show, show_time
 
@@ -26,6 +27,14 @@ def _environment() -> Any:
         "percent": lambda share, digits=1: f"{share:.{digits}%}",
         "words": lambda name: str(name).replace("_", " "),
         "heading": HEADINGS.get,
+        "ink_on": ink_on,
+    }
+    environment.globals |= {
+        "dim": DIM,
+        "group_colours": GROUP_COLOURS,
+        "memory_colours": MEMORY_COLOURS,
+        "themes": THEMES,
+        "looks": LOOKS,
     }
     return environment
 

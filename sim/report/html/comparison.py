@@ -1,0 +1,315 @@
+"""The report of several scenarios side by side, as one file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from typing import Any
+
+from sim.breakdown import CAUSES
+from sim.errors import FlopcastError, InfeasiblePlan
+from sim.estimate import Estimate
+from sim.report.facts import GROUPS, Fact, headline, memory_parts, plan_words, profile_origin, question_words
+from sim.report.html.bars import memory_bars, time_chart
+from sim.report.html.page import residual_rows
+from sim.report.html.render import render
+from sim.search.axes import Axis
+from sim.search.comparison import seconds_apart
+from sim.specs.base import file_name, unit_of
+from sim.specs.differing import ABSENT, differing_fields
+from sim.specs.writing import scenario_yaml
+from sim.uncertainty import interval_factors, least_told_apart
+from sim.units import show, show_time
+
+SECTIONS = {
+    "answers": "Answers",
+    "time": "Where the time goes",
+    "memory": "Memory of the fullest rank",
+    "inputs": "What was asked differently",
+    "assumptions": "Assumptions",
+    "trust": "How far to trust it",
+    "reproduce": "How to reproduce it",
+}
+"""Titles of the page's sections by the place in it that a link leads to."""
+MOST_UPRIGHT = 4
+"""Columns that fit on upright paper."""
+MOST_UNFOLDED = 4
+"""Fields of a section of another name that are shown at once."""
+_AMOUNTS = {
+    "Step time": "step_time_s",
+    "Tokens": "tokens_per_s",
+    "Whole job": "total_flop_per_s",
+    "Per GPU, model": "model_flop_per_s_per_gpu",
+    "Per GPU, hardware": "hardware_flop_per_s_per_gpu",
+    "Training": "training_time_s",
+}
+"""Lines of the headline that are as uncertain as the step time, and the estimate's attribute of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A scenario of a comparison.
+
+    label : what its column is called.
+    answer : None where there is none.
+    mistake : why.
+    """
+
+    label: str
+    answer: Estimate | None
+    mistake: FlopcastError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value of a table, what is said beside it, and how far it is from the first scenario's."""
+
+    value: str
+    note: str = ""
+    change: str = ""
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A row of the table by cause: seconds of each answer, and how many more than the first. [s]
+
+    bars : of the differences: (class, begin, width) in percent of an axis with the first in its middle.
+    """
+
+    name: str
+    meaning: str
+    seconds: tuple[str, ...]
+    apart: tuple[str, ...]
+    bars: tuple[tuple[str, float, float], ...]
+
+
+def comparison_page(asked: Sequence[Asked]) -> str:
+    """A page of HTML with the answers to several questions, and what sets them apart.
+
+    Parameters
+    ----------
+    asked : sequence of Asked
+        Some of them answered. Those that are not, and those that do not fit, have their reason on the page.
+    """
+    from sim import __version__
+
+    letters = [letter(number) for number in range(len(asked))]
+    answered = [(name, each.answer) for name, each in zip(letters, asked, strict=True) if each.answer is not None]
+    answers = [answer for _, answer in answered]
+    fields, folded = field_rows(differing_fields([answer.scenario for answer in answers]))
+    shared, own = assumptions_of(answers)
+    return render(
+        "comparison.html",
+        title=" · ".join(each.label for each in asked),
+        asked=list(zip(letters, asked, strict=True)),
+        words={name: (question_words(answer), plan_words(answer)) for name, answer in answered},
+        labels={name: each.label for name, each in zip(letters, asked, strict=True) if each.answer is not None},
+        sections=SECTIONS,
+        facts=fact_rows(asked),
+        problems=[
+            (name, each.label, *why) for name, each in zip(letters, asked, strict=True) if (why := _problem(each))
+        ],
+        unlike=len({answer.scenario.training.tokens_per_step for answer in answers}) > 1,
+        steps=time_chart([(name, answer.breakdown.seconds) for name, answer in answered]),
+        unit=_scale(answers)[0],
+        causes=cause_rows(answers),
+        memory=memory_bars([(name, *_fullest(answer)) for name, answer in answered]),
+        memory_rows=_memory_rows(answers),
+        fields=fields,
+        folded=folded,
+        shared=shared,
+        own=[(name, lines) for (name, _), lines in zip(answered, own, strict=True)],
+        intervals=[(name, *map(show_time, answer.step_time_interval_s)) for name, answer in answered],
+        bases=_bases(answered),
+        profiles=_profiles(answers),
+        scenarios=[(name, scenario_yaml(answer.scenario)) for name, answer in answered],
+        wide=len(asked) > MOST_UPRIGHT,
+        version=__version__,
+        engine="" if answers[0].engine == "dag" else f" --engine {answers[0].engine}",
+        engine_name=answers[0].engine,
+    )
+
+
+def letter(number: int) -> str:
+    """What the scenario of a number is called in tables: A to Z, then AA and on."""
+    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
+
+
+def fact_rows(asked: Sequence[Asked]) -> list[tuple[str, list[Cell | None]]]:
+    """Questions and the answer of each scenario, with how far it is from the first; None where there is no answer."""
+    base = next(each.answer for each in asked if each.answer is not None)
+    lines = [{fact.name: fact for fact in headline(each.answer)} if each.answer else {} for each in asked]
+    names = [name for name in (*_AMOUNTS, "Memory") if any(name in each for each in lines)]
+    rows: list[tuple[str, list[Cell | None]]] = [
+        ("GPUs", [None if each.answer is None else Cell(f"{each.answer.num_gpus:,}") for each in asked])
+    ]
+    for name in names:
+        cells: list[Cell | None] = []
+        for each, facts in zip(asked, lines, strict=True):
+            if each.answer is None:
+                cells.append(None)
+                continue
+            fact = facts.get(name) or _unsaid(name, each.answer)
+            change = "" if each.answer is base else _change(name, each.answer, base)
+            note = f"does not fit: {each.answer.need}" if fact.wrong else fact.note
+            cells.append(Cell(fact.value, note, change, fact.wrong))
+        rows.append((name, cells))
+    return rows
+
+
+def _unsaid(name: str, answer: Estimate) -> Fact:
+    """A line that the headline of one answer leaves out and that of another has."""
+    rate = show(answer.hardware_flop_per_s_per_gpu, "FLOP/s")
+    return Fact(name, rate, "nothing computed again") if name == "Per GPU, hardware" else Fact(name, "–")
+
+
+def _change(name: str, answer: Estimate, base: Estimate) -> str:
+    """By how much a line of the headline differs from the first's, and whether the intervals allow to tell."""
+    if name == "Memory":
+        return _signed(answer.largest.total / base.largest.total - 1)
+    here, there = getattr(answer, _AMOUNTS[name]), getattr(base, _AMOUNTS[name])
+    if here is None or there is None:
+        return ""
+    told = is_clear(here / there, answer, base)
+    return f"{_signed(here / there - 1)}, {'clear' if told else 'not clear'}"
+
+
+def is_clear(ratio: float, one: Estimate, other: Estimate) -> bool:
+    """Whether two numbers of such a ratio differ by more than the intervals of the two step times account for."""
+    factors = [interval_factors(each.scenario, each.extrapolated) for each in (one, other)]
+    return max(ratio, 1 / ratio) > least_told_apart(*factors)
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.1%}".replace("-", "−")
+
+
+def _problem(asked: Asked) -> tuple[str, str] | None:
+    """What is wrong with a scenario, and why with what would help; None where nothing is."""
+    if asked.answer is None:
+        return "has no answer", str(asked.mistake)
+    try:
+        asked.answer.require_fit()
+    except InfeasiblePlan as error:
+        return "does not fit", str(error).removeprefix("the plan does not fit: ")
+    return None
+
+
+def _scale(answers: Sequence[Estimate]) -> tuple[str, float, int]:
+    """Unit, factor and decimals in which steps by cause are written: five digits of the longest, so that sums show."""
+    longest = max(answer.step_time_s for answer in answers)
+    unit, factor = ("s", 1.0) if longest >= 1 else ("ms", 1e3)
+    return unit, factor, max(0, 4 - floor(log10(longest * factor)))
+
+
+def cause_rows(answers: Sequence[Estimate]) -> list[Cause]:
+    """The steps by cause, and their differences to the first; the last row is their sum."""
+    _, factor, decimals = _scale(answers)
+    tables = [answer.breakdown.seconds for answer in answers]
+    changes = [seconds_apart(answer, answers[0]) for answer in answers[1:]]
+    most = max((abs(value) for each in changes for value in each.values()), default=0.0) or 1.0
+
+    def row(name: str, meaning: str, seconds: Sequence[float], apart: Sequence[float], group: str = "") -> Cause:
+        widths = [50 * value / most if group else 0.0 for value in apart]
+        return Cause(
+            name,
+            meaning,
+            tuple(f"{value * factor:,.{decimals}f}" for value in seconds),
+            tuple(_apart(f"{value * factor:+,.{decimals}f}") for value in apart),
+            tuple((group, 50 + min(width, 0.0), abs(width)) for width in widths),
+        )
+
+    rows = [
+        row(
+            cause.replace("_", " "),
+            meaning,
+            [table[cause] for table in tables],
+            [change[cause] for change in changes],
+            GROUPS[cause],
+        )
+        for cause, meaning in CAUSES.items()
+        if any(table[cause] for table in tables)
+    ]
+    steps = [answer.step_time_s for answer in answers]
+    return [*rows, row("step", "", steps, [step - steps[0] for step in steps[1:]])]
+
+
+def _apart(text: str) -> str:
+    """A signed number as it is written; nothing has no sign."""
+    return text.replace("-", "−") if any(digit in "123456789" for digit in text) else text[1:]
+
+
+def _fullest(answer: Estimate) -> tuple[dict[str, float], float]:
+    """Bytes of the fullest rank by part, and of the GPU."""
+    use = answer.largest.to_dict()
+    del use["total"]
+    return memory_parts(use), answer.memory_available_bytes
+
+
+def _memory_rows(answers: Sequence[Estimate]) -> list[tuple[str, list[str]]]:
+    """Gigabytes by part, their sum, and what there is."""
+    tables = [_fullest(answer) for answer in answers]
+    parts = {name: [table[name] for table, _ in tables] for name in tables[0][0]}
+    parts["sum"] = [sum(table.values()) for table, _ in tables]
+    parts["of the GPU"] = [available for _, available in tables]
+    return [(name, [f"{value / 1e9:,.2f}" for value in values]) for name, values in parts.items()]
+
+
+def assumptions_of(answers: Sequence[Estimate]) -> tuple[list[str], list[list[str]]]:
+    """Assumptions that all answers share, and of each those that are its own or not of all."""
+    shared = [line for line in answers[0].assumptions if all(line in answer.assumptions for answer in answers)]
+    return shared, [[line for line in answer.assumptions if line not in shared] for answer in answers]
+
+
+def _short_path(path: str) -> str:
+    """A path as files write it, where values carry the unit."""
+    return ".".join(map(file_name, path.split(".")))
+
+
+def field_rows(
+    fields: Mapping[str, Sequence[Any]],
+) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
+    """Inputs that differ in words, section by section; and apart those of sections that have another name altogether.
+
+    Whose model or cluster is another one knows so by its name: a hundred fields follow, for those who ask.
+    """
+    shown: dict[str, list[str]] = {}
+    folded: dict[str, dict[str, list[str]]] = {}
+    sections = dict.fromkeys(path.partition(".")[0] for path in fields)
+    for section in sorted(sections, key=lambda name: name not in ("plan", "training")):
+        here = {path: values for path, values in fields.items() if path.partition(".")[0] == section}
+        rows = {_short_path(path): [field_words(path, value) for value in values] for path, values in here.items()}
+        name = f"{section}.name"
+        if name in rows and len(rows) > MOST_UNFOLDED:
+            shown[name] = rows.pop(name)
+            folded[section] = rows
+        else:
+            shown |= rows
+    return shown, folded
+
+
+def field_words(path: str, value: Any) -> str:
+    """A field's value as a file would have it."""
+    if value is ABSENT:
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return Axis(_short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
+    return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)
+
+
+def _bases(answered: Sequence[tuple[str, Estimate]]) -> list[tuple[str, str]]:
+    """What the intervals rest on, said once for all scenarios of which it is true."""
+    found: dict[str, list[str]] = {}
+    for name, answer in answered:
+        found.setdefault(answer.interval_basis, []).append(name)
+    return [(", ".join(names), basis) for basis, names in found.items()]
+
+
+def _profiles(answers: Sequence[Estimate]) -> list[tuple[str, Any, Any]]:
+    """Name, origin and residuals of each profile, once."""
+    found = {answer.scenario.profile.name: answer.scenario.profile for answer in answers}
+    return [(name, profile_origin(profile), residual_rows(profile)) for name, profile in found.items()]

@@ -1,0 +1,36 @@
+"""Colours can be read: at least 4.5 to 1 of all that is written, on light, in the dark and on paper."""
+
+import pytest
+
+from sim.report.palette import DIM, GROUP_COLOURS, LOOKS, MEMORY_COLOURS, THEMES, contrast, ink_on, luminance, mixed
+
+
+def test_contrast_is_that_of_the_guidelines():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the example of many a guide: just too pale
+    assert luminance("#ffffff") == pytest.approx(1.0)
+    assert mixed("#000000", "#ffffff", 0.5) == "#808080"
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("what", ["ink", "wrong", "accent"])
+def test_what_is_written_can_be_read(theme, what):
+    colours = THEMES[theme]
+    assert contrast(colours[what], colours["paper"]) >= 4.5
+    # Code and bars lie on a veil of grey over the paper.
+    assert contrast(colours[what], mixed("#808080", colours["paper"], 0.13)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_what_matters_less_can_be_read_too(theme):
+    colours = THEMES[theme]
+    assert contrast(mixed(colours["ink"], colours["paper"], DIM), colours["paper"]) >= 4.5
+
+
+@pytest.mark.parametrize("colour", sorted({*GROUP_COLOURS.values(), *MEMORY_COLOURS.values()}))
+def test_numbers_in_bars_can_be_read(colour):
+    assert contrast(ink_on(colour), colour) >= 4.5
+
+
+def test_one_thing_has_one_colour():
+    assert GROUP_COLOURS["waiting"] == MEMORY_COLOURS["other"] == LOOKS["send"].colour
