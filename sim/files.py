@@ -1,7 +1,11 @@
-"""Files that people give, read with a bound: a device without end, or a disk image named by mistake, is refused."""
+"""Files that people give, read with a bound: a device without end, or a disk image named by mistake, is refused.
+
+Scenarios that ship go by the same name everywhere: `scenarios/NAME.yaml`.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +15,27 @@ DESCRIPTION = 4_000_000
 """Most bytes of a description; measured profiles, the largest, have a few kilobytes."""
 MEASUREMENTS = 256_000_000
 """Most bytes of logs and tables."""
+_INSTALLED = Path(__file__).parent / "scenarios"
+IS_CHECKOUT = not _INSTALLED.is_dir()
+"""Whether this runs from the repository's folders and not from a wheel."""
+SCENARIOS = Path(__file__).parents[1] / "scenarios" if IS_CHECKOUT else _INSTALLED
+"""Folder of the scenarios that ship: within the installed package, or beside it in a checkout."""
+
+
+def here_or_shipped(path: Path | str) -> Path:
+    """The path itself, or the scenario that ships under its name, `scenarios/NAME.yaml`, where no such file is."""
+    path = Path(path)
+    folder, *within = path.parts or ("",)
+    if folder != SCENARIOS.name or ".." in within or os.path.exists(path):
+        return path
+    shipped = SCENARIOS.joinpath(*within)
+    return shipped if os.path.isfile(shipped) else path
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """The scenarios that ship, by the names that `here_or_shipped` knows."""
+    files = sorted(SCENARIOS.rglob("*.yaml"))
+    return {f"{SCENARIOS.name}/{path.relative_to(SCENARIOS).as_posix()}": path for path in files}
 
 
 def read_bytes(path: Path | str, most: int = DESCRIPTION, what: str = "description of a training job") -> bytes:

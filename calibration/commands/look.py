@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from calibration.commands.measure import Node
-from calibration.commands.shared import console, profile_data, read_profile
+from flopcast_calibration.commands.measure import Node
+from flopcast_calibration.commands.shared import console, profile_data, read_profile
 from sim.errors import ProfileError
 
 #: Measurements of shipped profiles.
@@ -44,9 +44,9 @@ def show(
     out = console()
     out.print(table)
     if png is not None:
-        from calibration.measurement import read_journal
-        from calibration.node import measured_cluster
-        from calibration.report import draw_profile
+        from flopcast_calibration.measurement import read_journal
+        from flopcast_calibration.node import measured_cluster
+        from flopcast_calibration.report import draw_profile
 
         raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
         if not raw.is_file():
