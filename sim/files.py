@@ -1,6 +1,6 @@
 """Files that people give, read with a bound: a device without end, or a disk image named by mistake, is refused.
 
-Scenarios that ship go by the same name everywhere: `scenarios/NAME.yaml`.
+Files that ship go by the name they have in the repository, wherever one is: `scenarios/NAME.yaml`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ SCENARIOS = Path(__file__).parents[1] / "scenarios" if IS_CHECKOUT else _INSTALL
 """Folder of the scenarios that ship: within the installed package, or beside it in a checkout."""
 
 
-def here_or_shipped(path: Path | str) -> Path:
-    """The path itself, or the scenario that ships under its name, `scenarios/NAME.yaml`, where no such file is."""
+def here_or_shipped(path: Path | str, name: str = "scenarios", folder: Path = SCENARIOS) -> Path:
+    """The path itself, or where no such file is, the one that ships under it.
+
+    Parameters
+    ----------
+    name : str
+        What the folder of shipped files is called in the repository: paths that begin so are looked for there.
+    folder : Path
+        Where it is.
+    """
     path = Path(path)
-    folder, *within = path.parts or ("",)
-    if folder != SCENARIOS.name or ".." in within or os.path.exists(path):
+    if ".." in path.parts or not path.is_relative_to(name) or os.path.exists(path):
         return path
-    shipped = SCENARIOS.joinpath(*within)
+    shipped = folder / path.relative_to(name)
     return shipped if os.path.isfile(shipped) else path
 
 

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from flopcast_calibration.commands.measure import Node
-from flopcast_calibration.commands.shared import console, profile_data, read_profile
+from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_data, read_profile
 from sim.errors import ProfileError
 
 #: Measurements of shipped profiles.
-_SHIPPED_DATA = Path(__file__).parents[1] / "data"
 
 
 def show(
@@ -48,7 +47,7 @@ def show(
         from flopcast_calibration.node import measured_cluster
         from flopcast_calibration.report import draw_profile
 
-        raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
+        raw = (path.parent if path else SHIPPED_DATA) / record.provenance.raw_data
         if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flopcast_calibration.commands.shared import check_out, console, read_profile
+from flopcast_calibration.commands.shared import SHIPPED_DATA, check_out, console, read_profile
 from sim.commands.progress import progress_bar, spinner
 from sim.errors import ProfileError, SpecError, nearest
 
@@ -102,11 +102,12 @@ def fit(
     """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
     from flopcast_calibration.measurement import MeasurementSet, least_disturbed, write_journal
     from flopcast_calibration.readers import read_measurements
+    from sim.files import here_or_shipped
 
     check_out(out)
     machine: dict[str, Any] = {}
     items = []
-    for path in files:
+    for path in (here_or_shipped(path, "calibration/data", SHIPPED_DATA) for path in files):
         log = read_measurements(path, operation, ranks, nodes)
         for note in log.notes:
             typer.secho(f"{path}: {note}", err=True)
