@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tracked import tracked
 
 import sim
 
@@ -88,13 +89,6 @@ def test_ci_runs_the_readme_test_command() -> None:
     command = (ROOT / ".ci" / "run").read_text().partition("# README:test\n")[2].strip()
     assert command
     assert command in (ROOT / "README.md").read_text()
-
-
-def tracked(*patterns: str) -> list[str]:
-    result = run("git", "ls-files", *patterns)
-    if result.returncode:
-        pytest.skip("not a git checkout")
-    return result.stdout.splitlines()
 
 
 @pytest.mark.parametrize("folder", ["calibration", "validation"])

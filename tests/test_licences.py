@@ -1,13 +1,13 @@
 """docs/licences.md is complete: every package that flopcast asks for, and every data file that ships, has its row."""
 
 import re
-import subprocess
 import tomllib
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 USERS_EXTRAS = ("torch", "notebooks", "search")
@@ -45,11 +45,8 @@ def test_a_package_states_this_licence(name, licence):
 
 
 def test_every_file_that_ships_and_is_no_code_has_its_row():
-    command = ["git", "ls-files", "sim", "calibration", "validation", "scenarios"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    files = [path for path in listed.stdout.splitlines() if not path.endswith((".py", ".png"))]
+    listed = tracked("sim", "calibration", "validation", "scenarios")
+    files = [path for path in listed if not path.endswith((".py", ".png"))]
     patterns = [pattern for row in table("What is in the wheel") for pattern in re.findall(r"`([^`]+/[^`]+)`", row[0])]
     assert not [path for path in files if not any(fnmatch(path, pattern) for pattern in patterns)]
     assert not [pattern for pattern in patterns if not any(fnmatch(path, pattern) for path in files)]

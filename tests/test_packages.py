@@ -11,6 +11,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = {
@@ -22,15 +23,6 @@ INSTALLED = {
 """Folders of the repository by the names that they have in a wheel."""
 PICTURES_OF_DOCS = {"validation/job/results/two-core-epyc-unsteady.png", "validation/results/published-runs.png"}
 """What pages of the repository show and no code reads."""
-
-
-def tracked() -> list[str]:
-    """Files of the working tree that git tracks or would."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    return [path for path in listed.stdout.split("\0") if path and (ROOT / path).is_file()]
 
 
 def build(source: Path, kind: str, into: Path) -> Path:
