@@ -6,6 +6,7 @@ import numpy as np
 import simpy
 from timing import seconds
 
+from flopcast_validation.network_gains import on_tree
 from sim import load_scenario, simulate
 from sim.contention import laid_out
 from sim.engines import network
@@ -13,7 +14,6 @@ from sim.network.flows import flows_on, max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
 from sim.programs import priced_order, program_of
-from validation.network_gains import on_tree
 
 MAIN = Path(__file__).parent.parent / "scenarios" / "gpt-1t-3072-a100.yaml"
 

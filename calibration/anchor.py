@@ -12,8 +12,8 @@ import typer
 from sim.commands import completion as complete
 
 if TYPE_CHECKING:
-    from calibration.from_runs import RunsFit
-    from calibration.readers.training_runs import Run
+    from flopcast_calibration.from_runs import RunsFit
+    from flopcast_calibration.readers.training_runs import Run
     from sim.specs import Scenario
 
 
@@ -39,9 +39,9 @@ def anchor(
     """
     from rich.console import Console
 
-    from calibration.from_runs import fit_runs
-    from calibration.priors import parameters_named
-    from calibration.write import write_runs_profile
+    from flopcast_calibration.from_runs import fit_runs
+    from flopcast_calibration.priors import parameters_named
+    from flopcast_calibration.write import write_runs_profile
     from sim.specs import load_scenario
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
@@ -90,7 +90,7 @@ def _check_out(out: Path, scenarios: Sequence[Path]) -> None:
 
 def run_of(scenario: Scenario, step_time_s: float) -> Run:
     """A scenario with its measured step time, as a row of a table of runs."""
-    from calibration.readers.training_runs import Run
+    from flopcast_calibration.readers.training_runs import Run
 
     return Run(
         id=scenario.name,
@@ -180,7 +180,7 @@ def _moved(found: RunsFit) -> Any:
 
 def _print_steps(print_: Any, found: RunsFit) -> None:
     """What was measured and predicted of every run, and what values alone cannot explain."""
-    from calibration.priors import priors
+    from flopcast_calibration.priors import priors
     from sim.units import show_time
 
     for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
@@ -200,7 +200,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
 
 def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
     """The run that would tell most, as the fields to set, and the line that takes it."""
-    from calibration.sensitivity import next_run
+    from flopcast_calibration.sensitivity import next_run
 
     measured = [run.choices[0] for run in found.explained]
     best = next_run(measured, measured[-1], names) if measured else None

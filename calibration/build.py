@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from calibration import points
-from calibration.fit import (
+from flopcast_calibration import points
+from flopcast_calibration.fit import (
     LINK_PRIOR,
     LOOPBACK_PRIOR,
     TIMES,
@@ -36,7 +36,7 @@ from calibration.fit import (
     fit_shared,
     unseen_error,
 )
-from calibration.measurement import MeasurementSet
+from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
 from sim.specs.profile import LinkParams, OperationParams

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from calibration.commands.look import compare, show
-from calibration.commands.measure import fit, run
-from calibration.commands.runs import from_runs
+from flopcast_calibration.commands.look import compare, show
+from flopcast_calibration.commands.measure import fit, run
+from flopcast_calibration.commands.runs import from_runs
 from sim.commands.examples import examples
 
 app = typer.Typer(help="Measure a machine and fit the profile that every estimate then uses.", no_args_is_help=True)

@@ -1,6 +1,6 @@
 """What GPUs that were measured have in common: `sim/presets/datasheet.yaml`, from the shipped profiles.
 
-Run as `python -m calibration.datasheet`.
+Run as `python -m flopcast_calibration.datasheet`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main() -> None:
     """Write the table."""
     head = (
         "# What GPUs that were measured have in common, for those of which only the datasheet is known.\n"
-        "# Written by python -m calibration.datasheet.\n"
+        "# Written by python -m flopcast_calibration.datasheet.\n"
         'source: "geometric means of the shipped profiles (V100, A100, H100, B200); the share of peak of multiplies by '
         'power over 16-bit peak [W s/FLOP], a power law through those and B300"\n'
     )

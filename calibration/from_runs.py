@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from calibration.priors import priors, start_of, with_values
-from calibration.readers.training_runs import Run
+from flopcast_calibration.priors import priors, start_of, with_values
+from flopcast_calibration.readers.training_runs import Run
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
@@ -153,7 +153,7 @@ def fit_runs(
     runs : sequence of Run
         Those without a scenario that can be simulated are left out. All of one profile and stack.
     parameters : sequence of str
-        Names in `calibration.priors`.
+        Names in `flopcast_calibration.priors`.
     folds : int
         Cross-validation leaves out one of so many groups of families at a time; below 2 there is none.
     most_per_family : int

@@ -1,6 +1,6 @@
 """All-reduces across nodes: a fit for every published network, scored on what it has not seen.
 
-    python -m calibration.multi_node FOLDER
+    python -m flopcast_calibration.multi_node FOLDER
 
 FOLDER holds collectives.csv and collectives_2026.csv (system, nodes, gpus, collective, bytes, algbw_GBps, busbw_GBps,
 time_us). Each half of the sizes is predicted by a fit to the other half, each number of GPUs by a fit to the others.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.fit.network import NetworkPoint, fit_network
-from calibration.fit.solve import Fit
+from flopcast_calibration.fit.network import NetworkPoint, fit_network
+from flopcast_calibration.fit.solve import Fit
 from sim.network.collective_flows import pattern_time
 from sim.network.patterns import Latencies, all_to_all, members_by_domain
 from sim.network.topology import build_topology

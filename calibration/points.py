@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from calibration.fit import (
+from flopcast_calibration.fit import (
     AllReducePoint,
     AttentionPoint,
     CardPoint,
@@ -20,7 +20,7 @@ from calibration.fit import (
     PairPoint,
     SendPoint,
 )
-from calibration.measurement import Measurement, MeasurementSet
+from flopcast_calibration.measurement import Measurement, MeasurementSet
 from sim.errors import ProfileError, nearest
 from sim.specs import ClusterSpec
 from sim.units import show

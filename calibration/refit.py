@@ -1,4 +1,4 @@
-"""Refit a shipped profile's values from published measurements: `python -m calibration.refit FOLDER`.
+"""Refit a shipped profile's values from published measurements: `python -m flopcast_calibration.refit FOLDER`.
 
 FOLDER holds gemm.csv (gpu, dtype, m, n, k, batch, tflops) and collectives.csv (gpu, nodes, gpus, collective, bytes,
 time_us). The values printed for A100 and V100 are those in `sim/presets/profiles`; the other GPUs have too
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.fit import AllReducePoint, Fit, GemmPoint, fit_all_reduce, fit_gemm
-from calibration.layer import FACTS, fit_layer, read_layer_points
+from flopcast_calibration.fit import AllReducePoint, Fit, GemmPoint, fit_all_reduce, fit_gemm
+from flopcast_calibration.layer import FACTS, fit_layer, read_layer_points
 from sim.costs.efficiency import gemm_time
 from sim.specs import ClusterSpec
 from sim.specs.loading import resolve

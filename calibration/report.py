@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from calibration.build import Calibration
-from calibration.fit.kernels import NUMBER_BYTES
-from calibration.fit.solve import columns
-from calibration.measurement import MeasurementSet
-from calibration.points import collective_points, gemm_points, memory_points
+from flopcast_calibration.build import Calibration
+from flopcast_calibration.fit.kernels import NUMBER_BYTES
+from flopcast_calibration.fit.solve import columns
+from flopcast_calibration.measurement import MeasurementSet
+from flopcast_calibration.points import collective_points, gemm_points, memory_points
 from sim.canvas import new_figure
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.from_runs import fast_engine
-from calibration.priors import priors, start_of, with_values
+from flopcast_calibration.from_runs import fast_engine
+from flopcast_calibration.priors import priors, start_of, with_values
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
-from calibration.from_runs import RunsFit
-from calibration.priors import with_values
+from flopcast_calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
+from flopcast_calibration.from_runs import RunsFit
+from flopcast_calibration.priors import with_values
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 from sim.uncertainty import fingerprint_of, measured_run

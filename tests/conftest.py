@@ -53,8 +53,8 @@ def measurements():
 @pytest.fixture(scope="session")
 def scored_published():
     """Every run that ships, predicted: about ten seconds."""
-    from validation.run import published_runs
-    from validation.runs.score import score_all
+    from flopcast_validation.run import published_runs
+    from flopcast_validation.runs.score import score_all
 
     return score_all(published_runs())
 

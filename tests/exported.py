@@ -2,8 +2,8 @@
 
 import pytest
 
+from flopcast_validation.runs.export import export_runs
 from sim import estimate, load_scenario
-from validation.runs.export import export_runs
 
 
 def differences(scored, folder):

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from sim import load_scenario
+from sim.commands.completion import any_preset
 from sim.commands.doctor import doctor
+from sim.commands.presets import list_presets, show_preset
 from sim.errors import SpecError
+from sim.files import shipped_scenarios
 from sim.specs import preset_names
 
 ROOT = Path(__file__).parent.parent
@@ -360,7 +363,7 @@ main()
 
 @pytest.mark.parametrize(
     ("module", "arguments"),
-    [("sim.cli", ("search", MAIN)), ("numpy", ("search", MAIN)), ("calibration.cli", ("calibrate", "--help"))],
+    [("sim.cli", ("search", MAIN)), ("numpy", ("search", MAIN)), ("flopcast_calibration.cli", ("calibrate", "--help"))],
     ids=["the command line", "what a verb needs", "another package's verb"],
 )
 def test_interrupting_while_it_loads_is_one_line(module, arguments):
@@ -429,8 +432,33 @@ def test_topology_counts_switches_and_cables():
     assert facts["bisection_bytes_per_s"] == pytest.approx(4480 * 25e9 / 2)
 
 
+def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, capsys):
+    """By the names that README has for them; a file of one's own goes first, and what is no shipped name is not found."""
+    name = "scenarios/korthikanti-2022/22b-selective.yaml"
+    text = (ROOT / name).read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load_scenario(name) == load_scenario(ROOT / name)
+    list_presets("scenarios")
+    assert capsys.readouterr().out.split() == sorted(shipped_scenarios())
+    show_preset(name)
+    assert capsys.readouterr().out == text
+    assert any_preset("scenarios/korthikanti-2022/22b-s") == [name]
+    with pytest.raises(SpecError, match=r"did you mean 'scenarios/korthikanti-2022/22b-full.yaml'"):
+        load_scenario("scenarios/korthikanti-2022/22b-ful.yaml")
+    with pytest.raises(SpecError, match=r"no scenario of this name ships.*22b-full.yaml"):
+        show_preset("scenarios/korthikanti-2022/22b-ful.yaml")
+    for other in (f"scenarios/../{name}", f"./other/{name}"):
+        with pytest.raises(SpecError, match="no scenario file"):
+            load_scenario(other)
+    own = tmp_path / name
+    own.parent.mkdir(parents=True)
+    own.write_text(text.replace("recompute: selective", "recompute: none"), encoding="utf-8")
+    assert load_scenario(name).plan.recompute == "none"
+
+
 def test_doctor_says_what_is_there_and_what_is_missing(monkeypatch, capsys):
     found = json.loads(flopcast("doctor", "--json").stdout)
+    assert found["installed"] == {"from": "a checkout", "at": str(ROOT)}
     needed = {each["name"]: each["version"] for each in found["packages"] if each["extra"] is None}
     assert needed["numpy"] == importlib.metadata.version("numpy")
     assert {each["name"] for each in found["profiles"]} == set(preset_names("profiles"))

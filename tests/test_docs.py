@@ -9,12 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import calibration
+import flopcast_calibration
 from sim.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-DATA = Path(calibration.__file__).parent / "data"
+DATA = Path(flopcast_calibration.__file__).parent / "data"
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
     "calibrate run": "minutes of measuring; tests/calibration and notebooks/04_calibrate.ipynb run its suite",

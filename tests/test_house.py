@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tracked import tracked
 
 import sim
 
@@ -47,12 +48,13 @@ def test_importing_sim_is_light() -> None:
 def test_a_verb_loads_no_more_than_it_needs() -> None:
     """What an estimate has no use for is what its process would mostly spend its time on."""
     code = (
-        "import sys; sys.argv = ['flopcast', 'estimate', 'scenarios/gpt-1t-3072-a100.yaml']; "
+        "import sys, numpy, typer; theirs = {*sys.modules}; "  # older releases load more by themselves
+        "sys.argv = ['flopcast', 'estimate', 'scenarios/gpt-1t-3072-a100.yaml']; "
         "from sim.__main__ import main; main(); "
         "unneeded = ('pandas', 'matplotlib', 'scipy', 'jinja2', 'numpy.random', 'rich.progress', 'rich.markdown', "
-        "'rich.traceback', 'calibration', 'validation', 'sim.search', 'sim.scaling', 'sim.reliability', "
+        "'rich.traceback', 'flopcast_calibration', 'flopcast_validation', 'sim.search', 'sim.scaling', 'sim.reliability', "
         "'sim.simulate', 'sim.specs.importers', 'sim.report.figures', 'sim.commands.search'); "
-        "loaded = [name for name in unneeded if name in sys.modules]; "
+        "loaded = [name for name in unneeded if name in {*sys.modules} - theirs]; "
         "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     )
     result = run(sys.executable, "-c", code)
@@ -89,13 +91,26 @@ def test_ci_runs_the_readme_test_command() -> None:
     assert command in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.parametrize("folder", ["calibration", "validation"])
+def test_a_package_goes_by_one_name(folder: str) -> None:
+    """The one it is installed under: from the repository's root Python would find the folder too, and load all twice."""
+    modules = "|".join(sorted(path.stem for path in (ROOT / folder).iterdir() if path.suffix in ("", ".py")))
+    by_folder = re.compile(
+        rf"""(?:^|["';]) *(?:from|import) {folder}(?:[.;\s]|$)"""  # as Python, in a string too
+        rf"|-m {folder}\b"  # as a command
+        rf"""|["'`]{folder}\.(?:{modules})\b(?!\.html)""",  # as a name
+        re.MULTILINE,
+    )
+    for path in tracked("*.py", "*.ipynb", "*.md", "*.toml"):
+        lines = (ROOT / path).read_text(encoding="utf-8").replace("\\n", "\n")  # a notebook's, too
+        assert not by_folder.findall(lines), path
+
+
 def test_top_level_is_the_one_agreed() -> None:
-    result = run("git", "ls-files")
-    if result.returncode:
-        pytest.skip("not a git checkout")
-    top = {path.partition("/")[0] for path in result.stdout.splitlines() if not path.startswith(".")}
-    agreed = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks", "docs"}
-    assert top <= agreed | {"pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
+    top = {path.partition("/")[0] for path in tracked() if not path.startswith(".")}
+    folders = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks", "docs"}
+    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
+    assert top <= folders | build | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

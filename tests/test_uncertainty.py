@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.readers.training_runs import Run
+from flopcast_calibration.readers.training_runs import Run
+from flopcast_validation.runs.intervals import ANY, Miss, half_widths, off_range, quantile
+from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import after_runs, basis_of, interval_factors, kind_of, measured_run, record_of
-from validation.runs.intervals import ANY, Miss, half_widths, off_range, quantile
-from validation.runs.scored import Scored
 
 
 def misses(sizes, fitted=False):

@@ -1,6 +1,6 @@
-"""`python -m validation`: every published table shipped with flopcast against its prediction."""
+"""`python -m flopcast_validation`: every published table shipped with flopcast against its prediction."""
 
-from validation.run import report
+from flopcast_validation.run import report
 
 for line in report():
     print(line)

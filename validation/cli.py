@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flopcast_validation.job.cli import register as register_job
+from flopcast_validation.rl.cli import register as register_rl
+from flopcast_validation.strategies.cli import register as register_strategies
 from sim.commands.examples import examples
 from sim.commands.options import JsonCommand, JsonFile, JsonGroup
 from sim.commands.progress import progress_bar, spinner
-from validation.job.cli import register as register_job
-from validation.rl.cli import register as register_rl
-from validation.strategies.cli import register as register_strategies
 
 if TYPE_CHECKING:
-    from validation.runs.scored import Scored
+    from flopcast_validation.runs.scored import Scored
 
 app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measured.", invoke_without_command=True)
 
@@ -65,7 +65,7 @@ def validate(
     _drawable(figure)
     found: dict[str, Any] = {}
     if runs is not None or memory is None:
-        from validation.runs.listing import Listing, print_runs
+        from flopcast_validation.runs.listing import Listing, print_runs
 
         machine = str(json_file) == "-"
         scored = _scored(runs, profile, settings or [], quiet=markdown or machine)
@@ -85,7 +85,7 @@ def validate(
 )
 def schedules() -> None:
     """What schedules gain over each other: papers' figures beside the simulator's."""
-    from validation.gains import report
+    from flopcast_validation.gains import report
 
     _print_when_done(report)
 
@@ -99,7 +99,7 @@ def seeds(
     json_file: JsonFile = None,
 ) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
-    from validation.seeds import claims, report
+    from flopcast_validation.seeds import claims, report
 
     _writable(json_file)
     with spinner("predicting"):
@@ -119,7 +119,7 @@ def seeds(
 )
 def network() -> None:
     """What scatter/gather, rails and placement are worth: the 1T run with each switched off, links shared."""
-    from validation.network_gains import report
+    from flopcast_validation.network_gains import report
 
     _print_when_done(report)
 
@@ -184,15 +184,15 @@ def _scored(path: Path | None, profile: str | None, settings: list[str], *, quie
 
     quiet : print nothing.
     """
-    from validation.run import published_runs, report
-    from validation.runs.score import score_all, score_runs
+    from flopcast_validation.run import published_runs, report
+    from flopcast_validation.runs.score import score_all, score_runs
 
     if path is None:
         published = published_runs(profile, settings)  # what is wrong with the options says so before any work
         if not quiet:
             _print_when_done(report)
     elif not quiet:
-        from calibration.readers.training_runs import unread_columns
+        from flopcast_calibration.readers.training_runs import unread_columns
 
         unread = unread_columns(path)
         if unread:
@@ -203,8 +203,8 @@ def _scored(path: Path | None, profile: str | None, settings: list[str], *, quie
 
 
 def _memory(path: Path) -> dict[str, Any]:
-    from validation.runs.listing import print_reasons
-    from validation.runs.memory import score_memory, summary
+    from flopcast_validation.runs.listing import print_reasons
+    from flopcast_validation.runs.memory import score_memory, summary
 
     outcomes = score_memory(path)
     found = summary(outcomes)

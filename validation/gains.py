@@ -9,11 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from calibration.from_runs import predict
+from flopcast_calibration.from_runs import predict
+from flopcast_validation.run import published_runs
 from sim import Estimate, build_scenario, estimate
 from sim.errors import FlopcastError
 from sim.specs.yaml12 import load_yaml
-from validation.run import published_runs
 
 _CLAIMS = Path(__file__).parent / "published" / "gains" / "schedules.yaml"
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sim import Scenario, estimate, load_scenario, simulate
+from sim.files import SCENARIOS
 from sim.specs.network import LevelSpec, NetworkSpec
 from sim.traffic.bisection import data_parallel_cut, pipeline_cut
 from sim.units import show
 
-_SCENARIO = Path(__file__).parents[1] / "scenarios" / "gpt-1t-3072-a100.yaml"
+_SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"
 _X160 = _SCENARIO.with_name("x160-38640-a100.yaml")
 _CORE = LevelSpec(ports=8000)  # one switch for all, where only what lies below matters
 TREES = ("full, adaptive", "full, ecmp", "1:8, adaptive")

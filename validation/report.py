@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from validation.run import ScoredTable, score, tables
+from flopcast_validation.run import ScoredTable, score, tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration.readers.training_runs import Run, read_runs
+from flopcast_calibration.readers.training_runs import Run, read_runs
 from sim import estimate, load_scenario
+from sim.files import SCENARIOS
 from sim.specs.yaml12 import load_yaml
 
 _FACTS = Path(__file__).parent / "published"
-_SCENARIOS = Path(__file__).parent.parent / "scenarios"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def tables() -> list[str]:
     return sorted(path.stem for path in _FACTS.glob("*.yaml"))
 
 
-def score(name: str, profile: str | None = None, scenarios: Path = _SCENARIOS) -> ScoredTable:
+def score(name: str, profile: str | None = None, scenarios: Path = SCENARIOS) -> ScoredTable:
     """Predict every row of a published table.
 
     Parameters

@@ -123,8 +123,8 @@ VALUES: dict[str, Callable[[Estimate], float]] = {
 
 def _table_1() -> float:
     """Mean error of Narayanan et al. 2021's Table 1. [%]"""
-    from validation.run import published_runs
-    from validation.runs.score import score_all
+    from flopcast_validation.run import published_runs
+    from flopcast_validation.runs.score import score_all
 
     found = score_all([run for run in published_runs() if run.id.startswith("megatron-2021-table-1")])
     errors = [abs(item.error) for item in found if item.error is not None]
@@ -133,7 +133,7 @@ def _table_1() -> float:
 
 def _bisection(name: str, unit: float) -> Callable[[], float]:
     def ask() -> float:
-        from validation.network_gains import bisection_rows
+        from flopcast_validation.network_gains import bisection_rows
 
         return float(bisection_rows()[name][0]) / unit
 

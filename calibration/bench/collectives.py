@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calibration.bench.timing import Timing, summarise, synchronise
-from calibration.measurement import Shape
+from flopcast_calibration.bench.timing import Timing, summarise, synchronise
+from flopcast_calibration.measurement import Shape
 
 #: Told apart from one another by asking for them (NCCL_ALGO), where the library has them.
 ALGORITHMS = ("Ring", "Tree", "NVLS")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calibration.bench.kernels import Call, Case, gemm_shapes, random_tensor
+from flopcast_calibration.bench.kernels import Call, Case, gemm_shapes, random_tensor
 
 #: dtype of the measurement -> (least compute capability, bytes of a number, numbers that share a scale)
 FORMATS = {

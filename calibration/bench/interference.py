@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calibration.bench.collectives import agreed, clock, prepare
-from calibration.bench.kernels import gemm_case
-from calibration.bench.timing import Timing, rotated, summarise
-from calibration.measurement import Shape
+from flopcast_calibration.bench.collectives import agreed, clock, prepare
+from flopcast_calibration.bench.kernels import gemm_case
+from flopcast_calibration.bench.timing import Timing, rotated, summarise
+from flopcast_calibration.measurement import Shape
 
 #: device -> (m, n, k) of the multiply that overlaps with the collective
 _MULTIPLY = {"cuda": (4096, 8192, 8192), "cpu": (256, 1024, 1024)}

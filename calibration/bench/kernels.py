@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from calibration.measurement import Shape
+from flopcast_calibration.measurement import Shape
 from sim.specs import Scenario
 
 Call = Callable[[], Any]

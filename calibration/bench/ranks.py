@@ -20,11 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from calibration.bench.collectives import members, time_collective
-from calibration.bench.interference import time_pair, time_together
-from calibration.bench.machine import settle
-from calibration.bench.telemetry import Telemetry
-from calibration.measurement import Journal, Measurement, Shape, read_journal
+from flopcast_calibration.bench.collectives import members, time_collective
+from flopcast_calibration.bench.interference import time_pair, time_together
+from flopcast_calibration.bench.machine import settle
+from flopcast_calibration.bench.telemetry import Telemetry
+from flopcast_calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError
 
 Task = tuple[str, Shape]

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from calibration.bench.collectives import collective_shapes
-from calibration.bench.interference import interference_shapes, together_shapes
-from calibration.bench.kernels import Case
-from calibration.bench.machine import describe, release, settle
-from calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
-from calibration.bench.suite import kernel_cases, usual_dtype
-from calibration.bench.telemetry import Telemetry
-from calibration.bench.timing import rotated, time_call, warm_up
-from calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
+from flopcast_calibration.bench.collectives import collective_shapes
+from flopcast_calibration.bench.interference import interference_shapes, together_shapes
+from flopcast_calibration.bench.kernels import Case
+from flopcast_calibration.bench.machine import describe, release, settle
+from flopcast_calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
+from flopcast_calibration.bench.suite import kernel_cases, usual_dtype
+from flopcast_calibration.bench.telemetry import Telemetry
+from flopcast_calibration.bench.timing import rotated, time_call, warm_up
+from flopcast_calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
 from sim.specs import Scenario
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from calibration.bench.formats import format_cases
-from calibration.bench.kernels import (
+from flopcast_calibration.bench.formats import format_cases
+from flopcast_calibration.bench.kernels import (
     MEMORY_OPERATIONS,
     Case,
     adam_case,

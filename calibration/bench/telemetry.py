@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from calibration.measurement import Shape
+from flopcast_calibration.measurement import Shape
 
 PERIOD_MS = 100
 _FIELDS = ("index", "clocks.sm", "clocks.max.sm", "power.draw", "temperature.gpu", "clocks_throttle_reasons.active")

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from calibration.commands.measure import Node
-from calibration.commands.shared import console, profile_data, read_profile
+from flopcast_calibration.commands.measure import Node
+from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_data, read_profile
 from sim.errors import ProfileError
 
 #: Measurements of shipped profiles.
-_SHIPPED_DATA = Path(__file__).parents[1] / "data"
 
 
 def show(
@@ -44,11 +43,11 @@ def show(
     out = console()
     out.print(table)
     if png is not None:
-        from calibration.measurement import read_journal
-        from calibration.node import measured_cluster
-        from calibration.report import draw_profile
+        from flopcast_calibration.measurement import read_journal
+        from flopcast_calibration.node import measured_cluster
+        from flopcast_calibration.report import draw_profile
 
-        raw = (path.parent if path else _SHIPPED_DATA) / record.provenance.raw_data
+        raw = (path.parent if path else SHIPPED_DATA) / record.provenance.raw_data
         if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)

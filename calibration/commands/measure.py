@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibration.commands.shared import check_out, console, read_profile
+from flopcast_calibration.commands.shared import SHIPPED_DATA, check_out, console, read_profile
 from sim.commands.progress import progress_bar, spinner
 from sim.errors import ProfileError, SpecError, nearest
 
@@ -52,9 +52,9 @@ def run(
 
     On several nodes: torchrun --nnodes 2 --nproc-per-node 8 … -m sim.cli calibrate run, or srun with a task a GPU.
     """
-    from calibration.bench.machine import describe
-    from calibration.bench.ranks import launched_job
-    from calibration.bench.run import pick_device, run_suite
+    from flopcast_calibration.bench.machine import describe
+    from flopcast_calibration.bench.ranks import launched_job
+    from flopcast_calibration.bench.run import pick_device, run_suite
     from sim import load_scenario
 
     # Whatever can be wrong with the request is found before anything is measured.
@@ -100,13 +100,14 @@ def fit(
     force: Force = False,
 ) -> None:
     """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
-    from calibration.measurement import MeasurementSet, least_disturbed, write_journal
-    from calibration.readers import read_measurements
+    from flopcast_calibration.measurement import MeasurementSet, least_disturbed, write_journal
+    from flopcast_calibration.readers import read_measurements
+    from sim.files import here_or_shipped
 
     check_out(out)
     machine: dict[str, Any] = {}
     items = []
-    for path in files:
+    for path in (here_or_shipped(path, "calibration/data", SHIPPED_DATA) for path in files):
         log = read_measurements(path, operation, ranks, nodes)
         for note in log.notes:
             typer.secho(f"{path}: {note}", err=True)
@@ -131,7 +132,7 @@ def _join(machine: dict[str, Any], facts: dict[str, Any], path: Path) -> None:
 
 def _asked(machine: dict[str, Any], node: str | None, network: str | None, base: str | None) -> tuple[Any, Any]:
     """The measured hardware, and the profile that stands in for what is not measured."""
-    from calibration.node import measured_cluster
+    from flopcast_calibration.node import measured_cluster
     from sim.specs.loading import profile_of_gpu
     from sim.units import parse
 
@@ -158,7 +159,7 @@ def _fit(data: Any, out: Path, raw: Path, asked: tuple[Any, Any], draws: int, fo
 
 def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: bool) -> Any:
     """The calibration, said aloud; fits that are so far from their own data that they would mislead are not taken."""
-    from calibration.build import calibrate
+    from flopcast_calibration.build import calibrate
 
     cluster, base = asked
     with spinner("fitting"):
@@ -177,7 +178,7 @@ def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: boo
 
 
 def _write(result: Any, out: Path, raw: Path) -> None:
-    from calibration.write import write_profile
+    from flopcast_calibration.write import write_profile
 
     write_profile(result, out, raw)
     print_ = console().print

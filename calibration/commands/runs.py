@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibration.commands.shared import check_out, console
+from flopcast_calibration.commands.shared import check_out, console
 from sim.errors import SpecError, nearest
 
 
@@ -27,10 +27,10 @@ def from_runs(
     folds: Annotated[int, typer.Option(min=0, help="Groups of families left out in turn; 0 skips it.")] = 4,
 ) -> None:
     """Fit a profile to measured training runs, drawn to the bottom-up one and cross-validated by family."""
-    from calibration.from_runs import fit_runs
-    from calibration.priors import parameters_named
-    from calibration.readers.training_runs import read_training_runs, unread_columns
-    from calibration.write import write_runs_profile
+    from flopcast_calibration.from_runs import fit_runs
+    from flopcast_calibration.priors import parameters_named
+    from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
+    from flopcast_calibration.write import write_runs_profile
     from sim.table import Table
 
     check_out(out)

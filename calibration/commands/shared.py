@@ -8,6 +8,9 @@ from typing import Any
 
 from sim.errors import ProfileError
 
+SHIPPED_DATA = Path(__file__).parents[1] / "data"
+"""Measurements that ship, `calibration/data` in the repository."""
+
 
 def check_out(out: Path) -> None:
     """Refuse, before anything is measured, a file that could not be written afterwards."""

@@ -1,6 +1,6 @@
 """Fits: for each cost function of `sim.costs` the function that finds its parameters in measurements."""
 
-from calibration.fit.kernels import (
+from flopcast_calibration.fit.kernels import (
     AttentionPoint,
     GemmPoint,
     LaunchPoint,
@@ -12,7 +12,7 @@ from calibration.fit.kernels import (
     fit_max_efficiency,
     fit_memory,
 )
-from calibration.fit.links import (
+from flopcast_calibration.fit.links import (
     LINK_PRIOR,
     LOOPBACK_PRIOR,
     TIMES,
@@ -25,8 +25,8 @@ from calibration.fit.links import (
     fit_hidden_share,
     fit_p2p,
 )
-from calibration.fit.network import CardPoint, NetworkPoint, fit_network, fit_network_p2p, fit_shared
-from calibration.fit.solve import Draw, Fit, Prior, bootstrap, fit_to, unseen_error
+from flopcast_calibration.fit.network import CardPoint, NetworkPoint, fit_network, fit_network_p2p, fit_shared
+from flopcast_calibration.fit.solve import Draw, Fit, Prior, bootstrap, fit_to, unseen_error
 
 __all__ = [
     "LINK_PRIOR",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.specs import GpuSpec
 from sim.specs.profile import GemmParams

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.fit.links import IN_SWITCH_SHARE, P2P_PRIOR, TIMES
-from calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from flopcast_calibration.fit.links import IN_SWITCH_SHARE, P2P_PRIOR, TIMES
+from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.costs.collectives import Fabric, in_switch_all_reduce, send
 from sim.network.placement import Group
 from sim.specs import NodeSpec, Profile

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from calibration.readers.csv_values import Row, Unmodelled, name_patterns, whole
+from flopcast_calibration.readers.csv_values import Row, Unmodelled, name_patterns, whole
 from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.presets import model_preset

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from calibration.measurement import Measurement, Shape
+from flopcast_calibration.measurement import Measurement, Shape
 from sim.errors import ProfileError, nearest
 
 #: what nccl-tests, PARAM, torch and people call it -> ours

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from calibration.readers.csv_values import name_patterns
+from flopcast_calibration.readers.csv_values import name_patterns
 
 
 def family_of(row: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from calibration.readers.csv_values import Row, Unmodelled
+from flopcast_calibration.readers.csv_values import Row, Unmodelled
 from sim.errors import SpecError, nearest
 from sim.specs.base import file_name
 from sim.specs.loading import SECTIONS

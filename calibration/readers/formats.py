@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibration.measurement import read_journal
-from calibration.readers import (
+from flopcast_calibration.measurement import read_journal
+from flopcast_calibration.readers import (
     kineto_measurements,
     mamf_finder,
     nccl_tests,
@@ -19,7 +19,7 @@ from calibration.readers import (
     perftest,
     table,
 )
-from calibration.readers.log import Log, Source, read_source
+from flopcast_calibration.readers.log import Log, Source, read_source
 from sim.errors import ProfileError
 
 #: name -> whether a text is of it, how it is read

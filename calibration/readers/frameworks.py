@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibration.readers.csv_values import Row, name_patterns, settings_of
+from flopcast_calibration.readers.csv_values import Row, name_patterns, settings_of
 from sim.errors import SpecError
 from sim.specs.framework_files import framework_named
 from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES

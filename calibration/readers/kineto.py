@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration.readers.log import Source, read_source
+from flopcast_calibration.readers.log import Source, read_source
 from sim.errors import ProfileError
 
 #: category -> pattern of kernel names, first match wins (cuBLAS, CUTLASS, flash-attention, NCCL, PyTorch)

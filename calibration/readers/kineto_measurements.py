@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from calibration.measurement import Measurement, Shape
-from calibration.readers.collective_names import NOT_READ, Layout, known_name
-from calibration.readers.dtypes import ELEMENT_BYTES, torch_dtype
-from calibration.readers.kineto import load_trace, trace_events
-from calibration.readers.log import Log, Source
+from flopcast_calibration.measurement import Measurement, Shape
+from flopcast_calibration.readers.collective_names import NOT_READ, Layout, known_name
+from flopcast_calibration.readers.dtypes import ELEMENT_BYTES, torch_dtype
+from flopcast_calibration.readers.kineto import load_trace, trace_events
+from flopcast_calibration.readers.log import Log, Source
 from sim.errors import ProfileError
 
 #: operator -> which of its inputs are the two matrices

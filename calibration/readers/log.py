@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration.measurement import Measurement
+from flopcast_calibration.measurement import Measurement
 from sim.errors import ProfileError, SpecError
 from sim.files import MEASUREMENTS, read_bytes
 

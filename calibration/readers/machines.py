@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from calibration.readers.csv_values import name_patterns
+from flopcast_calibration.readers.csv_values import name_patterns
 from sim.errors import SpecError
 from sim.specs import load_preset
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from calibration.measurement import Measurement
-from calibration.readers.dtypes import read_dtype
-from calibration.readers.log import Log, Source, positive
+from flopcast_calibration.measurement import Measurement
+from flopcast_calibration.readers.dtypes import read_dtype
+from flopcast_calibration.readers.log import Log, Source, positive
 from sim.errors import ProfileError
 
 _SHAPE = r"(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"

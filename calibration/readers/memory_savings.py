@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from calibration.readers.csv_values import Row, is_moe
-from calibration.readers.frameworks import FrameworkOfRow
+from flopcast_calibration.readers.csv_values import Row, is_moe
+from flopcast_calibration.readers.frameworks import FrameworkOfRow
 from sim.specs.framework_files import layouts_of
 
 MemorySaving = tuple[dict[str, Any], str]

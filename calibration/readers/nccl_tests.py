@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from calibration.measurement import Measurement
-from calibration.readers.collective_names import (
+from flopcast_calibration.measurement import Measurement
+from flopcast_calibration.readers.collective_names import (
     BUS_FACTOR,
     NOT_READ,
     Layout,
@@ -20,9 +20,9 @@ from calibration.readers.collective_names import (
     measured,
     names_in,
 )
-from calibration.readers.log import Log, Source, listed, read_source
-from calibration.readers.prefixes import without_prefix
-from calibration.readers.rank_list import Rank, device_of, layout_of, rank_of
+from flopcast_calibration.readers.log import Log, Source, listed, read_source
+from flopcast_calibration.readers.prefixes import without_prefix
+from flopcast_calibration.readers.rank_list import Rank, device_of, layout_of, rank_of
 from sim.errors import ProfileError
 
 _STARTS = re.compile(r"Collective test starting:\s*(\S+)")
@@ -79,7 +79,7 @@ def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | N
     ProfileError
         Naming the line that is wrong: cut off, not a number, a failed check, or bandwidths that contradict the time.
     """
-    from calibration.readers.nccl_tests_json import read_json
+    from flopcast_calibration.readers.nccl_tests_json import read_json
 
     source = read_source(path, operation, num_ranks)
     log = read_json(source) if source.text.lstrip()[0] in "{[" else read(source)

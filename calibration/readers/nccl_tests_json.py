@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from calibration.measurement import Measurement
-from calibration.readers.collective_names import BUS_FACTOR, Layout, collective, known_name, measured, names_in
-from calibration.readers.log import Log, Source
-from calibration.readers.rank_list import Rank, device_of, layout_of
+from flopcast_calibration.measurement import Measurement
+from flopcast_calibration.readers.collective_names import BUS_FACTOR, Layout, collective, known_name, measured, names_in
+from flopcast_calibration.readers.log import Log, Source
+from flopcast_calibration.readers.rank_list import Rank, device_of, layout_of
 from sim.errors import ProfileError
 
 

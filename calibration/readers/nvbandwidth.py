@@ -11,8 +11,8 @@ import re
 from statistics import median
 from typing import Any
 
-from calibration.measurement import Measurement, Shape
-from calibration.readers.log import Log, Source, positive
+from flopcast_calibration.measurement import Measurement, Shape
+from flopcast_calibration.readers.log import Log, Source, positive
 from sim.errors import ProfileError
 
 #: What is copied unless --bufferSize says otherwise; the program does not print it. [bytes]

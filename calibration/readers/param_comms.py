@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from calibration.measurement import Measurement
-from calibration.readers.collective_names import Layout, collective, measured
-from calibration.readers.log import Log, Source, listed
-from calibration.readers.prefixes import without_prefix
+from flopcast_calibration.measurement import Measurement
+from flopcast_calibration.readers.collective_names import Layout, collective, measured
+from flopcast_calibration.readers.log import Log, Source, listed
+from flopcast_calibration.readers.prefixes import without_prefix
 from sim.errors import ProfileError
 
 _ROW = re.compile(r"COMMS-RES-(?P<what>\S+)\s+(?P<numbers>.*)")

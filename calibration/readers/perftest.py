@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from calibration.measurement import Measurement, Shape
-from calibration.readers.log import Log, Source, listed, positive
-from calibration.readers.prefixes import without_prefix
+from flopcast_calibration.measurement import Measurement, Shape
+from flopcast_calibration.readers.log import Log, Source, listed, positive
+from flopcast_calibration.readers.prefixes import without_prefix
 from sim.errors import ProfileError
 
 #: Smaller messages in flight by the hundred do not tell what one takes. [bytes]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calibration.readers.collective_names import Layout
-from calibration.readers.log import Source
+from flopcast_calibration.readers.collective_names import Layout
+from flopcast_calibration.readers.log import Source
 from sim.errors import ProfileError
 
 #: Of nccl-tests (with Group since 2.13, bus id or bus number), rccl-tests, and those before MPI had a Pid there.

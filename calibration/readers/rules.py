@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibration.readers.architectures import head_dim_of, with_experts, with_heads, with_known_model
-from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
-from calibration.readers.field_columns import with_field_columns, with_fields
-from calibration.readers.frameworks import fields_by_words, framework_of, of_section, with_remarks
-from calibration.readers.machines import cluster_of
-from calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
-from calibration.readers.unstated_fields import MICROBATCHES, plans_with_unstated_fields
+from flopcast_calibration.readers.architectures import head_dim_of, with_experts, with_heads, with_known_model
+from flopcast_calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
+from flopcast_calibration.readers.field_columns import with_field_columns, with_fields
+from flopcast_calibration.readers.frameworks import fields_by_words, framework_of, of_section, with_remarks
+from flopcast_calibration.readers.machines import cluster_of
+from flopcast_calibration.readers.memory_savings import MemorySaving, memory_savings, offloaded_layers
+from flopcast_calibration.readers.unstated_fields import MICROBATCHES, plans_with_unstated_fields
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario
 from sim.specs.frameworks import resolve_stack

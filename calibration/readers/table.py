@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration.measurement import KINDS, Measurement, Shape
-from calibration.readers.dtypes import read_dtype
-from calibration.readers.log import Log, Source, read_source
-from calibration.readers.table_columns import (
+from flopcast_calibration.measurement import KINDS, Measurement, Shape
+from flopcast_calibration.readers.dtypes import read_dtype
+from flopcast_calibration.readers.log import Log, Source, read_source
+from flopcast_calibration.readers.table_columns import (
     DEVICE_NAMES,
     DTYPE_NAMES,
     FLOP_RATES,
@@ -23,8 +23,8 @@ from calibration.readers.table_columns import (
     plain,
     statistic,
 )
-from calibration.readers.table_shapes import check_shape
-from calibration.readers.table_times import row_time
+from flopcast_calibration.readers.table_shapes import check_shape
+from flopcast_calibration.readers.table_times import row_time
 from sim.errors import ProfileError, nearest
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from calibration.measurement import REQUIRED, Shape
-from calibration.readers.collective_names import collective
-from calibration.readers.log import Source
-from calibration.readers.table_columns import DIRECTIONS, plain
+from flopcast_calibration.measurement import REQUIRED, Shape
+from flopcast_calibration.readers.collective_names import collective
+from flopcast_calibration.readers.log import Source
+from flopcast_calibration.readers.table_columns import DIRECTIONS, plain
 from sim.errors import ProfileError, nearest
 
 

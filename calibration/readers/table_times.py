@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from calibration.measurement import Shape
-from calibration.readers.collective_names import BUS_FACTOR
-from calibration.readers.log import positive
+from flopcast_calibration.measurement import Shape
+from flopcast_calibration.readers.collective_names import BUS_FACTOR
+from flopcast_calibration.readers.log import positive
 from sim.errors import ProfileError
 
 #: A time and a rate of one row that differ by more than rounding have another unit, or another shape.

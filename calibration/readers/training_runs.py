@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibration.readers.csv_values import Row, Unmodelled, is_moe, number
-from calibration.readers.families import family_of, sweep_of
-from calibration.readers.field_columns import CELLS, check_columns, override_cells
-from calibration.readers.frameworks import framework_of
-from calibration.readers.memory_savings import MemorySaving
-from calibration.readers.rules import Reading, read_scenarios
+from flopcast_calibration.readers.csv_values import Row, Unmodelled, is_moe, number
+from flopcast_calibration.readers.families import family_of, sweep_of
+from flopcast_calibration.readers.field_columns import CELLS, check_columns, override_cells
+from flopcast_calibration.readers.frameworks import framework_of
+from flopcast_calibration.readers.memory_savings import MemorySaving
+from flopcast_calibration.readers.rules import Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.files import MEASUREMENTS, read_text
 from sim.specs import Profile, Scenario, load_preset

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
+from flopcast_calibration.readers.csv_values import Row, Unmodelled, is_moe, whole
 from sim.specs.framework_files import layouts_of
 
 SCHEDULES: dict[str, str] = {

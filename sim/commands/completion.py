@@ -52,17 +52,19 @@ def preset(kind: str) -> Callable[[str], list[str]]:
 
 
 def any_preset(incomplete: str) -> list[str]:
-    """Names of presets of every kind."""
+    """Names of presets of every kind, and of the scenarios that ship."""
+    from sim.files import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
 
-    return _matching(sorted({name for kind in KINDS for name in preset_names(kind)}), incomplete)
+    known = {name for kind in KINDS for name in preset_names(kind)}
+    return _matching(sorted(known.union(shipped_scenarios())), incomplete)
 
 
 def kinds(incomplete: str) -> list[str]:
     """Kinds of presets."""
     from sim.specs.presets import KINDS
 
-    return _matching((*KINDS, "schedules"), incomplete)
+    return _matching((*KINDS, "schedules", "scenarios"), incomplete)
 
 
 def frameworks_to_export_to(incomplete: str) -> list[str]:

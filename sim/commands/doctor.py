@@ -1,4 +1,4 @@
-"""`flopcast doctor`: what is installed, what is missing and how to get it, and what the shipped profiles rest on."""
+"""`flopcast doctor`: what is installed where, what is missing and how to get it, what the shipped profiles rest on."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def diagnosis() -> dict[str, Any]:
-    """flopcast's and Python's versions, packages, profiles: plain data."""
+    """flopcast's and Python's versions, where it is installed, packages, profiles: plain data."""
     import platform
+    from pathlib import Path
 
     import sim
+    from sim.files import IS_CHECKOUT
 
     return {
         "flopcast": sim.__version__,
+        "installed": {"from": "a checkout" if IS_CHECKOUT else "a wheel", "at": str(Path(sim.__file__).parents[1])},
         "python": platform.python_version(),
         "packages": _packages(),
         "profiles": [_profile(name) for name in _names()],
@@ -95,6 +98,7 @@ def _show(found: dict[str, Any]) -> None:
     from sim.report.terminal import indented, title
     from sim.table import Table
 
+    installed = found["installed"]
     packages, profiles = (Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False) for _ in range(2))
     for each in found["packages"]:
         of = f"extra {each['extra']}: {EXTRAS[each['extra']]}" if each["extra"] else ""
@@ -103,7 +107,8 @@ def _show(found: dict[str, Any]) -> None:
     for each in found["profiles"]:
         profiles.add_row(each["name"], each["date"], each["method"])
     print_view(
-        title(f"flopcast {found['flopcast']}", f"  Python {found['python']}"),
+        title(f"flopcast {found['flopcast']}", f"  from {installed['from']}, {installed['at']}"),
+        title(f"Python {found['python']}"),
         "",
         title("Packages"),
         indented(packages),

@@ -15,7 +15,7 @@ from sim.errors import SpecError, nearest
 DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
 """Precision, model and GPU that a framework's rules see where nothing else is said."""
 app = typer.Typer(
-    help="Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources.",
+    help="Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources; and scenarios.",
     no_args_is_help=True,
 )
 
@@ -31,17 +31,19 @@ def list_presets(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="gpus, nodes, clusters, models, frameworks, stacks, profiles or schedules.",
+            help="gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios.",
             autocompletion=complete.kinds,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Names of the shipped presets."""
+    from sim.files import shipped_scenarios
     from sim.schedules import get_schedule, schedule_names
     from sim.specs.presets import KINDS, preset_names
 
-    kinds = (*KINDS, "schedules")
+    others = {"schedules": schedule_names, "scenarios": shipped_scenarios}
+    kinds = (*KINDS, *others)
     if kind is not None and kind not in kinds:
         raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, kinds)}")
     chosen = kinds if kind is None else (kind,)
@@ -51,7 +53,7 @@ def list_presets(
     for each in chosen:
         if kind is None:
             typer.secho(each, bold=True)
-        for name in schedule_names() if each == "schedules" else preset_names(each):
+        for name in others[each]() if each in others else preset_names(each):
             summary = f"  {get_schedule(name).summary}" if each == "schedules" else ""
             typer.echo(f"  {name}{summary}" if kind is None else f"{name}{summary}")
 
@@ -61,6 +63,7 @@ def list_presets(
     epilog=examples(
         "presets show selene",
         "presets show gpus/a100-sxm-80gb",
+        "presets show scenarios/gpt3-175b-1024-a100.yaml",
         "presets show megatron-bridge --version 26.08 --precision fp8 --model qwen3-30b-a3b --gpu b200-sxm-180gb",
     ),
 )
@@ -86,7 +89,11 @@ def show_preset(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU."""
+    """A preset's values, and the source of each; of a framework what it comes to for a precision, model and GPU.
+
+    Of a scenario that ships its file, to be changed.
+    """
+    from sim.files import read_text, shipped_scenarios
     from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
     from sim.specs import ParallelPlan, TrainingSpec
@@ -94,7 +101,13 @@ def show_preset(
     from sim.specs.loading import described
     from sim.specs.presets import KINDS, load_preset, preset_names
 
+    scenarios = shipped_scenarios()
+    if name in scenarios:
+        typer.echo(read_text(scenarios[name]), nl=False)
+        return
     wanted_kind, _, wanted = name.rpartition("/")
+    if name.startswith("scenarios/"):
+        raise SpecError(f"no scenario of this name ships: {name!r}{nearest(name, scenarios)}")
     if wanted_kind and wanted_kind not in KINDS:
         raise SpecError(f"unknown kind of preset {wanted_kind!r}{nearest(wanted_kind, KINDS)}")
     kinds = (wanted_kind,) if wanted_kind else KINDS

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
+from sim.files import here_or_shipped, shipped_scenarios
 from sim.specs import datasheet
 from sim.specs.base import file_name, laid_over
 from sim.specs.frameworks import DEFAULT, resolve_stack
@@ -245,7 +246,8 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
     Parameters
     ----------
     path : path
-        A YAML file, a pipe, or `-` for the standard input.
+        A YAML file, a pipe, or `-` for the standard input. Scenarios that ship are found from any folder by
+        `scenarios/NAME.yaml`.
     overrides : sequence of str
         "field.path=value", as the command line's --set.
     profile : str, optional
@@ -256,7 +258,7 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = (), profile: str 
     SpecError
         The file is missing, is not YAML, or breaks a rule.
     """
-    path = Path(path)
+    path = here_or_shipped(path)
     if str(path) != "-" and not _is_there(path):
         raise SpecError(f"no scenario file {str(path)!r}{_nearby(path)}")
     data = load_yaml(path)
@@ -285,7 +287,7 @@ def _nearby(path: Path) -> str:
     if path.is_dir():
         return "; it is a folder, give the name of a file in it"
     near = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
-    found = (*Path("scenarios").rglob("*.yaml"), *near)
+    found = (*map(Path, shipped_scenarios()), *Path("scenarios").rglob("*.yaml"), *near)
     files = {file.stem: file for file in found if not file.name.startswith(".")}
     hint = nearest(path.stem, files)
     for stem, file in files.items():

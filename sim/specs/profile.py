@@ -1,6 +1,6 @@
 """A calibrated profile: what a GPU and its links really reach, with where every value came from.
 
-The functions that use these parameters are in `sim.costs`; the functions that fit them are in `calibration.fit`.
+The functions that use these parameters are in `sim.costs`, those that fit them in `flopcast_calibration.fit`.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class _Collectives:
 @contextlib.contextmanager
 def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, int]) -> Any:
     """Everything that runs inside finds one GPU of this name, and with several `ranks` of the clock, a job of them."""
-    from calibration.bench import collectives, interference, ranks, timing
+    from flopcast_calibration.bench import collectives, interference, ranks, timing
 
     node = clock.cluster
     properties = SimpleNamespace(
@@ -275,7 +275,7 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
     """One process that torchrun seems to have started, as rank 0 of many."""
     import torch.distributed as dist
 
-    from calibration.bench import collectives
+    from flopcast_calibration.bench import collectives
 
     environment = {
         "RANK": "0",
@@ -322,6 +322,6 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
         monkeypatch.setattr(dist, name, value, raising=False)
     # Tensors hold no numbers: what the slowest rank saw is what this one saw.
     monkeypatch.setattr(collectives, "agreed", lambda group, samples, device: samples)
-    from calibration.bench import interference
+    from flopcast_calibration.bench import interference
 
     monkeypatch.setattr(interference, "agreed", lambda group, samples, device: samples)

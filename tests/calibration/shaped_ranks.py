@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import torch.distributed as dist
 
-from calibration.bench import run
+from flopcast_calibration.bench import run
 from sim.cli import main
 
 LATENCY_S = float(os.environ["SHAPED_LATENCY_S"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibration.anchor import run_of
-from calibration.from_runs import fit_runs
+from flopcast_calibration.anchor import run_of
+from flopcast_calibration.from_runs import fit_runs
 from sim import build_scenario, estimate, load_scenario
 from sim.cli import app
 from sim.errors import SpecError

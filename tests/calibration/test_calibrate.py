@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.build import calibrate
-from calibration.measurement import Measurement, MeasurementSet, write_journal
-from calibration.write import write_profile
+from flopcast_calibration.build import calibrate
+from flopcast_calibration.measurement import Measurement, MeasurementSet, write_journal
+from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
 from sim.costs.efficiency import gemm_time
 from sim.errors import ProfileError
@@ -110,7 +110,7 @@ def test_command_line_mistakes(arguments, says):
 
 def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from calibration.bench import kernels, run
+    from flopcast_calibration.bench import kernels, run
 
     cases = [kernels.gemm_case(64, 64, 2**e, "float32", "nt") for e in (4, 6, 8)]
     cases += [kernels.memory_case("copy", 64, 1024, "float32"), kernels.launch_case("float32"), kernels.adam_case(1000)]
@@ -131,7 +131,7 @@ def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monke
 
 def test_collectives_and_a_multiply_beside_one_run_on_two_ranks(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from calibration.bench import collectives, run
+    from flopcast_calibration.bench import collectives, run
 
     monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: [])
     shapes = [{"operation": name, "num_ranks": 2, "nbytes": 4096} for name in collectives.OPERATIONS]

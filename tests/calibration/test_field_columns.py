@@ -2,8 +2,8 @@
 
 import pytest
 
-from calibration.readers.field_columns import ABOUT_THE_RUN, CELLS, check_columns, override_cells, with_fields
-from calibration.readers.training_runs import read_run, read_training_runs, unread_columns
+from flopcast_calibration.readers.field_columns import ABOUT_THE_RUN, CELLS, check_columns, override_cells, with_fields
+from flopcast_calibration.readers.training_runs import read_run, read_training_runs, unread_columns
 from sim.errors import SpecError
 from sim.specs.loading import SECTIONS
 from sim.work.flops import hardware_flop, model_flop

@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import calibration
-from calibration.bench.run import run_suite, small_first
-from calibration.bench.suite import kernel_cases
-from calibration.build import calibrate
-from calibration.measurement import MeasurementSet
-from calibration.node import measured_cluster
-from calibration.readers import read_nccl_tests, read_table
-from calibration.report import profile_figure, residual_figure
+import flopcast_calibration
+from flopcast_calibration.bench.run import run_suite, small_first
+from flopcast_calibration.bench.suite import kernel_cases
+from flopcast_calibration.build import calibrate
+from flopcast_calibration.measurement import MeasurementSet
+from flopcast_calibration.node import measured_cluster
+from flopcast_calibration.readers import read_nccl_tests, read_table
+from flopcast_calibration.report import profile_figure, residual_figure
 from sim import Profile, ProfileError, SpecError
 from sim.specs import load_preset
 
-DATA = Path(calibration.__file__).parent / "data"
+DATA = Path(flopcast_calibration.__file__).parent / "data"
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from calibration import refit
-from calibration.build import calibrate
-from calibration.fit import AllReducePoint, GemmPoint, fit_all_reduce, fit_gemm
-from calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
-from calibration.measurement import read_journal
+from flopcast_calibration import refit
+from flopcast_calibration.build import calibrate
+from flopcast_calibration.fit import AllReducePoint, GemmPoint, fit_all_reduce, fit_gemm
+from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
+from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time
 from sim.network.placement import Group

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibration.cli import app
-from calibration.from_runs import fit_runs, predict
-from calibration.priors import priors, with_values
-from calibration.readers.training_runs import read_run
-from calibration.write import write_runs_profile
+from flopcast_calibration.cli import app
+from flopcast_calibration.from_runs import fit_runs, predict
+from flopcast_calibration.priors import priors, with_values
+from flopcast_calibration.readers.training_runs import read_run
+from flopcast_calibration.write import write_runs_profile
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError
 from sim.specs import Profile
@@ -66,7 +66,7 @@ def test_what_the_runs_cannot_tell_stays_and_says_so(fit):
 
 
 def test_cross_validation_leaves_out_whole_families(runs, monkeypatch):
-    import calibration.from_runs as module
+    import flopcast_calibration.from_runs as module
 
     seen = []
     inner = module._fit

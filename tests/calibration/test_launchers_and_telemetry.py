@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from calibration.bench import ranks, timing
-from calibration.bench.ranks import Job, launched_job
-from calibration.bench.telemetry import Telemetry, parse_line
-from calibration.measurement import Journal, read_journal
+from flopcast_calibration.bench import ranks, timing
+from flopcast_calibration.bench.ranks import Job, launched_job
+from flopcast_calibration.bench.telemetry import Telemetry, parse_line
+from flopcast_calibration.measurement import Journal, read_journal
 from sim.errors import ProfileError
 
 SRUN = {"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_NUM_NODES": "2", "SLURM_LOCALID": "1"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.build import calibrate, left_out
-from calibration.fit import (
+from flopcast_calibration.build import calibrate, left_out
+from flopcast_calibration.fit import (
     CopyPoint,
     GemmPoint,
     LaunchPoint,
@@ -19,8 +19,8 @@ from calibration.fit import (
     fit_launch,
     fit_p2p,
 )
-from calibration.measurement import Measurement, MeasurementSet
-from calibration.write import write_profile
+from flopcast_calibration.measurement import Measurement, MeasurementSet
+from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
 from sim.costs.collectives import Fabric, send
 from sim.costs.efficiency import gemm_time

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from calibration.measurement import Measurement, write_journal
-from calibration.readers import Log, read_measurements
-from calibration.readers.prefixes import without_prefix
+from flopcast_calibration.measurement import Measurement, write_journal
+from flopcast_calibration.readers import Log, read_measurements
+from flopcast_calibration.readers.prefixes import without_prefix
 from sim.errors import ProfileError
 
 NCCL = """# Collective test starting: all_reduce_perf
@@ -110,7 +110,7 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_a_log_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("calibration.readers.log.MEASUREMENTS", 1000)
+    monkeypatch.setattr("flopcast_calibration.readers.log.MEASUREMENTS", 1000)
     with pytest.raises(ProfileError, match="is larger than"):
         read_measurements(Path("/dev/zero"))
     packed = tmp_path / "x.log.gz"

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.build import calibrate
-from calibration.measurement import Measurement, MeasurementSet, least_disturbed
-from calibration.node import measured_cluster, node_of
-from calibration.readers import read_measurements
+from flopcast_calibration.build import calibrate
+from flopcast_calibration.measurement import Measurement, MeasurementSet, least_disturbed
+from flopcast_calibration.node import measured_cluster, node_of
+from flopcast_calibration.readers import read_measurements
 from sim import estimate, load_scenario
 from sim.errors import ProfileError, SpecError
 from sim.specs import Profile, load_preset

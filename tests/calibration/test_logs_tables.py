@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.readers import read_measurements
-from calibration.readers.dtypes import DTYPES, torch_dtype
-from calibration.readers.table_columns import FLOP_RATES, TIMES
+from flopcast_calibration.readers import read_measurements
+from flopcast_calibration.readers.dtypes import DTYPES, torch_dtype
+from flopcast_calibration.readers.table_columns import FLOP_RATES, TIMES
 from sim.errors import ProfileError
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from calibration.readers import read_measurements
+from flopcast_calibration.readers import read_measurements
 from sim.errors import ProfileError
 
 

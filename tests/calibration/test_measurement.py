@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from calibration.measurement import Journal, Measurement, read_journal, write_journal
+from flopcast_calibration.measurement import Journal, Measurement, read_journal, write_journal
 from sim.errors import ProfileError
 
 MACHINE = {"device": "a test", "torch": "1"}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from calibration.fit.network import NetworkPoint, fit_network
-from calibration.multi_node import NETWORKS, all_to_all_efficiencies, read_points, score
+from flopcast_calibration.fit.network import NetworkPoint, fit_network
+from flopcast_calibration.multi_node import NETWORKS, all_to_all_efficiencies, read_points, score
 from sim.costs.collectives import Fabric, all_reduce
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile, load_preset

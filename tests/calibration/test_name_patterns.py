@@ -5,11 +5,11 @@ from typing import get_args
 
 import pytest
 
-from calibration.readers.csv_values import name_patterns
-from calibration.readers.families import family_of
-from calibration.readers.field_columns import check_columns
-from calibration.readers.frameworks import fields_by_words, framework_of, with_remarks
-from calibration.readers.machines import cluster_of
+from flopcast_calibration.readers.csv_values import name_patterns
+from flopcast_calibration.readers.families import family_of
+from flopcast_calibration.readers.field_columns import check_columns
+from flopcast_calibration.readers.frameworks import fields_by_words, framework_of, with_remarks
+from flopcast_calibration.readers.machines import cluster_of
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, StackSpec, load_preset, preset_names
 from sim.specs.base import file_name
 from sim.specs.datasheet import NAME as DATASHEET

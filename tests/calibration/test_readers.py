@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from calibration.readers import kernel_times, read_nccl_tests, read_table
+from flopcast_calibration.readers import kernel_times, read_nccl_tests, read_table
 from sim.errors import ProfileError
 
 RANKS = "\n".join(

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from calibration.bench.collectives import collective_shapes, members
-from calibration.commands.look import _change
-from calibration.measurement import UNSTEADY, Journal, Measurement, least_disturbed, read_journal, write_journal
+from flopcast_calibration.bench.collectives import collective_shapes, members
+from flopcast_calibration.commands.look import _change
+from flopcast_calibration.measurement import (
+    UNSTEADY,
+    Journal,
+    Measurement,
+    least_disturbed,
+    read_journal,
+    write_journal,
+)
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {"device": "a test", "torch": "1"}
@@ -131,7 +138,7 @@ def test_groups_are_every_size_in_a_node_then_whole_nodes():
 # A suite of two small parts, run by the command line in a process of its own.
 SMALL = """
 import sys
-from calibration.bench import kernels, run
+from flopcast_calibration.bench import kernels, run
 run.kernel_cases = lambda *_: [kernels.gemm_case(64, 64, 16 * i, "float32", "nt") for i in range(1, 9)]
 run.collective_shapes = lambda ranks, quick, largest, per_node, device: (
     {"operation": "all_reduce", "num_ranks": 2, "num_nodes": 1, "nbytes": 2**e} for e in range(10, {last})

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from calibration.readers.training_runs import read_training_runs
+from flopcast_calibration.readers.training_runs import read_training_runs
 from sim.estimate import estimate
 
 GIB = 2**30

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from gpu_stand_in import StandIn, gpu  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from calibration.bench import collectives, interference, run, timing  # noqa: E402
-from calibration.bench.formats import FORMATS, _numbers, _scales, scaled_case  # noqa: E402
-from calibration.bench.run import run_suite  # noqa: E402
-from calibration.build import calibrate  # noqa: E402
-from calibration.node import measured_cluster  # noqa: E402
+from flopcast_calibration.bench import collectives, interference, run, timing  # noqa: E402
+from flopcast_calibration.bench.formats import FORMATS, _numbers, _scales, scaled_case  # noqa: E402
+from flopcast_calibration.bench.run import run_suite  # noqa: E402
+from flopcast_calibration.build import calibrate  # noqa: E402
+from flopcast_calibration.node import measured_cluster  # noqa: E402
 from sim.errors import ProfileError  # noqa: E402
 from sim.specs import Profile, load_preset  # noqa: E402
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.from_runs import predict
-from calibration.readers.csv_values import LARGEST
-from calibration.readers.machines import cluster_of
-from calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
+from flopcast_calibration.from_runs import predict
+from flopcast_calibration.readers.csv_values import LARGEST
+from flopcast_calibration.readers.machines import cluster_of
+from flopcast_calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.work.flops import hardware_flop, layer_forward_flop, model_flop

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.measurement import read_journal
+from flopcast_calibration.measurement import read_journal
 from sim.specs import Profile
 from sim.specs.presets import load_file_as_preset
 

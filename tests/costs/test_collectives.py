@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.fit import LINK_PRIOR
+from flopcast_calibration.fit import LINK_PRIOR
 from sim.costs.collectives import (
     COLLECTIVES,
     Fabric,
@@ -163,7 +163,7 @@ def test_gather_and_scatter_are_the_two_halves_of_a_ring(group, nbytes):
     assert halves == pytest.approx(ring_all_reduce(nbytes, group, net))
 
 
-# Fits may choose any exponent within the bounds of calibration.fit; no choice may make a small message the slow one.
+# Fits may choose any exponent within the bounds of flopcast_calibration.fit; no choice may make a small message the slow one.
 @pytest.mark.parametrize("exponent", [0.3, 1.0, LINK_PRIOR["exponent"][3]])
 def test_no_exponent_makes_small_messages_slower_than_large_ones(exponent):
     try:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.readers.training_runs import read_run
+from flopcast_calibration.readers.training_runs import read_run
+from flopcast_validation.run import published_runs
+from flopcast_validation.runs.score import score_all
 from sim import build_scenario, estimate, search, simulate
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
@@ -19,8 +21,6 @@ from sim.specs import ParallelPlan
 from sim.specs.importers import Given, import_text
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.params import expert_params, total_params
-from validation.run import published_runs
-from validation.runs.score import score_all
 
 DATA = {
     "name": "small",

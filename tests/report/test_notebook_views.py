@@ -2,11 +2,11 @@
 
 import pytest
 
+from flopcast_validation.report import validation_report
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
 from sim.search import search
-from validation.report import validation_report
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
 

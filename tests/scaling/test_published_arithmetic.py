@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from flopcast_validation.strategies.question import family
 from sim.pricing.zero import zero_visits
 from sim.reliability import Failures, checkpoint_bytes, job_mtbf
 from sim.scaling.allocation import best_loss, best_params, compute_optimal
@@ -18,7 +19,6 @@ from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
 from sim.work.activations import layer_activation_bytes
 from sim.work.layers import Cut
-from validation.strategies.question import family
 
 A100 = 312e12
 X160 = family(160)

@@ -2,7 +2,7 @@
 
 Started in place of a program's own module, it patches torch and then goes on as that program:
 
-    python -m cuda_stand_in rank MODULE JOB_FILE OUT_FILE     as validation.job.rank
+    python -m cuda_stand_in rank MODULE JOB_FILE OUT_FILE     as flopcast_validation.job.rank
     python -m cuda_stand_in verb job --quick …                as flopcast validate
 """
 
@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
-from calibration.bench.machine import settle
-from validation.job.configs import Configuration, GptShape
+from flopcast_calibration.bench.machine import settle
+from flopcast_validation.job.configs import Configuration, GptShape
 
 NAME, MEMORY_BYTES = "NVIDIA A100-SXM4-80GB", 85e9
 SHAPE = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=64)
@@ -92,7 +92,7 @@ def _answering(name, answer):
 def install():
     """Patch torch, and what the job has imported from it by name."""
     settle("cpu")  # memory that is handed out again, as a GPU's allocator does
-    from validation.job import bench, choose, compare, model, rank, single, train  # noqa: F401  whole before the patch
+    from flopcast_validation.job import bench, choose, compare, model, rank, single, train  # noqa: F401  whole before the patch
 
     properties = SimpleNamespace(
         name=NAME, multi_processor_count=108, total_memory=MEMORY_BYTES, L2_cache_size=40 << 20, major=8, minor=0
@@ -138,12 +138,12 @@ def main(what, *words):
         coverage.process_startup()
     install()
     if what == "rank":
-        from validation.job import rank
+        from flopcast_validation.job import rank
 
         rank.main(*words)
         assert {"set_device", "synchronize", "empty_cache"} <= set(asked), asked
     else:
-        from validation.cli import app
+        from flopcast_validation.cli import app
 
         app(list(words))
 

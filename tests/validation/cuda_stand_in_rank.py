@@ -1,4 +1,4 @@
-"""validation.job.rank on GPUs that the CPU stands in for: `python -m cuda_stand_in_rank MODULE JOB_FILE OUT_FILE`."""
+"""flopcast_validation.job.rank on GPUs that the CPU stands in for: `python -m cuda_stand_in_rank MODULE JOB_FILE OUT_FILE`."""
 
 import sys
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from validation.gains import gains, out_of_order, report, zero_bubble_rows
+from flopcast_validation.gains import gains, out_of_order, report, zero_bubble_rows
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import orders
 
+from flopcast_validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, GptShape
 from sim import estimate, load_scenario
 from sim.breakdown import break_down
 from sim.engines import build_program, run
 from sim.engines.shared import share_out
 from sim.errors import SpecError
 from sim.schedules import build_order, get_schedule, schedule_names
-from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, GptShape
 
 ROOT = Path(__file__).parents[2]
 SMALL = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, sequence_length=32)
@@ -130,8 +130,8 @@ def test_what_the_job_cannot_cut_is_refused(wrong, why):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_losses_are_those_of_one_process(cut, precision):
     pytest.importorskip("torch", reason="the real job needs torch")
-    from validation.job.compare import LOSS_TOLERANCE, check_losses
-    from validation.job.launch import run_configuration
+    from flopcast_validation.job.compare import LOSS_TOLERANCE, check_losses
+    from flopcast_validation.job.launch import run_configuration
 
     shape = replace(SMALL, precision=precision)
     result = run_configuration(shape, cut, "cpu", steps=3)
@@ -146,8 +146,8 @@ def test_losses_are_those_of_one_process(cut, precision):
 
 def test_a_wrong_loss_is_told(monkeypatch):
     pytest.importorskip("torch", reason="the real job needs torch")
+    from flopcast_validation.job import compare
     from sim.errors import FlopcastError
-    from validation.job import compare
 
     monkeypatch.setattr(compare, "launch", lambda *ask: [4.0, 3.0, 2.0])
     cut = Configuration(microbatches=1234)
@@ -160,8 +160,8 @@ def test_a_wrong_loss_is_told(monkeypatch):
 
 def test_where_one_process_has_no_room_the_first_cut_stands_for_it(monkeypatch):
     pytest.importorskip("torch", reason="the real job needs torch")
+    from flopcast_validation.job import compare
     from sim.errors import FlopcastError
-    from validation.job import compare
 
     monkeypatch.setattr(compare, "launch", lambda *ask: None)
     cut = Configuration(microbatches=4321)
@@ -172,7 +172,7 @@ def test_where_one_process_has_no_room_the_first_cut_stands_for_it(monkeypatch):
 
 def test_experts_are_used_evenly_and_weighed_by_the_router():
     torch = pytest.importorskip("torch", reason="the real job needs torch")
-    from validation.job.experts import Experts
+    from flopcast_validation.job.experts import Experts
 
     torch.manual_seed(1)
     block = Experts(hidden=16, width=32, num_experts=4, per_token=2)
@@ -192,7 +192,7 @@ def test_experts_are_used_evenly_and_weighed_by_the_router():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ranks_that_share_a_sequence_have_as_much_attention_each(size):
     torch = pytest.importorskip("torch", reason="the real job needs torch")
-    from validation.job.context import Context
+    from flopcast_validation.job.context import Context
 
     held = [Context(None, rank, size).positions(12, "cpu") for rank in range(size)]
     assert sorted(torch.cat(held).tolist()) == list(range(12))
@@ -210,7 +210,7 @@ def test_the_host_is_measured_on_no_configuration_that_is_predicted(cut):
 
 def test_masters_keep_what_bf16_weights_would_lose():
     torch = pytest.importorskip("torch", reason="the real job needs torch")
-    from validation.job.optimizer import Update
+    from flopcast_validation.job.optimizer import Update
 
     layer = torch.nn.Linear(4, 4, bias=False).to(torch.bfloat16)
     with torch.no_grad():
@@ -229,7 +229,7 @@ def test_masters_keep_what_bf16_weights_would_lose():
 def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
     pytest.importorskip("torch", reason="the real job needs torch")
     out, figure = tmp_path / "job.json", tmp_path / "job.png"
-    program = "from validation.cli import app; app()"
+    program = "from flopcast_validation.cli import app; app()"
     command = [sys.executable, "-c", program, "job", "--quick", "--steps", "3", "--device", "cpu"]
     command += ["--json", str(out), "--figure", str(figure)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)

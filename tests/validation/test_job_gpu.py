@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flopcast_validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
 from sim.pricing.scenario import stage_costs
 from sim.work.operations import Cause
-from validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
 
 pytest.importorskip("torch", reason="the real job needs torch")
 
-from validation.job import choose, launch
-from validation.job.calibrate import base_profile
-from validation.job.compare import LOSS_TOLERANCE, check_losses
-from validation.job.predict import CalibratedMachine, predict, scenario_of, with_host_behind, with_update
+from flopcast_validation.job import choose, launch
+from flopcast_validation.job.calibrate import base_profile
+from flopcast_validation.job.compare import LOSS_TOLERANCE, check_losses
+from flopcast_validation.job.predict import CalibratedMachine, predict, scenario_of, with_host_behind, with_update
 
 ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 A100 = {"device_kind": "cuda", "device": "NVIDIA A100-SXM4-80GB", "num_gpus": 8, "memory_bytes": 85e9}
@@ -166,9 +166,9 @@ def machine_of(nodes):
 def test_what_a_gpu_has_no_memory_for_is_done_without(monkeypatch, tmp_path):
     import torch
 
-    from calibration.bench.kernels import Case
-    from calibration.measurement import Journal
-    from validation.job import bench, single
+    from flopcast_calibration.bench.kernels import Case
+    from flopcast_calibration.measurement import Journal
+    from flopcast_validation.job import bench, single
 
     def full(*anything):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from flopcast_validation.strategies.question import family, gather_intensity, training_time
 from sim.engines import build_program, run
 from sim.errors import SpecError
 from sim.scaling.limits import (
@@ -16,7 +17,6 @@ from sim.schedules import build_order
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
 from sim.work.params import layer_params
-from validation.strategies.question import family, gather_intensity, training_time
 
 A100, DAY, YEAR = 312e12, 86400.0, 365.25 * 86400.0
 X160 = family(160)

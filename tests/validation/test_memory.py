@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flopcast_validation.runs.memory import score_memory, summary
 from sim.errors import SpecError
-from validation.runs.memory import score_memory, summary
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from flopcast_validation.network_gains import PUBLISHED_BISECTION, bisection_rows, layered_rows, network_rows
 from sim.units import show
-from validation.network_gains import PUBLISHED_BISECTION, bisection_rows, layered_rows, network_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "network.md").read_text()
 SMALLER = ["plan.pp=16", "plan.dp=12", "training.global_batch_size=384"]  # of the 1T run, to be quick

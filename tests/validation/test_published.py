@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from calibration.readers.field_columns import check_columns
-from calibration.readers.training_runs import read_run, read_training_runs
-from sim import estimate, load_scenario
-from validation.run import published_runs, runs_tables, score
-from validation.runs.intervals import left_out_coverage
-from validation.runs.listing import Listing, print_runs
-from validation.runs.report import markdown_table
-from validation.runs.score import groups_of
-from validation.runs.transfer_report import (
+from flopcast_calibration.readers.field_columns import check_columns
+from flopcast_calibration.readers.training_runs import read_run, read_training_runs
+from flopcast_validation.run import published_runs, runs_tables, score
+from flopcast_validation.runs.intervals import left_out_coverage
+from flopcast_validation.runs.listing import Listing, print_runs
+from flopcast_validation.runs.report import markdown_table
+from flopcast_validation.runs.score import groups_of
+from flopcast_validation.runs.transfer_report import (
     MEAN,
     coverage_markdown,
     coverages,
@@ -27,6 +26,7 @@ from validation.runs.transfer_report import (
     transfer,
     transfer_markdown,
 )
+from sim import estimate, load_scenario
 
 ROOT = Path(__file__).parents[2]
 LICENCES = {"Apache-2.0", "BSD-3-Clause", "MIT", "figures of a published paper"}

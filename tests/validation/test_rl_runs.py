@@ -7,10 +7,10 @@ from statistics import median
 import pytest
 from typer.testing import CliRunner
 
+from flopcast_validation.rl.engines import published_rates
+from flopcast_validation.rl.published import published_steps
 from sim.cli import app
 from sim.rl.step import ENGINES, PUBLISHED
-from validation.rl.engines import published_rates
-from validation.rl.published import published_steps
 
 ROOT = Path(__file__).parents[2]
 

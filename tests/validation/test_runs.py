@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flopcast_validation.cli import app
+from flopcast_validation.runs.report import to_json
+from flopcast_validation.runs.score import groups_of, score_runs
 from sim.errors import FlopcastError
-from validation.cli import app
-from validation.runs.report import to_json
-from validation.runs.score import groups_of, score_runs
 
 ROOT = Path(__file__).parents[2]
 ROW_KEYS = {"id", "source", "gpu", "unit", "measured", "predicted", "error", "interval", "fitted", "skipped"}
@@ -58,7 +58,7 @@ def test_rows_with_the_same_id_keep_their_own_measurement(runs_file, run_row):
 
 
 def test_a_layout_is_simulated_once(runs_file, run_row, monkeypatch):
-    import validation.runs.score as score
+    import flopcast_validation.runs.score as score
 
     calls = []
     predict = score.predict

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flopcast_validation.seeds import Claim, claims, report
 from sim.cli import app
-from validation.seeds import Claim, claims, report
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
+from flopcast_validation.cli import app
+from flopcast_validation.strategies import plans
+from flopcast_validation.strategies.plans import METHODS, compare_strategies
+from flopcast_validation.strategies.question import NO_VOCABULARY, family, formula_days, question
 from sim.errors import SpecError
-from validation.cli import app
-from validation.strategies import plans
-from validation.strategies.plans import METHODS, compare_strategies
-from validation.strategies.question import NO_VOCABULARY, family, formula_days, question
 
 THREE = "data + pipeline + tensor"
 

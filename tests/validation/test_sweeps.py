@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from exported import differences
 
-from validation.runs.biases import biases
-from validation.runs.score import groups_of, score_runs
-from validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
-from validation.runs.sweeps import GOAL, sweeps_of
+from flopcast_validation.runs.biases import biases
+from flopcast_validation.runs.score import groups_of, score_runs
+from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
+from flopcast_validation.runs.sweeps import GOAL, sweeps_of
 
 LAYOUTS = [
     {"tp": tp, "pp": pp, "dp": 16 // tp // pp, "micro_batch_seqs": size}
@@ -243,7 +243,7 @@ def layer_times(single):
 def test_command(runs_file, run_row, tmp_path):
     from typer.testing import CliRunner
 
-    from validation.cli import app
+    from flopcast_validation.cli import app
 
     rows = [run_row(id=str(number), measured_value=3 + number / 10, **layout) for number, layout in enumerate(LAYOUTS)]
     out = tmp_path / "out.json"

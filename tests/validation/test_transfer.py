@@ -5,23 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.datasheet import GPUS, table
-from calibration.from_runs import fit_runs
-from calibration.priors import parameters_named, priors, start_of, with_values
-from calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
-from calibration.sensitivity import next_run, sensitivities, variants_of
+from flopcast_calibration.datasheet import GPUS, table
+from flopcast_calibration.from_runs import fit_runs
+from flopcast_calibration.priors import parameters_named, priors, start_of, with_values
+from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
+from flopcast_calibration.sensitivity import next_run, sensitivities, variants_of
+from flopcast_validation.runs.anchored import after_runs, choices, sources
+from flopcast_validation.runs.intervals import half_widths, left_out, misses_by_kind
+from flopcast_validation.runs.score import score_all
+from flopcast_validation.runs.transfer import as_unknown, by_datasheet
+from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
+from flopcast_validation.runs.widths import Source, cost, learn, update_priors, write
 from sim import build_scenario, estimate, load_scenario
 from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.datasheet import TABLE, watts_per_flop_per_s
 from sim.specs.hardware import GpuSpec
 from sim.specs.yaml12 import load_yaml
-from validation.runs.anchored import after_runs, choices, sources
-from validation.runs.intervals import half_widths, left_out, misses_by_kind
-from validation.runs.score import score_all
-from validation.runs.transfer import as_unknown, by_datasheet
-from validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
-from validation.runs.widths import Source, cost, learn, update_priors, write
 
 LAYOUTS = ((1, 1, 1, 1), (2, 2, 1, 4), (8, 2, 2, 2), (8, 8, 1, 1), (4, 1, 4, 1), (8, 4, 2, 8))
 SLOWER = {"gemm.max_efficiency": 0.65}
@@ -213,10 +213,10 @@ def test_widths_grow_where_values_differ_and_the_noise_where_they_do_not():
 
 
 def test_priors_are_rewritten_in_place(tmp_path, scored):
-    import calibration.priors
+    import flopcast_calibration.priors
 
     path = tmp_path / "priors.yaml"
-    path.write_text(calibration.priors.FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text(flopcast_calibration.priors.FILE.read_text(encoding="utf-8"), encoding="utf-8")
     before = load_yaml(path)
     groups = {item["group"] for item in before["parameters"].values()}
     write({name: 2.0 if name == "host" else 1.0 for name in groups}, 0.05, path)

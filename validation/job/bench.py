@@ -1,6 +1,6 @@
 """Building blocks of the job, measured on one or two processes; none of the predicted configurations is run here.
 
-Kernels and collectives go through `calibration.bench`. What that leaves out is here: the host's time (Python,
+Kernels and collectives go through `flopcast_calibration.bench`. What that leaves out is here: the host's time (Python,
 autograd, DTensor's and FSDP's dispatch, torch's pipeline runner, the optimizer's bookkeeping) from models so small that
 computing is nothing, and what two processes on two cores cost each other.
 """
@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from calibration.bench.collectives import agreed, clock, prepare
-from calibration.bench.kernels import (
+from flopcast_calibration.bench.collectives import agreed, clock, prepare
+from flopcast_calibration.bench.kernels import (
     Case,
     adam_case,
     attention_case,
@@ -28,19 +28,19 @@ from calibration.bench.kernels import (
     memory_case,
     scenario_shapes,
 )
-from calibration.bench.machine import describe
-from calibration.bench.timing import Timing, summarise, time_call
-from calibration.measurement import Journal, Measurement
-from calibration.measurement import Shape as Measured
+from flopcast_calibration.bench.machine import describe
+from flopcast_calibration.bench.timing import Timing, summarise, time_call
+from flopcast_calibration.measurement import Journal, Measurement
+from flopcast_calibration.measurement import Shape as Measured
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.device import let_go, now, take_device
+from flopcast_validation.job.model import GptLayer, Place, build_part, loss_of, place_in
+from flopcast_validation.job.optimizer import Update
+from flopcast_validation.job.quiet import Watch, quietly
+from flopcast_validation.job.runners import PlainRunner, PlainStage, trace
+from flopcast_validation.job.train import foreign_share, share_of_batch
 from sim.specs import Scenario
 from sim.work.params import total_params
-from validation.job.configs import Configuration, GptShape
-from validation.job.device import let_go, now, take_device
-from validation.job.model import GptLayer, Place, build_part, loss_of, place_in
-from validation.job.optimizer import Update
-from validation.job.quiet import Watch, quietly
-from validation.job.runners import PlainRunner, PlainStage, trace
-from validation.job.train import foreign_share, share_of_batch
 
 _TINY_TOKENS = 8
 _TINY_WIDTH, _TINY_VOCABULARY = 512, 512

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from calibration.bench.machine import describe
-from calibration.build import calibrate
-from calibration.measurement import Journal, Measurement, read_journal
-from calibration.measurement import Shape as Measured
-from calibration.node import measured_cluster
+from flopcast_calibration.bench.machine import describe
+from flopcast_calibration.build import calibrate
+from flopcast_calibration.measurement import Journal, Measurement, read_journal
+from flopcast_calibration.measurement import Shape as Measured
+from flopcast_calibration.node import measured_cluster
+from flopcast_validation.job.bench import tiny
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.launch import launch
+from flopcast_validation.job.predict import CalibratedMachine, scenario_of, with_update
+from flopcast_validation.job.world import joined_world
 from sim.pricing.scenario import StageCosts, stage_costs
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.loading import profile_of_gpu
-from validation.job.bench import tiny
-from validation.job.configs import Configuration, GptShape
-from validation.job.launch import launch
-from validation.job.predict import CalibratedMachine, scenario_of, with_update
-from validation.job.world import joined_world
 
 _SHARED_BY = 8
 """Processes at most for measuring how cores are shared."""
-_BENCH = "validation.job.bench"
+_BENCH = "flopcast_validation.job.bench"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from calibration.bench.machine import describe
-from calibration.node import measured_cluster
+from flopcast_calibration.bench.machine import describe
+from flopcast_calibration.node import measured_cluster
+from flopcast_validation.job.calibrate import base_profile, ranks_there_are
+from flopcast_validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
+from flopcast_validation.job.predict import scenario_of
 from sim import estimate
 from sim.errors import SpecError
-from validation.job.calibrate import base_profile, ranks_there_are
-from validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
-from validation.job.predict import scenario_of
 
 SIZE_NAMES = ("auto", *SIZES)
 #: Of a GPU's memory, what a configuration may fill: eager PyTorch keeps some tensors that the simulator does not count.

@@ -13,8 +13,8 @@ from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
 
 if TYPE_CHECKING:
-    from validation.job.choose import Choice
-    from validation.job.compare import JobResult
+    from flopcast_validation.job.choose import Choice
+    from flopcast_validation.job.compare import JobResult
 
 _COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
 
@@ -59,13 +59,13 @@ def job(
 
     Needs torch. Uses the GPUs of this machine, or those of several under torchrun. Ctrl-C keeps what was measured.
     """
-    from calibration.bench.run import pick_device
+    from flopcast_calibration.bench.run import pick_device
 
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
     chosen = pick_device(device)
-    from validation.job.choose import SIZE_NAMES, choose
-    from validation.job.world import joined_world
+    from flopcast_validation.job.choose import SIZE_NAMES, choose
+    from flopcast_validation.job.world import joined_world
 
     if size not in SIZE_NAMES:
         raise SpecError(f"unknown size {size!r}{nearest(size, SIZE_NAMES)}")
@@ -95,8 +95,8 @@ def _compare(
 
     from rich.console import Console
 
-    from validation.job.calibrate import calibrate_machine
-    from validation.job.compare import measure_all, predict_all
+    from flopcast_validation.job.calibrate import calibrate_machine
+    from flopcast_validation.job.compare import measure_all, predict_all
 
     shape, suite = choice.shape, choice.suite
     console = Console(highlight=False)
@@ -143,9 +143,9 @@ def _compare(
 
 def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
+    from flopcast_validation.job.compare import summary
+    from flopcast_validation.job.figure import draw
     from sim.table import Table
-    from validation.job.compare import summary
-    from validation.job.figure import draw
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="median over the repeats", title_justify="left")
     for name in (*_COLUMNS, "others' share"):
@@ -167,7 +167,7 @@ def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
 
 def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any]) -> None:
     """Everything so far, in one piece: a reader never sees half a file."""
-    from validation.job.compare import LOSS_TOLERANCE, summary
+    from flopcast_validation.job.compare import LOSS_TOLERANCE, summary
 
     done = [row for row in rows if row.seconds]
     data = {

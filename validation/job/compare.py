@@ -9,12 +9,12 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.launch import launch, run_configuration
+from flopcast_validation.job.predict import CalibratedMachine, predict
+from flopcast_validation.job.single import described
 from sim.engines import Timeline
 from sim.errors import FlopcastError
-from validation.job.configs import Configuration, GptShape
-from validation.job.launch import launch, run_configuration
-from validation.job.predict import CalibratedMachine, predict
-from validation.job.single import described
 
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 5e-3}
 """Relative, by precision. The cut job adds the same numbers in another order: rounding, which some steps of Adam let
@@ -113,7 +113,7 @@ def check_losses(losses: list[float], shape: GptShape, cut: Configuration, devic
     key = (shape, cut.global_batch_size, cut.num_experts, device)
     if key not in _single:
         alone = described(shape, cut, device, most_steps)
-        _single[key] = launch("validation.job.single", alone, 1) or losses[:most_steps]
+        _single[key] = launch("flopcast_validation.job.single", alone, 1) or losses[:most_steps]
     expected = _single[key]
     tolerance = LOSS_TOLERANCE[shape.precision]
     pairs = list(zip(losses, expected, strict=False))

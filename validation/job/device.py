@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from calibration.bench.machine import settle
+from flopcast_calibration.bench.machine import settle
 
 
 def backend_of(device: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flopcast_validation.job.compare import JobResult
 from sim.schedules.actions import KINDS
-from validation.job.compare import JobResult
 
 Bar = tuple[int, str, int, int, float, float]
 """(pipeline rank, kind, micro-batch, chunk, begin, end) [s]"""

@@ -20,16 +20,16 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from flopcast_validation.job import world
+from flopcast_validation.job.configs import Configuration, GptShape
 from sim.errors import FlopcastError
-from validation.job import world
-from validation.job.configs import Configuration, GptShape
 
 #: One thread a rank; and freed memory stays with the process: otherwise each large tensor is faulted in anew, page by
 #: page, in a time that depends on what else the machine does.
 _SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
-ENTRY = "validation.job.rank"
+ENTRY = "flopcast_validation.job.rank"
 """Module that torchrun runs on every rank."""
 _ATTEMPTS = 3
 """A rank that dies of a signal is tried again: gloo's threads may abort where a peer has gone first."""
@@ -91,7 +91,9 @@ def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> 
 def _loaded() -> ForkServerContext:
     """Where jobs are forked from: a process that has loaded torch once, which takes longer than a small job itself."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"validation.job.{name}" for name in ("ranks", "bench", "train", "single")])
+    context.set_forkserver_preload(
+        [f"flopcast_validation.job.{name}" for name in ("ranks", "bench", "train", "single")]
+    )
     before, heeded = dict(os.environ), signal.getsignal(signal.SIGINT)
     alone = threading.current_thread() is threading.main_thread()
     os.environ.update(_SETTINGS)
@@ -118,7 +120,7 @@ def _in_a_session(printed: Path, target: Callable[..., None], words: tuple[Any, 
 
 def _ranks(num_ranks: int, *words: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    importlib.import_module("validation.job.ranks").main(num_ranks, *words)
+    importlib.import_module("flopcast_validation.job.ranks").main(num_ranks, *words)
 
 
 def _torchrun(entry: str, num_ranks: int, *words: str) -> None:
@@ -147,4 +149,4 @@ def run_configuration(
     """Losses, seconds of every step, and the last step's trace of one configuration."""
     job = {"shape": asdict(shape), "configuration": asdict(configuration), "device": device, "steps": steps}
     job["patience_s"] = patience_s  # for other programs on the machine
-    return launch("validation.job.train", job, configuration.num_ranks)
+    return launch("flopcast_validation.job.train", job, configuration.num_ranks)

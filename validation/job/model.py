@@ -15,9 +15,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from validation.job.configs import Configuration, GptShape
-from validation.job.context import Context
-from validation.job.experts import Experts, expert_weights
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.context import Context
+from flopcast_validation.job.experts import Experts, expert_weights
 
 SEED = 17
 _meshes = count()

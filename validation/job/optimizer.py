@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from validation.job.experts import add_up_weights
+from flopcast_validation.job.experts import add_up_weights
 
 _WIDTH = 384
 _LEARNING_RATE = 1e-3

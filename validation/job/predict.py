@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
 from sim.engines import Timeline, build_program, run
 from sim.pricing.cost_model import cost_model
@@ -15,8 +17,6 @@ from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
 from sim.work.stages import part_expert_params, part_params
-from validation.job.configs import Configuration, GptShape
-from validation.job.model import expert_width
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Keys and values
 #: are gathered before attention, logits before the loss.

@@ -1,6 +1,6 @@
 """One rank of a job: joins the others, runs a module's `run`, and writes down what it answers.
 
-Started as `python -m validation.job.rank MODULE JOB_FILE OUT_FILE` by torchrun, or called by `validation.job.ranks`.
+Started as `python -m flopcast_validation.job.rank MODULE JOB_FILE OUT_FILE` by torchrun, or called by `ranks`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from validation.job.device import backend_of, let_go
+from flopcast_validation.job.device import backend_of, let_go
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others."""

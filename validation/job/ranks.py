@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch.multiprocessing import start_processes
 
-from validation.job import rank
+from flopcast_validation.job import rank
 
 
 def main(num_ranks: int, module: str, job_file: str, out: str) -> None:

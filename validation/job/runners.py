@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 
+from flopcast_validation.job.configs import GptShape
+from flopcast_validation.job.model import Place, build_part, loss_of
 from sim.schedules import build_order
-from validation.job.configs import GptShape
-from validation.job.model import Place, build_part, loss_of
 
 #: Our name -> torch's class, and whether it takes several stages a rank. A new schedule is one line.
 SCHEDULES: dict[str, tuple[Any, bool]] = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from validation.job.configs import Configuration, GptShape
-from validation.job.device import take_device
-from validation.job.model import batch_of, build_part, loss_of
-from validation.job.optimizer import Update
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.device import take_device
+from flopcast_validation.job.model import batch_of, build_part, loss_of
+from flopcast_validation.job.optimizer import Update
 
 
 def single_process(

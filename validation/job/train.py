@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from validation.job.configs import Configuration, GptShape
-from validation.job.device import now, take_device
-from validation.job.model import Place, batch_of, place_in
-from validation.job.optimizer import Update
-from validation.job.quiet import Watch, bearable, wait_for_quiet
-from validation.job.runners import Event, build_stages, home_of_stages, trace
+from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.device import now, take_device
+from flopcast_validation.job.model import Place, batch_of, place_in
+from flopcast_validation.job.optimizer import Update
+from flopcast_validation.job.quiet import Watch, bearable, wait_for_quiet
+from flopcast_validation.job.runners import Event, build_stages, home_of_stages, trace
 
 WARM_UP = 3
 """Steps that fault memory in, and that let torch's pipeline find out the shapes it sends."""

@@ -60,7 +60,7 @@ class World:
     def _take_part(self, module: str, job: dict[str, Any], num_ranks: int) -> Any:
         import torch.distributed as dist
 
-        from validation.job.rank import joined
+        from flopcast_validation.job.rank import joined
 
         meeting = dist.PrefixStore(f"ranks of job {self.turn}", self.store)
         with joined(job["device"], store=meeting, rank=self.rank, world_size=num_ranks):
@@ -72,7 +72,7 @@ class World:
 @cache
 def joined_world() -> World | None:
     """The world this process belongs to; None where nobody but the user started it."""
-    from calibration.bench.ranks import enter, launched_job
+    from flopcast_calibration.bench.ranks import enter, launched_job
 
     job = launched_job()
     if job is None:

@@ -18,8 +18,8 @@ from sim.units import show_time
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from validation.rl.engines import Rate
-    from validation.rl.published import Published
+    from flopcast_validation.rl.engines import Rate
+    from flopcast_validation.rl.published import Published
 
 
 def register(app: typer.Typer) -> None:
@@ -29,8 +29,8 @@ def register(app: typer.Typer) -> None:
 
 def rl(as_json: Json = False) -> None:
     """Rates of TensorRT-LLM and step times of NeMo RL, as printed, beside what `flopcast rl` predicts."""
-    from validation.rl.engines import published_rates
-    from validation.rl.published import published_steps
+    from flopcast_validation.rl.engines import published_rates
+    from flopcast_validation.rl.published import published_steps
 
     rates, steps = published_rates(), published_steps()
     if as_json:

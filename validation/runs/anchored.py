@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.from_runs import fast_engine, fit_runs
-from calibration.priors import parameters_named, with_values
-from calibration.readers.families import lineage_of
-from calibration.sensitivity import sensitivities
+from flopcast_calibration.from_runs import fast_engine, fit_runs
+from flopcast_calibration.priors import parameters_named, with_values
+from flopcast_calibration.readers.families import lineage_of
+from flopcast_calibration.sensitivity import sensitivities
+from flopcast_validation.runs.scored import Scored
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
 from sim.uncertainty import after_runs as as_after_runs
 from sim.uncertainty import fingerprint_of, interval_factors, measured_run
-from validation.runs.scored import Scored
 
 GIVEN = (1, 3)
 """Runs that are given."""

@@ -7,9 +7,9 @@ from math import log, log2
 
 import numpy as np
 
+from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.sweeps import FEWEST, members_of, plan_of
 from sim.specs import ParallelPlan
-from validation.runs.scored import Scored
-from validation.runs.sweeps import FEWEST, members_of, plan_of
 
 AXES: dict[str, Callable[[ParallelPlan], float]] = {
     "tp": lambda plan: log2(plan.tp),

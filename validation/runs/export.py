@@ -8,10 +8,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from calibration.readers.training_runs import Run
+from flopcast_calibration.readers.training_runs import Run
+from flopcast_validation.runs.scored import Scored
 from sim.errors import SpecError
 from sim.specs import Scenario
-from validation.runs.scored import Scored
 
 WIDTH = 116
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sim.uncertainty
-from calibration.readers.families import lineage_of
+from flopcast_calibration.readers.families import lineage_of
+from flopcast_validation.runs.scored import Scored
 from sim.uncertainty import is_unknown, kind_of
-from validation.runs.scored import Scored
 
 LEVEL = 0.9
 SHRINK = 4

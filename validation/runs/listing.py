@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.readers.frameworks import UNKNOWN
+from flopcast_calibration.readers.frameworks import UNKNOWN
+from flopcast_validation.runs.anchored import after_runs
+from flopcast_validation.runs.intervals import known_only, left_out_coverage, write_intervals
+from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
+from flopcast_validation.runs.score import groups_of
+from flopcast_validation.runs.scored import Scored
 from sim.commands.progress import progress_bar
-from validation.runs.anchored import after_runs
-from validation.runs.intervals import known_only, left_out_coverage, write_intervals
-from validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
-from validation.runs.score import groups_of
-from validation.runs.scored import Scored
 
 SHIPPED = ("all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
@@ -53,7 +53,7 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
         _write_files(out, scored, listing)
         return to_json(scored, groups)
     if listing.sweeps:
-        from validation.runs.sweep_report import print_sweeps
+        from flopcast_validation.runs.sweep_report import print_sweeps
 
         listed |= print_sweeps(out, scored)
     if listing.every:
@@ -80,7 +80,7 @@ def print_runs(out: Any, scored: Sequence[Scored], listing: Listing, *, shipped:
 
 def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> dict[str, Any]:
     """What is lost where the framework is not known, and won by runs of one's own; plain data of it."""
-    from validation.runs.transfer_report import (
+    from flopcast_validation.runs.transfer_report import (
         coverage_markdown,
         coverage_table,
         coverages,
@@ -112,11 +112,11 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, markdown: bool) -> di
 
 def _update(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
     """Rewrite what ships of these runs."""
-    from validation.runs.transfer_report import transfer
-    from validation.runs.widths import update_priors
+    from flopcast_validation.runs.transfer_report import transfer
+    from flopcast_validation.runs.widths import update_priors
 
     if listing.update_priors:
-        from validation.runs.transfer import as_unknown
+        from flopcast_validation.runs.transfer import as_unknown
 
         update_priors([scored, as_unknown(scored)])
         out.print("priors written")
@@ -172,7 +172,7 @@ def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
         draw(scored, listing.figure)
         out.print(f"drawn: {listing.figure}")
     if listing.export is not None:
-        from validation.runs.export import export_runs
+        from flopcast_validation.runs.export import export_runs
 
         written = len(export_runs(scored, listing.export))
         out.print(f"written: {written} scenario files in {listing.export}", soft_wrap=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from calibration.from_runs import predict
-from calibration.readers.frameworks import with_remarks
-from calibration.readers.training_runs import read_rows, read_run, reason
+from flopcast_calibration.from_runs import predict
+from flopcast_calibration.readers.frameworks import with_remarks
+from flopcast_calibration.readers.training_runs import read_rows, read_run, reason
 from sim.arrays import Number
 from sim.errors import FlopcastError
 from sim.estimate import Estimate

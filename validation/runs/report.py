@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibration.readers.training_runs import NO_CONVENTION
-from validation.runs.score import ErrorSummary
-from validation.runs.scored import Scored
+from flopcast_calibration.readers.training_runs import NO_CONVENTION
+from flopcast_validation.runs.score import ErrorSummary
+from flopcast_validation.runs.scored import Scored
 
 
 def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from calibration.from_runs import predict
-from calibration.readers.training_runs import Run, read_training_runs, reason
+from flopcast_calibration.from_runs import predict
+from flopcast_calibration.readers.training_runs import Run, read_training_runs, reason
+from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.sweeps import sweeps_of
 from sim.errors import FlopcastError
 from sim.specs import Scenario
 from sim.work.flops import hardware_flop, model_flop
 from sim.work.params import total_params
-from validation.runs.scored import Scored
-from validation.runs.sweeps import sweeps_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.readers.training_runs import Run
+from flopcast_calibration.readers.training_runs import Run
 from sim.specs import Scenario
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import exp
 from typing import Any
 
-from validation.runs.biases import biases
-from validation.runs.scored import Scored
-from validation.runs.sweep_summary import SweepSummary, summaries_of
-from validation.runs.sweeps import FEWEST, GOAL, SweepScore, members_of, plan_of, plan_words, sweeps_of
+from flopcast_validation.runs.biases import biases
+from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.sweep_summary import SweepSummary, summaries_of
+from flopcast_validation.runs.sweeps import FEWEST, GOAL, SweepScore, members_of, plan_of, plan_words, sweeps_of
 
 
 def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:

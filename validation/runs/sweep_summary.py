@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from validation.runs.sweeps import GOAL, SweepScore
+from flopcast_validation.runs.sweeps import GOAL, SweepScore
 
 FEWEST_REPEATED = 3
 """Layouts that a source must have measured more than once for their spread to stand for its sweeps."""

@@ -1,7 +1,7 @@
 """Sweeps of layouts: which one we would pick, which was the fastest, how alike the orders are.
 
-A sweep keeps machine, model, batch and precision (`calibration.readers.families.sweep_of`) and the kernels; its runs
-differ in layout, and in what overlaps with compute, which may come with a schedule.
+A sweep keeps machine, model, batch and precision (`flopcast_calibration.readers.families.sweep_of`) and the kernels;
+its runs differ in layout, and in what overlaps with compute, which may come with a schedule.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from flopcast_validation.runs.scored import Scored
 from sim.specs import ParallelPlan, StackSpec
-from validation.runs.scored import Scored
 
 FEWEST = 3
 """Layouts a sweep needs for a rank correlation."""

@@ -11,16 +11,16 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from calibration.datasheet import table
-from calibration.readers.frameworks import UNKNOWN, version_of_unknown
+from flopcast_calibration.datasheet import table
+from flopcast_calibration.readers.frameworks import UNKNOWN, version_of_unknown
+from flopcast_validation.runs.anchored import predicted_as
+from flopcast_validation.runs.export import file_of
+from flopcast_validation.runs.scored import Scored
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import build_scenario
 from sim.specs.datasheet import datasheet_profile
 from sim.uncertainty import is_unknown
-from validation.runs.anchored import predicted_as
-from validation.runs.export import file_of
-from validation.runs.scored import Scored
 
 Report = Callable[[int, int], None]
 Changes = Callable[[Scored, dict[str, Any]], dict[str, Any]]

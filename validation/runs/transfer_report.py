@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration.readers.families import lineage_of
+from flopcast_calibration.readers.families import lineage_of
+from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
+from flopcast_validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
+from flopcast_validation.runs.report import WIDE
+from flopcast_validation.runs.score import ErrorSummary, summary_of
+from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.transfer import as_unknown, by_datasheet, silent
 from sim.uncertainty import is_unknown, recipe_of
-from validation.runs.anchored import GIVEN, Anchored, after_runs
-from validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
-from validation.runs.report import WIDE
-from validation.runs.score import ErrorSummary, summary_of
-from validation.runs.scored import Scored
-from validation.runs.transfer import as_unknown, by_datasheet, silent
 
 MEAN = "mean over lineages"
 KNOWN, NONE, DATASHEET = "known", "unknown", "known, GPU by datasheet"

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-import calibration.priors
-from calibration.priors import parameters_named, priors
-from calibration.sensitivity import sensitivities
-from validation.runs.anchored import GIVEN, choices, sources
-from validation.runs.scored import Scored
+import flopcast_calibration.priors
+from flopcast_calibration.priors import parameters_named, priors
+from flopcast_calibration.sensitivity import sensitivities
+from flopcast_validation.runs.anchored import GIVEN, choices, sources
+from flopcast_validation.runs.scored import Scored
 
 MOST = 30
 """Runs of a source that count, evenly sampled."""
@@ -128,7 +128,7 @@ def _left_errors(source: Source, factors: np.ndarray) -> list[float]:
 
 def write(factors: dict[str, float], noise: float, path: Path | None = None) -> None:
     """The priors' file with its widths multiplied by their groups' factors, all else as it stands."""
-    file = path or calibration.priors.FILE
+    file = path or flopcast_calibration.priors.FILE
     text = re.sub(
         r"(group: (\w+), width: )(\S+),(.*?at_zero: )?(?(4)(\S+)\})",
         lambda match: _scaled(match, factors[match[2]]),

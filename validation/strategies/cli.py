@@ -38,11 +38,11 @@ def strategies(
     svg: Svg = None,
 ) -> None:
     """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
+    from flopcast_validation.strategies import view
+    from flopcast_validation.strategies.plans import alone, compare_strategies
+    from flopcast_validation.strategies.question import family, formula_days, question, usual_efficiency
     from sim.commands.progress import progress_bar
     from sim.report.figures import save
-    from validation.strategies import view
-    from validation.strategies.plans import alone, compare_strategies
-    from validation.strategies.question import family, formula_days, question, usual_efficiency
 
     paths = figure_paths(png, svg)
     network = "ideal" if ideal_network else "as the A100 profile has it"

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from flopcast_validation.strategies.question import with_wide_tensor
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
 from sim.search import build_space, price_all
@@ -27,7 +28,6 @@ from sim.search.plans.columns import SCHEDULES
 from sim.search.plans.layouts import divisors, tensor_degrees
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
-from validation.strategies.question import with_wide_tensor
 
 STRATEGIES = {
     "data": (False, False),

@@ -10,6 +10,8 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from flopcast_validation.strategies.plans import StrategyBest
+from flopcast_validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 from sim.report.figures import new_figure
 from sim.report.scaling import notes
 from sim.scaling.limits import (
@@ -21,8 +23,6 @@ from sim.scaling.limits import (
 from sim.specs import Scenario
 from sim.table import Table, plain_table
 from sim.units import show, show_short, significant
-from validation.strategies.plans import StrategyBest
-from validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 
 ORDERS = {"baseline": "standard", "improved": "layered"}
 _COLOURS = {"baseline": "#D55E00", "improved": "#0072B2"}

@@ -1,0 +1,44 @@
+"""Versions that flopcast asks for: those it is tested with at the least, and none of them at the most."""
+
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TESTED = ("search", "notebooks", "test")
+"""Extras whose lower bounds are installed; those of tools and oracles are not, nor is an old torch."""
+
+
+def required(*extras):
+    texts = [*PROJECT["dependencies"], *(text for extra in extras for text in PROJECT["optional-dependencies"][extra])]
+    return [each for each in map(Requirement, texts) if each.name != PROJECT["name"]]
+
+
+def test_lower_bounds_are_what_the_oldest_environment_installs():
+    lines = (ROOT / "tests" / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {each.name: each for each in map(Requirement, (line for line in lines if not line.startswith("#")))}
+    bounds = {each.name: each for each in required(*TESTED)}
+    assert pinned.keys() == bounds.keys()
+    for name, bound in bounds.items():
+        (low,), (exact,) = bound.specifier, pinned[name].specifier
+        assert (low.operator, exact.operator) == (">=", "=="), name
+        assert exact.contains(low.version), f"{name}: {bound} in pyproject.toml, {pinned[name]} in the constraints"
+
+
+def test_nothing_has_an_upper_bound_but_the_oracle_that_is_compared_bit_by_bit():
+    every = required(*PROJECT["optional-dependencies"])
+    bounded = {str(each) for each in every for part in each.specifier if part.operator != ">="}
+    assert bounded == {"torch==2.13.0"}
+
+
+def test_classifiers_name_the_pythons_from_the_oldest_on():
+    named = [
+        line.rpartition(" ")[2]
+        for line in PROJECT["classifiers"]
+        if line.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert PROJECT["requires-python"] == f">={named[0].rpartition(':')[2].strip()}"
+    minors = [int(version.partition(".")[2]) for version in named]
+    assert minors == list(range(minors[0], minors[-1] + 1))
