@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.engines import Timeline
 from sim.engines.visits import lost_at_visits
-from sim.schedules import Kind
+from sim.schedules.actions import W
 from sim.work.operations import Cause
 
 #: Cause -> what it means, in the order a reader wants them.
@@ -60,7 +60,7 @@ def break_down(timeline: Timeline) -> Breakdown:
     busy = {
         part: microbatches * sum(float(table[part].sum()) for table in both if part in table) / ranks for part in Cause
     }
-    halved = np.bincount(order.stage, (order.kind == Kind.W) * order.weight, order.num_stages)
+    halved = np.bincount(order.stage, (order.kind == W) * order.weight, order.num_stages)
     for part, more in costs.split.items():
         busy[part] += float(halved @ more) / ranks
     peak = {part: microbatches * float(seconds.sum()) / ranks for part, seconds in costs.at_peak.items()}

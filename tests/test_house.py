@@ -110,7 +110,7 @@ def test_top_level_is_the_one_agreed() -> None:
     top = {path.partition("/")[0] for path in tracked() if not path.startswith(".")}
     folders = {"sim", "calibration", "notebooks", "validation", "scenarios", "tests", "benchmarks", "docs"}
     build = {"pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
-    assert top <= folders | build | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
+    assert top <= folders | build | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SKILL.md", "LICENSE"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.estimate import estimate
 from sim.pricing.cells import layer_costs
 from sim.pricing.scenario import stage_costs
 from sim.specs import build_scenario
@@ -84,3 +85,15 @@ def test_each_half_hides_what_it_moves_itself(zero):
     more = costs.input_grad_s - alone.input_grad_s
     assert (more > 0).all() if zero == 3 else np.allclose(more, 0.0, atol=1e-12)
     assert (costs.input_grad_s + costs.weight_grad_s >= costs.backward_s * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("schedule", ["zb_h1", "dualpipe"])
+def test_a_step_by_cause_counts_what_halves_wait(schedule):
+    given = scenario(256, tp=8, schedule=schedule)
+    answer = estimate(given.replace(plan=given.plan.replace(num_chunks=1)))
+    idle = {"pipeline_bubble", "stage_imbalance"}
+    after = {"optimizer", "data_parallel_comm"}
+    busy = sum(seconds for cause, seconds in answer.breakdown.seconds.items() if cause not in idle | after)
+    per_rank = answer.timeline.program.busy_per_rank().mean() + answer.timeline.program.costs.step_setup_s
+    assert busy == pytest.approx(per_rank, rel=1e-9)
+    assert sum(map(np.sum, answer.timeline.program.costs.split.values())) > 0
