@@ -55,6 +55,5 @@ def test_every_file_that_ships_and_is_no_code_has_its_row():
 def test_a_page_of_ours_loads_nothing():
     """No script, font or picture of somebody else's: what the licences say of reports."""
     for path in (ROOT / "sim" / "report" / "html" / "templates").iterdir():
-        assert not re.search(
-            r"https?://|@import|@font-face|<script[^>]*\bsrc|url\(", path.read_text(encoding="utf-8")
-        ), path
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")  # a name, which nothing loads
+        assert not re.search(r"https?://|@import|@font-face|<script[^>]*\bsrc=|url\(", text), path

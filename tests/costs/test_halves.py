@@ -89,11 +89,10 @@ def test_each_half_hides_what_it_moves_itself(zero):
 
 @pytest.mark.parametrize("schedule", ["zb_h1", "dualpipe"])
 def test_a_step_by_cause_counts_what_halves_wait(schedule):
-    given = scenario(256, tp=8, schedule=schedule)
+    given = scenario(1024, tp=2, schedule=schedule)
     answer = estimate(given.replace(plan=given.plan.replace(num_chunks=1)))
-    idle = {"pipeline_bubble", "stage_imbalance"}
-    after = {"optimizer", "data_parallel_comm"}
-    busy = sum(seconds for cause, seconds in answer.breakdown.seconds.items() if cause not in idle | after)
+    besides = {"pipeline_bubble", "stage_imbalance", "pipeline_comm", "data_parallel_comm", "optimizer"}
+    busy = sum(seconds for cause, seconds in answer.breakdown.seconds.items() if cause not in besides)
     per_rank = answer.timeline.program.busy_per_rank().mean() + answer.timeline.program.costs.step_setup_s
     assert busy == pytest.approx(per_rank, rel=1e-9)
     assert sum(map(np.sum, answer.timeline.program.costs.split.values())) > 0
