@@ -7,7 +7,7 @@ import numpy as np
 from sim.contention import contention_note
 from sim.costs.host import COPY_SHARE, Host
 from sim.pricing.batch import batch_of
-from sim.specs import Scenario
+from sim.specs import ModelSpec, Scenario
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 from sim.units import show
 from sim.work.routing import busiest_share, dropped_share, routing_of
@@ -120,6 +120,7 @@ def stated_assumptions(
             f"{_tokens_of_experts(scenario)}; tokens travel {travel} (stack {stack.name!r}); the host learns from the "
             "GPU how many come before it launches their multiplies"
         )
+    stated += _of_mixers(model)
     if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
         stated.append(
             f"sequences of {training.sequence_length:,} tokens exceed the model's {model.max_sequence_length:,}"
@@ -172,6 +173,21 @@ def _left_by_switches(scenario: Scenario) -> str:
         shares["replicas of experts"] = layouts.expert_data.card_share
     found = {name: float(np.min(share)) for name, share in shares.items()}
     return ", ".join(f"{name} {share:.0%}" for name, share in found.items() if share < 1)
+
+
+def _of_mixers(model: ModelSpec) -> list[str]:
+    """Layers that do not attend to the whole sequence: their kernels were measured on no GPU."""
+    kinds = sorted(model.layer_kinds, key=lambda kind: kind.mixer)
+    partial = dict.fromkeys(kind.mixer for kind in kinds if kind.attends and kind.mixer != "full_attention")
+    carried = dict.fromkeys(kind.mixer for kind in kinds if not kind.attends and kind.mixer != "none")
+    stated = []
+    if partial:
+        stated.append(f"{' and '.join(partial)} reaches full attention's rate, on the tiles that it computes")
+    if carried:
+        stated.append(
+            f"{' and '.join(carried)}: chunks as products of matrices and bytes; no kernel of it was measured"
+        )
+    return stated
 
 
 def _tokens_of_experts(scenario: Scenario) -> str:

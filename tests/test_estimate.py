@@ -319,3 +319,29 @@ def test_zero_moves_as_often_as_the_chosen_order_turns_to_a_stage(scenarios, zer
     moved, less = (least_at_visits(each, costs.visits).moved.sum() for each in (order, waves))
     assert moved > 1.2 * less
     assert (costs.visits.gather.max() > 0) == (zero_stage == 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt-oss-20b", "sliding_attention reaches full attention's rate"),
+        ("llama4-scout", "chunked_attention reaches full attention's rate"),
+        ("nemotron-h-8b", "mamba2: chunks as products"),
+        ("llama3-8b", None),
+    ],
+)
+def test_layers_whose_kernels_were_not_measured_are_named(model, words):
+    answer = estimate(
+        build_scenario(
+            {
+                "model": model,
+                "cluster": "superpod-h100",
+                "plan": {"dp": 8, "microbatch_size": 1},
+                "training": {"global_batch_size": 8, "sequence_length": 2048, "precision": "bf16"},
+                "stack": "megatron-core",
+                "profile": "h100",
+            }
+        )
+    )
+    said = [line for line in answer.assumptions if "attention's rate" in line or "chunks as products" in line]
+    assert [words in line for line in said] == [True] if words else not said
