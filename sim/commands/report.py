@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.options import Engine, Overrides, ProfileOption, ScenarioFile
-from sim.commands.output import write_text
 from sim.errors import FlopcastError, SpecError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.search import SearchResult

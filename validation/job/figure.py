@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.canvas import write_figure
 from sim.schedules.actions import KINDS
 from validation.job.compare import JobResult
 
@@ -78,5 +79,5 @@ def draw(row: JobResult, path: Path) -> None:
         legend.append(Patch(color=_COLOURS["F"], alpha=0.65, label="later chunk, paler"))
     figure.legend(handles=legend, loc="outside upper right", ncols=len(legend), frameon=False, fontsize=8)
     figure.suptitle(row.configuration.name, x=0.01, ha="left", fontsize=11)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path, 150)
     pyplot.close(figure)

@@ -10,6 +10,7 @@ from typing import Any
 
 from calibration.readers.training_runs import Run
 from sim.errors import SpecError
+from sim.files import write_text
 from sim.specs import Scenario
 from validation.runs.scored import Scored
 
@@ -30,14 +31,14 @@ def export_runs(scored: Sequence[Scored], folder: Path) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for item in scored:
-            if item.scenario is None:
-                continue
-            path = folder / f"{_file_name(item.run.id, used)}.yaml"
-            path.write_text(scenario_file(item), encoding="utf-8")
-            written.append(path)
     except OSError as error:
         raise SpecError(f"cannot write to {folder}: {error.strerror}") from None
+    for item in scored:
+        if item.scenario is None:
+            continue
+        path = folder / f"{_file_name(item.run.id, used)}.yaml"
+        write_text(path, scenario_file(item))
+        written.append(path)
     return written
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import calibration.priors
 from calibration.priors import parameters_named, priors
 from calibration.sensitivity import sensitivities
+from sim.files import write_text
 from validation.runs.anchored import GIVEN, choices, sources
 from validation.runs.scored import Scored
 
@@ -134,7 +135,7 @@ def write(factors: dict[str, float], noise: float, path: Path | None = None) -> 
         lambda match: _scaled(match, factors[match[2]]),
         file.read_text(encoding="utf-8"),
     )
-    file.write_text(re.sub(r"(?m)^noise: \S+", f"noise: {noise:.3g}", text), encoding="utf-8")
+    write_text(file, re.sub(r"(?m)^noise: \S+", f"noise: {noise:.3g}", text))
     priors.cache_clear()
 
 
