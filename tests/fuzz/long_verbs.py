@@ -40,6 +40,7 @@ class LongVerb:
     given : files that it reads, by the name that they have in the folder.
     written : files and folders that it writes.
     measures : its numbers are of this machine, and no two runs give the same.
+    so_far : of those that it writes, what holds the best found so far where it is interrupted.
     script : runs it instead of `flopcast`.
     """
 
@@ -48,6 +49,7 @@ class LongVerb:
     given: dict[str, Path | str] = field(default_factory=dict)
     written: tuple[str, ...] = ()
     measures: bool = False
+    so_far: tuple[str, ...] = ()
     script: str = ""
 
     def lay_out(self, folder: Path) -> None:
@@ -76,9 +78,10 @@ LONG_VERBS = {
     for each in (
         LongVerb(
             "search --save",
-            ("search", "s.yaml", "--gpus", "64..192", "--overlaps", "--save", "plans", "-o", "best.yaml", "--top", "3"),
-            {"s.yaml": SCENARIOS / "gpt-1t-3072-a100.yaml"},
+            ("search", "s.yaml", "--gpus", "256..512", "--overlaps", "--save", "plans", "-o", "best.yaml", "--top", "3"),
+            {"s.yaml": SCENARIOS / "gpt3-175b-1024-a100.yaml"},
             ("plans", "best.yaml"),
+            so_far=("best.yaml",),
         ),
         _asked(
             "search", "--sweep", "gpus=128..256", "--figure", "sweep.png", written=("sweep.png",)
@@ -156,7 +159,7 @@ LONG_VERBS = {
         LongVerb("schema", ("schema", "-o", "schema.json"), written=("schema.json",)),
     )
 }  # fmt: skip
-SHORT = ("import", "search --save", "timeline")
+SHORT = ("import", "export")
 """Those tried in a test."""
 
 _PASSING = (
