@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from calibration.measurement import Journal, Measurement, read_journal
+from sim.commands.exit_codes import INTERRUPTED, run_to_the_end
 from sim.errors import ProfileError, SpecError
 from sim.files import UNFINISHED, put, read_text, sealed, write_text
 from tests.fuzz import damage, kills
@@ -17,6 +18,16 @@ from tests.fuzz.long_verbs import LONG_VERBS, SHORT
 @pytest.mark.parametrize("name", SHORT)
 def test_what_is_ended_leaves_whole_files_and_goes_on(name, how):
     assert [fault for _, fault in kills.tried(LONG_VERBS[name], 2, 7, how) if fault] == []
+
+
+def test_an_interrupt_while_a_class_is_made_is_one():
+    def make():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Error calling __set_name__ on an instance") from error
+
+    assert run_to_the_end(make) == INTERRUPTED
 
 
 @pytest.mark.parametrize("kind", damage.SAVED)
