@@ -26,7 +26,7 @@ from sim.schedules.registry import (
 
 MOST_ACTIONS = 4_000_000
 """A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
-PLACING = 6
+PLACING = 4
 """Times as long as playing an action takes, to find where it costs least by what things take."""
 STREAM = 3
 """Batches of an asynchronous order that are shown or played where nothing else is said."""
