@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sim.files import write_text
 from sim.specs.datasheet import TABLE, watts_per_flop_per_s
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
@@ -106,7 +107,7 @@ def main() -> None:
         'power over 16-bit peak [W s/FLOP], a power law through those and B300"\n'
     )
     text = yaml.safe_dump(table(), sort_keys=False, width=120)
-    TABLE.write_text(head + text, encoding="utf-8")
+    write_text(TABLE, head + text)
 
 
 if __name__ == "__main__":

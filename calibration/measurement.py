@@ -1,20 +1,21 @@
 """One measurement, and the file that keeps them: JSON lines, appended as they are taken, so that nothing is lost.
 
 The first line describes the machine; every other line is one measurement, or one that was begun, or one that failed and
-why: a run that goes on does not meet the same failure again. All times are medians.
+why: a run that goes on does not meet the same failure again. All times are medians. Every line ends with a checksum of
+itself; lines without one, as people and other programs write them, are taken at their word.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sim.errors import ProfileError, SpecError
-from sim.files import MEASUREMENTS, read_text
+from sim.files import MEASUREMENTS, checksum, read_text, write_text
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -137,7 +138,7 @@ class Journal:
                 )
             _mend_end(path, known.cut_end)
         else:
-            path.write_text(json.dumps({"machine": machine}) + "\n", encoding="utf-8")
+            write_text(path, _line({"machine": machine}))
         self.reload()
 
     def reload(self) -> None:
@@ -183,7 +184,7 @@ class Journal:
 
     def _append(self, line: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_line(line))
             file.flush()
 
 
@@ -202,13 +203,16 @@ def read_journal(path: Path) -> MeasurementSet:
         raise ProfileError(str(error)) from None
     lines = text.split("\n")
     complete = lines[:-1] if lines and lines[-1] == "" else lines
+    known = ("machine", "begun", "interrupted", "failed")
     machine: dict[str, Any] = {}
     items: list[Measurement] = []
     failures: list[Failure] = []
     begun: Counter[str] = Counter()
     for number, line in enumerate(complete, start=1):
         try:
-            data = json.loads(line)
+            data = _read_line(line)
+            if len(data) > 1 and any(name in data for name in known):
+                raise ValueError(f"{', '.join(map(repr, data))} do not stand in one line")
             if number == 1:
                 machine = data["machine"]
             elif "begun" in data:
@@ -292,12 +296,34 @@ def _mend_end(path: Path, cut_end: bool) -> None:
     """End the file with a whole line, so that the next one starts on its own."""
     text = path.read_text(encoding="utf-8")
     if cut_end:
-        path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+        write_text(path, text[: text.rfind("\n") + 1])
     elif not text.endswith("\n"):
-        path.write_text(text + "\n", encoding="utf-8")
+        write_text(path, text + "\n")
 
 
 def write_journal(path: Path, machine: dict[str, Any], items: Iterable[Measurement]) -> None:
     """Write a whole file of measurements."""
-    lines: Iterator[str] = (json.dumps(asdict(item)) for item in items)
-    path.write_text("\n".join([json.dumps({"machine": machine}), *lines]) + "\n", encoding="utf-8")
+    write_text(path, "".join(map(_line, ({"machine": machine}, *map(asdict, items)))))
+
+
+def _line(data: dict[str, Any]) -> str:
+    """Data as a line that ends with a checksum of what stands before it."""
+    text = json.dumps(data)[:-1]
+    return f'{text}, "checksum": "{checksum(text.encode())}"}}\n'
+
+
+def _read_line(line: str) -> dict[str, Any]:
+    """The data of a line.
+
+    Raises
+    ------
+    ValueError
+        It is not as it was written, or no data.
+    """
+    data = json.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError(f"{line[:40]} is no JSON object")
+    said = data.pop("checksum", None)
+    if said is not None and checksum(line.rpartition(', "checksum"')[0].encode()) != said:
+        raise ValueError("its checksum is another: it is not as it was written")
+    return data

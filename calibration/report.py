@@ -12,7 +12,7 @@ from flopcast_calibration.fit.kernels import NUMBER_BYTES
 from flopcast_calibration.fit.solve import columns
 from flopcast_calibration.measurement import MeasurementSet
 from flopcast_calibration.points import collective_points, gemm_points, memory_points
-from sim.canvas import new_figure
+from sim.canvas import new_figure, write_figure
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.efficiency import gemm_time
 from sim.errors import ProfileError
@@ -27,7 +27,7 @@ FARTHEST = 60.0
 
 def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, path: Path) -> None:
     """Write the figure of `profile_figure` as .png or .svg."""
-    profile_figure(profile, cluster, data, width_in=16.0).savefig(path, dpi=110)
+    write_figure(profile_figure(profile, cluster, data, width_in=16.0), path, 110)
 
 
 def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, *, width_in: float = 13.5) -> Any:

@@ -10,6 +10,7 @@ import yaml
 from flopcast_calibration.build import NETWORK, OWN_VALUES, TOGETHER, Calibration
 from flopcast_calibration.from_runs import RunsFit
 from flopcast_calibration.priors import with_values
+from sim.files import sealed, write_text
 from sim.specs import Profile
 from sim.specs.base import Spec, file_name, unit_of
 from sim.uncertainty import fingerprint_of, measured_run
@@ -98,7 +99,7 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     base = "not measured here"
     text = yaml.safe_dump({"source": base, **data}, sort_keys=False, allow_unicode=True, width=120)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_text(path, sealed(text))
     return calibration.profile
 
 
@@ -150,7 +151,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     text = yaml.safe_dump(
         {"source": f"as in profile {profile.name!r}", **data}, sort_keys=False, allow_unicode=True, width=120
     )
-    path.write_text(text, encoding="utf-8")
+    write_text(path, sealed(text))
 
 
 def _counted(runs: int, families: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError
+from sim.files import write_file
 
 NARROWEST, WIDEST = 4.0, 60.0
 """Inches."""
@@ -39,6 +41,17 @@ def new_figure(width_in: float, height_in: float) -> Any:
 
     figure._repr_png_ = as_png  # Jupyter shows it by itself, whether or not pyplot is there
     return figure
+
+
+def write_figure(figure: Any, path: Path, dpi: float) -> None:
+    """Write a figure into a file, whole or not at all; its ending says as what.
+
+    Raises
+    ------
+    SpecError
+        It cannot be written.
+    """
+    write_file(path, lambda place: figure.savefig(place, dpi=dpi, format=path.suffix[1:]))
 
 
 def check_width(width_in: float) -> None:

@@ -1,12 +1,18 @@
-"""Files that people give, read with a bound: a device without end, or a disk image named by mistake, is refused.
+"""Files that people give and files that they are given.
 
-Files that ship go by the name they have in the repository, wherever one is: `scenarios/NAME.yaml`.
+Read with a bound: a device without end, or a disk image named by mistake, is refused. Written so that a name never
+stands for half a file, whenever the writer is killed. Sealed, where a damaged file could still be believed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import stat
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from sim.errors import SpecError
@@ -15,34 +21,9 @@ DESCRIPTION = 4_000_000
 """Most bytes of a description; measured profiles, the largest, have a few kilobytes."""
 MEASUREMENTS = 256_000_000
 """Most bytes of logs and tables."""
-_INSTALLED = Path(__file__).parent / "scenarios"
-IS_CHECKOUT = not _INSTALLED.is_dir()
-"""Whether this runs from the repository's folders and not from a wheel."""
-SCENARIOS = Path(__file__).parents[1] / "scenarios" if IS_CHECKOUT else _INSTALLED
-"""Folder of the scenarios that ship: within the installed package, or beside it in a checkout."""
-
-
-def here_or_shipped(path: Path | str, name: str = "scenarios", folder: Path = SCENARIOS) -> Path:
-    """The path itself, or where no such file is, the one that ships under it.
-
-    Parameters
-    ----------
-    name : str
-        What the folder of shipped files is called in the repository: paths that begin so are looked for there.
-    folder : Path
-        Where it is.
-    """
-    path = Path(path)
-    if ".." in path.parts or not path.is_relative_to(name) or os.path.exists(path):
-        return path
-    shipped = folder / path.relative_to(name)
-    return shipped if os.path.isfile(shipped) else path
-
-
-def shipped_scenarios() -> dict[str, Path]:
-    """The scenarios that ship, by the names that `here_or_shipped` knows."""
-    files = sorted(SCENARIOS.rglob("*.yaml"))
-    return {f"{SCENARIOS.name}/{path.relative_to(SCENARIOS).as_posix()}": path for path in files}
+UNFINISHED = "_unfinished-"
+"""What the names of files begin with that are still being written; readers of Parquet folders pass over them."""
+_SEAL = re.compile(r"# sealed ([0-9a-f]{8}): [^\n]*\n")
 
 
 def read_bytes(path: Path | str, most: int = DESCRIPTION, what: str = "description of a training job") -> bytes:
@@ -83,9 +64,134 @@ def read_text(path: Path | str, most: int = DESCRIPTION, what: str = "descriptio
     Raises
     ------
     SpecError
-        As there, or it is not text in UTF-8.
+        As there, it is not text in UTF-8, or not what was sealed.
     """
     try:
-        return read_bytes(path, most, what).decode("utf-8-sig").replace("\r\n", "\n")
+        text = read_bytes(path, most, what).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise SpecError(f"{path} is not a text file in UTF-8; save it as plain text") from None
+    return unsealed(text, path)
+
+
+def checksum(*parts: bytes | memoryview) -> str:
+    """CRC-32 of bytes, in eight hexadecimal digits: tells an accident, not an intent."""
+    total = 0
+    for part in parts:
+        total = zlib.crc32(part, total)
+    return f"{total:08x}"
+
+
+def sealed(text: str) -> str:
+    """A text with a first line, a comment of YAML, by which `unsealed` finds any change of the others."""
+    seal = checksum(text.encode())
+    return f"# sealed {seal}: take this line out if you change what follows, or it is taken for damaged\n{text}"
+
+
+def unsealed(text: str, path: Path | str) -> str:
+    """The text as it is, unless it bears a seal that is not its own; one without a seal is somebody's own writing.
+
+    Raises
+    ------
+    SpecError
+        It was changed, or cut off, since it was written.
+    """
+    seal = _SEAL.match(text)
+    if seal and checksum(text[seal.end() :].encode()) != seal[1]:
+        raise SpecError(
+            f"{path} is not as it was written (its first line has a checksum of the others): it was cut off, "
+            "damaged or changed. If you changed it yourself take out its first line; else write it anew"
+        )
+    return text
+
+
+def write_text(path: Path, text: str, remedy: str = "") -> None:
+    """Write a text in UTF-8; as `write_file` otherwise."""
+    write_file(path, lambda place: place.write_text(text, encoding="utf-8"), remedy)
+
+
+def write_file(path: Path, write: Callable[[Path], object], remedy: str = "") -> None:
+    """Write a file; as `put` otherwise.
+
+    Parameters
+    ----------
+    remedy : str
+        Said where it cannot be written.
+
+    Raises
+    ------
+    SpecError
+        It cannot be written.
+    """
+    try:
+        put(path, write)
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {reason(error)}{remedy}") from None
+    except ValueError:  # a NUL byte in the name
+        raise SpecError(f"{str(path)!r:.80} is not the name of a file") from None
+
+
+def put(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file that gets its name when it is whole: whoever is killed leaves the old one, or none.
+
+    What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`; the next to write that name clears up what
+    was left so. What is no file (a device, a pipe) is written to as it is, and a link is followed.
+
+    Parameters
+    ----------
+    write : function
+        Given the name to write to.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; nothing is left of it.
+    """
+    real = Path(os.path.realpath(path))
+    there = real.stat() if real.exists() else None
+    if there is not None and not os.access(real, os.W_OK):
+        raise PermissionError(13, "Permission denied", str(path))
+    if there is not None and (not stat.S_ISREG(there.st_mode) or not os.access(real.parent, os.W_OK)):
+        write(real)  # a device, a pipe, or a file in a folder that takes no other
+        return
+    ending = real.name[-50:]  # a name may have 255 bytes
+    _clear_up(real.parent, ending)
+    unfinished = real.with_name(f"{UNFINISHED}{os.getpid()}-{ending}")
+    for last in (False, False, True):
+        try:
+            write(unfinished)
+            if there is not None:
+                unfinished.chmod(stat.S_IMODE(there.st_mode))
+            unfinished.replace(real)
+            return
+        except FileNotFoundError:  # another process, where ours is not to be seen, took it for a killed one's
+            if last:
+                raise
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be written; pyarrow says it at length."""
+    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+
+
+def _clear_up(folder: Path, ending: str) -> None:
+    """Take away what killed processes left of a file of that name."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        process, _, name = path.name.removeprefix(UNFINISHED).partition("-")
+        if name == ending and process.isdigit() and not _alive(int(process)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _alive(process: int) -> bool:
+    if os.name == "nt":  # where asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True

@@ -14,7 +14,7 @@ from sim.commands.completion import any_preset
 from sim.commands.doctor import doctor
 from sim.commands.presets import list_presets, show_preset
 from sim.errors import SpecError
-from sim.files import shipped_scenarios
+from sim.shipped import shipped_scenarios
 from sim.specs import preset_names
 
 ROOT = Path(__file__).parent.parent
@@ -324,9 +324,9 @@ def heed_interrupts():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("estimate", MAIN, "--engine", "des", "-s", "training.global_batch_size=61440", "-s", "plan.schedule=gpipe"),
+        ("estimate", MAIN, "--engine", "des", "-s", "training.global_batch_size=46080", "-s", "plan.schedule=gpipe"),
         ("compare-schedules", MAIN),
-        ("timeline", MAIN, "--engine", "des", "-s", "training.global_batch_size=61440", "-s", "plan.schedule=gpipe"),
+        ("timeline", MAIN, "--engine", "des", "-s", "training.global_batch_size=46080", "-s", "plan.schedule=gpipe"),
     ],
     ids=["estimate", "compare-schedules", "timeline"],
 )
@@ -404,6 +404,50 @@ def test_an_answer_that_cannot_be_written_is_one_line(verb, says):
     )
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", bool(says))
     assert says in result.stderr
+
+
+SMALL = "scenarios/megatron-2021/18.4b.yaml"
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        "unset HOME XDG_CACHE_HOME XDG_CONFIG_HOME MPLCONFIGDIR",
+        "export HOME=/proc",
+        "export COLUMNS=40 TERM=dumb",
+        "export LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
+        "cd $(mktemp -d); rmdir $PWD",
+    ],
+    ids=["no home", "no home to write to", "narrow", "no unicode", "no folder"],
+)
+def test_wherever_it_is_called_it_answers(set_up):
+    for verb in (f"estimate {ROOT / SMALL}", f"search {ROOT / SMALL} --top 1", f"train {ROOT / MAIN} --json"):
+        command = f"export PYTHONPATH={ROOT}; {set_up}; {sys.executable} -m sim {verb}"
+        result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, check=False)
+        assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("verb", "file"),
+    [
+        ("import tests/specs/foreign/gpt3_175b_slurm.sh --cluster selene -o", "mine.yaml"),
+        (f"report {SMALL} --no-search -o", "report.html"),
+        (f"timeline {SMALL} --trace", "step.json"),
+        (f"timeline {SMALL} --png", "step.png"),
+        (f"search {SMALL} --top 1 --save", "plans"),
+        ("schema -o", "schema.json"),
+    ],
+)
+def test_a_disk_that_is_too_small_is_one_line_and_leaves_nothing(verb, file, tmp_path):
+    command = f"ulimit -f 1; {sys.executable} -m sim {verb} {tmp_path / file} > /dev/null"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode in (1, 2)
+    assert "File too large" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != "_search.json"] == []
+    (tmp_path / "folder").mkdir()
+    result = flopcast(*verb.split(), str(tmp_path / "folder")) if "--save" not in verb else None
+    assert result is None or (result.returncode, result.stderr.count("Traceback")) == (2, 0)
 
 
 def test_errors_may_have_nowhere_to_go():

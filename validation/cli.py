@@ -14,6 +14,7 @@ from flopcast_validation.strategies.cli import register as register_strategies
 from sim.commands.examples import examples
 from sim.commands.options import JsonCommand, JsonFile, JsonGroup
 from sim.commands.progress import progress_bar, spinner
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from flopcast_validation.runs.scored import Scored
@@ -136,16 +137,11 @@ def _write_json(found: dict[str, Any], path: Path) -> None:
     """Data into a file, or printed where that is `-`."""
     import json
 
-    from sim.errors import SpecError
-
     text = json.dumps(found, indent=1, allow_nan=False)
     if str(path) == "-":
         typer.echo(text)
         return
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"cannot write {path}: {error.strerror}") from None
+    write_text(path, text + "\n")
     typer.echo(f"written: {path}")
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim import Scenario, estimate, load_scenario, simulate
-from sim.files import SCENARIOS
+from sim.shipped import SCENARIOS
 from sim.specs.network import LevelSpec, NetworkSpec
 from sim.traffic.bisection import data_parallel_cut, pipeline_cut
 from sim.units import show

@@ -53,7 +53,7 @@ def preset(kind: str) -> Callable[[str], list[str]]:
 
 def any_preset(incomplete: str) -> list[str]:
     """Names of presets of every kind, and of the scenarios that ship."""
-    from sim.files import shipped_scenarios
+    from sim.shipped import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
 
     known = {name for kind in KINDS for name in preset_names(kind)}

@@ -39,7 +39,7 @@ def diagnosis() -> dict[str, Any]:
     from pathlib import Path
 
     import sim
-    from sim.files import IS_CHECKOUT
+    from sim.shipped import IS_CHECKOUT
 
     return {
         "flopcast": sim.__version__,

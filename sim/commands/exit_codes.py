@@ -58,6 +58,10 @@ def _run(command: Callable[[], object]) -> int:
         if isinstance(left.__context__, BrokenPipeError):
             raise left.__context__ from None
         return left.code if isinstance(left.code, int) else ANSWERED if left.code is None else MISTAKEN
+    except RuntimeError as error:  # how Python up to 3.11 tells of an interrupt while it makes a class
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
+        raise
     return ANSWERED
 
 

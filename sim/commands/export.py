@@ -9,7 +9,8 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import Json, Overrides, ScenarioFile
-from sim.commands.output import print_json, print_view, write_text
+from sim.commands.output import print_json, print_view
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.specs.exporters import Exported

@@ -9,8 +9,9 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import Json
-from sim.commands.output import print_json, print_view, write_text
+from sim.commands.output import print_json, print_view
 from sim.errors import SpecError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.specs.reference import FieldReference

@@ -11,6 +11,7 @@ import typer
 
 from sim.commands import completion as complete
 from sim.errors import SpecError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     pass
@@ -79,10 +80,7 @@ def import_config(
     imported = import_file(file, given, kind=kind, overrides=overrides or ())
     ledger = imported.ledger
     if output is not None:
-        try:
-            output.write_text(imported.to_yaml(), encoding="utf-8")
-        except OSError as error:
-            raise SpecError(f"cannot write {output}: {error.strerror or error}") from None
+        write_text(output, imported.to_yaml())
     if as_json:
         data = {
             "kind": imported.kind,

@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 
-from sim.errors import SpecError
-
 
 def print_json(data: Any) -> None:
     """Print plain data; numbers that JSON lacks as null."""
@@ -47,17 +45,3 @@ def figure_paths(png: Path | None, svg: Path | None) -> list[Path]:
     for path, ending in given.items():
         check_paths([path], (ending,))
     return list(given)
-
-
-def write_text(path: Path, text: str, remedy: str = "") -> None:
-    """Write a file.
-
-    Raises
-    ------
-    SpecError
-        It cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"cannot write {path}: {error.strerror or error}{remedy}") from None

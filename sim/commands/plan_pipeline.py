@@ -92,8 +92,9 @@ def plan_pipeline(
 
 def _source(path: str, overrides: list[str], profile: str | None) -> Source:
     """A scenario, or a profile of layers, told apart by what is in the file."""
-    from sim.files import here_or_shipped, read_text
+    from sim.files import read_text
     from sim.planners.layers import holds_layers, profile_from_text
+    from sim.shipped import here_or_shipped
     from sim.specs.loading import load_scenario
 
     path = str(here_or_shipped(path))

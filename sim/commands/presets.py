@@ -38,8 +38,8 @@ def list_presets(
     as_json: Json = False,
 ) -> None:
     """Names of the shipped presets."""
-    from sim.files import shipped_scenarios
     from sim.schedules import get_schedule, schedule_names
+    from sim.shipped import shipped_scenarios
     from sim.specs.presets import KINDS, preset_names
 
     others = {"schedules": schedule_names, "scenarios": shipped_scenarios}
@@ -93,9 +93,10 @@ def show_preset(
 
     Of a scenario that ships its file, to be changed.
     """
-    from sim.files import read_text, shipped_scenarios
+    from sim.files import read_text
     from sim.report.presets import framework_view, preset_view
     from sim.report.terminal import console
+    from sim.shipped import shipped_scenarios
     from sim.specs import ParallelPlan, TrainingSpec
     from sim.specs.framework_files import find_framework
     from sim.specs.loading import described

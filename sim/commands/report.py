@@ -11,8 +11,8 @@ import typer
 
 from sim.commands import completion as complete
 from sim.commands.options import Engine, Overrides, ProfileOption
-from sim.commands.output import write_text
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.report.html.comparison import Asked

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sim.commands.output import print_json, print_view, write_text
+from sim.commands.output import print_json, print_view
 from sim.errors import SpecError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.report.search_answers import SearchAnswers

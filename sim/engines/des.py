@@ -16,7 +16,11 @@ from sim.engines.critical_path import play_folded
 from sim.engines.program import Program
 from sim.engines.timeline import Played, Timeline, finish_step
 from sim.engines.visits import Streams
+from sim.errors import ScheduleError
 from sim.schedules.passes import visits_of
+
+MOST_ACTIONS = 1_000_000
+"""An event of SimPy takes microseconds, an action some events: of more one would wait for half a minute and longer."""
 
 
 def run(program: Program) -> Timeline:
@@ -28,6 +32,11 @@ def run(program: Program) -> Timeline:
 def simulate(program: Program) -> Played:
     """Play every action."""
     order = program.order
+    if len(order) > MOST_ACTIONS:
+        raise ScheduleError(
+            f"{len(order):,} actions are more than the {MOST_ACTIONS:,} that engine des plays event by event; engine "
+            "dag gives the same times, or use a larger plan.microbatch_size"
+        )
     environment = simpy.Environment()
     occupy, release = program.occupy_s.tolist(), program.release_s.tolist()
     kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]

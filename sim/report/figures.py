@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.canvas import check_width as check_width
 from sim.canvas import new_figure as new_figure
+from sim.canvas import write_figure
 from sim.errors import SpecError
 from sim.units import show_short
 
@@ -47,10 +48,7 @@ def save(figure: Any, paths: Sequence[Path]) -> None:
         A path that cannot be written.
     """
     for path in paths:
-        try:
-            figure.savefig(path, dpi=150)
-        except OSError as error:
-            raise SpecError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
+        write_figure(figure, path, 150)
 
 
 def place_title(figure: Any, title: str, size: float = 11, bold: bool = False) -> None:

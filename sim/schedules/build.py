@@ -26,6 +26,8 @@ from sim.schedules.registry import (
 
 MOST_ACTIONS = 4_000_000
 """A step of more that does not repeat is refused rather than run for minutes in gigabytes."""
+PLACING = 4
+"""Times as long as playing an action takes, to find where it costs least by what things take."""
 STREAM = 3
 """Batches of an asynchronous order that are shown or played where nothing else is said."""
 STEADY = 4
@@ -67,7 +69,18 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
     if chosen.asynchronous:
         return _stream(chosen, num_ranks, num_microbatches, fold, given)
 
+    most = MOST_ACTIONS // PLACING if given.get("times") else MOST_ACTIONS
+
     def build(microbatches: int) -> Order:
+        num_actions = 2 * num_ranks * num_chunks * microbatches * unit
+        if num_actions > most:
+            are = "make" if microbatches == num_microbatches else "do not repeat before"
+            done = "played" if most == MOST_ACTIONS else "placed by what they take"
+            raise ScheduleError(
+                f"{num_ranks} ranks · {num_chunks} chunks · {num_microbatches:,} micro-batches {are} {num_actions:,} "
+                f"actions, more than the {most:,} that are {done} one by one; use a larger plan.microbatch_size or "
+                "plan.dp, or a smaller training.global_batch_size"
+            )
         rows = chosen.rows(num_ranks, num_chunks, microbatches, **given)
         units = microbatches * unit
         return make_order(name, rows, num_ranks * num_chunks * chosen.copies, units, copies=chosen.copies)
@@ -95,13 +108,6 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
 
     if fold and period:
         return part(STEADY * max(period, num_ranks))
-    num_actions = 2 * num_ranks * num_chunks * num_microbatches * unit
-    if num_actions > MOST_ACTIONS:
-        raise ScheduleError(
-            f"{num_ranks} ranks · {num_chunks} chunks · {num_microbatches} micro-batches make {num_actions:,} actions, "
-            f"more than the {MOST_ACTIONS:,} that are played one by one; use a larger plan.microbatch_size or "
-            "plan.dp, or a smaller training.global_batch_size"
-        )
     return build(num_microbatches)
 
 

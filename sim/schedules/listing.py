@@ -172,11 +172,14 @@ def place_weight_gradients(
     for eager in (True, False):
         allowed = [0.0] * order.num_ranks
         for _ in range(TRIES):
-            done_by, span, allowed = _place(todo, times[2], allowed, eager)
+            done_by, span, waited = _place(todo, times[2], allowed, eager)
             if span < best:
                 best = span
                 columns = np.stack([order.stage, order.kind, order.microbatch], axis=1)
                 found = [columns[row] for row in done_by]
+            if not eager or waited == allowed:  # another try would do the same
+                break
+            allowed = waited
     return found
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import FlopcastError, SpecError
+from sim.files import UNFINISHED, checksum, put, reason
 from sim.search.candidate import ROUNDING
 from sim.search.plans.layouts import LAYOUT, gpus_of_layouts
 from sim.search.plans.space import Space
@@ -26,9 +27,8 @@ from sim.search.table import NUMBERS, Priced, PriceTable, frame_of, of_unit
 
 NOTE = "_search.json"
 """Readers of Parquet folders pass over names that begin so."""
-FORMAT = 2
-"""Version of the note and the table; 1 had no column ep."""
-_UNFINISHED = "_unfinished-"
+FORMAT = 3
+"""Version of the note and the table; 1 had no column ep, 2 no checksums."""
 
 
 @dataclass
@@ -53,16 +53,17 @@ class SavedTable(PriceTable):
         """Write the file of a unit; it gets its name when it is whole."""
         import pyarrow.parquet as pq
 
-        table = _arrow_table(part, priced).replace_schema_metadata({"flopcast": self.mark})
+        note = {"flopcast": self.mark, "checksum": _checksum(priced)}
+        table = _arrow_table(part, priced).replace_schema_metadata(note)
         numbers = [name for name in table.column_names if name not in ("step_time_s", "memory_bytes")]
         try:
-            _put(
+            put(
                 _file(self.folder, number),
                 lambda path: pq.write_table(table, path, use_dictionary=numbers, compression="zstd"),
             )
         except OSError as error:
             raise FlopcastError(
-                f"--save {self.folder} cannot be written: {_reason(error)}; {len(self.found):,} parts of the table are "
+                f"--save {self.folder} cannot be written: {reason(error)}; {len(self.found):,} parts of the table are "
                 "in it: make room, and the same search goes on there, or name another folder"
             ) from None
         self.found.add(number)
@@ -70,8 +71,13 @@ class SavedTable(PriceTable):
     def read(self, number: int) -> Priced:
         import pyarrow.parquet as pq
 
-        table = pq.read_table(_file(self.folder, number), columns=list(Priced.__slots__))
-        return Priced(*(table[name].to_numpy() for name in Priced.__slots__))
+        path = _file(self.folder, number)
+        with _whole(path):
+            table = pq.read_table(path, columns=list(Priced.__slots__))
+            priced = Priced(*(table[name].to_numpy() for name in Priced.__slots__))
+            if (table.schema.metadata or {}).get(b"checksum") != _checksum(priced).encode():
+                raise ValueError("its numbers are not those that were written")
+        return priced
 
     def size(self, number: int) -> int:
         return self.sizes[number]
@@ -96,7 +102,7 @@ def open_folder(folder: Path, space: Space, plans_per_unit: int) -> SavedTable:
         there = _begin(folder, note)
     except OSError as error:
         raise SpecError(
-            f"--save {folder} cannot be written: {_reason(error)}; name a folder that is new or empty, where there is "
+            f"--save {folder} cannot be written: {reason(error)}; name a folder that is new or empty, where there is "
             "room and writing is allowed"
         ) from None
     if not there:
@@ -124,62 +130,48 @@ def _begin(folder: Path, note: dict[str, Any]) -> list[Path]:
         raise SpecError(f"--save {folder} is a file; it is left as it is: name a folder for the Parquet files")
     there = sorted(folder.iterdir()) if folder.exists() else []
     for path in there:
-        if path.name.startswith(_UNFINISHED):  # by a search that was killed
+        if path.name.startswith(UNFINISHED):  # by a search that was killed
             path.unlink(missing_ok=True)
-    there = [path for path in there if not path.name.startswith(_UNFINISHED)]
+    there = [path for path in there if not path.name.startswith(UNFINISHED)]
     if not there:
         folder.mkdir(parents=True, exist_ok=True)
-        _put(folder / NOTE, lambda path: path.write_text(json.dumps(note, indent=1), encoding="utf-8"))
+        put(folder / NOTE, lambda path: path.write_text(json.dumps(note, indent=1), encoding="utf-8"))
     return there
-
-
-def _put(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file that gets its name when it is whole.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; nothing is left of it.
-    """
-    unfinished = path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
-    for last in (False, False, True):
-        try:
-            write(unfinished)
-            unfinished.replace(path)
-            return
-        except FileNotFoundError:  # another search began in this folder, and took it for one that was killed
-            if last:
-                raise
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
-
-
-def _reason(error: OSError) -> str:
-    """Why a file cannot be written; pyarrow says it at length."""
-    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
 
 
 def _file(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05}.parquet"
 
 
-def _check_file(path: Path, num_plans: int, mark: str) -> None:
+def _checksum(priced: Priced) -> str:
+    """Of the numbers that answers are made of, which Parquet believes whatever became of their bits."""
+    return checksum(*(np.ascontiguousarray(getattr(priced, name)).data for name in Priced.__slots__))
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
     """Refuse a file that is not a whole part of this search."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SpecError(
+            f"{path} is not a whole part of this search ({problem}); delete it to have it priced anew"
+        ) from None
+
+
+def _check_file(path: Path, num_plans: int, mark: str) -> None:
+    """Refuse a file that does not say that it is that part of this search."""
+    import pyarrow.parquet as pq
+
+    with _whole(path):
         metadata = pq.read_metadata(path)
-        problem = None
         if (metadata.metadata or {}).get(b"flopcast") != mark.encode():
-            problem = "it is not of this search"
-        elif metadata.num_rows != num_plans:
-            problem = f"it holds {metadata.num_rows:,} plans of {num_plans:,}"
-    except (pa.ArrowException, OSError) as error:
-        problem = str(error).splitlines()[0]
-    if problem:
-        raise SpecError(f"{path} is not a whole part of this search ({problem}); delete it to have it priced anew")
+            raise ValueError("it is not of this search")
+        if metadata.num_rows != num_plans:
+            raise ValueError(f"it holds {metadata.num_rows:,} plans of {num_plans:,}")
 
 
 def _check_prices(saved: SavedTable, number: int, part: Space) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.files import here_or_shipped, shipped_scenarios
+from sim.shipped import here_or_shipped, shipped_scenarios
 from sim.specs import datasheet
 from sim.specs.base import file_name, laid_over
 from sim.specs.frameworks import DEFAULT, resolve_stack

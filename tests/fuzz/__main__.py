@@ -101,7 +101,7 @@ def _work(seed: int, number: int, log: Path, until: float) -> None:
                 break
             case = draw(random.Random(each))
             print(json.dumps({"seed": each, "verb": case.verb}), file=lines, flush=True)
-            faulthandler.dump_traceback_later(6 * SECONDS, exit=True, file=stacks)
+            faulthandler.dump_traceback_later(30 * SECONDS, exit=True, file=stacks)
             fault, code = _in_folder(case, Path(folder))
             faulthandler.cancel_dump_traceback_later()
             print(json.dumps({"seed": each, "fault": fault, "code": code}), file=lines, flush=True)

@@ -169,7 +169,14 @@ def draw(rng: random.Random) -> Case:
 
 def _always(name: str, option: Parameter) -> bool:
     """Options without which a verb takes long, or does nothing."""
-    return option.name in ("output", "out") or (name, option.name) in (("rl", "rollout_gpus"), ("shortest", "gpus"))
+    return option.name in ("output", "out") or (name, option.name) in (
+        ("rl", "rollout_gpus"),
+        ("rl", "longest"),
+        ("rl", "response"),
+        ("shortest", "gpus"),
+        ("plan-pipeline", "workers"),
+        ("plan-pipeline", "bandwidths"),
+    )
 
 
 def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: random.Random) -> str:
@@ -247,7 +254,7 @@ def _damaged(path: Path, rng: random.Random) -> bytes:
     if path.suffix == ".csv" and text.count("\n") > 40:
         lines = text.splitlines(keepends=True)
         text = "".join([lines[0], *rng.sample(lines[1:], 12)])
-    if rng.random() < 0.05:
+    if rng.random() < 0.2:
         return text.encode()
     if rng.random() < 0.5:
         try:
@@ -284,7 +291,9 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
         case _, "profile":
             return "profile"
         case ["plan-pipeline"], _:
-            return rng.choice(["layers", "scenario"])
+            return rng.choice(["layers", "layers", "scenario"])
+        case ["rl"], _:
+            return "rl"
     return "scenario"
 
 
@@ -306,6 +315,7 @@ def _originals(kind: str) -> tuple[Path, ...]:
         "runs": ("tests/fuzz/runs.csv",),
         "memory": ("tests/fuzz/memory.csv",),
         "losses": ("tests/fuzz/losses.csv",),
+        "rl": ("scenarios/qwen3-30b-a3b-rl-32-h100.yaml",),
         "layers": ("scenarios/layers/*",),
     }
     return tuple(path for pattern in places[kind] for path in sorted(ROOT.glob(pattern)) if path.is_file())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Callable
 from typing import Any
 
 NUMBERS: tuple[Any, ...] = (
@@ -14,6 +16,28 @@ WORDS: tuple[Any, ...] = (
     "", " ", "x", "nan", "inf", "-", "none", "null", "true", "auto", "1e400", "0x10", "1_000", "3.2 TB/s", "-4 GB", "12 parsecs",
     "é", "\u202e", "a" * 5000, "../../etc/passwd", "1..2", "1,2", "{}", "[]", "--help", "\x1b[31m", "*", "&a", "!!python/object:os",
 )  # fmt: skip
+
+
+ACCIDENTS: tuple[Callable[[bytes], bytes], ...] = (
+    lambda data: b"\xef\xbb\xbf" + data,
+    lambda data: data.replace(b"\n", b"\r\n"),
+    lambda data: data.decode("utf-8", "replace").encode("utf-16"),
+    lambda data: data[: len(data) // 2] + b"\0" + data[len(data) // 2 :],
+    lambda data: data.translate(bytes.maketrans(b"\n", b" ")) * 3,
+    lambda data: re.sub(rb"[0-9]", lambda digit: chr(0x0660 + int(digit[0])).encode(), data),  # Arabic digits
+    lambda data: re.sub(rb"(?m)^(\s*[\w\"]+:) [0-9][^\n,]*", rb"\1 1e400", data, count=1),
+    lambda data: re.sub(rb"(?m)^(\s*[\w\"]+:) [0-9][^\n,]*", rb"\1 NaN", data, count=1),
+    lambda data: data + b"\n" + b"[" * 5000 + b"]" * 5000,
+    lambda data: b"a: &a [x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n" + b"".join(
+        b"%c: &%c [%s]\n" % (99 + i, 99 + i, b", ".join([b"*%c" % (98 + i)] * 9)) for i in range(9)
+    ) + data,
+    lambda data: b"base: &base {tp: 2}\nplan:\n  <<: *base\n" + data,
+    lambda data: data + b"\n" + data,
+    lambda data: data.replace(b": ", b": !!python/object/apply:os.getcwd ", 1),
+    lambda data: data + b"# " + b"x" * 3_000_000 + b"\n",
+)  # fmt: skip
+"""What befalls whole files: byte order marks, other line ends and encodings, NULs, digits of other scripts, numbers beyond all
+bounds, nesting and aliases without end, everything twice, tags, lines without end."""
 
 
 def odd_value(rng: random.Random) -> Any:
@@ -90,6 +114,8 @@ def changed_text(text: str, rng: random.Random) -> bytes:
                 place = rng.randrange(len(line) + 1)
                 lines[at] = line[:place] + chr(rng.randrange(1, 0x250)) + line[place:]
     data = "".join(lines).encode("utf-8", "surrogatepass")
+    if rng.random() < 0.1:
+        data = rng.choice(ACCIDENTS)(data)
     if rng.random() < 0.03:
         place = rng.randrange(len(data) + 1)
         data = data[:place] + bytes([rng.randrange(256)]) + data[place:]

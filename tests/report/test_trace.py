@@ -100,5 +100,5 @@ def test_memory_is_counted_in_bytes(view_of, tmp_path):
 
 
 def test_a_full_disk_or_a_missing_folder_is_one_message(small, tmp_path):
-    with pytest.raises(SpecError, match="cannot be written"):
+    with pytest.raises(SpecError, match="cannot write"):
         write_trace(step_view(small("1f1b")), tmp_path / "nowhere" / "step.json")

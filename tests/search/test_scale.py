@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
+from sim.files import put
 from sim.search import SearchResult, Space, build_space, price_all, search
 from sim.search.plans.columns import SCHEDULES
 from sim.search.prices.pool import PLANS_PER_WORKER, processes_for, run_units
 from sim.search.prices.units import price_unit
-from sim.search.saved import _put
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -250,7 +250,7 @@ def test_what_is_not_this_search_is_left_alone(scenario, tmp_path):
     note = json.loads((folder / "_search.json").read_text())
     assert note["experts"] == [1]
     (folder / "_search.json").write_text(json.dumps({**note, "format": 1}))
-    refused(r"saved by another version of flopcast \(format 1, this one writes 2\); it is left as it is", folder)
+    refused(r"saved by another version of flopcast \(format 1, this one writes 3\); it is left as it is", folder)
     (folder / "_search.json").write_text("{")
     refused(r"_search\.json cannot be read as the note of a search", folder)
 
@@ -309,7 +309,7 @@ def test_a_file_that_another_search_cleared_away_is_written_again(tmp_path):
             path.unlink()
 
     asked = []
-    _put(tmp_path / "part", write)
+    put(tmp_path / "part", write)
     assert (tmp_path / "part").read_text() == "whole"
 
 

@@ -11,6 +11,7 @@ import typer
 
 from sim.commands.examples import examples
 from sim.errors import SpecError, nearest
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from flopcast_validation.job.choose import Choice
@@ -178,9 +179,7 @@ def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any])
         "rows": [row.to_dict() for row in done],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def _line(cells: tuple[str, ...]) -> str:

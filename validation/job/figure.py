@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flopcast_validation.job.compare import JobResult
+from sim.canvas import write_figure
 from sim.schedules.actions import KINDS
 
 Bar = tuple[int, str, int, int, float, float]
@@ -78,5 +79,5 @@ def draw(row: JobResult, path: Path) -> None:
         legend.append(Patch(color=_COLOURS["F"], alpha=0.65, label="later chunk, paler"))
     figure.legend(handles=legend, loc="outside upper right", ncols=len(legend), frameon=False, fontsize=8)
     figure.suptitle(row.configuration.name, x=0.01, ha="left", fontsize=11)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path, 150)
     pyplot.close(figure)

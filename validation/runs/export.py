@@ -11,6 +11,7 @@ from typing import Any
 from flopcast_calibration.readers.training_runs import Run
 from flopcast_validation.runs.scored import Scored
 from sim.errors import SpecError
+from sim.files import write_text
 from sim.specs import Scenario
 
 WIDTH = 116
@@ -30,14 +31,14 @@ def export_runs(scored: Sequence[Scored], folder: Path) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for item in scored:
-            if item.scenario is None:
-                continue
-            path = folder / f"{_file_name(item.run.id, used)}.yaml"
-            path.write_text(scenario_file(item), encoding="utf-8")
-            written.append(path)
     except OSError as error:
         raise SpecError(f"cannot write to {folder}: {error.strerror}") from None
+    for item in scored:
+        if item.scenario is None:
+            continue
+        path = folder / f"{_file_name(item.run.id, used)}.yaml"
+        write_text(path, scenario_file(item))
+        written.append(path)
     return written
 
 

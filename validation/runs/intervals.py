@@ -15,6 +15,7 @@ from typing import NamedTuple
 import sim.uncertainty
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.scored import Scored
+from sim.files import write_text
 from sim.uncertainty import is_unknown, kind_of
 
 LEVEL = 0.9
@@ -67,7 +68,7 @@ def write_intervals(batches: Sequence[Sequence[Scored]], path: Path | None = Non
         groups = whole[kind]
         count = len({miss.run for group in groups.values() for miss in group})
         lines.append(f'  "{kind[-1]}": {{width: {widths[kind]:.4f}, lineages: {len(groups)}, runs: {count}}}')
-    (path or sim.uncertainty.TABLE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path or sim.uncertainty.TABLE, "\n".join(lines) + "\n")
 
 
 def known_only(scored: Sequence[Scored]) -> list[Scored]:

@@ -9,6 +9,7 @@ from typing import Any
 from flopcast_calibration.readers.training_runs import NO_CONVENTION
 from flopcast_validation.runs.score import ErrorSummary
 from flopcast_validation.runs.scored import Scored
+from sim.canvas import write_figure
 
 
 def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:
@@ -134,5 +135,5 @@ def draw(scored: Sequence[Scored], path: Path) -> None:
     right.set(xlabel="(predicted − measured) / measured step time", ylabel="runs", title=f"{len(used)} runs")
     right.set_ylim(top=1.25 * right.get_ylim()[1])  # room for the legend
     right.legend(frameon=False)
-    figure.savefig(path, dpi=140)
+    write_figure(figure, path, 140)
     plt.close(figure)

@@ -18,6 +18,7 @@ from flopcast_calibration.priors import parameters_named, priors
 from flopcast_calibration.sensitivity import sensitivities
 from flopcast_validation.runs.anchored import GIVEN, choices, sources
 from flopcast_validation.runs.scored import Scored
+from sim.files import write_text
 
 MOST = 30
 """Runs of a source that count, evenly sampled."""
@@ -134,7 +135,7 @@ def write(factors: dict[str, float], noise: float, path: Path | None = None) -> 
         lambda match: _scaled(match, factors[match[2]]),
         file.read_text(encoding="utf-8"),
     )
-    file.write_text(re.sub(r"(?m)^noise: \S+", f"noise: {noise:.3g}", text), encoding="utf-8")
+    write_text(file, re.sub(r"(?m)^noise: \S+", f"noise: {noise:.3g}", text))
     priors.cache_clear()
 
 

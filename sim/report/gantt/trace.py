@@ -17,7 +17,7 @@ from typing import TextIO
 import numpy as np
 
 from sim.arrays import Array
-from sim.errors import SpecError
+from sim.files import write_file
 from sim.report.gantt.step_view import Bars, StepView
 from sim.report.palette import LOOKS
 from sim.schedules.actions import KINDS, F
@@ -37,20 +37,23 @@ def write_trace(view: StepView, path: Path) -> int:
     SpecError
         The file cannot be written.
     """
+    written = []
+    write_file(path, lambda place: written.append(_write_trace(view, place)))
+    return written[-1]
+
+
+def _write_trace(view: StepView, path: Path) -> int:
     count = 0
-    try:
-        with path.open("w", encoding="utf-8", buffering=1 << 20) as file:
-            file.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(_about(view)) + ', "traceEvents": [\n')
-            separator = ""
-            for block in events(view):
-                if block:
-                    file.write(separator)
-                    _write(file, block)
-                    separator = ",\n"
-                    count += len(block)
-            file.write("\n]}\n")
-    except OSError as error:
-        raise SpecError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
+    with path.open("w", encoding="utf-8", buffering=1 << 20) as file:
+        file.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(_about(view)) + ', "traceEvents": [\n')
+        separator = ""
+        for block in events(view):
+            if block:
+                file.write(separator)
+                _write(file, block)
+                separator = ",\n"
+                count += len(block)
+        file.write("\n]}\n")
     return count
 
 

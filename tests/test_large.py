@@ -1,0 +1,58 @@
+"""Steps of very many actions: quick where that can be, refused at once where not."""
+
+import numpy as np
+import pytest
+
+from sim import estimate, load_scenario
+from sim.engines import des
+from sim.errors import ScheduleError
+from sim.report.gantt.lanes import _joined
+from sim.schedules import build, build_order, listing
+from sim.schedules.v_shape import zb_v
+
+TIMES = (1.0, 1.3, 0.8, 0.1)
+
+
+def test_tries_that_are_left_out_would_have_changed_nothing(monkeypatch):
+    plays = []
+
+    def played(todo, weight, allowed, eager):
+        plays.append(eager)
+        return place(todo, weight, allowed, eager)
+
+    place = listing._place
+    monkeypatch.setattr(listing, "_place", played)
+    quick = zb_v(4, 2, 40, TIMES)
+    assert len(plays) <= listing.TRIES + 1
+    # Every try, whatever the one before it came to.
+    monkeypatch.setattr(listing, "_place", lambda *given: (*place(*given)[:2], _Never(place(*given)[2])))
+    assert all(np.array_equal(one, other) for one, other in zip(quick, zb_v(4, 2, 40, TIMES), strict=True))
+
+
+class _Never(list):
+    """How long ranks waited, equal to nothing."""
+
+    def __eq__(self, other):
+        return False
+
+    __hash__ = None
+
+
+def test_orders_that_do_not_repeat_soon_are_refused_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(build, "MOST_ACTIONS", 600)
+    with pytest.raises(ScheduleError, match=r"do not repeat before .* placed by what they take"):
+        build_order("v_half", 8, 2, 100_000, fold=True, times=(1.0, 1.217, 0.731, 0.093))
+
+
+def test_events_by_the_million_are_left_to_the_exact_engine(scenarios, monkeypatch):
+    scenario = load_scenario(scenarios / "megatron-2021" / "18.4b.yaml")
+    monkeypatch.setattr(des, "MOST_ACTIONS", 1)
+    with pytest.raises(ScheduleError, match="engine dag gives the same times"):
+        estimate(scenario, engine="des")
+
+
+def test_bars_are_joined_where_nobody_sees_the_gap():
+    begins = np.array([5.0, 0.0, 1.0 + 1e-6, 0.0])
+    rank, begin, end = _joined(np.array([0, 0, 0, 1]), begins, begins + 1.0)
+    assert (rank.tolist(), begin.tolist()) == ([0, 0, 1], [0.0, 5.0, 0.0])
+    assert end.tolist() == pytest.approx([2.0, 6.0, 1.0], abs=1e-5)
