@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.commands import completion as complete
+from sim.commands.options import Json
+from sim.commands.output import print_json
 
 if TYPE_CHECKING:
     from flopcast_calibration.from_runs import RunsFit
@@ -32,6 +34,7 @@ def anchor(
         typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=complete.fields),
     ] = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
+    as_json: Json = False,
 ) -> None:
     """Draw the profile and stack of a scenario to step times that were measured, and write both to one file.
 
@@ -53,6 +56,10 @@ def anchor(
     _check_alike(scenarios, runs)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names, folds=0)
+    if as_json:
+        write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
+        print_json({"profile": str(out), **facts_of(found), "next": next_of(found, names)})
+        return
     print_ = Console(highlight=False, markup=False).print
     print_(_moved(found))
     still = [item.name for item in found.parameters if not item.moved]
@@ -163,6 +170,39 @@ def _repeats_as_one(runs: Sequence[Run]) -> list[Run]:
     return [replace(same[0], measured=median([run.measured for run in same])) for same in repeats.values()]
 
 
+def facts_of(found: RunsFit) -> dict[str, Any]:
+    """Runs and values as plain data with stable keys, for JSON."""
+    return {
+        "runs": [
+            {
+                "scenario": run.id,
+                "measured_s": run.measured,
+                "before_s": run.measured * (1 + float(before)),
+                "after_s": run.measured * (1 + float(after)),
+                "explained": run in found.explained,
+            }
+            for run, before, after in zip(found.runs, found.before, found.errors, strict=True)
+        ],
+        "moved": [
+            {"parameter": item.name, "before": item.prior, "after": item.value, "sd": item.width}
+            for item in found.parameters
+            if item.moved
+        ],
+        "not_moved": [item.name for item in found.parameters if not item.moved],
+    }
+
+
+def next_of(found: RunsFit, names: Sequence[str]) -> dict[str, Any] | None:
+    """The run that would tell most, if one tells much: what to set, and what the values leave open before and after."""
+    from flopcast_calibration.sensitivity import next_run
+
+    measured = [run.choices[0] for run in found.explained]
+    best = next_run(measured, measured[-1], names) if measured else None
+    if best is None or best.after > 0.95 * best.before:
+        return None
+    return {"set": dict(best.changes), "before": float(best.before), "after": float(best.after)}
+
+
 def _moved(found: RunsFit) -> Any:
     """A rich table of the values that moved, most first."""
     from sim.table import Table
@@ -200,16 +240,13 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
 
 def _print_next(print_: Any, scenarios: Sequence[Path], found: RunsFit, names: Sequence[str]) -> None:
     """The run that would tell most, as the fields to set, and the line that takes it."""
-    from flopcast_calibration.sensitivity import next_run
-
-    measured = [run.choices[0] for run in found.explained]
-    best = next_run(measured, measured[-1], names) if measured else None
-    if best is None or best.after > 0.95 * best.before:
+    best = next_of(found, names)
+    if best is None:
         return
-    changes = " ".join(f"-s {path}={value}" for path, value in best.changes.items())
+    changes = " ".join(f"-s {path}={value}" for path, value in best["set"].items())
     path = shlex.quote(str(scenarios[-1]))
     print_(
         "next:    of plans like these the step time of this one, measured, would tell most (what the values leave "
-        f"open falls from {best.before:.0%} to {best.after:.0%}):"
+        f"open falls from {best['before']:.0%} to {best['after']:.0%}):"
     )
     print_(f"         flopcast estimate {path} {changes}", soft_wrap=True)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from calibration.measurement import Journal, Measurement, read_journal
+from flopcast_calibration.measurement import Journal, Measurement, read_journal
 from sim.commands.exit_codes import INTERRUPTED, run_to_the_end
 from sim.errors import ProfileError, SpecError
 from sim.files import UNFINISHED, put, read_text, sealed, write_text

@@ -35,7 +35,8 @@ class JsonGroup(TyperGroup):
     """The same for a group that is a command itself."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, json_alone(args))
+        own = next((at for at, each in enumerate(args) if each in self.commands), len(args))
+        return super().parse_args(ctx, json_alone(args[:own]) + args[own:])
 
 
 ScenarioFile = Annotated[

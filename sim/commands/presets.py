@@ -48,7 +48,7 @@ def list_presets(
         raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, kinds)}")
     chosen = kinds if kind is None else (kind,)
     if as_json:
-        print_json({each: list(schedule_names() if each == "schedules" else preset_names(each)) for each in chosen})
+        print_json({each: list(others[each]() if each in others else preset_names(each)) for each in chosen})
         return
     for each in chosen:
         if kind is None:

@@ -70,7 +70,7 @@ class Row:
         answer = self.answer
         return {
             "schedule": self.name,
-            "set": self.changes,
+            "set": {"plan.schedule": self.name} | {f"plan.{name}": value for name, value in self.changes.items()},
             "step_time_s": answer.step_time_s,
             "bubble_fraction": answer.bubble_fraction,
             "peak_activations_bytes": self.peak_activations_bytes,

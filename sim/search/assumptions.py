@@ -71,8 +71,8 @@ def _proof(confirmed: int, gap: float | None, stages: StagesSearched | None) -> 
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
-        return f"{run}: no other{'' if stages is None else ' evenly dealt plan'} can be better than the best"
-    return f"{run}; of the others one may be better than the best, by {gap:.2%} at most"
+        return f"{run}: no other{'' if stages is None else ' evenly dealt plan'} of theirs can be better than the best"
+    return f"{run}; of their others one may be better than the best, by {gap:.2%} at most"
 
 
 def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:

@@ -70,6 +70,7 @@ class Candidate:
         """Plain data with stable keys, for JSON."""
         return {
             **facts_of(self, "plan", "num_gpus", "step_time_s"),
+            "step_time_interval_s": list(self.answer.step_time_interval_s),
             "priced_step_time_s": self.priced_step_time_s,
             "difference": self.difference,
             **facts_of(self, "memory_bytes", "gpu_seconds_per_step", "mfu", "training_days"),

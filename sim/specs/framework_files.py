@@ -53,7 +53,8 @@ def framework_named(name: str) -> str:
     hint = nearest(wanted, framework_names())
     raise SpecError(
         f"unknown framework {name!r}{hint if len(hint) < 200 else ''}; known are {', '.join(known)}; for another one "
-        "take framework: pytorch, with the year as its version, and set what differs (flopcast fields stack)"
+        "take framework: unknown, which is PyTorch's of its time with wide intervals, and set what differs (flopcast "
+        "fields stack)"
     )
 
 

@@ -1,5 +1,6 @@
 """One measured step of one's own: the file that it makes, and every verb that takes it as it is printed."""
 
+import json
 import shlex
 import subprocess
 import sys
@@ -40,6 +41,16 @@ def test_the_estimate_moves_to_what_was_measured_and_others_with_it(anchored):
     assert after == pytest.approx(measured, rel=0.05)
     kin = ROOT / "scenarios" / "megatron-2021" / "3.6b.yaml"
     assert estimate(load_scenario(kin, (), str(out))).step_time_s > 1.03 * estimate(load_scenario(kin)).step_time_s
+
+
+def test_the_same_for_machines(anchored, tmp_path):
+    out, _, measured = anchored
+    words = ["anchor", str(SMALL), "--measured", f"{measured} s", "-o", str(tmp_path / "mine.yaml"), "--json"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    assert found["runs"][0]["measured_s"] == pytest.approx(float(measured))
+    assert found["runs"][0]["after_s"] == pytest.approx(float(measured), rel=0.1)
+    assert {item["parameter"] for item in found["moved"]}.isdisjoint(found["not_moved"])
+    assert Path(found["profile"]).read_text() == out.read_text()
 
 
 def test_only_what_the_step_depends_on_moved(anchored):

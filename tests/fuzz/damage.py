@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from calibration.commands.shared import read_profile
-from calibration.measurement import Journal, Measurement, read_journal
+from flopcast_calibration.commands.shared import read_profile
+from flopcast_calibration.measurement import Journal, Measurement, read_journal
 from sim import load_scenario
 from sim.errors import FlopcastError
 from sim.files import read_text, sealed, write_text

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibration.measurement import read_journal
+from flopcast_calibration.measurement import read_journal
 from sim.errors import FlopcastError
 from sim.files import UNFINISHED
 from sim.specs.yaml12 import parse_yaml
