@@ -21,7 +21,7 @@ import numpy as np
 
 from sim.arrays import IntArray
 from sim.errors import SpecError
-from sim.network.topology import Topology, parent_of_group
+from sim.network.topology import Topology
 
 Routing = Literal["deterministic", "ecmp", "adaptive"]
 ROUTINGS = ("deterministic", "ecmp", "adaptive")
@@ -95,6 +95,26 @@ def route(
     return paths
 
 
+def switched_links(
+    topology: Topology,
+    source: IntArray,
+    target: IntArray,
+    routing: Routing,
+    *,
+    subflows: int = 1,
+    seed: int = 0,
+    proxy: bool = False,
+) -> list[IntArray]:
+    """Of flows between NVLink domains the links between switches alone, column by column as `route` has them; −1: none.
+
+    Parameters as of `route`.
+    """
+    source, target = np.repeat(source, subflows), np.repeat(target, subflows)
+    leaving = _same_rail(topology, source, target) if proxy else source
+    hashed = _Hash(seed, leaving, target, np.arange(len(source)) % subflows)
+    return _switched(topology, topology.nic_of_gpu(leaving), topology.nic_of_gpu(target), routing, hashed)
+
+
 def _same_rail(topology: Topology, source: IntArray, target: IntArray) -> IntArray:
     """The GPU of the source's node that has the target's place in its node."""
     per_node = topology.gpus_per_node
@@ -129,10 +149,7 @@ def _switched(
 ) -> list[IntArray]:
     """Columns of links between switches: up to the first common group, then down; cards in, link numbers out."""
     levels = topology.levels
-    (from_node, from_nic), (to_node, to_nic) = (np.divmod(nics, topology.nics_per_node) for nics in (source, target))
-    numbers = range(1, len(levels) + 1)
-    groups_up = [topology.group_of(number, from_node, from_nic) for number in numbers]
-    groups_down = [topology.group_of(number, to_node, to_nic) for number in numbers]
+    groups_up, groups_down = ([groups[nics] for groups in topology.groups_of_nics] for nics in (source, target))
     climbs = [up != down for up, down in zip(groups_up, groups_down, strict=True)]
     if routing == "adaptive":
         trunks = [
@@ -144,9 +161,7 @@ def _switched(
         ]
         return trunks[0] + trunks[1][::-1]
 
-    child_up = [parent_of_group(topology, number, groups_up[number - 1])[1] for number in numbers[:-1]]
-    child_down = [parent_of_group(topology, number, groups_down[number - 1])[1] for number in numbers[:-1]]
-    keys = _destination_keys(topology, to_node, to_nic, child_down)
+    child_up, child_down = ([places[nics] for places in topology.places_of_nics] for nics in (source, target))
 
     def climb(child: list[IntArray], ports: list[IntArray]) -> tuple[list[IntArray], list[IntArray]]:
         """Cables (numbered within their group) and switches passed from the leaf to the top."""
@@ -157,10 +172,11 @@ def _switched(
         return cables, switches
 
     by_destination = routing == "deterministic"
-    ports = [
-        keys[i] % level.uplinks if by_destination else hashed.below(level.uplinks, i)
-        for i, level in enumerate(levels[:-1])
-    ]
+    if by_destination:
+        keys = _destination_keys(topology, *np.divmod(target, topology.nics_per_node), child_down)
+        ports = [key % level.uplinks for key, level in zip(keys, levels[:-1], strict=True)]
+    else:
+        ports = [hashed.below(level.uplinks, i) for i, level in enumerate(levels[:-1])]
     cables, switches = climb(child_up, ports)
     # A destination is best reached over the cables that its own key would take it up by: no other destination's does.
     wanted = climb(child_down, ports)[0] if by_destination else []

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import IntArray
-from sim.network.routing import route
+from sim.network.routing import switched_links
 from sim.network.topology import Topology, build_topology
 from sim.specs import ClusterSpec
 from sim.specs.network import NetworkSpec
@@ -109,10 +109,13 @@ class Switches:
             return 1.0
         topology, network = self.topology, self.network
         subflows = network.subflows if network.routing == "ecmp" else 1
-        paths = route(topology, sources, targets, network.routing, subflows=subflows, proxy=network.rail_optimised)
-        load = np.bincount(paths[paths >= 0], minlength=topology.num_links) * self.card_bytes_per_s * weight / subflows
-        between = np.array([links.name not in ("nvlink", "pcie", "nic") for links in topology.classes])
-        used = between[topology.class_of_link] & (load > 0)
+        columns = switched_links(
+            topology, sources, targets, network.routing, subflows=subflows, proxy=network.rail_optimised
+        )
+        # The first place is that of flows that take no link of a column.
+        flows = np.sum([np.bincount(links + 1, minlength=topology.num_links + 1) for links in columns], axis=0)[1:]
+        load = flows * self.card_bytes_per_s * weight / subflows
+        used = load > 0
         return float(min(1.0, np.min(topology.capacity[used] / load[used], initial=1.0)))
 
 
