@@ -1,5 +1,7 @@
 """Steps of very many actions: quick where that can be, refused at once where not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from sim import estimate, load_scenario
 from sim.engines import des
 from sim.errors import ScheduleError
 from sim.report.gantt.lanes import _joined
+from sim.report.schedules import compare_schedules
 from sim.schedules import build, build_order, listing
 from sim.schedules.v_shape import zb_v
 
@@ -56,3 +59,16 @@ def test_bars_are_joined_where_nobody_sees_the_gap():
     rank, begin, end = _joined(np.array([0, 0, 0, 1]), begins, begins + 1.0)
     assert (rank.tolist(), begin.tolist()) == ([0, 0, 1], [0.0, 5.0, 0.0])
     assert end.tolist() == pytest.approx([2.0, 6.0, 1.0], abs=1e-5)
+
+
+def test_a_comparison_event_by_event_ends_in_time(monkeypatch):
+    monkeypatch.setattr("sim.report.schedules.MOST_PLAYED", 10)
+    scenario = load_scenario(
+        Path(__file__).parents[1] / "scenarios" / "megatron-2021" / "1.7b.yaml", ["plan.pp=2", "plan.dp=8"]
+    )
+    found = compare_schedules(scenario, ["1f1b", "gpipe", "zb_h1"], "des")
+    reasons = dict(found.left_out)
+    assert found.rows
+    assert reasons
+    assert all("engine dag, which gives the same times" in reason for reason in reasons.values())
+    assert len(compare_schedules(scenario, ["1f1b", "gpipe", "zb_h1"]).rows) == 3

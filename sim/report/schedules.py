@@ -33,6 +33,8 @@ SLICES = 4
 """Slices of a sequence for a schedule that cuts them, where the plan says nothing."""
 CHUNKS = 2
 """Chunks a rank for a schedule that needs several, where the plan says nothing."""
+MOST_PLAYED = 500_000
+"""Actions that a comparison plays event by event: some five seconds' worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,13 @@ def compare_schedules(
     chosen = schedule_names() if names is None else list(dict.fromkeys(names))
     for name in chosen:
         get_schedule(name)
-    rows, left_out = [], []
+    rows: list[Row] = []
+    left_out = []
     for name in chosen:
         report(name)
         try:
+            if engine == "des":
+                _check_played(rows)
             rows.append(_row(scenario, name, engine))
         except FlopcastError as error:
             left_out.append((name, str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ")))
@@ -136,6 +141,16 @@ def compare_schedules(
         reasons = "\n".join(f"{name}: {reason}" for name, reason in left_out)
         raise ScheduleError(f"the scenario can take none of these schedules\n{reasons}")
     return Comparison(tuple(sorted(rows, key=lambda row: row.answer.step_time_s)), tuple(left_out))
+
+
+def _check_played(rows: Sequence[Row]) -> None:
+    """Refuse another schedule where the event-driven engine has played its fill for the others."""
+    played = sum(len(row.answer.timeline.program.order) for row in rows)
+    if played > MOST_PLAYED:
+        raise ScheduleError(
+            f"engine des has played {played:,} actions for the others, event by event; name few schedules, or take "
+            "engine dag, which gives the same times"
+        )
 
 
 def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
