@@ -30,7 +30,7 @@ Base = Annotated[
     str | None,
     typer.Option(help="Profile whose values stand in for what was not measured; default: the GPU's own."),
 ]
-Draws = Annotated[int, typer.Option(min=1, help="Bootstrap refits for the intervals.")]
+Draws = Annotated[int, typer.Option(max=10_000, min=1, help="Bootstrap refits for the intervals.")]
 Force = Annotated[bool, typer.Option("--force", help="Take fits that miss their own data by more than a quarter, too.")]
 
 

@@ -23,6 +23,8 @@ Pattern = Literal["ring", "all_to_all", "chain"]
 """Every member to the next one, to all others, or to the next but for the last."""
 
 _KEPT = 16
+_AT_ONCE = 32_768
+"""Flows routed at once: what they need in between stays in a processor's cache."""
 _MOST_SHIFTS = 8
 """Partners of an all-to-all that stand for all of them, evenly spread over the group."""
 
@@ -109,12 +111,16 @@ class Switches:
             return 1.0
         topology, network = self.topology, self.network
         subflows = network.subflows if network.routing == "ecmp" else 1
-        columns = switched_links(
-            topology, sources, targets, network.routing, subflows=subflows, proxy=network.rail_optimised
-        )
         # The first place is that of flows that take no link of a column.
-        flows = np.sum([np.bincount(links + 1, minlength=topology.num_links + 1) for links in columns], axis=0)[1:]
-        load = flows * self.card_bytes_per_s * weight / subflows
+        flows = np.zeros(topology.num_links + 1, dtype=np.int64)
+        few = max(_AT_ONCE, topology.num_links // 4) // subflows
+        for begin in range(0, len(sources), few):
+            some = slice(begin, begin + few)
+            for links in switched_links(
+                topology, sources[some], targets[some], network.routing, subflows=subflows, proxy=network.rail_optimised
+            ):
+                flows += np.bincount(links + 1, minlength=len(flows))
+        load = flows[1:] * self.card_bytes_per_s * weight / subflows
         used = load > 0
         return float(min(1.0, np.min(topology.capacity[used] / load[used], initial=1.0)))
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import jsonschema
+import pydantic
 import pytest
 from typer.testing import CliRunner
 
@@ -41,6 +42,8 @@ def whole(name="gpt3-175b-1024-a100"):
 
 
 def test_scenarios_name_their_schema_to_editors():
+    if tuple(map(int, pydantic.VERSION.split(".")[:2])) < (2, 11):
+        pytest.skip("older releases of pydantic word the same schema otherwise")
     shipped = ROOT / "scenarios" / "scenario.schema.json"
     assert json.loads(shipped.read_text()) == SCHEMA, "make fields"
     for path in SCENARIOS:
