@@ -16,7 +16,6 @@ from sim.schedules.passes import (
     last_gradients,
     peak_in_flight,
     visits_both_ways,
-    visits_per_stage,
     weight_versions,
 )
 from sim.schedules.play import by_levels
@@ -64,11 +63,6 @@ class OrderFacts:
     def code(self) -> Ints:
         """Of every action which of (kind of action, kind of stage), counted row by row."""
         return np.asarray(self.num_kinds * self.order.kind + self.kind_of_stage[self.order.stage])
-
-    @cached_property
-    def visits(self) -> float:
-        """As of `sim.schedules.passes.visits_per_stage`."""
-        return visits_per_stage(self.order)
 
     @cached_property
     def in_flight(self) -> Ints:

@@ -113,7 +113,7 @@ class Switches:
         subflows = network.subflows if network.routing == "ecmp" else 1
         # The first place is that of flows that take no link of a column.
         flows = np.zeros(topology.num_links + 1, dtype=np.int64)
-        few = max(_AT_ONCE, topology.num_links // 4) // subflows
+        few = _pairs_at_once(topology, subflows)
         for begin in range(0, len(sources), few):
             some = slice(begin, begin + few)
             for links in switched_links(
@@ -123,6 +123,11 @@ class Switches:
         load = flows[1:] * self.card_bytes_per_s * weight / subflows
         used = load > 0
         return float(min(1.0, np.min(topology.capacity[used] / load[used], initial=1.0)))
+
+
+def _pairs_at_once(topology: Topology, subflows: int) -> int:
+    """Pairs of GPUs that are routed together; counting on very many links pays for more flows only."""
+    return max(1, max(_AT_ONCE, topology.num_links // 4) // subflows)
 
 
 _machines: dict[int, tuple[ClusterSpec, Switches]] = {}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
+from sim.network import sharing
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.routing import route
 from sim.network.sharing import Switches, card_share
@@ -114,3 +115,18 @@ def test_shares_are_remembered_by_machine():
     shares = [card_share(each, 8, 32, 256, "chain") for each in (first, second, first)]
     np.testing.assert_allclose(shares, [0.25, 0.5, 0.25])
     assert Switches.of(first) is Switches.of(first)
+
+
+@pytest.mark.parametrize("pairs", [1, 7, 1000])
+def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
+    cluster = built(ratio=2.0, routing="ecmp").cluster
+    fields = (build_topology(cluster), cluster.network, cluster.inter_node_bandwidth_bytes_per_s, False)
+    expected = [Switches(*fields).card_share(size, 8, 256) for size in (2, 4, 32)]
+    monkeypatch.setattr(sharing, "_pairs_at_once", lambda topology, subflows: pairs)
+    assert [Switches(*fields).card_share(size, 8, 256) for size in (2, 4, 32)] == expected
+
+
+def test_a_pair_in_more_flows_than_are_routed_at_once_is_a_piece():
+    topology = build_topology(built().cluster)
+    assert sharing._pairs_at_once(topology, 10**9) == 1
+    assert sharing._pairs_at_once(topology, 1) >= 32_768
