@@ -234,9 +234,10 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         own = {name: {"base_latency_s": network.base_latency_s, **found} for name, found in own.items()}
         trees = bool(reduces.get("two_domain_trees", network.two_domain_trees))
         values = reduces | {"two_domain_trees": trees}
-        if network.shared_efficiency is not None:
-            # One group's share bounds what each of many keeps, until that is measured itself.
-            values["shared_efficiency"] = min(network.shared_efficiency, reduces["efficiency"])
+        for name in ("shared_efficiency", "job_efficiency"):
+            # A benchmark of one group bounds what training reaches, alone and beside others, until that is measured.
+            if (known := getattr(network, name)) is not None:
+                values[name] = min(known, reduces["efficiency"])
         network = network.replace(**values, operations=_all_to_all_of(network) | own)
     with_it = base.replace(network=network)
     many = between("all_reduce", together=True)

@@ -62,7 +62,7 @@ def contention_note(scenario: Scenario) -> str:
     """Which of the fitted and the simulated loss an answer counts."""
     fabric = cost_model(scenario).fabric
     network, best = fabric.network, fabric.best_share
-    shared = network.shared_efficiency or network.efficiency
+    shared = float(network.in_training())
     return (
         "links are shared: a message moves at most at the rate fitted to real machines (sends "
         f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}), a link carries up to "

@@ -93,10 +93,10 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
             _add_collectives(again, each.recompute, groups, fabric)
             _add_waiting_tokens(again, each.recompute, groups, fabric)
             synced_again = synced if any(item.module == EXPERTS for item in each.recompute.operations) else 0.0
-        short = host - sum(again.values())
+        short, setup = host - sum(again.values()), compute.kernel_launch_s * each.recompute.setups
         recompute = sum(again.values()) + np.where(ahead, 0.0, np.maximum(np.maximum(short, synced_again), 0.0))
         whole, half = (
-            _waiting(seconds, launched - sum(seconds.values()) + ahead * short) | {Cause.RECOMPUTE: recompute}
+            _waiting(seconds, launched + setup - sum(seconds.values()) + ahead * short) | {Cause.RECOMPUTE: recompute}
             for seconds, launched in ((gradients, sum(launches)), (inputs, launches[0]))
         )
         more = _sum(_sum(half, last), whole, -1.0)

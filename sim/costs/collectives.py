@@ -66,8 +66,7 @@ class Fabric:
         return np.minimum(fitted, self.best_share * np.asarray(card_share))
 
     def _fitted(self, group: Group) -> Number:
-        shared = self.network.shared_efficiency or self.network.efficiency
-        return np.where(group.shares_network, shared, self.network.efficiency)
+        return self.network.in_training(group.shares_network)
 
     def hidden_share(self, group: Group, nbytes: Number, seconds: Number) -> Number:
         """Of a collective in which a rank moves `nbytes` in `seconds` beside compute, the time's share really hidden.
@@ -103,7 +102,8 @@ class Fabric:
         """The fabric of a cluster under a profile; what was measured on the cluster's own network goes first."""
         network, own = profile.network, cluster.network_efficiency
         if own is not None:
-            changes = {"efficiency": own, "shared_efficiency": own, "p2p_efficiency": own, "operations": {}}
+            shares = dict.fromkeys(("efficiency", "job_efficiency", "shared_efficiency", "p2p_efficiency"), own)
+            changes = {**shares, "operations": {}}
             network = network.model_copy(update=changes)
         return cls(
             profile.nvlink,

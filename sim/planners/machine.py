@@ -72,7 +72,7 @@ def levels_of(scenario: Scenario) -> tuple[Level, ...]:
     width = plan.tp * plan.cp
     workers, inside = plan.num_gpus // width, max(1, scenario.cluster.nvlink_domain_gpus // width)
     near = float(fabric.nvlink.efficiency * fabric.nvlink_bytes_per_s)
-    far = float(fabric.network.efficiency * fabric.network_bytes_per_s)
+    far = float(fabric.network.in_training(shared=False) * fabric.network_bytes_per_s)
     if workers <= inside:
         return (Level(workers, near),)
     if inside == 1:

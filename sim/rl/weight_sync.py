@@ -67,7 +67,7 @@ def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> floa
     if exchange.method == "broadcast":
         return float(start + nbytes / card)
     if exchange.method == "sharded":
-        crowded = (fabric.network.shared_efficiency or fabric.network.efficiency) * fabric.network_bytes_per_s
+        crowded = fabric.network.in_training() * fabric.network_bytes_per_s
         sent = pool.replicas * nbytes / scenario.plan.num_gpus
         return float(start + max(sent, nbytes / pool.engine.tp) / crowded)
     assert exchange.storage_bytes_per_s is not None

@@ -185,6 +185,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "precision": training.get("precision", "bf16"),
         "experts": isinstance(experts, int) and experts > 0,
+        "fine_tuning": bool(training.get("adapter_rank") or training.get("packed_length")),
         "norm": model.get("norm", "layernorm"),
         "tensor_parallel": isinstance(tp, int) and tp > 1,
         "pipeline_parallel": isinstance(pp, int) and pp > 1,

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from sim.arrays import Number
 from sim.notebook import NotebookDisplay
 from sim.specs.base import Spec
 from sim.specs.hardware import Precision
@@ -118,6 +120,10 @@ class LinkParams(Spec):
     shared_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Efficiency when many groups use the network at once, each with its own rings: their flows meet on links that a
     single job-wide ring would share out evenly. Default: efficiency."""
+    job_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Efficiency in training of a group that is the whole job, which no other uses the network beside: some machines
+    give it no more than groups that share, whatever benchmarks with the network to themselves reach. Not of collectives
+    in `operations`. Default: efficiency."""
     two_domain_trees: bool = True
     """Whether all-reduces between two NVLink domains may go through trees, which cross half as often as rings: NCCL's
     tuner takes them on some networks (AWS EFA) and not on others (Azure's InfiniBand)."""
@@ -140,11 +146,18 @@ class LinkParams(Spec):
     )
     """Collectives that were measured on their own; the others take the all-reduce's values."""
 
+    def in_training(self, shared: Number = True) -> Number:
+        """Efficiency of groups that share the link with others of their kind, and of those that do not."""
+        alone = self.efficiency if self.job_efficiency is None else self.job_efficiency
+        beside = self.efficiency if self.shared_efficiency is None else self.shared_efficiency
+        return np.where(shared, beside, alone)
+
     def of(self, operation: str) -> LinkParams:
         """The link's values for one collective."""
         for name, params in self.operations.items():
             if name == operation:
-                return self.model_copy(update={field: getattr(params, field) for field in OperationParams.model_fields})
+                own = {field: getattr(params, field) for field in OperationParams.model_fields}
+                return self.model_copy(update={**own, "job_efficiency": None})
         return self
 
 

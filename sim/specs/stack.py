@@ -118,6 +118,9 @@ class StackSpec(Spec):
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
+    fused_router: bool = True
+    """Routers score and choose in the kernels that routing_launches counts; else, where these are fused ones, kernel by
+    kernel in 30 launches more (Megatron-Core without its moe_router_fusion)."""
     routing_launches: NonNegativeFloat = 60.0
     """Launches, forward, by which a router scores, chooses and counts, and the maps of tokens to experts are made."""
     dispatch_launches: NonNegativeFloat = 0.0

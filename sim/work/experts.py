@@ -32,6 +32,9 @@ MODULE = "moe_dispatch"
 BACKWARD_ROUTING = 2 / 3
 """Launches of a router's backward over those of its forward: counting and the maps have none. Assumed."""
 
+UNFUSED_ROUTING = 30.0
+"""Launches that a router takes more where it is not fused: what the field's default is above Megatron-Core's."""
+
 MAPS_OF_ROUTING = 1 / 3
 """Of a router's launches, those that count tokens and map them to experts (Megatron-Core's preprocess). Assumed."""
 
@@ -77,8 +80,9 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     router_f, router_i, router_w = linear("router", to.own, model.num_experts, h, stack, w, module="moe_router")
     # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
     scores = 4.0 * to.own * model.num_experts
-    choose_f = _routing("routing", 6 * scores, stack.routing_launches)
-    choose_b = _routing("routing backward", 6 * scores, stack.routing_launches * BACKWARD_ROUTING)
+    launches = stack.routing_launches + (0.0 if stack.fused_router else UNFUSED_ROUTING)
+    choose_f = _routing("routing", 6 * scores, launches)
+    choose_b = _routing("routing backward", 6 * scores, launches * BACKWARD_ROUTING)
     launches = 1 + to.experts * stack.launches_per_expert
     if cut.format:
         launches = 1 + stack.fp8_launches_of_experts + to.experts * stack.fp8_launches_per_expert

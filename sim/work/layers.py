@@ -10,11 +10,12 @@ Elementwise kernels are counted by the bytes they read and write: `width` bytes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
-from sim.specs.modules import GRAPH_MODULES
+from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
 from sim.work.adapters import with_adapters
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
@@ -97,6 +98,12 @@ def layer_works(
 
 _NOTHING = BlockWork(Phase(), Phase(), Phase())
 
+CHECKPOINT_LAUNCHES = 14.0
+"""Launches in whose time the host saves and sets the states of random numbers around a module that runs again, and sets
+up its autograd: Megatron-Bridge's card on recomputing modules of Moonlight, one at a time, where the host sets the
+pace: 0.35 ms a layer for an activation (moe_act), 0.65 for attention's core, 0.88 for latent attention's projections,
+most of which their kernels are not."""
+
 
 def _mixer(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> BlockWork:
     """What mixes the tokens of a layer."""
@@ -140,10 +147,19 @@ def _again(forward: Phase, recompute: str) -> Phase:
     """What of a forward runs again in the backward; of several layers' mean, as much as that."""
     said = read_recompute(recompute)
     if said.mode == "selective":
-        return forward.of_modules(said.modules)
+        return replace(forward.of_modules(said.modules), setups=_checkpoints(forward, said.names))
     if said.mode == "full" and said.share < 1.0:
         return forward.scaled(said.share)
     return {"none": Phase(), "per_op": _per_op(forward), "full": forward}[said.mode]
+
+
+def _checkpoints(forward: Phase, names: Collection[str]) -> Number:
+    """What the host does besides to run modules again, every norm by itself, in launches."""
+    launched = {item.module for item in forward.operations if not item.graphed}
+    again = [[part in launched for part in RECOMPUTE_MODULES[name]] for name in names]
+    return CHECKPOINT_LAUNCHES * sum(
+        sum(here) if name == "layernorm" else any(here) for name, here in zip(names, again, strict=True)
+    )
 
 
 def _per_op(forward: Phase) -> Phase:

@@ -103,6 +103,7 @@ class Phase:
     """What one GPU does in one pass (forward, input gradient, weight gradient) through one block.
 
     graphs : CUDA graphs that the host launches.
+    setups : what the host does besides launching, in launches' time.
     waits : the host waits in it for what the GPU counted.
     """
 
@@ -110,6 +111,7 @@ class Phase:
     collectives: tuple[Collective, ...] = ()
     graphs: int = 0
     waits: bool = False
+    setups: Number = 0.0
 
     def __add__(self, other: Phase) -> Phase:
         return Phase(
@@ -117,6 +119,7 @@ class Phase:
             self.collectives + other.collectives,
             self.graphs + other.graphs,
             self.waits or other.waits,
+            self.setups + other.setups,
         )
 
     def in_graph(self, names: Collection[str], graphs: int) -> Phase:
@@ -128,6 +131,7 @@ class Phase:
             tuple(replace(item, graphed=True) if item.module in names else item for item in self.collectives),
             graphs,
             self.waits,
+            self.setups,
         )
 
     def of_modules(self, names: Collection[str]) -> Phase:
@@ -146,6 +150,7 @@ class Phase:
             ),
             tuple(replace(item, nbytes=share * item.nbytes) for item in self.collectives),
             waits=self.waits,
+            setups=share * self.setups,
         )
 
     @property

@@ -44,7 +44,7 @@ def sections(when, version_of):
             "pp": 2 if when.get("pipeline_parallel") else 1,
             "schedule": first("schedule", "1f1b"),
         },
-        "training": {"precision": first("precision", "bf16")},
+        "training": {"precision": first("precision", "bf16"), "adapter_rank": 8 if when.get("fine_tuning") else 0},
         "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},
     }
 
