@@ -29,6 +29,15 @@ POWER_W = {"v100": 450.0}
 """Of a DGX-2H's V100, which its preset does not have (no datasheet of its own): NVIDIA's DGX-2H announcement."""
 SIBLINGS = {"b300": "b200", "h200": "h100"}
 """Profiles that hold mostly the values of another: they count in the law, not in the means."""
+MAKERS = [
+    {
+        "gpus": "MI",
+        "share": 0.63,
+        "source": "set on AMD's runs of MLPerf Training v6.0 on eight MI355X and eight MI350X in MXFP4: Llama 3.1 8B, "
+        "and adapters of Llama 2 70B",
+    }
+]
+"""Makers of GPUs none of which was measured: how their names begin, what multiplies reach of the law's share."""
 SECTIONS = ("gemm", "attention", "memory", "nvlink", "network")
 GENERATION = {"hidden_at", "operations", "versions", "measured_flop", "measured_length"}
 """What is of one GPU or its kernels, or is filled in from another place."""
@@ -66,7 +75,7 @@ def table(without: Collection[str] = ()) -> dict[str, Any]:
         "max_efficiency": round(float(np.exp(level + exponent * np.log(at))), 4),
         "exponent": round(float(exponent), 4),
     }
-    return {"power_law": law, "profile": profile}
+    return {"power_law": law, "makers": MAKERS, "profile": profile}
 
 
 def _all_to_all(link: dict[str, Any]) -> dict[str, Any]:

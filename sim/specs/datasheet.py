@@ -1,7 +1,8 @@
 """A profile for a GPU of which only the datasheet is known, from what GPUs that were measured have in common.
 
 How close multiplies come to the peak falls as GPUs grow faster than their power: on V100 to B300 the share of peak of
-long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured.
+long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured. What
+multiplies reach of that law with another maker's libraries is set on training runs, where there are any.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
     watts = watts_per_flop_per_s(gpu)
     if watts is not None:
         reached = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
-        data["gemm"]["max_efficiency"] = round(min(1.0, reached), 3)
+        made = next((each["share"] for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), 1.0)
+        data["gemm"]["max_efficiency"] = round(min(1.0, made * reached), 3)
     data["provenance"] = {
         "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
         "of_datasheet": True,
