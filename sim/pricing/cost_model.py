@@ -37,15 +37,18 @@ class CostModel:
         host = scenario.profile.host
         in_graph = stack.graph_launch_s if host.graph_launch_s is None else host.graph_launch_s
         same = in_graph if graphs else host.kernel_launch_s
+        slow = scenario.cluster.node.launch_slowdown
+        stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
+        kernel, backward, collective = (slow * each if same is None else same for each in stated)
         self.forward_setup_s = 0.0 if graphs else stack.forward_setup_s
         self.compute = ComputeModel(
             scenario.cluster.gpu,
             _sustained(scenario.profile, scenario.cluster.gpu),
             scenario.training.precision,
             scenario.training.activation_bytes,
-            stack.kernel_launch_s if same is None else same,
-            stack.backward_launch_s if same is None else same,
-            stack.collective_launch_s if same is None else same,
+            kernel,
+            backward,
+            collective,
             in_graph,
             stack.elementwise_rate,
             stack.flash_version,

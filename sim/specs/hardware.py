@@ -73,6 +73,9 @@ class NodeSpec(Spec):
     host_memory_bytes: PositiveFloat | None = None
     """The host's memory, whole, in which checkpoints wait that are written in the background. Default: unknown, and
     they fit. [bytes]"""
+    launch_slowdown: PositiveFloat = 1.0
+    """Time of a launch on this host over that on the x86 servers that stacks' launch times are of: Python, autograd and
+    driver run on one core. Not where the profile measured its own."""
     storage_nics_per_node: PositiveInt | None = None
     """Network cards for storage alone, on a network of their own. Default: one where storage_nic_bandwidth is given;
     else storage is reached over the cards for compute traffic."""

@@ -18,7 +18,7 @@ NODE_GB200 = ClusterSpec.read(resolve(load_preset("clusters", "superpod-gb200"),
 
 def synthetic(truth, counts, noise=0.0):
     ranks, nbytes = (grid.ravel() for grid in np.meshgrid(counts, 2.0 ** np.arange(13, 34)))
-    network = PROFILE.network.replace(**truth, shared_efficiency=None)
+    network = PROFILE.network.replace(**truth, shared_efficiency=None, job_efficiency=None)
     times = all_reduce(nbytes, Group(ranks, 8), Fabric(PROFILE.nvlink, network, 450e9, 25e9))
     times = times * np.exp(noise * np.random.default_rng(0).standard_normal(len(times)))
     return [NetworkPoint(int(n), 8, 25e9, s, t) for n, s, t in zip(ranks, nbytes, times, strict=True)]

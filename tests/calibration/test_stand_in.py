@@ -24,7 +24,9 @@ HOST = {"to_device_bytes_per_s": 5e10, "to_host_bytes_per_s": 4e10, "copy_latenc
 TRUTH = TRUTH.replace(
     gemm=TRUTH.gemm.replace(precisions={"fp8": 0.6}),
     nvlink=TRUTH.nvlink.replace(in_switch_efficiency=None, operations={}),
-    network=TRUTH.network.replace(efficiency=0.3, shared_efficiency=0.2, p2p_efficiency=0.15, operations={}),
+    network=TRUTH.network.replace(
+        efficiency=0.3, shared_efficiency=0.2, job_efficiency=None, p2p_efficiency=0.15, operations={}
+    ),
     host=TRUTH.host.replace(**HOST),
 )
 BASE = Profile.read(load_preset("profiles", "a100"), "a100")

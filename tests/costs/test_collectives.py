@@ -30,6 +30,7 @@ IDEAL = {
     "hop_latency_s": 0.0,
     "half_volume_bytes": 0.0,
     "shared_efficiency": None,
+    "job_efficiency": None,
 }
 ALGORITHMS = {
     **COLLECTIVES,

@@ -36,6 +36,7 @@ IDEAL = {
     "p2p_efficiency": 1.0,
     "half_volume_bytes": 0.0,
     "shared_efficiency": None,
+    "job_efficiency": None,
     "operations": {},
 }
 FABRIC = Fabric(

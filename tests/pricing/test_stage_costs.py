@@ -12,7 +12,7 @@ from sim.work.params import total_params
 
 IDEAL = {
     "efficiency": 1.0, "p2p_efficiency": 1.0, "base_latency_s": 0.0, "hop_latency_s": 0.0, "half_volume_bytes": 0.0,
-    "shared_efficiency": None,
+    "shared_efficiency": None, "job_efficiency": None,
 }  # fmt: skip
 
 
@@ -133,3 +133,33 @@ def test_a_sharded_optimizer_updates_a_share(scenarios):
     path = scenarios / "gpt3-175b-1024-a100.yaml"
     whole, share = (stage_costs(load_scenario(path, [f"plan.zero_stage={level}"])).optimizer_s for level in (0, 1))
     assert share == pytest.approx(whole / 8, rel=0.01)  # launches are not shared
+
+
+def test_a_slower_host_takes_longer_for_every_launch_unless_the_profile_measured_its_own(scenarios):
+    scenario = load_scenario(
+        scenarios / "gpt3-175b-1024-a100.yaml", ["plan.microbatch_size=1", "model.hidden_size=1536"]
+    )
+    grace = scenario.replace(cluster=scenario.cluster.replace(node=scenario.cluster.node.replace(launch_slowdown=2.0)))
+    launches = ("kernel_launch_s", "backward_launch_s", "collective_launch_s")
+    doubled = scenario.stack.replace(**{name: 2 * getattr(scenario.stack, name) for name in launches})
+    waits, more = (float(stage_costs(each).forward_s.sum()) for each in (scenario, grace))
+    assert more > waits
+    assert more == float(stage_costs(scenario.replace(stack=doubled)).forward_s.sum())
+    host = scenario.profile.host.replace(kernel_launch_s=2e-5)
+    measured = [each.replace(profile=scenario.profile.replace(host=host)) for each in (scenario, grace)]
+    assert stage_costs(measured[0]).forward_s.sum() == stage_costs(measured[1]).forward_s.sum()
+
+
+def test_a_group_that_is_the_whole_job_reaches_what_training_reaches_not_benchmarks(scenarios):
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
+    fabric = Fabric.of(scenario.cluster, scenario.profile)
+    alone, beside = Group(64, 8, False), Group(64, 8, True)
+    assert fabric.network.efficiency > 0.9  # of benchmarks; links carry that
+    assert fabric.best_share == fabric.network.efficiency
+    assert all_gather(1e9, alone, fabric) == all_gather(1e9, beside, fabric)
+    quick = Fabric.of(
+        scenario.cluster, scenario.profile.replace(network=scenario.profile.network.replace(job_efficiency=None))
+    )
+    assert all_gather(1e9, alone, quick) < 0.55 * all_gather(1e9, alone, fabric)
+    # Collectives that were measured on their own keep their values.
+    assert fabric.of_operation("all_to_all").network.job_efficiency is None

@@ -184,6 +184,16 @@ def test_experts_need_a_mixture():
                         "plan": {"ep": 8, "dp": 8}, "training": TRAINING})  # fmt: skip
 
 
+def test_a_router_that_is_not_fused_takes_more_launches_and_nothing_else():
+    one = scenario_of(ModelSpec(**MIXTRAL))
+    cut = Cut(tp=1, ep=1, microbatch_size=1, sequence_length=2048, sequence_parallel=False, recompute="none")
+    fused, apart = (layer_work(one.model, one.stack.replace(fused_router=each), cut) for each in (True, False))
+    for phase, more in (("forward", 30.0), ("input_grad", 20.0)):
+        before, after = (getattr(each, phase).operations for each in (fused, apart))
+        assert sum(item.kernels for item in after) - sum(item.kernels for item in before) == pytest.approx(more)
+        assert sum(item.nbytes for item in after) == sum(item.nbytes for item in before)
+
+
 def stack():
     from sim.specs import StackSpec
 

@@ -84,6 +84,8 @@ def _of_whole_run(arguments: Arguments, stack: Section, run: Mapping[str, Sectio
         stack.took("attention", "math", "--transformer-impl local, without --use-flash-attn")
     if core and "fused_cross_entropy" not in stack:
         stack.assume("fused_cross_entropy", False, "no --cross-entropy-loss-fusion")
+    if core and run["model"].get("num_experts") and "fused_router" not in stack:
+        stack.assume("fused_router", False, "no --moe-router-fusion")
     _gradients(arguments, stack, run["training"])
     _fused_bias(arguments, stack, run["model"])
     plan, overlaps = run["plan"], "no-overlap-p2p-communication"
