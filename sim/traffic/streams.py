@@ -115,7 +115,7 @@ def build_traffic(
                 known[key] = len(streams)
                 streams.append(wires.hop(name, gpus[ends[0]], gpus[ends[1]], float(seconds), *ends))
             table[place] = known[key]
-    reduce, gather = _between_replicas(scenario, costs, rank_of_stage, gpus, wires, streams)
+    reduce, gather = _between_replicas(scenario, costs, rank_of_stage, copies, gpus, wires, streams)
     lanes: dict[str, IntArray] = {}
     inside = tuple(
         _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
@@ -149,17 +149,22 @@ def _between_replicas(
     scenario: Scenario,
     costs: StageCosts,
     rank_of_stage: IntArray,
+    copies: int,
     gpus: IntArray,
     wires: Wires,
     streams: list[Stream],
 ) -> tuple[IntArray, IntArray]:
-    """Streams of the gradient reduction and of the weight gather of every rank."""
+    """Streams of the gradient reduction and of the weight gather of every rank.
+
+    Ranks that hold copies of the same stages sum gradients together: of the rings over all of them, a rank's stream has
+    what its own GPUs send.
+    """
     plan, batch = scenario.plan, batch_of(scenario)
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
-    reduce, gather, replicas = np.full(plan.pp, -1), np.full(plan.pp, -1), replicas_of(batch.layouts)
-    for table, name, seconds, width, passes in (
-        (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1),
-        (gather, "weights", costs.gather_s, widths[1], 1),
+    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), replicas_of(batch.layouts)
+    for table, name, seconds, width, passes, replicas in (
+        (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1, own.of_copies(copies)),
+        (gather, "weights", costs.gather_s, widths[1], 1, own),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
@@ -168,9 +173,19 @@ def _between_replicas(
             inside *= batch.moving_stage.item() < 3
             between = width * np.asarray(sent_between(holds.trained, replicas)).item()
             between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
+            others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
+            if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
+                continue  # copies that a rank sums by itself
             table[rank] = len(streams)
-            streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank])))
+            streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank]), gpus[others]))
     return reduce, gather
+
+
+def _holders(rank: int, rank_of_stage: IntArray, copies: int) -> list[int]:
+    """Other ranks that hold copies of the stages of one."""
+    of_copies = rank_of_stage.reshape(copies, -1)
+    holders = of_copies[:, (of_copies == rank).any(axis=0)]
+    return sorted({*holders.ravel().tolist()} - {rank})
 
 
 def _inside(
