@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.arrays import FloatArray, IntArray
-from sim.errors import SpecError
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.batch import batch_of
@@ -71,8 +70,6 @@ def build_traffic(
     topology: Topology,
     health: FloatArray,
     *,
-    placement: str = "tp-cp-dp-pp",
-    fragmentation: float = 0.0,
     seed: int = 0,
 ) -> Traffic:
     """The streams of a scenario.
@@ -83,21 +80,15 @@ def build_traffic(
         Of the scenario and its order.
     health : array
         What is left of every link, as of `sim.network.faults.link_health`.
-    placement, fragmentation, seed
-        As of `sim.network.ranks.gpu_of_rank`; the seed is also that of the hash of ecmp routing.
+    seed
+        Of the hash of ecmp routing.
 
     Raises
     ------
     SpecError
-        GPUs that cannot reach each other, or a placement whose prices are not known.
+        GPUs that cannot reach each other.
     """
-    plan, cluster = scenario.plan, scenario.cluster
-    if placement != "tp-cp-dp-pp" and plan.tp % cluster.nvlink_domain_gpus:
-        raise SpecError(
-            f"placement {placement!r} with tp {plan.tp} in NVLink domains of {cluster.nvlink_domain_gpus}: prices are "
-            "known where tensor parallelism fills a domain; set plan.tp to it, or keep tp-cp-dp-pp"
-        )
-    gpus = gpu_of_rank(plan, cluster, placement, fragmentation, seed)
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     wires = Wires(scenario, topology, health, seed)
     streams: list[Stream] = []
     known: dict[tuple[int, int, str], int] = {}
