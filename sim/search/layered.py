@@ -102,7 +102,8 @@ class LayeredTable:
         numbers |= recompute_fields(numbers["recompute"], given.plan)
         numbers |= sharding_fields(numbers["zero_stage"], given.plan)
         one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
-        plan = ParallelPlan(**numbers, schedule="modular" if one_layer else "breadth_first")
+        numbers["schedule"] = "modular" if one_layer else "breadth_first"
+        plan = ParallelPlan(**numbers, placement=given.plan.placement)
         return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
 
 
