@@ -103,9 +103,10 @@ def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[Stag
     within = (np.arange(1, num_stages) % (num_stages // copies) != 0) & (here != there)
     if not within.any():
         return forward, backward
-    hops, which = batch.layouts.kinds_of_hops
-    crosses = np.stack([each.cross(here, there) for each in hops], axis=1)
-    forward[:-1] = np.where(crosses[:, which[batch.layout]], far, near) * within[:, np.newaxis]
+    kinds, of_layout = batch.layouts.kinds_of_hops
+    hops, which = np.unique(of_layout[batch.layout], return_inverse=True)
+    crosses = np.stack([kinds[number].cross(here, there) for number in hops], axis=1)
+    forward[:-1] = np.where(crosses[:, which.ravel()], far, near) * within[:, np.newaxis]
     backward[1:] = forward[:-1]
     return forward, backward
 
