@@ -8,7 +8,7 @@ from sim.contention import contention_note
 from sim.costs.host import COPY_SHARE, Host
 from sim.pricing.batch import batch_of
 from sim.specs import ModelSpec, Scenario
-from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
+from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES, MEGATRON_ORDER
 from sim.units import show
 from sim.work.routing import busiest_share, dropped_share, routing_of
 
@@ -152,6 +152,14 @@ def stated_assumptions(
     else:
         stated.append(
             "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
+        )
+    cluster = scenario.cluster
+    if plan.placement != MEGATRON_ORDER:
+        stated.append(f"ranks lie on the GPUs as {plan.placement}, the first dimension's neighbours closest")
+    if cluster.fragmentation:
+        stated.append(
+            f"{cluster.fragmentation:.0%} of the job's nodes lie anywhere in the machine: drawn once, the same for all "
+            "answers"
         )
     left = _left_by_switches(scenario)
     if left:

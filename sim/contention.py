@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engines.contended import contended_costs, stretches
-from sim.engines.network import check_order
 from sim.network.topology import build_topology
 from sim.pricing.cost_model import cost_model
 from sim.pricing.scenario import StageCosts
@@ -36,12 +35,9 @@ def on_shared_links(scenario: Scenario, order: Order, costs: StageCosts, step_ti
     ------
     SpecError
         The cluster does not describe its switches.
-    ScheduleError
-        A schedule whose traffic is not laid out as flows.
     """
-    check_order(order, costs)
     traffic = laid_out(scenario, order, costs)
-    stretch = stretches(traffic, order, step_time_s, reduce_beside=scenario.stack.overlap_grad_reduce)
+    stretch = stretches(traffic, order, costs, step_time_s, reduce_beside=scenario.stack.overlap_grad_reduce)
     return contended_costs(costs, order.rank_of_stage, traffic, stretch)
 
 

@@ -18,7 +18,7 @@ from sim.engines.stream import overlapping_steps
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.network.faults import link_health, node_of
-from sim.network.ranks import MEGATRON_ORDER, gpu_of_rank
+from sim.network.ranks import gpu_of_rank
 from sim.network.topology import build_topology
 from sim.programs import priced_order, program_of
 from sim.schedules import get_schedule
@@ -96,8 +96,8 @@ def simulate(
     contention: bool = False,
     links: bool = False,
     unfold: bool = False,
-    placement: str = MEGATRON_ORDER,
-    fragmentation: float = 0.0,
+    placement: str | None = None,
+    fragmentation: float | None = None,
 ) -> Simulation:
     """Simulate steps with noise and faults.
 
@@ -118,8 +118,8 @@ def simulate(
         Follow the links through the step; implies contention.
     unfold : bool
         Every data-parallel replica draws noise of its own, and the step waits for all; else one stands for those alike.
-    placement, fragmentation : str, float
-        As of `sim.network.ranks.gpu_of_rank`.
+    placement, fragmentation : str, float, optional
+        Instead of the scenario's `plan.placement` and `cluster.fragmentation`.
 
     Raises
     ------
@@ -129,9 +129,13 @@ def simulate(
         A schedule whose steps overlap, with noise on shared links or on several replicas.
     """
     _check(jitter, seeds, seed)
+    if placement is not None:
+        scenario = scenario.replace(plan=scenario.plan.replace(placement=placement))
+    if fragmentation is not None:
+        scenario = scenario.replace(cluster=scenario.cluster.replace(fragmentation=fragmentation))
     faults = [*(read_slow_link(text) for text in slow_links), *((0.0, name) for name in links_down)]
     contention = contention or links or bool(faults)
-    gpus = gpu_of_rank(scenario.plan, scenario.cluster, placement, fragmentation, seed)
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     factors = slow_gpus(scenario, stragglers, gpus)
     if contention and unfold:
         raise SpecError(
@@ -166,8 +170,6 @@ def simulate(
             order.copies,
             topology,
             link_health(topology, faults),
-            placement=placement,
-            fragmentation=fragmentation,
             seed=seed,
         )
         used = np.unique(gpus // topology.gpus_per_node).tolist()

@@ -98,9 +98,10 @@ def failed_node(scenario: Scenario, node: int) -> str:
     """
     per_node = scenario.cluster.node.gpus_per_node
     gpus = gpu_of_rank(scenario.plan, scenario.cluster)
-    last = int(gpus.max()) // per_node
-    if not 0 <= node <= last:
-        raise SpecError(f"node {node}: the plan uses nodes 0 to {last:,}; choose one of those")
+    used = np.unique(gpus // per_node)
+    if node not in used:
+        among = "" if len(used) == used[-1] + 1 else f" {len(used):,} of the"
+        raise SpecError(f"node {node}: the plan uses{among} nodes {used[0]} to {used[-1]:,}; choose one of those")
     pipeline, data, _, _ = np.nonzero(gpus // per_node == node)
     ranks, replicas = (_range(np.unique(places)) for places in (pipeline, data))
     return (

@@ -137,8 +137,7 @@ def test_staggered_schedules_take_slow_gpus_and_links_but_no_jitter_on_them(smal
         simulate(staggered, jitter=0.1, contention=True)
     endless = small.replace(plan=small.plan.replace(schedule="pipedream_2bw"))
     assert simulate(endless, stragglers=["1.2@rank1"]).mean_s > estimate(endless).step_time_s
-    with pytest.raises(FlopcastError, match="flush"):
-        simulate(endless, contention=True)
+    assert simulate(endless, contention=True).mean_s == pytest.approx(estimate(endless).step_time_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_the_command(command):
         assert part in shown
     assert "Where messages' time goes" in command("simulate", MAIN, *few, "--links")[0]
     _, complaint, code = command("simulate", MAIN, *few, "--seeds", "5", "--placement", "tp-dp-pp-cp")
-    assert (complaint.count("changes nothing without"), code) == (2, 0)
+    assert (complaint.count("changes nothing without"), code) == (1, 0)
     _, complaint, code = command("simulate", MAIN, "--straggler", "1.2@rank64")
     assert code == 2
     assert "0 to 63" in complaint

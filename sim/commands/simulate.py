@@ -40,9 +40,12 @@ def simulate(
     unfold: Annotated[bool, typer.Option("--unfold", help="Every data-parallel replica has noise of its own.")] = False,
     placement: Annotated[
         str | None,
-        typer.Option(help="Order of the parallel dimensions over the GPUs, closest first.", show_default="tp-cp-dp-pp"),
+        typer.Option(help="Order of the parallel dimensions over the GPUs, closest first: plan.placement."),
     ] = None,
-    fragmentation: Annotated[float, typer.Option(help="Share of the nodes that lie anywhere in the machine.")] = 0.0,
+    fragmentation: Annotated[
+        float | None,
+        typer.Option(help="Share of the nodes that lie anywhere in the machine: cluster.fragmentation."),
+    ] = None,
     as_json: Json = False,
     figure: Annotated[
         Path | None, typer.Option("--png", help="Draw step times and the network's use here (.png, .svg, .pdf).")
@@ -50,7 +53,6 @@ def simulate(
 ) -> None:
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost."""
     from sim import load_scenario
-    from sim.network.ranks import MEGATRON_ORDER
     from sim.report.figures import check_paths
     from sim.report.simulation import draw_links, draw_simulation, simulation_view
     from sim.simulate import simulate as run
@@ -78,14 +80,12 @@ def simulate(
             contention=contention,
             links=links,
             unfold=unfold,
-            placement=placement or MEGATRON_ORDER,
+            placement=placement,
             fragmentation=fragmentation,
         )
     for given, option, needs in (
         (seeds is not None and not jitter, "--seeds", "--jitter"),
         (unfold and not jitter, "--unfold", "--jitter"),
-        (fragmentation > 0 and not (answer.levels or straggler), "--fragmentation", "--contention"),
-        (placement is not None and not (answer.levels or straggler), "--placement", "--contention"),
     ):
         if given:
             typer.secho(f"flopcast: {option} changes nothing without {needs}", err=True, fg="yellow")

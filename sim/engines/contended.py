@@ -18,6 +18,8 @@ from sim.engines.overlapped import slack
 from sim.engines.wire import shared_links
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
+from sim.schedules.actions import U
+from sim.schedules.passes import updates_per_rank
 from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Exchange
 from sim.traffic.streams import Traffic
 from sim.work.operations import Cause
@@ -30,11 +32,13 @@ _PARTS = {
 }
 
 
-def stretches(traffic: Traffic, order: Order, step_time_s: float, *, reduce_beside: bool) -> Array:
+def stretches(traffic: Traffic, order: Order, costs: StageCosts, step_time_s: float, *, reduce_beside: bool) -> Array:
     """Of every stream, how many times as long as at full speed its messages are on their links.
 
     Parameters
     ----------
+    costs : StageCosts
+        Of the order, without contention.
     step_time_s : float
         Of the step that the messages are spread over. [s]
     reduce_beside : bool
@@ -44,30 +48,54 @@ def stretches(traffic: Traffic, order: Order, step_time_s: float, *, reduce_besi
     alone, loads = shared_links(streams, traffic.health)
     busy = message_counts(order, traffic) * np.array([each.transfer_s for each in streams]) / alone
     duty = np.minimum(busy / step_time_s, 1.0)
-    kinds = np.array([each.kind for each in streams])
+    meets = np.broadcast_to(duty, (len(duty), len(duty))).copy()
+    if (order.kind == U).any():
+        _meet_in_updates(meets, order, costs, traffic, step_time_s, reduce_beside=reduce_beside)
+    else:
+        _meet_behind_pipelines(meets, np.array([each.kind for each in streams]), reduce_beside=reduce_beside)
+    np.fill_diagonal(meets, 0.0)
     worst = np.ones(len(streams))
     for row in loads:
         here = np.flatnonzero(row)
-        load = row[here]
-        meets = _meeting(kinds[here], duty[here], reduce_beside)
-        average = load + meets @ load
-        pairs = 1.0 + (meets * np.maximum(load[:, np.newaxis] + load - 1.0, 0.0)).sum(axis=1)
+        load, meet = row[here], meets[np.ix_(here, here)]
+        average = load + meet @ load
+        pairs = 1.0 + (meet * np.maximum(load[:, np.newaxis] + load - 1.0, 0.0)).sum(axis=1)
         worst[here] = np.maximum(worst[here], np.maximum(average, pairs))
     stretched: Array = worst / alone
     return stretched
 
 
-def _meeting(kinds: Array, duty: Array, reduce_beside: bool) -> Array:
-    """How much of the time that the stream of a row is under way that of a column is too."""
-    meets = np.broadcast_to(duty, (len(duty), len(duty))).copy()
+def _meet_behind_pipelines(meets: Array, kinds: Array, *, reduce_beside: bool) -> None:
+    """Of streams that run once a step: how much of the time that one of a row is under way that of a column is too."""
     for kind, alone in (("gradients", not reduce_beside), ("weights", True)):
         these = kinds == kind
         if alone:
             meets[these] = 0.0
             meets[:, these] = 0.0
         meets[np.ix_(these, these)] = 1.0
-    np.fill_diagonal(meets, 0.0)
-    return meets
+
+
+def _meet_in_updates(
+    meets: Array, order: Order, costs: StageCosts, traffic: Traffic, step_time_s: float, *, reduce_beside: bool
+) -> None:
+    """The same of reductions and gathers that stand in an order's updates.
+
+    Updates follow the last backward of their batch, which comes to a rank from the one behind it; from there on each
+    has its time in the period between two of them.
+    """
+    period = step_time_s / max(1.0, updates_per_rank(order))
+    wave = costs.backward_s[:-1] + costs.send_backward_s[1:]
+    begin = np.append(np.cumsum(wave[::-1])[::-1], 0.0)
+    gather = begin + costs.optimizer_s + costs.reduce_s * (not reduce_beside)
+    number = np.concatenate([traffic.reduce, traffic.gather])
+    there = number >= 0
+    begins, lasts = np.concatenate([begin, gather])[there], np.concatenate([costs.reduce_s, costs.gather_s])[there]
+    lasts = np.minimum(lasts, period)
+    later = (begins - begins[:, np.newaxis]) % period  # that of the column begins
+    both = np.clip(lasts[:, np.newaxis] - later, 0.0, lasts) + np.clip(
+        later + lasts - period, 0.0, lasts[:, np.newaxis]
+    )
+    meets[np.ix_(number[there], number[there])] = np.minimum(both / lasts[:, np.newaxis], 1.0)
 
 
 def contended_costs(costs: StageCosts, rank_of_stage: Array, traffic: Traffic, stretch: Array) -> StageCosts:

@@ -36,13 +36,16 @@ def longest_path(program: Program) -> Played:
 Play = Callable[[Program], Played]
 
 
-def play_folded(program: Program, play: Play) -> tuple[Program, Played, float | None]:
+def play_folded(program: Program, play: Play, most_actions: int | None = None) -> tuple[Program, Played, float | None]:
     """When everything happens in a step, repetitions that were left out counted in.
 
     Parameters
     ----------
     play : Program -> Played
         Times all actions in the program's arrays.
+    most_actions : int, optional
+        For plays that need not reach a steady state: of an order without end that has not in so many, what a batch
+        takes longer than in the longest path, on average over the later half of them.
 
     Returns
     -------
@@ -59,6 +62,12 @@ def play_folded(program: Program, play: Play) -> tuple[Program, Played, float | 
             return program, played, None
         until = None if played.until is None else played.until[:, np.newaxis]
         (blocks,), (seconds,) = steady_state(order, played.start[:, np.newaxis], until)
+        if not blocks and fold.endless and most_actions is not None and len(order) > most_actions:
+            late, half = played.start - longest_path(program).start, fold.seen // 2
+            more = float((late[fold.block(0)] - late[fold.block(half)]).mean()) / half
+            _, _, alone = play_folded(program, longest_path)
+            assert alone is not None
+            return program, played, alone + more
         if not blocks:
             program = program.on(fold.rebuild(2 * fold.kept))
             continue

@@ -13,6 +13,7 @@ from sim.engines.overlapped import collectives
 from sim.engines.timeline import Timeline
 from sim.engines.wire import Message, alone_rates, runs, shared_links
 from sim.network.faults import link_name
+from sim.schedules.actions import U
 from sim.traffic.streams import Traffic
 
 BINS = 400
@@ -26,6 +27,7 @@ KINDS = {
     "weights": "weight gather",
     "tensor": "tensor parallel",
     "context": "context parallel",
+    "tokens": "expert parallel",
     "sharded": "ZeRO within layers",
 }
 
@@ -92,9 +94,11 @@ def link_history(
 def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traffic) -> list[Message]:
     """Those that were played, those within actions that can meet nobody, and the weights gathered after the update.
 
-    Where weights are gathered beside the next step's forward, they stand at the beginning of this one.
+    Where weights are gathered beside the next step's forward, they stand at the beginning of this one. Without a flush
+    they are those of one batch's time, the last in which all ranks are at work.
     """
     program, order = timeline.program, timeline.program.order
+    endless = (order.kind == U).any()
     _, loads = shared_links(traffic.streams, traffic.health)
     free = ~(loads > 0).any(axis=0) & (alone_rates(traffic.streams, traffic.health) == 1.0)
     found = list(messages)
@@ -106,6 +110,8 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
         for each in within:
             found.append(Message(each.stream, now, now, now + each.seconds, each.seconds))
             now += 0.0 if each.beside else each.seconds
+    if endless:
+        return _of_a_batch(found, timeline)
     took = program.costs.gather_s
     begin = (
         0.0 if program.hide_gather else timeline.step_time_s - program.costs.step_setup_s - float(took.max(initial=0.0))
@@ -115,6 +121,21 @@ def all_messages(messages: Sequence[Message], timeline: Timeline, traffic: Traff
         end, full = begin + float(took[rank]), traffic.streams[stream].transfer_s
         found.append(Message(stream, begin, begin, end, full))
     return found
+
+
+def _of_a_batch(messages: Sequence[Message], timeline: Timeline) -> list[Message]:
+    """Those that begin in one batch's time, counted from its beginning; updates gather in it, too."""
+    order = timeline.program.order
+    assert timeline.end is not None
+    last = order.first[1:] if order.fold is None else order.fold.cuts
+    begin = float(timeline.end[last - 1].min()) - timeline.step_time_s
+
+    def moved(each: Message) -> Message:
+        times = (each.queued_s - begin, each.begin_s - begin, each.end_s - begin)
+        pieces = tuple((first - begin, end - begin, share) for first, end, share in each.pieces)
+        return Message(each.stream, *times, each.full_s, pieces)
+
+    return [moved(each) for each in messages if 0.0 <= each.begin_s - begin < timeline.step_time_s]
 
 
 def _activity(messages: Sequence[Message], traffic: Traffic, edges: Array) -> Array:

@@ -10,7 +10,7 @@ from sim.arrays import Array
 from sim.engines.overlapped import ROWS
 from sim.network.faults import link_name
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I
+from sim.schedules.actions import B, F, I, U
 from sim.schedules.passes import visits_of
 from sim.traffic.streams import Traffic
 
@@ -30,8 +30,9 @@ def message_counts(order: Order, traffic: Traffic) -> Array:
     for table, kinds in ((traffic.forward, (F,)), (traffic.backward, (B, I))):
         sends = np.isin(order.kind, kinds) & (table[order.stage] >= 0)
         np.add.at(times, table[order.stage[sends]], order.weight[sends])
+    updates = np.bincount(order.rank, (order.kind == U) * order.weight, order.num_ranks)
     for table in (traffic.reduce, traffic.gather):
-        times[table[table >= 0]] = 1.0
+        times[table[table >= 0]] = np.maximum(updates, 1.0)[table >= 0]
     for inside in traffic.inside:
         sizes = np.array([each.nbytes for each in traffic.streams])[inside.stream]
         for kind, rows in ROWS.items():

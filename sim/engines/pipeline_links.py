@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.arrays import Bools, Ints, PlanBools, PlanFloats, PlanInts
 from sim.engines.critical_paths import Counts, count
-from sim.network.placement import hops_cross
+from sim.network.placement import Hops
 
 ALIKE = 1e-12
 """Ranks are as busy as each other within this share."""
@@ -46,23 +46,21 @@ class Links:
         return Links(*(getattr(self, field.name)[..., rows] for field in fields(self)))
 
 
-def find_links(sizes: Sequence[tuple[int, int, int]], domain: int) -> Links:
-    """Links of pipelines of (GPUs a rank, ranks, a marked middle rank or 0) in NVLink domains of so many GPUs."""
-    # Ranks of a domain or more always send to another one, however wide they are.
-    narrowed = [(min(width, domain), pp, marked) for width, pp, marked in sizes]
-    known = {each: _links(*each, domain) for each in set(narrowed)}
-    columns = zip(*(known[each] for each in narrowed), strict=True)
+def find_links(pipelines: Sequence[tuple[Hops, int, int]]) -> Links:
+    """Links of pipelines: (which of them leave an NVLink domain, ranks, a marked middle rank or 0)."""
+    known = {each: _links(*each) for each in set(pipelines)}
+    columns = zip(*(known[each] for each in pipelines), strict=True)
     return Links(*(np.stack(column, axis=-1) for column in columns))
 
 
 @cache
-def _links(width: int, pp: int, marked: int, domain: int) -> tuple[Any, ...]:
-    """The fields of Links for ranks of `width` GPUs each."""
+def _links(hops: Hops, pp: int, marked: int) -> tuple[Any, ...]:
+    """The fields of Links for one pipeline."""
     none = np.zeros(3, dtype=np.int64)
     if pp == 1:
         return (False, False, False, 0, none, none > 0, none > 0, none, False, False, 0)
     rank = np.arange(pp)
-    crosses = hops_cross(rank, (rank + 1) % pp, width, domain)
+    crosses = hops.cross(rank, (rank + 1) % pp)
     far, wrap = crosses[:-1], bool(crosses[-1])
     before, after = far[:-1], far[1:]  # of the middle ranks
     kinds = none.copy()

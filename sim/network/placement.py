@@ -1,21 +1,25 @@
 """Where the ranks of a plan sit: tensor-parallel neighbours next to each other, then context, data, pipeline.
 
 GPU number = ((pipeline · dp + data) · cp + context) · tp + tensor: Megatron-LM's order, which keeps the most talkative
-group in a node.
+group in a node. A plan may lay the dimensions over the GPUs in another order (`ParallelPlan.placement`), a scheduler
+may scatter the job's nodes (`ClusterSpec.fragmentation`); groups then lie on lattices (`sim.network.lattice`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from sim.arrays import Bools, Ints, Number
-from sim.network.sharing import Pattern, card_share
+from sim.network.lattice import Lattice, lattice_of
+from sim.network.ranks import Nodes
+from sim.network.sharing import Pattern, card_share, share_of
 from sim.specs import ClusterSpec, ParallelPlan
+from sim.specs.plan import MEGATRON_ORDER
 
 
 class Degrees(NamedTuple):
@@ -27,6 +31,7 @@ class Degrees(NamedTuple):
     dp: int = 1
     ep: int = 1
     etp: int = 1
+    placement: str = MEGATRON_ORDER
 
     @property
     def num_replicas(self) -> int:
@@ -91,6 +96,11 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
     starts = (np.arange(blocks)[:, np.newaxis] * block + np.arange(stride)).ravel() % domain_gpus
     starts = np.flatnonzero(np.bincount(starts))
     domain = (starts[:, np.newaxis] + stride * np.arange(size)) // domain_gpus
+    return _fewest_and_spans(domain)
+
+
+def _fewest_and_spans(domain: Ints) -> tuple[int, int]:
+    """(fewest members in a domain, domains spanned) of the worst of groups with these domains, (groups, members)."""
     # Domains only grow along a group: a run of equal ones is a domain's share of it.
     begins = np.ones(domain.shape, bool)
     begins[:, 1:] = domain[:, 1:] != domain[:, :-1]
@@ -99,10 +109,42 @@ def worst_layout(size: int, stride: int, block: int, num_groups: int, domain_gpu
 
 
 def _placed(size: int, stride: int, plan: ParallelPlan | Degrees, cluster: ClusterSpec, pattern: Pattern) -> Group:
-    """Groups of `size` ranks, `stride` GPUs apart, that follow each other through the plan's GPUs."""
-    block, gpus = size * stride, plan.num_gpus
-    members, spans = worst_layout(size, stride, block, gpus // block, cluster.nvlink_domain_gpus)
-    return Group(size, members, gpus > size, spans, card_share(cluster, size, stride, gpus, pattern))
+    """Groups of `size` ranks whose numbers are `stride` apart, that follow each other through the plan's."""
+    block, gpus, domain = size * stride, plan.num_gpus, cluster.nvlink_domain_gpus
+    if size == 1 or _in_order(plan, cluster):
+        members, spans = worst_layout(size, stride, block, gpus // block, domain)
+        return Group(size, members, gpus > size, spans, card_share(cluster, size, stride, gpus, pattern))
+    lattice = _lattice(size, stride, plan)
+    members, spans = _worst_on(lattice, *_scattering(cluster))
+    return Group(size, members, gpus > size, spans, 1.0 if spans == 1 else share_of(cluster, lattice, pattern))
+
+
+def _in_order(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> bool:
+    """Whether ranks fill the machine's GPUs one after the other."""
+    return plan.placement == MEGATRON_ORDER and not cluster.fragmentation
+
+
+def _lattice(size: int, stride: int, plan: ParallelPlan | Degrees) -> Lattice:
+    return lattice_of(size, stride, plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp))
+
+
+def _scattering(cluster: ClusterSpec) -> tuple[int, Nodes | None]:
+    """GPUs of an NVLink domain; and the nodes, where it matters to domains that a job's lie anywhere."""
+    domain = cluster.nvlink_domain_gpus
+    return domain, Nodes.of(cluster) if cluster.fragmentation and domain > cluster.node.gpus_per_node else None
+
+
+def _domains(lattice: Lattice, domain_gpus: int, scattered: Nodes | None) -> Ints:
+    """NVLink domain of every member of every group."""
+    places = lattice.groups()
+    return (places if scattered is None else scattered.gpu_of_place(lattice.num_gpus)[places]) // domain_gpus
+
+
+@lru_cache(maxsize=4096)
+def _worst_on(lattice: Lattice, domain_gpus: int, scattered: Nodes | None) -> tuple[int, int]:
+    """As of `worst_layout`, of groups on a lattice."""
+    domain = _domains(lattice, domain_gpus, scattered)
+    return _fewest_and_spans(domain)
 
 
 def tensor_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Group:
@@ -155,7 +197,10 @@ def expert_data_group(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Gro
 
 def send_share(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> float:
     """Of a card's rate, what the switches leave where every pipeline rank sends to the next at once."""
-    return card_share(cluster, plan.pp, plan.tp * plan.num_replicas, plan.num_gpus, "chain")
+    width = plan.tp * plan.num_replicas
+    if plan.pp == 1 or _in_order(plan, cluster):
+        return card_share(cluster, plan.pp, width, plan.num_gpus, "chain")
+    return share_of(cluster, _lattice(plan.pp, width, plan), "chain")
 
 
 def layer_groups(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> dict[str, Group]:
@@ -169,9 +214,53 @@ def stack_groups(groups: list[Group]) -> Group:
     return Group(*(np.array([getattr(group, field.name) for group in groups]) for field in fields(Group)))
 
 
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Which sends between pipeline ranks leave an NVLink domain: those of which any twin's does.
+
+    width : GPUs of a rank, which follow each other, at most a domain's.
+    domain : GPUs.
+    table : where a rank's GPUs do not follow each other: whether sends from each rank to each other leave, as bytes.
+    """
+
+    width: int
+    domain: int
+    table: bytes = b""
+
+    def cross(self, sender: Ints, receiver: Ints) -> Bools:
+        """Whether they do, of arrays of ranks."""
+        if not self.table:
+            return hops_cross(np.asarray(sender), np.asarray(receiver), self.width, self.domain)
+        leaves = np.frombuffer(self.table, dtype=bool)
+        ranks = math.isqrt(len(leaves))
+        return np.asarray(leaves.reshape(ranks, ranks)[sender, receiver])
+
+    @property
+    def all_leave(self) -> bool:
+        """Whether every send to another rank does."""
+        if not self.table:
+            return self.width >= self.domain  # twins are at least a domain apart
+        return self.table.count(0) == math.isqrt(len(self.table))
+
+
+def hops_of(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Hops:
+    """Of a plan's pipelines."""
+    width, domain = plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus
+    if plan.pp == 1 or _in_order(plan, cluster):
+        return Hops(min(width, domain), domain)
+    return Hops(0, domain, _leaving(_lattice(plan.pp, width, plan), *_scattering(cluster)))
+
+
+@lru_cache(maxsize=1024)
+def _leaving(lattice: Lattice, domain_gpus: int, scattered: Nodes | None) -> bytes:
+    """The table of pipelines whose ranks lie on a lattice."""
+    domain = _domains(lattice, domain_gpus, scattered)
+    return np.stack([(domain != here[:, np.newaxis]).any(axis=0) for here in domain.T]).tobytes()
+
+
 def hop_crosses_domains(sender: Number, receiver: Number, plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Number:
     """Whether any send from one pipeline rank to another leaves its NVLink domain. Takes arrays of ranks."""
-    return hops_cross(np.asarray(sender), np.asarray(receiver), plan.tp * plan.num_replicas, cluster.nvlink_domain_gpus)
+    return hops_of(plan, cluster).cross(np.asarray(sender), np.asarray(receiver))
 
 
 def hops_cross(sender: Ints, receiver: Ints, width: int, domain: int) -> Bools:

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sim.arrays import IntArray
 from sim.errors import SpecError
+from sim.network.lattice import places_of_ranks
 from sim.specs import ClusterSpec, ParallelPlan
 
-DIMENSIONS = ("tp", "cp", "dp", "pp")
-MEGATRON_ORDER = "tp-cp-dp-pp"
 
-
-def gpu_of_rank(
-    plan: ParallelPlan,
-    cluster: ClusterSpec,
-    order: str = MEGATRON_ORDER,
-    fragmentation: float = 0.0,
-    seed: int = 0,
-) -> IntArray:
+def gpu_of_rank(plan: ParallelPlan, cluster: ClusterSpec, seed: int = 0) -> IntArray:
     """GPU of every rank.
 
     Parameters
     ----------
     plan : ParallelPlan
+        With the order of its dimensions.
     cluster : ClusterSpec
-        The machine; its GPUs are numbered node by node.
-    order : str
-        The dimensions from the one whose neighbours sit closest to the one whose sit farthest apart, such as
-        "tp-cp-dp-pp" (Megatron-LM) or "tp-pp-cp-dp".
-    fragmentation : float
-        Share of the job's nodes that are not where an empty machine would give them, but anywhere in it.
+        The machine; its GPUs are numbered node by node. Some of a job's nodes may lie anywhere in it.
     seed : int
-        Of the scheduler.
+        Of the scheduler that hands these out.
 
     Returns
     -------
@@ -42,25 +32,38 @@ def gpu_of_rank(
     Raises
     ------
     SpecError
-        An order that is not the four dimensions, a share outside 0 … 1, or more ranks than GPUs.
+        More ranks than GPUs.
     """
-    names = order.split("-")
-    if sorted(names) != sorted(DIMENSIONS):
-        raise SpecError(f"order {order!r} must name each of tp, cp, dp and pp once, such as {MEGATRON_ORDER!r}")
-    if not 0.0 <= fragmentation <= 1.0:
-        raise SpecError(f"fragmentation {fragmentation} is a share of the job's nodes; give a number from 0 to 1")
     if plan.num_gpus > cluster.num_gpus:
         raise SpecError(
             f"the plan needs {plan.num_gpus:,} GPUs and {cluster.name!r} has {cluster.num_gpus:,}; raise num_nodes"
         )
-    degrees = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
-    # Slowest first, as NumPy counts; then the axes in the order of the result.
-    slots = np.arange(plan.num_gpus).reshape([degrees[name] for name in reversed(names)])
-    slots = slots.transpose([names[::-1].index(name) for name in reversed(DIMENSIONS)])
-    per_node = cluster.node.gpus_per_node
-    nodes = _nodes(-(-plan.num_gpus // per_node), cluster.num_nodes, fragmentation, seed)
-    gpus: IntArray = nodes[slots // per_node] * per_node + slots % per_node
+    places = places_of_ranks(plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp))
+    gpus: IntArray = Nodes.of(cluster).gpu_of_place(plan.num_gpus, seed)[places]
     return gpus
+
+
+class Nodes(NamedTuple):
+    """What of a machine says where a job's nodes lie.
+
+    fragmentation : share of them that lie anywhere in it.
+    """
+
+    gpus_per_node: int
+    num_nodes: int
+    fragmentation: float
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec) -> Nodes:
+        """Those of a cluster."""
+        return cls(cluster.node.gpus_per_node, cluster.num_nodes, cluster.fragmentation)
+
+    def gpu_of_place(self, num_gpus: int, seed: int = 0) -> IntArray:
+        """GPU of every place of a job of so many GPUs, in the order in which its nodes fill."""
+        places, per_node = np.arange(num_gpus), self.gpus_per_node
+        nodes = _nodes(-(-num_gpus // per_node), self.num_nodes, self.fragmentation, seed)
+        gpus: IntArray = nodes[places // per_node] * per_node + places % per_node
+        return gpus
 
 
 def members_of(group: str, plan: ParallelPlan, gpus: IntArray) -> IntArray:

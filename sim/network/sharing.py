@@ -14,6 +14,8 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import IntArray
+from sim.network.lattice import Lattice
+from sim.network.ranks import Nodes
 from sim.network.routing import switched_links
 from sim.network.topology import Topology, build_topology
 from sim.specs import ClusterSpec
@@ -37,10 +39,11 @@ class Switches:
     """
 
     topology: Topology
+    cluster: ClusterSpec
     network: NetworkSpec
     card_bytes_per_s: float
     even: bool
-    known: dict[tuple[int, int, int, Pattern], float] = field(default_factory=dict)
+    known: dict[tuple[Lattice, Pattern], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: ClusterSpec) -> Switches | None:
@@ -59,7 +62,7 @@ class Switches:
         topology = build_topology(cluster)
         cards = cluster.inter_node_bandwidth_bytes_per_s
         even = cluster.network.routing == "adaptive" and _full_bisection(topology)
-        found = cls(topology, cluster.network, cards, even)
+        found = cls(topology, cluster, cluster.network, cards, even)
         while len(_machines) >= _KEPT:
             del _machines[next(iter(_machines))]
         _machines[id(cluster)] = cluster, found
@@ -73,17 +76,24 @@ class Switches:
         size, stride : int
             Members of a group, and how many GPUs apart they are; groups follow each other through `num_gpus`.
         """
-        domain = self.topology.domain_gpus
-        if self.even or size == 1 or (size * stride <= domain and domain % (size * stride) == 0):
+        domain, whole = self.topology.domain_gpus, not self.cluster.fragmentation
+        if self.even or size == 1 or (size * stride <= domain and domain % (size * stride) == 0 and whole):
             return 1.0
-        key = (size, stride, num_gpus, pattern)
+        return self.share_of(Lattice(((size, stride),), num_gpus), pattern)
+
+    def share_of(self, lattice: Lattice, pattern: Pattern) -> float:
+        """The same of groups that lie on a lattice of the job's places."""
+        if self.even:
+            return 1.0
+        key = (lattice, pattern)
         if key not in self.known:
-            self.known[key] = self._fullest(*self._flows(*key))
+            gpus = Nodes.of(self.cluster).gpu_of_place(lattice.num_gpus)
+            self.known[key] = self._fullest(*self._flows(gpus[lattice.groups()], pattern))
         return self.known[key]
 
-    def _flows(self, size: int, stride: int, num_gpus: int, pattern: Pattern) -> tuple[IntArray, IntArray, float]:
-        """Senders and receivers between domains, and what share of a card's bytes each flow carries."""
-        groups = np.arange(num_gpus).reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
+    def _flows(self, groups: IntArray, pattern: Pattern) -> tuple[IntArray, IntArray, float]:
+        """Senders and receivers between domains, and what share of a card's bytes each flow carries; GPUs by group."""
+        size = groups.shape[1]
         domain = groups // self.topology.domain_gpus
         if pattern == "all_to_all":
             inside = int((domain == domain[:, :1]).sum(axis=1).min())
@@ -138,6 +148,12 @@ def card_share(cluster: ClusterSpec, size: int, stride: int, num_gpus: int, patt
     """As of `Switches`; 1 where the cluster does not describe its switches."""
     switches = Switches.of(cluster)
     return 1.0 if switches is None else switches.card_share(size, stride, num_gpus, pattern)
+
+
+def share_of(cluster: ClusterSpec, lattice: Lattice, pattern: Pattern) -> float:
+    """As of `Switches`; 1 where the cluster does not describe its switches."""
+    switches = Switches.of(cluster)
+    return 1.0 if switches is None else switches.share_of(lattice, pattern)
 
 
 def _full_bisection(topology: Topology) -> bool:

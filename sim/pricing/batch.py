@@ -13,12 +13,14 @@ from sim.arrays import Bools, Floats, Ints, Number
 from sim.network.placement import (
     Degrees,
     Group,
+    Hops,
     between_sharding_groups,
     context_group,
     data_group,
     expert_data_group,
     expert_group,
     expert_sharding_group,
+    hops_of,
     send_share,
     sharding_group,
     stack_groups,
@@ -27,6 +29,7 @@ from sim.network.placement import (
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.specs import ClusterSpec, ParallelPlan, Scenario
+from sim.specs.plan import MEGATRON_ORDER
 from sim.work.recompute import recompute_word
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
@@ -42,6 +45,7 @@ class Layouts:
     shards, expert_shards : within which ZeRO shards everything but experts, and experts.
     between_shards : of those that hold the same shard; None where all shard together.
     send_share : of a card's rate, what the switches leave where all pipeline ranks send at once.
+    hops : which sends of their pipelines leave an NVLink domain. placement : of all, the order of the dimensions.
     """
 
     degrees: Ints
@@ -55,6 +59,8 @@ class Layouts:
     between_shards: Group | None = None
     cut_experts: bool = False
     send_share: Floats = field(default_factory=lambda: np.ones(1))
+    hops: tuple[Hops, ...] = ()
+    placement: str = MEGATRON_ORDER
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -62,7 +68,19 @@ class Layouts:
     @cached_property
     def key(self) -> bytes:
         """What tells layouts apart."""
-        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes() + bytes([self.cut_experts])
+        cut = bytes([self.cut_experts]) + self.placement.encode()
+        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes() + cut
+
+    @cached_property
+    def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
+        """Those there are, and which of them each layout has."""
+        kinds = {each: number for number, each in enumerate(dict.fromkeys(self.hops))}
+        return tuple(kinds), np.array([kinds[each] for each in self.hops])
+
+    @cached_property
+    def all_hops_leave(self) -> Bools:
+        """Whether every send between ranks of their pipelines leaves its NVLink domain."""
+        return np.array([each.all_leave for each in self.hops])
 
     @cached_property
     def tp(self) -> Ints:
@@ -88,24 +106,36 @@ class Layouts:
 def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, plan: ParallelPlan) -> Layouts:
     """Layouts (tp, cp, pp, dp, ep) on a cluster.
 
-    plan : whose `sharding_group` all have, and whose experts are whole or cut over the tensor-parallel group as theirs.
+    plan : whose `sharding_group` and placement all have, and whose experts are whole or cut over the tensor-parallel
+        group as theirs.
     """
     numbers, group_size, cut = np.asarray(degrees, dtype=np.int64), plan.sharding_group, plan.etp > 1
-    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1) for tp, cp, pp, dp, ep in numbers.tolist()]
+    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, plan.placement) for tp, cp, pp, dp, ep in numbers.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, of_experts = (
         stack_groups([place(plan, cluster) for plan in plans]) for place in places
     )
-    sends = np.array([send_share(plan, cluster) for plan in plans])
-    if group_size is None:
-        return Layouts(
-            numbers, tensor, context, experts, data, of_experts, data, of_experts, cut_experts=cut, send_share=sends
+    shards, expert_shards, between = data, of_experts, None
+    if group_size is not None:
+        shards, expert_shards, between = (
+            stack_groups([place(plan, cluster, group_size) for plan in plans])
+            for place in (sharding_group, expert_sharding_group, between_sharding_groups)
         )
-    shards, expert_shards, between = (
-        stack_groups([place(plan, cluster, group_size) for plan in plans])
-        for place in (sharding_group, expert_sharding_group, between_sharding_groups)
+    return Layouts(
+        numbers,
+        tensor,
+        context,
+        experts,
+        data,
+        of_experts,
+        shards,
+        expert_shards,
+        between,
+        cut_experts=cut,
+        send_share=np.array([send_share(plan, cluster) for plan in plans]),
+        hops=tuple(hops_of(plan, cluster) for plan in plans),
+        placement=plan.placement,
     )
-    return Layouts(numbers, tensor, context, experts, data, of_experts, shards, expert_shards, between, cut, sends)
 
 
 @dataclass(frozen=True)
@@ -189,7 +219,7 @@ def batch_of(scenario: Scenario) -> Batch:
     """A scenario as a batch of one plan."""
     costs, plan, stack = cost_model(scenario), scenario.plan, scenario.stack
     degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
-    key = (*degrees, plan.etp, plan.sharding_group)
+    key = (*degrees, plan.etp, plan.sharding_group, plan.placement)
     layouts = costs.known.get(key)
     if layouts is None:
         layouts = place_layouts([degrees], scenario.cluster, plan)

@@ -250,11 +250,12 @@ def tied_reduction(batch: Batch) -> PlanFloats:
     # Multi-token prediction looks tokens up in a copy of the embedding.
     if not costs.model.tied_embeddings and not costs.model.num_mtp_layers:
         return np.zeros(np.shape(batch.layout))
-    key = ("tied", layouts.degrees.tobytes())
+    key = ("tied", layouts.key)
     if key not in costs.known:
         rank_gpus = layouts.tp * layouts.data.size
         grads = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
-        apart = rank_gpus * layouts.pp > costs.cluster.nvlink_domain_gpus
+        ends = zip(layouts.hops, layouts.pp.tolist(), strict=True)
+        apart = np.array([bool(hops.cross(np.array(0), np.array(pp - 1))) for hops, pp in ends])
         pair = Group(2, np.where(apart, 1, 2), rank_gpus > 1)
         seconds = all_reduce(grads * GRADIENT_WIDTH[costs.stack.gradient_precision], pair, costs.fabric)
         costs.remember(key, seconds * (layouts.pp > 1))

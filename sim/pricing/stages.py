@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, PlanFloats, StagePlanFloats
-from sim.network.placement import hops_cross
 from sim.pricing.batch import Batch
 from sim.pricing.cells import CAUSES
 from sim.pricing.replicas import put_together
@@ -97,17 +96,16 @@ def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[Stag
     copies : int
         Models that the stages belong to.
     """
-    num_stages, domain = len(rank_of_stage), batch.costs.cluster.nvlink_domain_gpus
+    num_stages = len(rank_of_stage)
     near, far = near_and_far(batch)
     forward, backward = np.zeros((2, num_stages, *near.shape))
     here, there = rank_of_stage[:-1], rank_of_stage[1:]
     within = (np.arange(1, num_stages) % (num_stages // copies) != 0) & (here != there)
     if not within.any():
         return forward, backward
-    # Ranks of a domain or more always send to another one, however wide they are.
-    width = np.minimum(batch.layouts.data.size * batch.layouts.tp, domain)[batch.layout]
-    widths, which = np.unique(width, return_inverse=True)
-    crosses = np.stack([hops_cross(here, there, int(each), domain) for each in widths], axis=1)
+    kinds, of_layout = batch.layouts.kinds_of_hops
+    hops, which = np.unique(of_layout[batch.layout], return_inverse=True)
+    crosses = np.stack([kinds[number].cross(here, there) for number in hops], axis=1)
     forward[:-1] = np.where(crosses[:, which.ravel()], far, near) * within[:, np.newaxis]
     backward[1:] = forward[:-1]
     return forward, backward

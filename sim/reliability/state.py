@@ -10,8 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from sim.arrays import Floats, Number
+from sim.arrays import Floats, Ints, Number
 from sim.errors import require_positive
+from sim.network.lattice import places_of_ranks
 from sim.network.placement import Group
 from sim.pricing.batch import batch_of
 from sim.programs import price_order
@@ -56,11 +57,15 @@ def evenly(nbytes: float, num_gpus: int, gpus_per_node: int) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of a run over its GPUs: pipeline rank after pipeline rank `width` of each, in the nodes' order."""
+    """The state of a run over its GPUs: pipeline rank after pipeline rank `width` of each.
+
+    places : of these, in the order in which the nodes fill.
+    """
 
     pieces: tuple[Piece, ...]
     width: int
     gpus_per_node: int
+    places: Ints
 
     @property
     def checkpoint_bytes(self) -> float:
@@ -112,7 +117,7 @@ class State:
         return self._spread(np.repeat(np.sum([each.held_bytes for each in pieces], axis=0), self.width))
 
     def _spread(self, bytes_of_gpus: Floats) -> Spread:
-        nodes = np.arange(len(bytes_of_gpus)) // self.gpus_per_node
+        nodes = self.places // self.gpus_per_node
         node = float(np.bincount(nodes, weights=bytes_of_gpus).max())
         return Spread(float(bytes_of_gpus.sum()), node, float(bytes_of_gpus.max()))
 
@@ -170,4 +175,5 @@ def state_of(scenario: Scenario) -> State:
         if width:
             pieces.append(Piece("weights", *holders.of(width * own, weights_sharded)))
         pieces.append(Piece("optimizer", *holders.of(each * own, optimizer_sharded), on_gpu=kept))
-    return State(tuple(pieces), plan.tp * plan.cp * plan.dp, scenario.cluster.node.gpus_per_node)
+    places = places_of_ranks(plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp)).ravel()
+    return State(tuple(pieces), plan.tp * plan.cp * plan.dp, scenario.cluster.node.gpus_per_node, places)

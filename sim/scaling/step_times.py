@@ -106,7 +106,7 @@ def price_batches(
     for number, batch in enumerate(batches):
         training = scenario.training.replace(global_batch_size=batch)
         ep = expert_degree(scenario, batch)
-        given = scenario.replace(training=training, plan=ParallelPlan())
+        given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
         result, table, fitting, whatever, bounded = None, None, _NONE, _NONE, _NONE
         try:
             result = search(given, gpus=gpus, top=1, confirm=1, context=(1,), experts=(ep,))

@@ -206,6 +206,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     if not result.space.cuts_experts_as(plan):
         searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
         return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
+    where = result.space.scenario.plan.placement
+    if plan.placement != where:
+        return f"its ranks lie as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
     if plan.uneven_layers:
         return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":

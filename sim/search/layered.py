@@ -102,7 +102,8 @@ class LayeredTable:
         numbers |= recompute_fields(numbers["recompute"], given.plan)
         numbers |= sharding_fields(numbers["zero_stage"], given.plan)
         one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
-        plan = ParallelPlan(**numbers, schedule="modular" if one_layer else "breadth_first")
+        numbers["schedule"] = "modular" if one_layer else "breadth_first"
+        plan = ParallelPlan(**numbers, placement=given.plan.placement)
         return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
 
 
@@ -254,7 +255,7 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     where they stand, links between ranks at the nearest they can be. The first rank's backward is the last to end, and
     the embedding's gradients are complete only then.
     """
-    costs, stack = batch.costs, batch.costs.stack
+    stack = batch.costs.stack
     parts = dealt_stages(batch)
     seconds = price_stages(batch, parts, False)
     passes = (seconds.forward[:, 0], seconds.backward[:, 0])
@@ -262,8 +263,7 @@ def _least_step_s(batch: Batch) -> PlanFloats:
     moved = _least_at_visits(price_visits(batch, parts, (*passes, passes[1]), False))
     m, v, pp = batch.num_microbatches, batch.num_chunks, batch.pp
     near, far = near_and_far(batch)
-    width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
-    send = np.where(width >= costs.cluster.nvlink_domain_gpus, far, near)
+    send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
     hop_f, hop_b = forward + send, backward + send
     sending = 0.0 if stack.overlap_p2p else m * send
     own_f, own_b = (sending + lost for lost in moved.lost)

@@ -123,6 +123,9 @@ class ClusterSpec(Spec):
     the profile's values, which are those of InfiniBand."""
     network: NetworkSpec | None = None
     """The switches, for simulating traffic link by link. Without it links are priced by formula alone."""
+    fragmentation: float = 0.0
+    """Share of a job's nodes that are not where an empty machine would give them but anywhere in it, as busy ones hand
+    them out: the same nodes in every answer."""
     storage: StorageSpec | None = None
     """Where checkpoints and data are. Default: a file system that reads and writes 2 TB/s."""
 
@@ -148,6 +151,10 @@ class ClusterSpec(Spec):
             raise ValueError(
                 f"nvlink_domain_gpus = {domain} must be a multiple of the node's {per_node} GPUs; "
                 f"nearest: {max(1, round(domain / per_node)) * per_node}"
+            )
+        if not 0.0 <= self.fragmentation <= 1.0:
+            raise ValueError(
+                f"fragmentation {self.fragmentation:g} is a share of a job's nodes; give a number from 0 to 1"
             )
         return self
 

@@ -10,6 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from sim.specs.base import Spec, divisor_near
 from sim.specs.modules import RECOMPUTE_MODULES, as_names, check_names
 
+MEGATRON_ORDER = "tp-cp-dp-pp"
+"""Megatron-LM's, which keeps the most talkative group in a node."""
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d+)|([EtmL|])\*(\d+)")
 _MOST_LETTERS = 100_000
 
@@ -54,6 +56,9 @@ class ParallelPlan(Spec):
     """Pipeline parallel degree: the layers are cut over pp ranks."""
     dp: PositiveInt = 1
     """Data parallel degree: the batch is cut over dp replicas."""
+    placement: str = MEGATRON_ORDER
+    """How the dimensions lie over the GPUs, the one whose neighbours sit closest first: tp-cp-dp-pp, or another order
+    of these four (tp-cp-pp-dp, Megatron's use-tp-pp-dp-mapping, has pipeline ranks closer than replicas)."""
     ep: PositiveInt = 1
     """Expert parallel degree: experts are dealt over ep of the tp · cp · dp GPUs that hold the same layers; it takes no
     GPUs of its own."""
@@ -151,6 +156,11 @@ class ParallelPlan(Spec):
     @model_validator(mode="after")
     def _check(self) -> ParallelPlan:
         self._check_recompute()
+        if sorted(self.placement.split("-")) != sorted(MEGATRON_ORDER.split("-")):
+            raise ValueError(
+                f"placement {self.placement!r} must name each of tp, cp, dp and pp once, the one whose neighbours sit "
+                f"closest first, such as {MEGATRON_ORDER} or tp-cp-pp-dp"
+            )
         if self.num_chunks > 1 and self.pp == 1 and self.schedule not in LAYERED:
             raise ValueError(
                 f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1, or num_chunks to 1 with schedule "

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.arrays import FloatArray, IntArray
-from sim.errors import SpecError
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.batch import batch_of
@@ -71,8 +70,6 @@ def build_traffic(
     topology: Topology,
     health: FloatArray,
     *,
-    placement: str = "tp-cp-dp-pp",
-    fragmentation: float = 0.0,
     seed: int = 0,
 ) -> Traffic:
     """The streams of a scenario.
@@ -83,21 +80,15 @@ def build_traffic(
         Of the scenario and its order.
     health : array
         What is left of every link, as of `sim.network.faults.link_health`.
-    placement, fragmentation, seed
-        As of `sim.network.ranks.gpu_of_rank`; the seed is also that of the hash of ecmp routing.
+    seed
+        Of the hash of ecmp routing.
 
     Raises
     ------
     SpecError
-        GPUs that cannot reach each other, or a placement whose prices are not known.
+        GPUs that cannot reach each other.
     """
-    plan, cluster = scenario.plan, scenario.cluster
-    if placement != "tp-cp-dp-pp" and plan.tp % cluster.nvlink_domain_gpus:
-        raise SpecError(
-            f"placement {placement!r} with tp {plan.tp} in NVLink domains of {cluster.nvlink_domain_gpus}: prices are "
-            "known where tensor parallelism fills a domain; set plan.tp to it, or keep tp-cp-dp-pp"
-        )
-    gpus = gpu_of_rank(plan, cluster, placement, fragmentation, seed)
+    gpus = gpu_of_rank(scenario.plan, scenario.cluster)
     wires = Wires(scenario, topology, health, seed)
     streams: list[Stream] = []
     known: dict[tuple[int, int, str], int] = {}
@@ -115,7 +106,7 @@ def build_traffic(
                 known[key] = len(streams)
                 streams.append(wires.hop(name, gpus[ends[0]], gpus[ends[1]], float(seconds), *ends))
             table[place] = known[key]
-    reduce, gather = _between_replicas(scenario, costs, rank_of_stage, gpus, wires, streams)
+    reduce, gather = _between_replicas(scenario, costs, rank_of_stage, copies, gpus, wires, streams)
     lanes: dict[str, IntArray] = {}
     inside = tuple(
         _inside(exchange, rank_of_stage, gpus, wires, streams, lanes)
@@ -149,17 +140,22 @@ def _between_replicas(
     scenario: Scenario,
     costs: StageCosts,
     rank_of_stage: IntArray,
+    copies: int,
     gpus: IntArray,
     wires: Wires,
     streams: list[Stream],
 ) -> tuple[IntArray, IntArray]:
-    """Streams of the gradient reduction and of the weight gather of every rank."""
+    """Streams of the gradient reduction and of the weight gather of every rank.
+
+    Ranks that hold copies of the same stages sum gradients together: of the rings over all of them, a rank's stream has
+    what its own GPUs send.
+    """
     plan, batch = scenario.plan, batch_of(scenario)
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
-    reduce, gather, replicas = np.full(plan.pp, -1), np.full(plan.pp, -1), replicas_of(batch.layouts)
-    for table, name, seconds, width, passes in (
-        (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1),
-        (gather, "weights", costs.gather_s, widths[1], 1),
+    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), replicas_of(batch.layouts)
+    for table, name, seconds, width, passes, replicas in (
+        (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1, own.of_copies(copies)),
+        (gather, "weights", costs.gather_s, widths[1], 1, own),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
@@ -168,9 +164,19 @@ def _between_replicas(
             inside *= batch.moving_stage.item() < 3
             between = width * np.asarray(sent_between(holds.trained, replicas)).item()
             between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
+            others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
+            if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:
+                continue  # copies that a rank sums by itself
             table[rank] = len(streams)
-            streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank])))
+            streams.append(wires.replicas(name, inside, between, gpus[rank], float(seconds[rank]), gpus[others]))
     return reduce, gather
+
+
+def _holders(rank: int, rank_of_stage: IntArray, copies: int) -> list[int]:
+    """Other ranks that hold copies of the stages of one."""
+    of_copies = rank_of_stage.reshape(copies, -1)
+    holders = of_copies[:, (of_copies == rank).any(axis=0)]
+    return sorted({*holders.ravel().tolist()} - {rank})
 
 
 def _inside(

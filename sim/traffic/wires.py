@@ -75,7 +75,9 @@ class Wires:
         parts = (before, transfer, seconds - before - transfer)
         return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
 
-    def rings(self, kind: str, sent: Mapping[str, float], gpus: IntArray, seconds: float) -> Stream:
+    def rings(
+        self, kind: str, sent: Mapping[str, float], gpus: IntArray, seconds: float, others: IntArray | None = None
+    ) -> Stream:
         """Rings of one pipeline rank's groups, all groups of a kind at once, one kind after the other.
 
         Parameters
@@ -83,26 +85,36 @@ class Wires:
         sent : mapping
             What each member of a kind of group (`sim.network.ranks.members_of`) sends in all. [bytes]
         gpus : array (dp, cp, tp)
+        others : array (ranks, dp, cp, tp), optional
+            Of ranks whose GPUs are in the same groups; what they send is not in this stream.
         """
+        every = gpus if others is None else np.concatenate([gpus, *others])
         phases = []
         for group, nbytes in sent.items():
-            members = members_of(group, self._scenario.plan, gpus)
+            members = members_of(group, self._scenario.plan, every)
             n = members.shape[1]
             phases += [ring(self._domains(each), nbytes * n / (n - 1), 1)[0] for each in members]
         sources, targets, sizes = (
             np.concatenate([getattr(phase, name) for phase in phases]) for name in ("source", "target", "nbytes")
         )
+        if every is not gpus:
+            ours = np.isin(sources, gpus)
+            sources, targets, sizes = sources[ours], targets[ours], sizes[ours]
         return self._stream(kind, (0.0, seconds, 0.0), sources, targets, sizes, sum(sent.values()))
 
-    def replicas(self, kind: str, inside: float, between: float, gpus: IntArray, seconds: float) -> Stream:
+    def replicas(
+        self, kind: str, inside: float, between: float, gpus: IntArray, seconds: float, others: IntArray | None = None
+    ) -> Stream:
         """Rings among one pipeline rank's replicas: bytes that each sends in its sharding group, and between these.
 
-        What experts send, in rings over every ep-th of the same GPUs, is counted into the others'.
+        What experts send, in rings over every ep-th of the same GPUs, is counted into the others'. `others` hold copies
+        of what this rank does, as of `rings`.
         """
         plan = self._scenario.plan
-        group = "shards" if (plan.sharding_group or plan.num_replicas) > 1 else "expert_shards"
+        alone = others is None or not len(others)
+        group = "shards" if (plan.sharding_group or plan.num_replicas) > 1 or not alone else "expert_shards"
         sent = {group: inside, "between": between}
-        return self.rings(kind, {name: nbytes for name, nbytes in sent.items() if nbytes}, gpus, seconds)
+        return self.rings(kind, {name: nbytes for name, nbytes in sent.items() if nbytes}, gpus, seconds, others)
 
     def all_to_all(self, kind: str, group: str, gpus: IntArray, nbytes: float, seconds: float) -> Stream:
         """All-to-alls of one pipeline rank's groups, all at once: each member sends `nbytes` in all, as of `rings`."""
@@ -118,7 +130,7 @@ class Wires:
         """Members of a ring by NVLink domain; where the domains hold unequal numbers, as one chain of neighbours."""
         domain = self._topology.domain_gpus
         counts = np.unique(members // domain, return_counts=True)[1]
-        return members_by_domain(members, domain) if (counts == counts[0]).all() else members[:, np.newaxis]
+        return members_by_domain(members, domain) if (counts == counts[0]).all() else np.sort(members)[:, np.newaxis]
 
     def _stream(
         self,

@@ -8,7 +8,7 @@ import pytest
 from sim.engines import closed_form
 from sim.engines.even_pipelines import EvenPipelines
 from sim.engines.pipeline_links import Pipelines, find_links, sends_over
-from sim.network.placement import hops_cross
+from sim.network.placement import Hops, hops_cross
 from sim.specs import load_scenario
 
 ROWS = 300
@@ -74,7 +74,8 @@ def test_ends_equal_those_of_each_pipeline(cluster, blocking, longest):
     near, far = (np.where(sizes.pp > 1, each, 0.0) for each in (near, far))
     for passes in (forward, backward):
         passes[2] = np.where(sizes.pp == 1, passes[0], passes[2])
-    links = find_links(list(zip(sizes.width.tolist(), sizes.pp.tolist(), [0] * ROWS, strict=True)), domain)
+    hops = [Hops(min(width, domain), domain) for width in sizes.width.tolist()]
+    links = find_links(list(zip(hops, sizes.pp.tolist(), [0] * ROWS, strict=True)))
     numbers = (sizes.pp, sizes.chunks, sizes.count, sizes.gpipe)
     together = Pipelines(*numbers, links, sends_over(links, sizes.pp, near, far), blocking, 0 * sizes.pp)
     found = EvenPipelines(together, forward, backward).find_ends().ended[:, 0]

@@ -11,6 +11,7 @@ from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.network import sharing
 from sim.network.flows import flows_on, max_min_rates
+from sim.network.lattice import Lattice
 from sim.network.routing import route
 from sim.network.sharing import Switches, card_share
 from sim.network.topology import build_topology
@@ -63,7 +64,7 @@ def test_the_slowest_flow_of_fair_sharing_is_what_the_fullest_link_allows(ratio,
     switches = Switches.of(cluster)
     if size * stride > 256:
         return
-    sources, targets, _ = switches._flows(size, stride, 256, "ring")
+    sources, targets, _ = switches._flows(Lattice(((size, stride),), 256).groups(), "ring")
     if not sources.size:
         return
     topology = build_topology(cluster)
@@ -120,7 +121,7 @@ def test_shares_are_remembered_by_machine():
 @pytest.mark.parametrize("pairs", [1, 7, 1000])
 def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
     cluster = built(ratio=2.0, routing="ecmp").cluster
-    fields = (build_topology(cluster), cluster.network, cluster.inter_node_bandwidth_bytes_per_s, False)
+    fields = (build_topology(cluster), cluster, cluster.network, cluster.inter_node_bandwidth_bytes_per_s, False)
     expected = [Switches(*fields).card_share(size, 8, 256) for size in (2, 4, 32)]
     monkeypatch.setattr(sharing, "_pairs_at_once", lambda topology, subflows: pairs)
     assert [Switches(*fields).card_share(size, 8, 256) for size in (2, 4, 32)] == expected

@@ -61,6 +61,8 @@ SHAPES = {
         "model": {"num_layers": 19, "dropout": 0.1},
         "plan": {"uneven_layers": True, "head_as_layer": True},
     },
+    "pipelines close": {"plan": {"placement": "tp-pp-cp-dp"}},
+    "pipelines closest": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "placement": "pp-tp-dp-cp"}},
 }  # fmt: skip
 
 

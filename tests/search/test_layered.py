@@ -32,6 +32,7 @@ GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward"
         ("ethernet-25", "lamy-poirier", {}, 0.97),
         ("selene", "megatron-core", {}, 0.97),
         ("ethernet-25", "llama3", {}, 0.97),
+        ("selene", "lamy-poirier", {"placement": "pp-tp-cp-dp"}, 0.9),  # of few links it is known where they are
         ("ethernet-25", "megatron-core", GROUPS, 0.94),  # mostly traffic at visits, which the bound knows less well
     ],
 )

@@ -180,6 +180,18 @@ def test_prices_behind_few_cables_equal_estimates(routing):
     assert (differences(scenario, (16, 64), 5, context=(1, 2)) < 1e-9).all()
 
 
+@pytest.mark.parametrize("placement", ["tp-cp-pp-dp", "pp-tp-dp-cp", "dp-pp-cp-tp"])
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "dense", "sharded"])
+def test_prices_of_ranks_that_lie_otherwise_equal_estimates(placement, name):
+    """On a tree of few cables up whose nodes are scattered: links that leave a node stand anywhere in a pipeline."""
+    model, plan = MIXTURES.get(name, ({}, SHARDED if name == "sharded" else {}))
+    levels = {"leaf": {"ports": 40, "below": 2, "oversubscription": 4}, "core": {"ports": 8000}}
+    scenario = small(model=model, plan={**plan, "placement": placement})
+    network = NetworkSpec.read({"rail_optimised": False, "levels": levels}, "network")
+    scenario = scenario.replace(cluster=scenario.cluster.replace(num_nodes=16, fragmentation=0.5, network=network))
+    assert (differences(scenario, (1, 48), 3 + len(name), context=(1, 2, 3)) < 1e-9).all()
+
+
 SHARDED = {"dp": 4, "zero_stage": 3, "sharding_group": 4}
 
 

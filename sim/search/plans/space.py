@@ -173,8 +173,8 @@ def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, .
 
 
 def base_plan(scenario: Scenario) -> ParallelPlan:
-    """What of the scenario's plan a search keeps: how embedding and head are counted, how ZeRO shards, and whether
-    experts are cut over the tensor-parallel group, which then there must be.
+    """What of the scenario's plan a search keeps: where ranks lie, how embedding and head are counted, how ZeRO shards,
+    and whether experts are cut over the tensor-parallel group, which then there must be.
     """
     plan = scenario.plan
     cut = {name: getattr(plan, name) for name in ("tp", "etp", "sequence_parallel")} if plan.etp > 1 else {}
@@ -184,6 +184,7 @@ def base_plan(scenario: Scenario) -> ParallelPlan:
     return ParallelPlan(
         **cut,
         dp=plan.sharding_group or 1,
+        placement=plan.placement,
         embedding_as_layer=plan.embedding_as_layer,
         head_as_layer=plan.head_as_layer,
         **sharding_fields(stage, plan),

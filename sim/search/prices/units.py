@@ -95,9 +95,8 @@ def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slic
 def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
     layouts = place_layouts(degrees, scenario.cluster, scenario.plan)
-    widths, longer = layouts.tp * layouts.data.size, longer_ranks(scenario.model, scenario.plan, layouts)
-    sizes = list(zip(widths.tolist(), layouts.pp.tolist(), longer.tolist(), strict=True))
-    return layouts, find_links(sizes, scenario.cluster.nvlink_domain_gpus)
+    longer = longer_ranks(scenario.model, scenario.plan, layouts)
+    return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
 
 class Rows:

@@ -60,10 +60,8 @@ def least_step_s(variant: Variant) -> PlanFloats:
     pipeline = np.where(alone, embedding, np.maximum(embedding, head))
     if not chosen.staggered:
         before = (pp - 1) // copies
-        # Twins a domain or more apart send to another domain, whichever ranks they are.
-        width = (batch.layouts.tp * batch.layouts.data.size)[batch.layout]
         near, far = near_and_far(batch)
-        send = np.where(width >= batch.costs.cluster.nvlink_domain_gpus, far, near) * before
+        send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near) * before
         fill, drain = (
             part[FIRST] + (before - 1) * np.minimum(part[FIRST], part[MIDDLE]) + send for part in (forward, inputs)
         )

@@ -75,8 +75,7 @@ class PlayedPlans:
 
     def same(self) -> Floats:
         """What plans that need be played once have in common."""
-        domain, batch = self.batch.costs.cluster.nvlink_domain_gpus, self.batch
-        width = np.minimum((batch.layouts.data.size * batch.layouts.tp)[batch.layout], domain)
+        batch = self.batch
         moved = () if self.visits is None else self.visits.rows()
         return np.stack(
             [
@@ -85,7 +84,7 @@ class PlayedPlans:
                 *self.inputs,
                 *self.weight,
                 *near_and_far(batch),
-                width,
+                batch.layouts.kinds_of_hops[1][batch.layout],
                 batch.overlap_p2p,
                 self.times,
                 *moved,

@@ -8,7 +8,7 @@ from sim.specs.exporters.megatron_model import KIND, is_hybrid
 from sim.specs.exporters.options import Options
 from sim.specs.importers.keys import table
 from sim.specs.importers.pipeline_layouts import layout_of
-from sim.specs.plan import ParallelPlan
+from sim.specs.plan import MEGATRON_ORDER, ParallelPlan
 
 
 def say_plan(options: Options) -> None:
@@ -19,6 +19,7 @@ def say_plan(options: Options) -> None:
         if field != "microbatch_size":
             options.say(names[0], getattr(plan, field), field=f"plan.{field}")
     account.decide("plan.dp", f"what {plan.num_gpus:,} processes over tp · pp · cp leave")
+    _placement(options, plan)
     if plan.sequence_parallel:
         options.say("sequence-parallel", field="plan.sequence_parallel")
     if account.scenario.model.num_experts:
@@ -29,6 +30,24 @@ def say_plan(options: Options) -> None:
     _sharding(options, plan)
     _recompute(options, plan)
     _offload(options, plan)
+
+
+def _placement(options: Options, plan: ParallelPlan) -> None:
+    """Two orders are known; where there is one of a dimension, its place in them does not matter."""
+    account = options.account
+
+    def told(order: str) -> list[str]:
+        return [name for name in order.split("-") if getattr(plan, name) > 1]
+
+    account.cover("plan.placement")
+    if told(plan.placement) == told(MEGATRON_ORDER):
+        return
+    if told(plan.placement) == told("tp-cp-pp-dp"):
+        options.say("use-tp-pp-dp-mapping", field="plan.placement")
+        return
+    account.refuse(
+        "plan.placement", f"ranks lie as {MEGATRON_ORDER} or tp-cp-pp-dp", "--set plan.placement=tp-cp-pp-dp"
+    )
 
 
 def _context(options: Options, plan: ParallelPlan) -> None:

@@ -34,6 +34,8 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
             plan.took("sequence_parallel", True, "--sequence-parallel")
         else:
             ledger.ignore("--sequence-parallel", "", "without effect at a tensor-parallel degree of 1")
+    if arguments.has("use-tp-pp-dp-mapping"):
+        plan.took("placement", "tp-cp-pp-dp", "--use-tp-pp-dp-mapping")
     if "deepspeed" in arguments or config:
         take_zero(plan, arguments, config)
     else:

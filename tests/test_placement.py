@@ -1,0 +1,182 @@
+"""Placement and fragmentation are facts of a scenario that every answer counts, from the flows of the layout alone."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sim import build_scenario, estimate, simulate
+from sim.engines import run
+from sim.errors import SpecError
+from sim.programs import priced_order, program_of
+from sim.reliability.state import state_of
+from sim.scaling.goal import goal_of
+from sim.scaling.training_time import shortest
+from sim.search import search
+from sim.search.explain import rank_plan
+from sim.specs import ParallelPlan
+
+DATA = {
+    "model": "llama2-7b",
+    "plan": {"tp": 4, "pp": 8, "dp": 8, "microbatch_size": 1, "zero_stage": 1},
+    "training": {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"},
+    "stack": "megatron-core",
+}
+PLACEMENTS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "dp-tp-cp-pp", "pp-dp-cp-tp")
+
+
+def asked(*changes, ratio=1.0, rails=False, routing="adaptive", nodes=32, data=DATA, below=None):
+    leaf = {"ports": 64, "below": below or (32 if rails else 4), "oversubscription": ratio}
+    network = {"rail_optimised": rails, "routing": routing, "levels": {"leaf": leaf, "core": {"ports": 8000}}}
+    cluster = {"name": "mine", "node": "dgx-h100", "num_nodes": nodes, "network": network}
+    return build_scenario({**data, "cluster": cluster}, changes)
+
+
+def step(*changes, **network):
+    return estimate(asked(*changes, **network)).step_time_s
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("routing", ["adaptive", "ecmp"])
+@pytest.mark.parametrize("rails", [False, True])
+@pytest.mark.parametrize("fragmentation", [0.0, 0.7])
+def test_fewer_cables_up_never_make_the_default_answer_faster(placement, routing, rails, fragmentation):
+    where = [f"plan.placement={placement}", f"cluster.fragmentation={fragmentation}"]
+    steps = [step(*where, ratio=ratio, rails=rails, routing=routing, nodes=64) for ratio in (1.0, 2.0, 4.0, 8.0)]
+    assert all(more >= less * (1 - 1e-12) for less, more in pairwise(steps))
+    if not rails:
+        assert steps[-1] > 1.002 * steps[0]
+
+
+def test_what_talks_most_is_best_close():
+    """Whatever the tree: tensor parallelism in a node before pipelines and replicas, and never over the network."""
+    for ratio in (1.0, 8.0):
+        times = [step(f"plan.placement={each}", ratio=ratio) for each in PLACEMENTS]
+        assert max(times[:2]) < times[2] < times[3]
+    # Of eight replicas on a leaf of four nodes, pipelines that stay under it spare what replicas send up.
+    wide = ("plan.tp=8", "plan.pp=4", "stack.overlap_grad_reduce=false")
+    usual, near = (step(*wide, f"plan.placement={each}", ratio=8.0) for each in PLACEMENTS[:2])
+    assert usual < near  # four nodes' replicas of 16-bit weights at a quarter of a leaf against few activations
+
+
+def test_scattered_nodes_cost_what_their_traffic_leaves_its_leaf():
+    changes = ("plan.tp=8", "plan.pp=16", "plan.dp=4")
+    times = [step(*changes, f"cluster.fragmentation={share}", ratio=8.0, nodes=256) for share in (0.0, 0.1, 0.5)]
+    assert times[0] < times[1] <= times[2] * (1 + 1e-12)
+    full = [step(*changes, f"cluster.fragmentation={share}", nodes=256) for share in (0.0, 1.0)]
+    assert full[0] == full[1]
+
+
+def test_nothing_is_lost_where_order_and_nodes_are_the_usual():
+    plain = {**DATA, "cluster": "superpod-h100"}
+    for name in ("plan.placement=tp-cp-dp-pp", "cluster.fragmentation=0"):
+        assert estimate(build_scenario(plain, [name])).step_time_s == estimate(build_scenario(plain)).step_time_s
+    # One replica of everything but pipelines: their order is all the same.
+    alone = [step("plan.tp=1", "plan.dp=1", "plan.pp=16", f"plan.placement={each}", ratio=4.0) for each in PLACEMENTS]
+    assert len(set(alone)) == 1
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb_v", "chimera"])
+def test_folded_unfolded_and_all_engines_agree(placement, schedule):
+    chunks = {"interleaved": 2, "zb_v": 2}.get(schedule, 1)
+    changes = [f"plan.placement={placement}", f"plan.schedule={schedule}", f"plan.num_chunks={chunks}"]
+    scenario = asked(*changes, "plan.dp=4", "plan.pp=8", ratio=4.0, nodes=64)
+    folded, unfolded = (
+        run(program_of(scenario, *priced_order(scenario, fold=fold))).step_time_s for fold in (True, False)
+    )
+    assert unfolded == pytest.approx(folded, rel=1e-12)
+    assert folded == estimate(scenario).step_time_s
+    assert estimate(scenario, "des").step_time_s == pytest.approx(folded, rel=1e-12)
+    if schedule in ("1f1b", "gpipe", "interleaved"):
+        formula = estimate(scenario, "closed_form").step_time_s
+        assert 0.97 * folded < formula <= folded * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_simulate_lays_its_options_over_the_scenarios_fields(placement):
+    changes = [f"plan.placement={placement}", "cluster.fragmentation=0.5"]
+    field, plain = asked(*changes, ratio=4.0, nodes=64), asked(ratio=4.0, nodes=64)
+    said = {"placement": placement, "fragmentation": 0.5}
+    for question in ({}, {"contention": True}):
+        assert simulate(field, **question).mean_s == simulate(plain, **question, **said).mean_s
+    back = simulate(field, placement="tp-cp-dp-pp", fragmentation=0.0)
+    assert back.mean_s == back.noiseless_s == estimate(plain).step_time_s
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("ratio", [1.0, 8.0])
+def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
+    """Nothing is counted twice: where nothing else meets, links shared give what the formula says."""
+    scenario = asked(f"plan.placement={placement}", "plan.dp=4", ratio=ratio)
+    alone, shared = estimate(scenario).step_time_s, simulate(scenario, contention=True).mean_s
+    assert alone * (1 - 1e-9) <= shared < 1.02 * alone
+    average = estimate(scenario, contention=True).step_time_s
+    assert alone * (1 - 1e-9) <= average == pytest.approx(shared, rel=0.02)
+
+
+@pytest.mark.parametrize(("placement", "fragmentation"), [("tp-cp-pp-dp", 0.0), ("pp-tp-cp-dp", 0.5)])
+def test_a_search_proves_its_best_against_every_plan(placement, fragmentation):
+    scenario = asked(f"cluster.fragmentation={fragmentation}", "plan.dp=2", ratio=8.0, nodes=16, below=2)
+    plan = ParallelPlan(placement=placement)
+    training = scenario.training.replace(global_batch_size=32)
+    found = search(scenario.replace(plan=plan, training=training), gpus=(32, 32), top=3, memory_limit_bytes=16e9)
+    fits = found.ranking()
+    plans = found.scenarios_at(fits)
+    assert {each.plan.placement for each in plans} == {placement}
+    exact = np.array([estimate(each).step_time_s for each in plans])
+    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
+    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in plans]
+    exact = np.where(unsharded, np.inf, exact)
+    assert [each.answer.step_time_s for each in found.best] == pytest.approx(sorted(exact)[:3], rel=1e-9)
+    assert found.gap == 0.0
+    usual = search(
+        scenario.replace(plan=ParallelPlan(), training=training), gpus=(32, 32), top=1, memory_limit_bytes=16e9
+    )
+    assert usual.best[0].answer.step_time_s != found.best[0].answer.step_time_s
+
+
+def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():
+    """Layered plans and plans of every batch; the frontier's answers are estimates, and no faster than with pipelines
+    and tensor parallelism in their usual places."""
+    goal, found = goal_of(7e9, tokens=20e9, critical_batch=512 * 1024.0), {}
+    for placement in ("tp-cp-dp-pp", "pp-dp-cp-tp"):
+        scenario = asked(f"plan.placement={placement}", "cluster.node.gpu.memory=32 GB", ratio=8.0)
+        frontier = shortest(scenario, goal, gpus=(32, 64), batches=(64,))
+        found[placement] = frontier.fastest
+        for point in frontier.points:
+            assert point.answer.scenario.plan.placement == placement
+            assert point.answer.step_time_s == estimate(point.answer.scenario).step_time_s
+    assert found["pp-dp-cp-tp"].run.wall_s > 1.01 * found["tp-cp-dp-pp"].run.wall_s
+    # Where a node has GPUs of every pipeline rank it writes no more than any other; else that of the embedding does.
+    spread = {
+        placement: state_of(asked("plan.pp=8", "plan.tp=1", f"plan.placement={placement}")).saved(parallel=True)
+        for placement in ("tp-cp-dp-pp", "pp-dp-cp-tp")
+    }
+    usual, mixed = spread.values()
+    assert usual.total == mixed.total
+    assert mixed.node == pytest.approx(mixed.total / 8)
+    assert usual.node > 1.1 * mixed.node
+
+
+def test_a_plan_whose_ranks_lie_otherwise_is_said_to_be_outside_a_search():
+    scenario = asked("plan.dp=2", nodes=16)
+    result = search(scenario, gpus=(64, 64), top=1)
+    other = scenario.replace(plan=scenario.plan.replace(placement="tp-cp-pp-dp"))
+    assert "-s plan.placement=tp-cp-pp-dp" in rank_plan(result, other, steps=False).ruled_out
+
+
+def test_answers_say_where_ranks_sit():
+    said = " ".join(estimate(asked("plan.placement=tp-cp-pp-dp", "cluster.fragmentation=0.5", nodes=64)).assumptions)
+    assert "tp-cp-pp-dp" in said
+    assert "50% of the job's nodes" in said
+    plain = " ".join(estimate(asked(nodes=64)).assumptions)
+    assert "ranks lie" not in plain
+    assert "of the job's nodes" not in plain
+
+
+def test_mistakes_are_explained():
+    with pytest.raises(SpecError, match=r"placement 'tp-pp' must name each of tp, cp, dp and pp once.*tp-cp-pp-dp"):
+        asked("plan.placement=tp-pp")
+    with pytest.raises(SpecError, match=r"fragmentation 1\.5 is a share of a job's nodes; give a number from 0 to 1"):
+        asked("cluster.fragmentation=1.5")
