@@ -237,7 +237,7 @@ class Hops:
 
     @property
     def all_leave(self) -> bool:
-        """Whether every send to another rank does."""
+        """Whether every send to another rank is known to."""
         if not self.table:
             return self.width >= self.domain  # twins are at least a domain apart
         return self.table.count(0) == math.isqrt(len(self.table))

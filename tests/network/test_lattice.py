@@ -96,7 +96,10 @@ def test_groups_and_hops_by_hand(sizes, order, domain, fragmentation, ep):
     leaving = (ranks[:, np.newaxis] != ranks).any(axis=2)
     for here in range(pp):
         assert hops.cross(np.full(pp, here), np.arange(pp)).tolist() == leaving[here].tolist()
-    assert hops.all_leave == bool(leaving[~np.eye(pp, dtype=bool)].all()) or pp == 1
+    # Of ranks that follow each other it is asked of their width alone: a domain of 72 may be left by all of 64 GPUs too.
+    everywhere = bool(leaving[~np.eye(pp, dtype=bool)].all())
+    assert hops.all_leave <= everywhere
+    assert hops.all_leave == everywhere or pp == 1 or not hops.table
 
 
 @given(sizes=st.tuples(small, small, small, small), rails=st.booleans(), domain=st.sampled_from([8, 72]))
