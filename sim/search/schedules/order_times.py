@@ -287,12 +287,13 @@ class SharedOrder:
             reduce,
             gather,
             update,
-            tied_embedding=tied_reduction(batch) * self.deal.ends_apart,
+            tied_embedding=tied_reduction(batch, self.deal.span),
             hidden_share=once.hidden_share,
             overlap_reduce=batch.overlap_grad_reduce,
             overlap_gather=batch.overlap_param_gather,
             reduced_after=lambda: self._reduced(batch, once, moments) - moments.end,
             gather_window=lambda: facts.before_last_gather @ plans.table(),
+            ends=facts.order.ends,
         )
         return end.step + batch.costs.stack.step_setup_s
 
