@@ -195,7 +195,6 @@ def shortest(
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
     every = sorted({*wanted, *(size for batch in wanted for size in (ramp.batches_of(batch) if ramp else ()))})
     work = len(every) + MOST_POINTS
-    layered = layered and not scenario.model.num_experts
     prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
@@ -312,5 +311,5 @@ def _assumptions(scenario: Scenario, batches: Sequence[int], layered: bool) -> t
     ]
     if scenario.model.num_experts:
         ep = expert_degree(scenario, max(batches))
-        stated.append(f"experts dealt over {ep} GPUs; layered schedules are searched without experts only")
+        stated.append(f"experts dealt over {ep} GPUs")
     return (*stated, *scenario.assumed)

@@ -7,21 +7,33 @@ that it cannot go below, and the exact engine runs them in that order until no b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, PlanFloats
-from sim.errors import SpecError
+from sim.arrays import Bools, Floats, Ints, PlanFloats
 from sim.estimate import Estimate, estimate
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import price_cells
 from sim.pricing.cost_model import cost_model
+from sim.pricing.deal import dealt_layers
 from sim.search.layered_bounds import least_step_s, memory_bytes
-from sim.search.plans.layouts import divisors, tensor_degrees
-from sim.search.plans.space import recompute_fields, recomputes_of, sharding_fields
+from sim.search.layered_deals import Deals, deals_at, deals_of
+from sim.search.plans.layouts import (
+    LAYOUT,
+    context_degrees,
+    cuts_sequences,
+    divisors,
+    expert_degrees,
+    parts_of_experts,
+    pipeline_degrees,
+    shards_evenly,
+    tensor_degrees,
+)
+from sim.search.plans.space import base_plan, recompute_fields, recomputes_of, sharding_fields
+from sim.search.schedules.variants import MOST_UNEVEN_CHUNKS
 from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import searched_word
 
@@ -30,32 +42,37 @@ CHOICES = ("recompute", "sequence_parallel", "zero_stage")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Layered plans, one a row: every rank holds `num_chunks` chunks of equally many layers."""
+    """Layered plans, one a row.
+
+    shape : place of its ranks, chunks and schedule among the table's `shapes`.
+    """
 
     batch: Ints
     tp: Ints
+    cp: Ints
     pp: Ints
     dp: Ints
+    ep: Ints
     num_chunks: Ints
     microbatch_size: Ints
+    shape: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
 
-    def take(self, rows: Ints) -> Rows:
+    def take(self, rows: Any) -> Rows:
         """Some of the rows."""
         return Rows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
     def layout(self) -> Ints:
         """(tp, cp, pp, dp, ep) of each."""
-        one = np.ones_like(self.tp)
-        return np.stack([self.tp, one, self.pp, self.dp, one], axis=1)
+        return np.stack([getattr(self, name) for name in LAYOUT], axis=1)
 
     @property
     def num_gpus(self) -> Ints:
         """GPUs of each plan."""
-        return np.asarray(self.tp * self.pp * self.dp)
+        return np.asarray(self.tp * self.cp * self.pp * self.dp)
 
     @property
     def num_microbatches(self) -> Ints:
@@ -63,7 +80,7 @@ class Rows:
         return np.asarray(self.batch // (self.dp * self.microbatch_size))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayeredTable:
     """Every layered plan of some batches and numbers of GPUs, that fits in memory.
 
@@ -74,6 +91,7 @@ class LayeredTable:
     """
 
     scenario: Scenario
+    shapes: tuple[ParallelPlan, ...]
     choices: tuple[tuple[str, bool, int], ...]
     rows: Rows
     choice: Ints
@@ -85,15 +103,15 @@ class LayeredTable:
     def scenario_at(self, place: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         rows, given = self.rows, self.scenario
-        fields_of_plan = ("tp", "pp", "dp", "num_chunks", "microbatch_size")
-        numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in fields_of_plan}
+        numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in (*LAYOUT, "microbatch_size")}
         numbers["offloaded_layers"] = self.offloaded_layers
         numbers |= dict(zip(CHOICES, self.choices[int(self.choice[place])], strict=True))
         numbers |= recompute_fields(numbers["recompute"], given.plan)
         numbers |= sharding_fields(numbers["zero_stage"], given.plan)
-        one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
-        plan = ParallelPlan(**numbers, schedule="modular" if one_layer else "breadth_first")
-        return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
+        shape = self.shapes[int(rows.shape[place])]
+        numbers |= {name: getattr(shape, name) for name in ("schedule", "num_chunks", "uneven_layers")}
+        training = given.training.replace(global_batch_size=int(rows.batch[place]))
+        return given.replace(plan=base_plan(given).replace(**numbers), training=training)
 
 
 def best_of(
@@ -121,7 +139,9 @@ def layered_table(
     gpus: tuple[int, int],
     batches: Sequence[int] | None = None,
     tensor: Sequence[int] | None = None,
+    context: Sequence[int] | None = None,
     pipeline: Sequence[int] | None = None,
+    experts: Sequence[int] | None = None,
     recomputes: Sequence[str] = ("none", "selective", "full"),
     sequence_parallel: Sequence[bool] = (False, True),
     zero_stages: Sequence[int] = (0, 1, 2, 3),
@@ -135,9 +155,9 @@ def layered_table(
         Fewest and most.
     batches : sequence of int, optional
         In sequences. Default: the scenario's.
-    tensor, pipeline : sequences of int, optional
-        Degrees to try. Default: tensor-parallel degrees that divide NVLink domains or fill them, and all divisors of
-        the layers.
+    tensor, context, pipeline, experts : sequences of int, optional
+        Degrees to try. Default: tensor-parallel degrees that divide NVLink domains or fill them; of the others those of
+        `sim.search.search`, and of modular pipelines every depth. Experts are whole or cut as the scenario's are.
     recomputes, sequence_parallel, zero_stages : sequences
         Choices to try.
     offloaded_layers : int
@@ -145,67 +165,99 @@ def layered_table(
 
     Notes
     -----
-    At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other.
-
-    Raises
-    ------
-    SpecError
-        The model is a mixture of experts.
+    At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other. Where the ranks do
+    not divide the layers, chunks of breadth-first orders hold one more or one less.
     """
-    if scenario.model.num_experts:
-        raise SpecError(
-            f"layered plans are searched for models without experts, and {scenario.model.name!r} has "
-            f"{scenario.model.num_experts}; use flopcast search, or estimate one layered plan"
-        )
-    domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
-    whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
-    degrees = [tp for tp in whole if tensor is None or tp in tensor]
-    depths = [pp for pp in divisors(layers) if pipeline is None or pp in pipeline]
-    everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
+    length, domain = scenario.training.sequence_length, scenario.cluster.nvlink_domain_gpus
+    shapes = _shapes(scenario, pipeline)
+    cuts = [
+        (tp, cp)
+        for tp in tensor_degrees(scenario)
+        for cp in context or context_degrees(length, scenario.plan.cp)
+        if (domain % tp == 0 or tp % domain == 0) and (tensor is None or tp in tensor) and length % cp == 0
+    ]
+    degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
+    everything = _rows(scenario, shapes, cuts, degrees, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
-    layouts, which = np.unique(everything.layout, axis=0, return_inverse=True)
-    placed = place_layouts(layouts, scenario.cluster, scenario.plan)
+    found = _Found(scenario, shapes, everything)
     # Memory first: most plans of a large model do not fit, and need no price.
     fitting: list[tuple[int, Batch, Ints, Floats]] = []
     looked_at = 0
     for number, (recompute, sp, zero) in enumerate(choices):
-        able = (everything.tp > 1) & (scenario.training.sequence_length % everything.tp == 0) | (not sp)
-        able &= (everything.dp > 1) | (zero == 0)
-        where = np.flatnonzero(able)
+        where = np.flatnonzero(found.cuts_sequence[sp] & (found.shares_state | (zero == 0)))
         if not len(where):
             continue
-        rows = everything.take(where)
-        batch = _batch(scenario, placed, which.ravel()[where], rows, recompute, sp, zero, offloaded_layers)
-        needed = memory_bytes(batch)
+        batch = _batch(found, where, recompute, sp, zero, offloaded_layers)
+        needed = memory_bytes(batch, found.of_layouts)
         looked_at += len(where)
         fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
         if len(fits):
             fitting.append((number, batch.take(fits), where[fits], needed[fits]))
     numbers, batches_that_fit, places, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
+    bounds = [
+        least_step_s(batch, deals_at(found.deals, everything.shape[where]), found.of_layouts)
+        for batch, where in zip(batches_that_fit, places, strict=True)
+    ]
     none: list[Any] = [np.empty(0, dtype=np.int64)]
     return LayeredTable(
         scenario,
+        shapes,
         choices,
         everything.take(np.concatenate([*places, *none])),
         np.repeat(np.array(numbers, dtype=np.int64), [len(each) for each in places]),
-        np.concatenate([*map(least_step_s, batches_that_fit), *none]).astype(float),
+        np.concatenate([*bounds, *none]).astype(float),
         np.concatenate([*memory, *none]).astype(float),
         looked_at,
         offloaded_layers,
     )
 
 
+def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[ParallelPlan, ...]:
+    """Every number of ranks and chunks: modular where each stage is a layer, else breadth-first."""
+    plan, dealt = scenario.plan, dealt_layers(scenario.model, scenario.plan)
+    usual, found = pipeline_degrees(scenario), []
+    fixed: dict[str, Any] = {"embedding_as_layer": plan.embedding_as_layer, "head_as_layer": plan.head_as_layer}
+    for pp in range(1, dealt):
+        if pipeline is not None and pp not in pipeline:
+            continue
+        whole, rounds = dealt % pp == 0, -(-dealt // pp)
+        chunks = [v for v in divisors(rounds) if v > 1] if whole else [*range(2, 1 + MOST_UNEVEN_CHUNKS)]
+        if whole or pipeline is not None or pp in usual:
+            found += [
+                ParallelPlan(pp=pp, num_chunks=v, schedule="breadth_first", uneven_layers=not whole, **fixed)
+                for v in chunks
+                if v < rounds and pp * v < dealt
+            ]
+        found.append(ParallelPlan(pp=pp, num_chunks=rounds, schedule="modular", **fixed))
+    return tuple(found)
+
+
+class _Found:
+    """What all choices share: layouts, what their ranks hold, and which rows may be run how."""
+
+    def __init__(self, scenario: Scenario, shapes: tuple[ParallelPlan, ...], rows: Rows) -> None:
+        self.scenario, self.rows = scenario, rows
+        self.deals: Deals = deals_of(scenario.model, shapes)
+        # Ranks of several shapes hold the same; layouts are those of their ranks.
+        alike = self.deals.same_ranks[rows.shape]
+        numbers = np.concatenate([rows.layout.T, alike[np.newaxis]])
+        code = np.ravel_multi_index(tuple(numbers), tuple(numbers.max(axis=1, initial=0) + 1))
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        self.layout, layouts = which.ravel(), rows.layout[first]
+        self.layouts: Layouts = place_layouts(layouts, scenario.cluster, scenario.plan)
+        self.of_layouts = deals_at(self.deals, rows.shape[first])
+        without = (layouts[:, 0] == 1) | (not scenario.model.num_experts)  # experts' tokens are routed apart
+        cut = cuts_sequences(layouts, scenario.training.sequence_length)
+        self.cuts_sequence: tuple[Bools, Bools] = (without[self.layout], cut[self.layout])
+        shared = (self.layouts.data.size > 1) | (self.layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
+        self.shares_state: Bools = shared[self.layout]
+
+
 def _batch(
-    scenario: Scenario,
-    layouts: Layouts,
-    layout: Ints,
-    rows: Rows,
-    recompute: str,
-    sequence_parallel: bool,
-    zero_stage: int,
-    offloaded_layers: int,
+    found: _Found, where: Ints, recompute: str, sequence_parallel: bool, zero_stage: int, offloaded_layers: int
 ) -> Batch:
     """Rows of one choice as columns of what they cost."""
+    scenario, layouts, layout, rows = found.scenario, found.layouts, found.layout[where], found.rows.take(where)
     costs, stack = cost_model(scenario), scenario.stack
     kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (searched_word(recompute, scenario.plan),)
     offloaded = {"offloaded_layers": offloaded_layers}
@@ -231,17 +283,25 @@ def _batch(
 
 
 def _rows(
-    scenario: Scenario, degrees: list[int], depths: list[int], batches: Sequence[int], gpus: tuple[int, int]
+    scenario: Scenario,
+    shapes: Sequence[ParallelPlan],
+    cuts: Sequence[tuple[int, int]],
+    experts: Sequence[int],
+    batches: Sequence[int],
+    gpus: tuple[int, int],
 ) -> Rows:
-    layers, most = scenario.model.num_layers, min(gpus[1], scenario.cluster.num_gpus)
-    shapes = [(tp, pp, v) for tp in degrees for pp in depths for v in divisors(layers // pp) if v > 1]
-    cuts = [
+    """Every shape with every cut of layers and batch that keeps the rules."""
+    most = min(gpus[1], scenario.cluster.num_gpus)
+    shares = [
         (batch, dp, size) for batch in batches for dp in divisors(batch) if dp <= most for size in divisors(batch // dp)
     ]
-    shape, cut = np.array(shapes, dtype=np.int64).reshape(-1, 3), np.array(cuts, dtype=np.int64).reshape(-1, 3)
-    first, second = (each.ravel() for each in np.indices((len(shape), len(cut))))
-    (tp, pp, chunks), (batch, dp, size) = shape[first].T, cut[second].T
-    used = tp * pp * dp
-    kept = (used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp)
-    kept &= dp % (scenario.plan.sharding_group or 1) == 0
-    return Rows(*(each[kept] for each in (batch, tp, pp, dp, chunks, size)))
+    ranks = np.array([(shape.pp, shape.num_chunks) for shape in shapes], dtype=np.int64).reshape(-1, 2)
+    cut, share = np.array(cuts, dtype=np.int64).reshape(-1, 2), np.array(shares, dtype=np.int64).reshape(-1, 3)
+    number, first, second = (each.ravel() for each in np.indices((len(ranks), len(cut), len(share))))
+    (pp, chunks), (tp, cp), (batch, dp, size) = ranks[number].T, cut[first].T, share[second].T
+    used = tp * cp * pp * dp
+    kept = np.flatnonzero((used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp))
+    rows = Rows(batch, tp, cp, pp, dp, np.ones_like(tp), chunks, size, number).take(kept.repeat(len(experts)))
+    rows = replace(rows, ep=np.tile(np.array(experts, dtype=np.int64), len(kept)))
+    divides = rows.tp * rows.cp * rows.dp % parts_of_experts(rows.layout, scenario.plan) == 0
+    return rows.take(np.flatnonzero(divides & shards_evenly(rows.layout, scenario.plan)))
