@@ -169,21 +169,19 @@ def layered_table(
     not divide the layers, chunks of breadth-first orders hold one more or one less.
     """
     length, domain = scenario.training.sequence_length, scenario.cluster.nvlink_domain_gpus
-    shapes = _shapes(scenario, pipeline)
-    cuts = [
-        (tp, cp)
-        for tp in tensor_degrees(scenario)
-        for cp in context or context_degrees(length, scenario.plan.cp)
-        if (domain % tp == 0 or tp % domain == 0) and (tensor is None or tp in tensor) and length % cp == 0
-    ]
+    whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
+    pieces = [cp for cp in context or context_degrees(length, scenario.plan.cp) if length % cp == 0]
+    cuts = [*product((tp for tp in whole if tensor is None or tp in tensor), pieces)]
     degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
+    shapes = _shapes(scenario, pipeline)
     everything = _rows(scenario, shapes, cuts, degrees, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
-    found = _Found(scenario, shapes, everything)
     # Memory first: most plans of a large model do not fit, and need no price.
-    fitting: list[tuple[int, Batch, Ints, Floats]] = []
-    looked_at = 0
+    fitting: list[tuple[int, Ints, Floats, Floats]] = []
+    looked_at, found = 0, _Found(scenario, shapes, everything) if len(everything) else None
     for number, (recompute, sp, zero) in enumerate(choices):
+        if found is None:
+            break
         where = np.flatnonzero(found.cuts_sequence[sp] & (found.shares_state | (zero == 0)))
         if not len(where):
             continue
@@ -192,12 +190,10 @@ def layered_table(
         looked_at += len(where)
         fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
         if len(fits):
-            fitting.append((number, batch.take(fits), where[fits], needed[fits]))
-    numbers, batches_that_fit, places, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
-    bounds = [
-        least_step_s(batch, deals_at(found.deals, everything.shape[where]), found.of_layouts)
-        for batch, where in zip(batches_that_fit, places, strict=True)
-    ]
+            deals = deals_at(found.deals, everything.shape[where[fits]])
+            bound = least_step_s(batch.take(fits), deals, found.of_layouts)
+            fitting.append((number, where[fits], bound, needed[fits]))
+    numbers, places, bounds, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
     none: list[Any] = [np.empty(0, dtype=np.int64)]
     return LayeredTable(
         scenario,

@@ -153,3 +153,10 @@ def test_host_memory_makes_room():
     here, there = (layered_table(scenario, gpus=(8, 8), offloaded_layers=layers) for layers in (0, 8))
     assert there.memory_bytes.mean() < here.memory_bytes.mean()
     assert estimate(there.scenario_at(0)).largest.total == pytest.approx(there.memory_bytes[0], rel=0.05)
+
+
+def test_a_space_without_plans_is_empty():
+    for space in ({"pipeline": (8,)}, {"gpus": (4481, 5000)}):
+        table = layered_table(small(), **{"gpus": (8, 8), **space})
+        assert (table.plans, len(table.rows)) == (0, 0)
+        assert best_of(table, table.bound_s, lambda place: 1.0) == ([], 0)
