@@ -126,7 +126,7 @@ def _least_at_visits(visits: VisitSeconds | None, deals: Deals) -> _AtVisits:
 
 
 def _streamed(visits: VisitSeconds, deals: Deals) -> tuple[PlanFloats, PlanFloats]:
-    """As of `_AtVisits`: one visit's gather is begun ahead."""
+    """As of `_AtVisits`."""
     (there, back), plans = visits.gather, np.arange(visits.reduce.shape[-1])
     fetched = (deals.before * there).sum(axis=0) + (there - visits.early[0])[deals.end, plans]
     returned = visits.tail[deals.end, plans] + (deals.before * visits.reduce + deals.returning * back).sum(axis=0)

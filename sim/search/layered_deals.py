@@ -53,7 +53,8 @@ class Deals:
     down : stages of each kind from the first rank's last one on, the model's last left out; (kinds, shapes).
     up : those from the model's second on that the last backwards come through before the first.
     end : kind of the first rank's last stage.
-    before, returning : stages of each kind that the first rank holds before that one; and without the next to last.
+    before, returning : stages of each kind that the first rank holds before that one; and of them those whose weights
+        it asks for only when it has gone through that one backward.
     span : ranks from that of the first stage to that of the last, both counted.
     ranks : kinds of ranks, the first of them first. fullest : places of those of which one needs most memory.
     heads : of these, on how many stages the head is; (ranks, shapes).
@@ -87,8 +88,11 @@ class _Deal:
     ranks: dict[tuple[ModelPart, bool], int]
 
 
-def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan]) -> Deals:
-    """Of plans whose ranks, chunks and schedules are those of the shapes."""
+def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 1) -> Deals:
+    """Of plans whose ranks, chunks and schedules are those of the shapes.
+
+    prefetched : visits whose weights are gathered ahead of the one at work.
+    """
     before = layers_before(model)
     held = [np.diff(before[:, np.cumsum((0, *layers_of_stages(model.num_layers, plan)))], axis=1).T for plan in plans]
     middles = [list(dict.fromkeys(map(tuple, each[1:-1].tolist()))) for each in held]
@@ -103,7 +107,7 @@ def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan]) -> Deals:
         *(ModelPart(tuple(each)) for each in middle),
     ]
     found = [
-        _deal(plan.pp, _kinds(each, kinds, MIDDLE), _of_shape(parts, shape), len(parts))
+        _deal(plan.pp, _kinds(each, kinds, MIDDLE), _of_shape(parts, shape), prefetched)
         for shape, (plan, each, kinds) in enumerate(zip(plans, held, middles, strict=True))
     ]
     ranks, heads = _ranks(found)
@@ -132,7 +136,9 @@ def _of_shape(parts: Sequence[ModelPart], shape: int) -> list[ModelPart]:
     return [part.each(lambda number: int(number[shape]) if np.ndim(number) else number) for part in parts]
 
 
-def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], num_kinds: int) -> _Deal:
+def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], prefetched: int) -> _Deal:
+    num_kinds = len(parts)
+
     def counted(stages: Iterable[int]) -> Ints:
         return np.bincount(np.array([kinds[stage] for stage in stages], dtype=np.int64), minlength=num_kinds)
 
@@ -156,7 +162,7 @@ def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], num_kinds: int) 
             "down": counted(range(own[-1], stages - 1)),
             "up": counted(range(1, span)),
             "before": counted(own[:-1]),
-            "returning": counted(own[:-2]),
+            "returning": counted(own[: -1 - prefetched]),
         },
         end=kinds[own[-1]],
         span=span,

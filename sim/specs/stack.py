@@ -91,7 +91,8 @@ class StackSpec(Spec):
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
     prefetched_layers: NonNegativeInt = 1
     """Layers whose weights ZeRO stage 3 gathers ahead of the one at work: one by FSDP2's implicit prefetch and by the
-    first FSDP's limit_all_gathers. More wait in memory; without any, no gather runs beside compute."""
+    first FSDP's limit_all_gathers; chunks, where ranks have several, and the further ones where gradients are reduced
+    beside compute. More wait in memory; without any, no gather runs beside compute."""
     max_reuse_params: PositiveFloat | None = None
     """Weights that ZeRO stage 3 gathered for recomputation stay for the gradients where fewer parameters than these are
     used in between, and are gathered a third time otherwise (DeepSpeed's stage3_max_reuse_distance, 1e9). Default: all

@@ -254,7 +254,8 @@ class SharedOrder:
         if self.order.fold is None:
             none = np.zeros_like(plans.times)
             return np.zeros(len(none)), none, none
-        length, seconds = steady_state(self.order, start, until)
+        further = 0 if plans.visits is None else plans.visits.prefetched - 1
+        length, seconds = steady_state(self.order, start, until, further)
         rest = np.where(length > 0, plans.times % np.maximum(length, 1), plans.times)
         # What the rank with the least to do in a block is busy for.
         fold = self.order.fold
