@@ -285,11 +285,16 @@ def _rough_frontier(
 
 
 def _thinned(front: Rough) -> list[tuple[int, int]]:
-    """Some of the sizes, evenly over the logarithm, with the least, the cheapest and the fastest."""
+    """Some of the sizes, evenly over the logarithm and each the cheapest near, with the least and the fastest."""
     sizes = np.array(list(front))
     chosen = {*sizes[-NEAR_FASTEST:].tolist(), min(front, key=lambda size: size * front[size][1])}
     even = np.geomspace(sizes[0], sizes[-1], MOST_POINTS - len(chosen))
-    chosen |= {int(sizes[np.argmin(np.abs(np.log(sizes / size)))]) for size in even}
+    reach = np.log(sizes[-1] / sizes[0]) / (2 * max(1, len(even) - 1))
+    cost = sizes * np.array([front[size][1] for size in sizes.tolist()])
+    for size in even:
+        away = np.abs(np.log(sizes / size))
+        near = np.flatnonzero(away <= max(reach, away.min()))
+        chosen.add(int(sizes[near[np.argmin(cost[near])]]))
     return [(size, front[size][0]) for size in sorted(chosen)]
 
 

@@ -65,7 +65,9 @@ def test_a_point_is_its_parts(frontier):
 
 
 def test_no_batch_or_plan_of_the_search_is_faster(frontier):
-    point = frontier.points[len(frontier.points) // 2]
+    # Of a size that usual schedules fill too: modular pipelines fill others.
+    points = [point for point in frontier.points if point.run.num_gpus.bit_count() == 1]
+    point = points[len(points) // 2]
     for batch in BATCHES:
         training = question().training.replace(global_batch_size=batch)
         given = question().replace(training=training, plan=ParallelPlan())
