@@ -260,7 +260,8 @@ def tied_reduction(batch: Batch, span: Number | None = None) -> PlanFloats:
     key = ("tied", layouts.degrees.tobytes())
     if key not in costs.known:
         grads = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
-        pairs = (Group(2, np.full_like(rank_gpus, within), rank_gpus > 1) for within in (2, 1))
+        near = min(2, costs.cluster.nvlink_domain_gpus)
+        pairs = (Group(2, np.full_like(rank_gpus, within), rank_gpus > 1) for within in (near, 1))
         nbytes = grads * GRADIENT_WIDTH[costs.stack.gradient_precision]
         costs.remember(key, np.stack([all_reduce(nbytes, pair, costs.fabric) for pair in pairs]))
     near, far = costs.known[key][:, batch.layout]
