@@ -8,6 +8,7 @@ from timing import seconds
 
 from sim import estimate, load_scenario
 from sim.search import build_space, price_all, search
+from sim.search.layered import layered_table
 from sim.search.room import WAYS
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -51,3 +52,16 @@ def test_plans_a_second_with_room(benchmark, file, ways):
     benchmark.extra_info.update(plans=best.plans_priced, room=best.plans_given_room, plans_per_s=best.plans_per_s)
     print(f"{best.plans_priced:,} plans, {best.plans_given_room:,} ways, {best.plans_per_s:,.0f} a second")
     assert best.plans_per_s > 100_000  # 200,000 to 2 million on a machine that does nothing else
+
+
+@pytest.mark.parametrize(
+    ("file", "gpus"), [("gpt3-175b-1024-a100", (64, 1024)), ("papers/deepseek-v3-2048-h800", (2048, 2048))]
+)
+def test_layered_plans_a_second(benchmark, file, gpus):
+    """Bounds and memory of every layered plan, with experts and without."""
+    scenario = load_scenario(SCENARIOS / f"{file}.yaml")
+    taken, plans = seconds(lambda: layered_table(scenario, gpus=gpus)), layered_table(scenario, gpus=gpus).plans
+    benchmark.pedantic(lambda: layered_table(scenario, gpus=gpus), rounds=1)
+    benchmark.extra_info.update(plans=plans, plans_per_s=plans / taken)
+    print(f"{plans:,} layered plans, {taken:.3f} s, {plans / taken:,.0f} plans/s")
+    assert plans / taken > 300_000  # 700,000 to 1.7 million on a machine that does nothing else

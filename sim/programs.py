@@ -12,6 +12,7 @@ from sim.pricing.replicas import Params
 from sim.pricing.scenario import StageCosts, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.specs import Scenario
+from sim.specs.dealing import num_stages_of
 
 
 def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, StageCosts]:
@@ -36,6 +37,9 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
     options: dict[str, Any] = {"group": plan.microbatch_group}
     if "slices" in chosen.options:
         options["slices"] = plan.sequence_slices
+    stages = num_stages_of(scenario.model.num_layers, plan)
+    if stages < plan.num_stages:
+        options["stages"] = stages
 
     size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
 

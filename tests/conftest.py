@@ -137,6 +137,8 @@ def random_costs():
             tied_embedding_s=float(rng.uniform(0.0, 2.0)) * (ranks > 1),
             step_setup_s=float(rng.uniform(0.0, 1.0)),
         )
+        # Of each rank's gradients as much at each of its stages; some ranks may have fewer.
+        costs = replace(costs, reduce_share=1.0 / np.bincount(order.rank_of_stage)[order.rank_of_stage])
         return replace(costs, visits=make_visits(rng, costs)) if visits else costs
 
     return make

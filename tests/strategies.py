@@ -27,4 +27,7 @@ def orders(draw, names=None, most_ranks=6):
     """An order of any schedule, of a size it takes."""
     name = draw(st.sampled_from(names or schedule_names()))
     options = {"slices": draw(st.integers(1, 3))} if "slices" in get_schedule(name).options else {}
-    return build_order(name, *draw(sizes(name, most_ranks)), **options)
+    p, v, m = draw(sizes(name, most_ranks))
+    if "stages" in get_schedule(name).options:  # the last round over the ranks may be incomplete
+        options["stages"] = draw(st.integers(max(p, p * (v - 1) + 1), p * v))
+    return build_order(name, p, v, m, **options)

@@ -137,18 +137,18 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "end_of_step": ("sim.engines.timeline", "sim.search.layered", "sim.search.prices.units",
+    "end_of_step": ("sim.engines.timeline", "sim.search.layered_bounds", "sim.search.prices.units",
                     "sim.search.schedules.order_times"),
     "exposed_reduction": ("sim.engines.step_end",),
     "exposed_gather": ("sim.engines.step_end",),
     "step_end": ("sim.engines.shared", "sim.engines.step_end"),
     "reduction_times": ("sim.engines.timeline", "sim.search.schedules.order_times"),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
-    "once_a_step": ("sim.pricing.scenario", "sim.search.layered", "sim.search.prices.units",
+    "once_a_step": ("sim.pricing.scenario", "sim.search.layered_bounds", "sim.search.prices.units",
                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
-    "price_stages": ("sim.pricing.scenario", "sim.search.layered", "sim.search.prices.units",
+    "price_stages": ("sim.pricing.scenario", "sim.search.layered_bounds", "sim.search.prices.units",
                      "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
-    "peak_memory": ("sim.estimate", "sim.search.layered", "sim.search.prices.units",
+    "peak_memory": ("sim.estimate", "sim.search.layered_bounds", "sim.search.prices.units",
                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),
 }  # fmt: skip
 """Rules of the cost model that stand once, and who calls them."""

@@ -35,7 +35,10 @@ def test_committed_outputs_are_there_and_small(path):
 @pytest.mark.parametrize(
     ("name", "moves"),
     [
-        ("02_layered_accumulation", {"layered": False, "layers": 16, "microbatches": 4, "stages": 8, "gbits": 10}),
+        (
+            "02_layered_accumulation",
+            {"layered": False, "layers": 16, "microbatches": 4, "stages": 8, "gbits": 10, "share": 0.3},
+        ),
         ("03_schedules", {"schedule": "zb_v", "ranks": 2, "microbatches": 4}),
     ],
 )

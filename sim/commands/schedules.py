@@ -38,6 +38,9 @@ def schedule(
         typer.Option(help="Micro-batches that visit a chunk in turn (interleaved).", show_default=False),
     ] = None,
     slices: Annotated[int | None, typer.Option(help="Slices of each sequence (seq1f1b).", show_default=False)] = None,
+    stages: Annotated[
+        int | None, typer.Option(help="Stages of an incomplete last round (modular).", show_default=False)
+    ] = None,
     batches: Annotated[
         int | None, typer.Option(help="Batches of a schedule without flush.", show_default=False)
     ] = None,
@@ -61,7 +64,7 @@ def schedule(
     from sim.schedules.registry import is_file
 
     units = None if times is None else parse_times(times)
-    options: dict[str, Any] = {"group": group, "slices": slices, "batches": batches}
+    options: dict[str, Any] = {"group": group, "slices": slices, "stages": stages, "batches": batches}
     if is_file(name) or (name not in schedule_names() and Path(name).is_file()):
         given = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks, **options}
         wrong = [f"--{option}" for option, value in given.items() if value is not None]

@@ -61,7 +61,7 @@ def play_folded(program: Program, play: Play, most_actions: int | None = None) -
         if fold is None:
             return program, played, None
         until = None if played.until is None else played.until[:, np.newaxis]
-        (blocks,), (seconds,) = steady_state(order, played.start[:, np.newaxis], until)
+        (blocks,), (seconds,) = steady_state(order, played.start[:, np.newaxis], until, program.further)
         if not blocks and fold.endless and most_actions is not None and len(order) > most_actions:
             late, half = played.start - longest_path(program).start, fold.seen // 2
             more = float((late[fold.block(0)] - late[fold.block(half)]).mean()) / half
@@ -190,25 +190,27 @@ def _blocks_seen(order: Order) -> Ints:
 
 
 def steady_state(
-    order: Order, start: ActionPlanFloats, until: ActionPlanFloats | None = None
+    order: Order, start: ActionPlanFloats, until: ActionPlanFloats | None = None, further: int = 0
 ) -> tuple[Ints, PlanFloats]:
     """(blocks, seconds) after which the starts of a folded order repeat, of every plan; 0 where they do not yet.
 
     All that comes later depends on the last `depth` blocks alone, and on what the ranks' streams have still to move
     (`until`); where these begin as those `blocks` before them did, only later, so will all others. Weight gradients
-    follow from what is before them and are not looked at.
+    follow from what is before them and are not looked at. Where streams are asked for weights `further` than one visit
+    ahead, so many more blocks may matter.
     """
     fold, plans = order.fold, start.shape[1]
     assert fold is not None
     length, seconds = np.zeros(plans, dtype=np.int64), np.zeros(plans)
-    if fold.seen <= fold.depth:
+    depth = fold.depth + further
+    if fold.seen <= depth:
         return length, seconds
     starts = start[_blocks_seen(order)]
     if until is not None:
         starts = np.concatenate([starts, until[_blocks_seen(order)]], axis=1)
     tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
-    for blocks in range(1, fold.seen - fold.depth + 1):
-        later = starts[: fold.depth] - starts[blocks : blocks + fold.depth]
+    for blocks in range(1, fold.seen - depth + 1):
+        later = starts[:depth] - starts[blocks : blocks + depth]
         here = (later.max(axis=(0, 1)) - later.min(axis=(0, 1)) <= tolerance) & (length == 0)
         length[here], seconds[here] = blocks, later.mean(axis=(0, 1))[here]
         if length.all():

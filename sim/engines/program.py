@@ -44,6 +44,11 @@ class Program:
     idle: Array | None = None
     stream: Stream | None = None
 
+    @property
+    def further(self) -> int:
+        """Visits beyond the next whose weights are asked for ahead."""
+        return 0 if self.costs.visits is None else self.costs.visits.prefetched - 1
+
     def busy_per_rank(self) -> Array:
         """Compute of a whole step on each rank, and the sends that occupy it. [s]"""
         order, visits, occupied = self.order, self.costs.visits, self.occupy_s

@@ -146,7 +146,7 @@ def _finish(program: Program, played: Played, pipeline_end: Array, reduced: Arra
         pipeline_end,
         reduced - pipeline_end,
         alone.exposed_gather_s * stretch,
-        float(step_end(reduced, costs.tied_embedding_s, after)) + costs.step_setup_s,
+        float(step_end(reduced, costs.tied_embedding_s, after, program.order.ends)) + costs.step_setup_s,
         waits(program.order, played),
     )
 

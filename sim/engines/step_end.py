@@ -42,6 +42,7 @@ def end_of_step(
     overlap_gather: Number,
     reduced_after: Callable[[], Number],
     gather_window: Callable[[], Number],
+    ends: tuple[int, int] = (0, -1),
 ) -> StepEnd:
     """A step's end, of one plan or many.
 
@@ -57,12 +58,14 @@ def end_of_step(
         As of `exposed_reduction` and `exposed_gather`.
     reduced_after, gather_window : callables
         `after` and `window` of these, asked for where something overlaps. [s]
+    ends : (int, int)
+        As of `step_end`.
     """
     if np.any(overlap_reduce) and reduce.any():
         reduce = exposed_reduction(reduce, reduced_after(), hidden_share, overlap_reduce)
     if np.any(overlap_gather) and gather.any():
         gather = exposed_gather(gather, gather_window(), hidden_share, overlap_gather)
-    return StepEnd(step_end(pipeline_end + reduce, tied_embedding, update + gather), reduce, gather)
+    return StepEnd(step_end(pipeline_end + reduce, tied_embedding, update + gather, ends), reduce, gather)
 
 
 def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:
@@ -129,10 +132,13 @@ def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlap
     return np.asarray(gather - overlapped * hidden_share * np.minimum(gather, window))
 
 
-def step_end(ready_at: RankPlanFloats, tied_embedding: Number, update: RankPlanFloats) -> PlanFloats:
+def step_end(
+    ready_at: RankPlanFloats, tied_embedding: Number, update: RankPlanFloats, ends: tuple[int, int] = (0, -1)
+) -> PlanFloats:
     """When every rank has updated its weights.  [s]
 
-    First and last rank reduce the tied embedding once both have their own gradients; all update once the last is ready.
+    The ranks of the first and the last stage reduce the tied embedding once both have their own gradients; all update
+    once the last is ready.
 
     Parameters
     ----------
@@ -142,8 +148,11 @@ def step_end(ready_at: RankPlanFloats, tied_embedding: Number, update: RankPlanF
         Its reduction; 0: there is none. [s]
     update : array
         Of each rank, with the gather that follows it. [s]
+    ends : (int, int)
+        Ranks that hold the embedding and the head.
     """
-    tied = (np.maximum(ready_at[0], ready_at[-1]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
+    first, last = ends
+    tied = (np.maximum(ready_at[first], ready_at[last]) + tied_embedding) * (np.asarray(tied_embedding) > 0)
     return np.asarray(np.maximum(ready_at.max(axis=0), tied) + update.max(axis=0))
 
 

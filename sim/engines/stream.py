@@ -100,7 +100,7 @@ def _after_each_step(alone: Timeline, row: Order, number: int) -> Array:
     for rank in range(row.num_ranks):
         here = row.of_rank(rank)
         length = (here.stop - here.start) // number
-        tied = costs.tied_embedding_s if rank in (0, row.num_ranks - 1) else 0.0
+        tied = costs.tied_embedding_s if rank in row.ends else 0.0
         update = float((costs.optimizer_s + alone.exposed_gather_s).max())  # the longest, as in `finish_step`
         after[here.start + length - 1 : here.stop : length] = (
             alone.exposed_reduce_s[rank] + tied + update + costs.step_setup_s

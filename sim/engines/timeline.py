@@ -158,6 +158,7 @@ def finish_step(
         hidden_share=costs.hidden_share,
         overlap_reduce=program.hide_grad_reduce,
         overlap_gather=program.hide_gather,
+        ends=program.order.ends,
         reduced_after=lambda: (reduction_end(program, begun, done) if reduced is None else reduced) - absolute,
         gather_window=lambda: gather_window(program),
     )

@@ -4,8 +4,9 @@ A rank asks for the weights of its next forward visit when it begins one, and fo
 it begins a backward one (the first of these, when it begins the visit before it), so that they are on their way while
 it computes or waits; without overlap, when it has nothing else to do, and computes nothing meanwhile. It hands in the
 gradients of a backward visit when its last micro-batch gives them. So each way there is room for two chunks, that at
-work and the next, and a backward visit waits for the gradients of the one before the last. One group's collectives run
-one after the other, which is why PyTorch's FSDP asks for weights before it hands in gradients
+work and the next, and a backward visit waits for the gradients of the one before the last. A stack that gathers further
+ahead (`StackSpec.prefetched_layers`) asks so many visits earlier, in the same order, and has room for as many more. One
+group's collectives run one after the other, which is why PyTorch's FSDP asks for weights before it hands in gradients
 (torch.distributed.fsdp.BackwardPrefetch).
 """
 
@@ -16,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import ActionPlanFloats, Array, KindPlanFloats, Number, RankPlanFloats
+from sim.arrays import ActionPlanFloats, Array, Ints, KindPlanFloats, Number, RankPlanFloats
 from sim.pricing.visits import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.actions import F
-from sim.schedules.passes import Visits, visits_of
+from sim.schedules.passes import Visits, asks_of, visits_of
 
 WEIGHTS, GRADIENTS = range(2)
 """What is moved."""
@@ -33,20 +34,21 @@ class Stream:
     """What the actions of an order ask of their rank's stream; arrays (actions), or (actions, plans). [s]
 
     visits : of the order.
+    asks : of an action that opens a visit, those whose weights are asked for then (`sim.schedules.passes.asks_of`); and
+        of which plans, one array after the other.
     gather, early : of an action that opens a visit, as of `sim.pricing.visits.VisitSeconds`.
     reduce, tail : of an action that closes one, the same.
-    back : 1 for actions of backward visits, else 0.
     queues : whether a visit waits for its turn on the stream; those that move nothing do not.
-    ahead : whether it is asked for when the visit before begins.
+    ahead : whether it is asked for when a visit before begins.
     beside : whether gradients are reduced while the rank goes on; array (plans).
     """
 
     visits: Visits
+    asks: tuple[tuple[Ints, Array], ...]
     gather: ActionPlanFloats
     early: ActionPlanFloats
     reduce: ActionPlanFloats
     tail: ActionPlanFloats
-    back: Array
     queues: Array
     ahead: Array
     beside: Array
@@ -161,15 +163,26 @@ def stream_of(order: Order, visits: VisitSeconds) -> Stream:
     gives_back = reduce * (opens & (back > 0).reshape(-1, *axes))
     return Stream(
         found,
+        _asks(order, visits),
         gather,
         visits.early[_PASSES[order.kind], order.stage] * opens,
         reduce * closes,
         visits.tail[order.stage] * closes,
-        back=back,
         queues=(gather > 0) | (gives_back > 0),
         ahead=visits.ahead | (gather == 0),
         beside=visits.beside,
     )
+
+
+def _asks(order: Order, visits: VisitSeconds) -> tuple[tuple[Ints, Array], ...]:
+    """Where the visits to come are asked for.
+
+    A rank that waits for its reductions would wait for gathers before them too: it asks one visit ahead.
+    """
+    one, further = asks_of(order, 1), asks_of(order, visits.prefetched)
+    if one is further:
+        return ((one, np.ones_like(visits.beside)),)
+    return tuple((asks, where) for asks, where in ((one, ~visits.beside), (further, visits.beside)) if where.any())
 
 
 def lost_at_visits(order: Order, visits: VisitSeconds) -> ActionPlanFloats:
@@ -210,37 +223,38 @@ class Streams:
         self._stream, self._remember = stream, remember
         self.moved: list[tuple[int, int, float, float]] = []
         plans = stream.gather.shape[1:]
-        self._free, self._ready = np.zeros((order.num_ranks, *plans)), np.zeros((2, order.num_ranks, *plans))
-        self.until, self.waited = np.zeros((2, len(order), *plans))
+        self._free = np.zeros((order.num_ranks, *plans))
+        self._ready, self.until, self.waited = np.zeros((3, len(order), *plans))
         self._last = np.zeros(len(order), dtype=bool)
         self._last[order.first[1:] - 1] = True
         for rank, first in enumerate(order.first[:-1].tolist()):
-            self._ask(rank, first, np.zeros(plans))
+            self._ask(rank, first, np.zeros(plans), np.True_)
 
-    def _ask(self, rank: Any, action: Any, now: Any) -> None:
-        """Ask for the weights of the visit that an action opens."""
+    def _ask(self, rank: Any, action: Any, now: Any, where: Any) -> None:
+        """Ask for the weights of the visit that an action opens, of some plans."""
         stream, free = self._stream, self._free[rank]
-        asked = stream.queues[action] & stream.ahead[action]
+        asked = stream.queues[action] & stream.ahead[action] & where
         done = np.maximum(free, now) + stream.gather[action]
         self._note_move(rank, WEIGHTS, asked, np.maximum(free, now), done)
         self._free[rank] = np.where(asked, done, free)
-        self._ready[stream.back[action], rank] = np.where(asked, done - stream.early[action], 0.0)
+        self._ready[action] = np.where(asked, done - stream.early[action], self._ready[action])
 
     def open(self, rank: Any, action: Any, idle: Any, now: Any) -> Any:
         """When an action begins that could `now`, and opens a visit, where its rank is idle from then on.  [s]"""
         stream, free = self._stream, self._free[rank]
         late = stream.queues[action] & ~stream.ahead[action]
         done = np.maximum(free, idle) + stream.gather[action]
-        start = np.maximum(now, np.where(late, done, self._ready[stream.back[action], rank]))
+        start = np.maximum(now, np.where(late, done, self._ready[action]))
         self._note_move(rank, WEIGHTS, late, np.maximum(free, idle), done)
         self._free[rank] = np.where(late, done, free)
         self.waited[action] = start - now
-        for opens in (stream.visits.turns[action], stream.visits.then[action]):
-            if not np.ndim(opens):
-                if opens >= 0:
-                    self._ask(rank, opens, start)
-            elif (some := opens >= 0).any():
-                self._ask(rank[some], opens[some], start[some])
+        for asks, where in stream.asks:
+            for opens in asks[:, action]:
+                if not np.ndim(opens):
+                    if opens >= 0:
+                        self._ask(rank, opens, start, where)
+                elif (some := opens >= 0).any():
+                    self._ask(rank[some], opens[some], start[some], where)
         return start
 
     def close(self, rank: Any, action: Any, start: Any, end: Any) -> Any:

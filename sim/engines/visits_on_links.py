@@ -25,7 +25,7 @@ class VisitsOnLinks:
         self.done: list[list[float]] = [[] for _ in range(order.num_ranks)]
         self.count = [0] * order.num_ranks
         self.after = np.zeros(len(order), dtype=np.int64)  # how much its rank has asked for, after each action
-        self.ready: dict[tuple[int, int], tuple[simpy.Event, simpy.Event] | None] = {}
+        self.ready: dict[int, tuple[simpy.Event, simpy.Event]] = {}
         self.rest: dict[int, simpy.Event] = {}
         self.ended: dict[int, simpy.Event] = {}
         self.is_last = np.zeros(len(order), dtype=bool)
@@ -67,23 +67,22 @@ class VisitsOnLinks:
 
     def _ask(self, action: int, rank: int) -> None:
         """Ask ahead for the weights of the visit that an action opens."""
-        stream, key = self.stream, (rank, int(self.stream.back[action]))
-        self.ready[key] = None
+        stream = self.stream
         if stream.queues[action] and stream.ahead[action]:
             early = float(stream.early[action])
-            self.ready[key] = self._weights(rank, float(stream.gather[action]) - early, early)
+            self.ready[action] = self._weights(rank, float(stream.gather[action]) - early, early)
 
     def ask_late(self, task: int, rank: int) -> None:
         """Ask for weights only when the rank has nothing else to do."""
         if self.stream.visits.opens[task] and not self.stream.ahead[task]:
-            self.ready[rank, int(self.stream.back[task])] = self._weights(rank, float(self.stream.gather[task]), 0.0)
+            self.ready[task] = self._weights(rank, float(self.stream.gather[task]), 0.0)
 
     def open(self, task: int, rank: int) -> Process:
         """Wait for the weights of a visit."""
         stream, now = self.stream, self.environment.now
         if not stream.visits.opens[task]:
             return
-        if (ready := self.ready.get((rank, int(stream.back[task])))) is not None:
+        if (ready := self.ready.pop(task, None)) is not None:
             yield ready[0]
             self.rest[task] = ready[1]
         self.waited[task] = self.environment.now - now
@@ -91,9 +90,10 @@ class VisitsOnLinks:
     def begun(self, task: int, rank: int) -> None:
         """Ask for the next visit's weights, and hand in gradients that are reduced beside what is done."""
         stream = self.stream
-        for opens in (int(stream.visits.turns[task]), int(stream.visits.then[task])):
-            if opens >= 0:
-                self._ask(opens, rank)
+        for asks, _ in stream.asks:
+            for opens in asks[:, task].tolist():
+                if opens >= 0:
+                    self._ask(opens, rank)
         if stream.reduce[task] > 0 and stream.beside:
             ended = self.ended[task] = self.environment.event()
             self._put(rank, self._beside(task, rank, ended))

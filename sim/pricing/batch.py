@@ -77,6 +77,15 @@ class Layouts:
         kinds = {each: number for number, each in enumerate(dict.fromkeys(self.hops))}
         return tuple(kinds), np.array([kinds[each] for each in self.hops])
 
+    def leaves(self, layout: Ints, sender: Ints, receiver: Ints) -> Bools:
+        """Whether sends between ranks of plans with these layouts leave an NVLink domain."""
+        kinds, of_layout = self.kinds_of_hops
+        found = np.zeros(np.shape(sender), dtype=bool)
+        for number, hops in enumerate(kinds):
+            here = of_layout[layout] == number
+            found[here] = hops.cross(sender[here], receiver[here])
+        return found
+
     @cached_property
     def all_hops_leave(self) -> Bools:
         """Whether every send between ranks of their pipelines leaves its NVLink domain."""

@@ -16,6 +16,7 @@ from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
 from sim.pricing.ranks import RankKind
 from sim.specs import ModelSpec, ParallelPlan
+from sim.specs.dealing import num_stages_of
 from sim.work.params import layer_params
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
 
@@ -24,7 +25,7 @@ from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_
 class Deal:
     """The stages of one plan, of all copies of its model.
 
-    copies : of the model. ends_apart : whether its first and last stage are on different ranks.
+    copies : of the model. span : pipeline ranks from that of its first stage to that of its last, both counted.
     stage_parts, kind_of_stage : what each kind of stage holds; and of which kind each stage is.
     rank_kinds, kind_of_rank : the same of ranks.
     """
@@ -35,7 +36,7 @@ class Deal:
     rank_kinds: tuple[RankKind, ...]
     kind_of_rank: Ints
     copies: int
-    ends_apart: bool
+    span: int
 
     @property
     def alone(self) -> bool:
@@ -45,7 +46,8 @@ class Deal:
 
 def deal_of(costs: CostModel, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
     """Deal the layers of a plan to stages, and the stages to ranks as an order does; remembered."""
-    how = (plan.num_stages, plan.embedding_as_layer, plan.head_as_layer, plan.uneven_layers, plan.pipeline_layout)
+    stages = num_stages_of(costs.model.num_layers, plan)
+    how = (stages, plan.embedding_as_layer, plan.head_as_layer, plan.uneven_layers, plan.pipeline_layout)
     key = ("deal", how, rank_of_stage.tobytes(), copies)
     found: Deal | None = costs.known.get(key)
     if found is None:
@@ -71,7 +73,7 @@ def _deal(stages: tuple[Stage, ...], rank_of_stage: Ints, copies: int) -> Deal:
         tuple(RankKind(*each, held.count(each)) for each in alike),
         np.array([alike.index(each) for each in held]),
         copies,
-        bool(rank_of_stage[0] != rank_of_stage[len(stages) // copies - 1]),
+        1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1])),
     )
 
 

@@ -244,19 +244,27 @@ def muon_seconds(
     return share + gathered + over_groups(all_gather, held, 2, replicas, costs.fabric)
 
 
-def tied_reduction(batch: Batch) -> PlanFloats:
-    """All-reduce of a tied embedding's gradient between first and last pipeline rank; none where they are one.  [s]"""
+def tied_reduction(batch: Batch, span: Number | None = None) -> PlanFloats:
+    """All-reduce of a tied embedding's gradient between two pipeline ranks; none where they are one.  [s]
+
+    Parameters
+    ----------
+    span : array over plans, optional
+        Ranks from that of the first stage to that of the last, both counted. Default: all.
+    """
     costs, layouts = batch.costs, batch.layouts
     # Multi-token prediction looks tokens up in a copy of the embedding.
     if not costs.model.tied_embeddings and not costs.model.num_mtp_layers:
         return np.zeros(np.shape(batch.layout))
     key = ("tied", layouts.key)
     if key not in costs.known:
-        rank_gpus = layouts.tp * layouts.data.size
         grads = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
-        ends = zip(layouts.hops, layouts.pp.tolist(), strict=True)
-        apart = np.array([bool(hops.cross(np.array(0), np.array(pp - 1))) for hops, pp in ends])
-        pair = Group(2, np.where(apart, 1, 2), rank_gpus > 1)
-        seconds = all_reduce(grads * GRADIENT_WIDTH[costs.stack.gradient_precision], pair, costs.fabric)
-        costs.remember(key, seconds * (layouts.pp > 1))
-    return np.asarray(costs.known[key][batch.layout])
+        near = min(2, costs.cluster.nvlink_domain_gpus)
+        shared = layouts.tp * layouts.data.size > 1
+        pairs = (Group(2, np.full(len(layouts), within), shared) for within in (near, 1))
+        nbytes = grads * GRADIENT_WIDTH[costs.stack.gradient_precision]
+        costs.remember(key, np.stack([all_reduce(nbytes, pair, costs.fabric) for pair in pairs]))
+    near_s, far_s = costs.known[key][:, batch.layout]
+    ranks = np.broadcast_to(batch.pp if span is None else span, np.shape(near_s))
+    apart = layouts.leaves(batch.layout, 0 * ranks, ranks - 1)
+    return np.asarray(np.where(apart, far_s, near_s) * (ranks > 1))

@@ -15,6 +15,7 @@ from sim.pricing.replicas import Params, params_of, put_together
 from sim.pricing.stages import price_stages, sends_by_stage
 from sim.pricing.visits import VisitSeconds, price_visits
 from sim.specs import Scenario
+from sim.specs.dealing import num_stages_of
 from sim.work.operations import Cause
 from sim.work.stages import Stage
 
@@ -33,7 +34,7 @@ class StageCosts:
     reduce_share : of its rank's gradients, those of each stage.
     gather_s : ZeRO's weight gather of each rank after the update.
     optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
-    tied_embedding_s : reduction of the tied embedding's gradient between first and last rank.
+    tied_embedding_s : reduction of the tied embedding's gradient between the ranks of the first and the last stage.
     step_setup_s : host time once a step while the GPUs wait.
     hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
     visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
@@ -137,7 +138,8 @@ def stage_costs(
         With notes on everything that was extrapolated.
     """
     plan = scenario.plan
-    home = np.arange(plan.num_stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
+    stages = num_stages_of(scenario.model.num_layers, plan)
+    home = np.arange(stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
     batch = batch_of(scenario)
     return price_plan(batch, scenario, deal_of(batch.costs, plan, home, copies), home)[0]
 
@@ -169,7 +171,7 @@ def price_plan(batch: Batch, scenario: Scenario, deal: Deal, rank_of_stage: Ints
         gather_s=once.gather[of_rank, 0],
         optimizer_s=once.update[of_rank, 0],
         offload_s=once.offload[of_rank, 0],
-        tied_embedding_s=float(tied_reduction(batch)[0]) if deal.ends_apart else 0.0,
+        tied_embedding_s=float(tied_reduction(batch, deal.span)[0]),
         step_setup_s=stack.step_setup_s,
         hidden_share=float(once.hidden_share[0]),
         notes=batch.prices.notes,

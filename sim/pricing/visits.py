@@ -31,8 +31,9 @@ class VisitSeconds:
     reduce : the gradients, when the last micro-batch of a backward visit gives them: one block after the other.
     tail : of the reduction, what is left when that backward is over, at least.
     gather_slows, reduce_slows : what compute loses beside them.
-    ahead : whether the next visit's weights are gathered while a rank computes; else it waits. Arrays (plans).
+    ahead : whether the weights of visits to come are gathered while a rank computes; else it waits. Arrays (plans).
     beside : the same of gradients that are reduced.
+    prefetched : visits whose weights may be gathered ahead of the one at work (`StackSpec.prefetched_layers`).
     """
 
     gather: Floats
@@ -43,16 +44,17 @@ class VisitSeconds:
     reduce_slows: KindPlanFloats
     ahead: Bools
     beside: Bools
+    prefetched: int = 1
 
     def take(self, plans: Any) -> VisitSeconds:
         """Of some plans, the last axis; or of one, without it."""
-        some: dict[str, Any] = {field.name: getattr(self, field.name)[..., plans] for field in fields(self)}
+        some: dict[str, Any] = {name: getattr(self, name)[..., plans] for name in _OVER_PLANS}
         return replace(self, **some)
 
     def rows(self) -> Iterator[Floats]:
         """All arrays over plans, one after the other."""
-        for field in fields(self):
-            whole = getattr(self, field.name)
+        for name in _OVER_PLANS:
+            whole = getattr(self, name)
             yield from whole.reshape(-1, whole.shape[-1])
 
     def of_stages(self, kind_of_stage: Ints) -> VisitSeconds:
@@ -60,6 +62,9 @@ class VisitSeconds:
         names = ("gather", "early", "reduce", "tail", "gather_slows", "reduce_slows")
         changed: dict[str, Any] = {name: getattr(self, name)[..., kind_of_stage, :] for name in names}
         return replace(self, **changed)
+
+
+_OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "prefetched")
 
 
 def price_visits(
@@ -114,4 +119,5 @@ def price_visits(
         reduce_slows=of_slows,
         ahead=np.asarray(ahead),
         beside=np.asarray(beside),
+        prefetched=max(1, batch.costs.stack.prefetched_layers),
     )

@@ -164,7 +164,8 @@ def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
     elif isinstance(chosen.chunks, int):
         chunks = chosen.chunks
     elif name == "modular":
-        chunks = max(1, scenario.model.num_layers // plan.pp)
+        dealt = scenario.model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+        chunks = max(1, -(-dealt // plan.pp))
     else:
         asked = chosen.requirement(plan.pp, plan.num_chunks, scenario.num_microbatches)
         better = chosen.requirement(plan.pp, CHUNKS, scenario.num_microbatches) is None

@@ -119,7 +119,7 @@ def price_batches(
             whatever = fastest_of_sizes(sizes, result.step_time_s, np.arange(len(sizes)))
             plans += result.plans_priced
         if layered:
-            table = layered_table(given, gpus=gpus)
+            table = layered_table(given, gpus=gpus, context=(1,), experts=(ep,))
             plans += table.plans
             bounded = fastest_of_sizes(table.rows.num_gpus, table.bound_s, np.arange(len(table.rows)))
         if len(fitting.num_gpus) or len(bounded.num_gpus):

@@ -195,7 +195,6 @@ def shortest(
     wanted = tuple(batches) if batches is not None else default_batches(goal, length)
     every = sorted({*wanted, *(size for batch in wanted for size in (ramp.batches_of(batch) if ramp else ()))})
     work = len(every) + MOST_POINTS
-    layered = layered and not scenario.model.num_experts
     prices = price_batches(scenario, every, gpus, layered, lambda done: progress and progress(done, work))
     steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
     data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
@@ -286,11 +285,16 @@ def _rough_frontier(
 
 
 def _thinned(front: Rough) -> list[tuple[int, int]]:
-    """Some of the sizes, evenly over the logarithm, with the least, the cheapest and the fastest."""
+    """Some of the sizes, evenly over the logarithm and each the cheapest near, with the least and the fastest."""
     sizes = np.array(list(front))
     chosen = {*sizes[-NEAR_FASTEST:].tolist(), min(front, key=lambda size: size * front[size][1])}
     even = np.geomspace(sizes[0], sizes[-1], MOST_POINTS - len(chosen))
-    chosen |= {int(sizes[np.argmin(np.abs(np.log(sizes / size)))]) for size in even}
+    reach = np.log(sizes[-1] / sizes[0]) / (2 * max(1, len(even) - 1))
+    cost = sizes * np.array([front[size][1] for size in sizes.tolist()])
+    for size in even:
+        away = np.abs(np.log(sizes / size))
+        near = np.flatnonzero(away <= max(reach, away.min()))
+        chosen.add(int(sizes[near[np.argmin(cost[near])]]))
     return [(size, front[size][0]) for size in sorted(chosen)]
 
 
@@ -312,5 +316,5 @@ def _assumptions(scenario: Scenario, batches: Sequence[int], layered: bool) -> t
     ]
     if scenario.model.num_experts:
         ep = expert_degree(scenario, max(batches))
-        stated.append(f"experts dealt over {ep} GPUs; layered schedules are searched without experts only")
+        stated.append(f"experts dealt over {ep} GPUs")
     return (*stated, *scenario.assumed)

@@ -66,13 +66,14 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
     _check(chosen, num_ranks, num_chunks, num_microbatches, given)
 
     unit = given.get("slices", 1)
+    num_stages = given.get("stages", num_ranks * num_chunks)
     if chosen.asynchronous:
         return _stream(chosen, num_ranks, num_microbatches, fold, given)
 
     most = MOST_ACTIONS // PLACING if given.get("times") else MOST_ACTIONS
 
     def build(microbatches: int) -> Order:
-        num_actions = 2 * num_ranks * num_chunks * microbatches * unit
+        num_actions = 2 * num_stages * microbatches * unit
         if num_actions > most:
             are = "make" if microbatches == num_microbatches else "do not repeat before"
             done = "played" if most == MOST_ACTIONS else "placed by what they take"
@@ -83,7 +84,7 @@ def _build(name: str, num_ranks: int, num_chunks: int, num_microbatches: int, *,
             )
         rows = chosen.rows(num_ranks, num_chunks, microbatches, **given)
         units = microbatches * unit
-        return make_order(name, rows, num_ranks * num_chunks * chosen.copies, units, copies=chosen.copies)
+        return make_order(name, rows, num_stages * chosen.copies, units, copies=chosen.copies)
 
     sizes = {option: value for option, value in given.items() if option != "candidate"}
     period = 0 if chosen.period is None else chosen.period(num_ranks, num_chunks, **sizes)
@@ -217,6 +218,13 @@ def _check(chosen: Schedule, num_ranks: int, num_chunks: int, num_microbatches: 
             able = ", ".join(item.name for item in schedules() if option in item.options)
             field = OPTIONS.get(option, option)
             raise ScheduleError(f"schedule {name!r} takes no {field}; {able or 'none'} would; leave {field} out")
+    stages = given.get("stages", num_ranks * num_chunks)
+    least, most = max(num_ranks, num_ranks * (num_chunks - 1) + 1), num_ranks * num_chunks
+    if not least <= stages <= most:
+        raise ScheduleError(
+            f"{stages} stages, dealt in turn to {num_ranks} ranks, do not make {num_chunks} chunks on the first and "
+            f"one or more on all; let the stages be {least} to {most}, or change the ranks or the chunks"
+        )
     problem = chosen.requirement(num_ranks, num_chunks, num_microbatches)
     if problem:
         raise ScheduleError(f"schedule {name!r}: {problem}")

@@ -81,6 +81,11 @@ class Order:
         return np.asarray(np.where((needs >= 0) & (self.rank[needs] != self.rank), needs, -1))
 
     @property
+    def ends(self) -> tuple[int, int]:
+        """Ranks of the model's first and last stage, which share a tied embedding; of several copies, of the first."""
+        return int(self.rank_of_stage[0]), int(self.rank_of_stage[self.num_stages // self.copies - 1])
+
+    @property
     def weight(self) -> IntArray:
         """How many actions of the step each action stands for: one, or more where a fold leaves some out."""
         return _weight(self)

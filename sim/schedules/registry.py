@@ -25,6 +25,7 @@ Grid = Callable[..., list[Row]]
 OPTIONS = {
     "group": "plan.microbatch_group",
     "slices": "plan.sequence_slices",
+    "stages": "stages",
     "batches": "batches",
     "times": "times",
     "candidate": "candidate",

@@ -9,63 +9,70 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
-from sim.engines.step_end import end_of_step
-from sim.errors import SpecError
+from sim.arrays import Bools, Floats, Ints, PlanFloats
 from sim.estimate import Estimate, estimate
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import dealt_ranks, dealt_stages
-from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import RankKind, once_a_step, tied_reduction
-from sim.pricing.replicas import params_of
-from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import VisitSeconds, price_visits
-from sim.search.plans.layouts import divisors, tensor_degrees
-from sim.search.plans.space import recompute_fields, recomputes_of, sharding_fields
+from sim.pricing.deal import dealt_layers
+from sim.search.layered_bounds import least_step_s, memory_bytes
+from sim.search.layered_deals import Deals, deals_at, deals_of
+from sim.search.plans.layouts import (
+    LAYOUT,
+    context_degrees,
+    cuts_sequences,
+    divisors,
+    expert_degrees,
+    parts_of_experts,
+    pipeline_degrees,
+    shards_evenly,
+    tensor_degrees,
+)
+from sim.search.plans.space import base_plan, recompute_fields, recomputes_of, sharding_fields
+from sim.search.schedules.variants import MOST_UNEVEN_CHUNKS
 from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import searched_word
-from sim.work.stages import ModelPart
-
-FIRST, MIDDLE, LAST = range(3)
-"""Kinds of stages, as they are dealt."""
 
 CHOICES = ("recompute", "sequence_parallel", "zero_stage")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Layered plans, one a row: every rank holds `num_chunks` chunks of equally many layers."""
+    """Layered plans, one a row.
+
+    shape : place of its ranks, chunks and schedule among the table's `shapes`.
+    """
 
     batch: Ints
     tp: Ints
+    cp: Ints
     pp: Ints
     dp: Ints
+    ep: Ints
     num_chunks: Ints
     microbatch_size: Ints
+    shape: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
 
-    def take(self, rows: Ints) -> Rows:
+    def take(self, rows: Any) -> Rows:
         """Some of the rows."""
         return Rows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
     def layout(self) -> Ints:
         """(tp, cp, pp, dp, ep) of each."""
-        one = np.ones_like(self.tp)
-        return np.stack([self.tp, one, self.pp, self.dp, one], axis=1)
+        return np.stack([getattr(self, name) for name in LAYOUT], axis=1)
 
     @property
     def num_gpus(self) -> Ints:
         """GPUs of each plan."""
-        return np.asarray(self.tp * self.pp * self.dp)
+        return np.asarray(self.tp * self.cp * self.pp * self.dp)
 
     @property
     def num_microbatches(self) -> Ints:
@@ -73,7 +80,7 @@ class Rows:
         return np.asarray(self.batch // (self.dp * self.microbatch_size))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayeredTable:
     """Every layered plan of some batches and numbers of GPUs, that fits in memory.
 
@@ -84,6 +91,7 @@ class LayeredTable:
     """
 
     scenario: Scenario
+    shapes: tuple[ParallelPlan, ...]
     choices: tuple[tuple[str, bool, int], ...]
     rows: Rows
     choice: Ints
@@ -95,16 +103,15 @@ class LayeredTable:
     def scenario_at(self, place: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
         rows, given = self.rows, self.scenario
-        fields_of_plan = ("tp", "pp", "dp", "num_chunks", "microbatch_size")
-        numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in fields_of_plan}
+        numbers: dict[str, Any] = {name: int(getattr(rows, name)[place]) for name in (*LAYOUT, "microbatch_size")}
         numbers["offloaded_layers"] = self.offloaded_layers
         numbers |= dict(zip(CHOICES, self.choices[int(self.choice[place])], strict=True))
         numbers |= recompute_fields(numbers["recompute"], given.plan)
         numbers |= sharding_fields(numbers["zero_stage"], given.plan)
-        one_layer = numbers["pp"] * numbers["num_chunks"] == given.model.num_layers
-        numbers["schedule"] = "modular" if one_layer else "breadth_first"
-        plan = ParallelPlan(**numbers, placement=given.plan.placement)
-        return given.replace(plan=plan, training=given.training.replace(global_batch_size=int(rows.batch[place])))
+        shape = self.shapes[int(rows.shape[place])]
+        numbers |= {name: getattr(shape, name) for name in ("schedule", "num_chunks", "uneven_layers")}
+        training = given.training.replace(global_batch_size=int(rows.batch[place]))
+        return given.replace(plan=base_plan(given).replace(**numbers), training=training)
 
 
 def best_of(
@@ -132,7 +139,9 @@ def layered_table(
     gpus: tuple[int, int],
     batches: Sequence[int] | None = None,
     tensor: Sequence[int] | None = None,
+    context: Sequence[int] | None = None,
     pipeline: Sequence[int] | None = None,
+    experts: Sequence[int] | None = None,
     recomputes: Sequence[str] = ("none", "selective", "full"),
     sequence_parallel: Sequence[bool] = (False, True),
     zero_stages: Sequence[int] = (0, 1, 2, 3),
@@ -146,9 +155,9 @@ def layered_table(
         Fewest and most.
     batches : sequence of int, optional
         In sequences. Default: the scenario's.
-    tensor, pipeline : sequences of int, optional
-        Degrees to try. Default: tensor-parallel degrees that divide NVLink domains or fill them, and all divisors of
-        the layers.
+    tensor, context, pipeline, experts : sequences of int, optional
+        Degrees to try. Default: tensor-parallel degrees that divide NVLink domains or fill them; of the others those of
+        `sim.search.search`, and of modular pipelines every depth. Experts are whole or cut as the scenario's are.
     recomputes, sequence_parallel, zero_stages : sequences
         Choices to try.
     offloaded_layers : int
@@ -156,67 +165,95 @@ def layered_table(
 
     Notes
     -----
-    At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other.
-
-    Raises
-    ------
-    SpecError
-        The model is a mixture of experts.
+    At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other. Where the ranks do
+    not divide the layers, chunks of breadth-first orders hold one more or one less.
     """
-    if scenario.model.num_experts:
-        raise SpecError(
-            f"layered plans are searched for models without experts, and {scenario.model.name!r} has "
-            f"{scenario.model.num_experts}; use flopcast search, or estimate one layered plan"
-        )
-    domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
+    length, domain = scenario.training.sequence_length, scenario.cluster.nvlink_domain_gpus
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
-    degrees = [tp for tp in whole if tensor is None or tp in tensor]
-    depths = [pp for pp in divisors(layers) if pipeline is None or pp in pipeline]
-    everything = _rows(scenario, degrees, depths, batches or (scenario.training.global_batch_size,), gpus)
+    pieces = [cp for cp in context or context_degrees(length, scenario.plan.cp) if length % cp == 0]
+    cuts = [*product((tp for tp in whole if tensor is None or tp in tensor), pieces)]
+    degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
+    shapes = _shapes(scenario, pipeline)
+    everything = _rows(scenario, shapes, cuts, degrees, batches or (scenario.training.global_batch_size,), gpus)
     choices = tuple(product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages))
-    layouts, which = np.unique(everything.layout, axis=0, return_inverse=True)
-    placed = place_layouts(layouts, scenario.cluster, scenario.plan)
     # Memory first: most plans of a large model do not fit, and need no price.
-    fitting: list[tuple[int, Batch, Ints, Floats]] = []
-    looked_at = 0
+    fitting: list[tuple[int, Ints, Floats, Floats]] = []
+    looked_at, found = 0, _Found(scenario, shapes, everything) if len(everything) else None
     for number, (recompute, sp, zero) in enumerate(choices):
-        able = (everything.tp > 1) & (scenario.training.sequence_length % everything.tp == 0) | (not sp)
-        able &= (everything.dp > 1) | (zero == 0)
-        where = np.flatnonzero(able)
+        if found is None:
+            break
+        where = np.flatnonzero(found.cuts_sequence[sp] & (found.shares_state | (zero == 0)))
         if not len(where):
             continue
-        rows = everything.take(where)
-        batch = _batch(scenario, placed, which.ravel()[where], rows, recompute, sp, zero, offloaded_layers)
-        needed = _memory_bytes(batch)
+        batch = _batch(found, where, recompute, sp, zero, offloaded_layers)
+        needed = memory_bytes(batch, found.of_layouts)
         looked_at += len(where)
         fits = np.flatnonzero(needed <= scenario.cluster.gpu.memory_bytes * (1 + 1e-9))
         if len(fits):
-            fitting.append((number, batch.take(fits), where[fits], needed[fits]))
-    numbers, batches_that_fit, places, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
+            deals = deals_at(found.deals, everything.shape[where[fits]])
+            bound = least_step_s(batch.take(fits), deals, found.of_layouts)
+            fitting.append((number, where[fits], bound, needed[fits]))
+    numbers, places, bounds, memory = zip(*fitting, strict=True) if fitting else ((), (), (), ())
     none: list[Any] = [np.empty(0, dtype=np.int64)]
     return LayeredTable(
         scenario,
+        shapes,
         choices,
         everything.take(np.concatenate([*places, *none])),
         np.repeat(np.array(numbers, dtype=np.int64), [len(each) for each in places]),
-        np.concatenate([*map(_least_step_s, batches_that_fit), *none]).astype(float),
+        np.concatenate([*bounds, *none]).astype(float),
         np.concatenate([*memory, *none]).astype(float),
         looked_at,
         offloaded_layers,
     )
 
 
+def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[ParallelPlan, ...]:
+    """Every number of ranks and chunks: modular where each stage is a layer, else breadth-first."""
+    plan, dealt = scenario.plan, dealt_layers(scenario.model, scenario.plan)
+    usual, found = pipeline_degrees(scenario), []
+    fixed: dict[str, Any] = {"embedding_as_layer": plan.embedding_as_layer, "head_as_layer": plan.head_as_layer}
+    for pp in range(1, dealt):
+        if pipeline is not None and pp not in pipeline:
+            continue
+        whole, rounds = dealt % pp == 0, -(-dealt // pp)
+        chunks = [v for v in divisors(rounds) if v > 1] if whole else [*range(2, 1 + MOST_UNEVEN_CHUNKS)]
+        if whole or pipeline is not None or pp in usual:
+            found += [
+                ParallelPlan(pp=pp, num_chunks=v, schedule="breadth_first", uneven_layers=not whole, **fixed)
+                for v in chunks
+                if v < rounds and pp * v < dealt
+            ]
+        found.append(ParallelPlan(pp=pp, num_chunks=rounds, schedule="modular", **fixed))
+    return tuple(found)
+
+
+class _Found:
+    """What all choices share: layouts, what their ranks hold, and which rows may be run how."""
+
+    def __init__(self, scenario: Scenario, shapes: tuple[ParallelPlan, ...], rows: Rows) -> None:
+        self.scenario, self.rows = scenario, rows
+        self.deals: Deals = deals_of(scenario.model, shapes, max(1, scenario.stack.prefetched_layers))
+        # Ranks of several shapes hold the same; layouts are those of their ranks.
+        alike = self.deals.same_ranks[rows.shape]
+        numbers = np.concatenate([rows.layout.T, alike[np.newaxis]])
+        code = np.ravel_multi_index(tuple(numbers), tuple(numbers.max(axis=1, initial=0) + 1))
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        self.layout, layouts = which.ravel(), rows.layout[first]
+        self.layouts: Layouts = place_layouts(layouts, scenario.cluster, scenario.plan)
+        self.of_layouts = deals_at(self.deals, rows.shape[first])
+        without = (layouts[:, 0] == 1) | (not scenario.model.num_experts)  # experts' tokens are routed apart
+        cut = cuts_sequences(layouts, scenario.training.sequence_length)
+        self.cuts_sequence: tuple[Bools, Bools] = (without[self.layout], cut[self.layout])
+        shared = (self.layouts.data.size > 1) | (self.layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
+        self.shares_state: Bools = shared[self.layout]
+
+
 def _batch(
-    scenario: Scenario,
-    layouts: Layouts,
-    layout: Ints,
-    rows: Rows,
-    recompute: str,
-    sequence_parallel: bool,
-    zero_stage: int,
-    offloaded_layers: int,
+    found: _Found, where: Ints, recompute: str, sequence_parallel: bool, zero_stage: int, offloaded_layers: int
 ) -> Batch:
     """Rows of one choice as columns of what they cost."""
+    scenario, layouts, layout, rows = found.scenario, found.layouts, found.layout[where], found.rows.take(where)
     costs, stack = cost_model(scenario), scenario.stack
     kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (searched_word(recompute, scenario.plan),)
     offloaded = {"offloaded_layers": offloaded_layers}
@@ -241,140 +278,26 @@ def _batch(
     )
 
 
-def _ranks(batch: Batch) -> tuple[RankKind, ...]:
-    """The first, a middle and the last rank of every layout; embedding and head never share a stage."""
-    kinds = dealt_ranks(batch)
-    return tuple(replace(kind, part=replace(kind.part, shared_tables=0)) for kind in kinds)
-
-
-def _least_step_s(batch: Batch) -> PlanFloats:
-    """Time that a step cannot go below.  [s]
-
-    A rank turns to its next chunk when it has done all micro-batches of this one, and when the first of them has come
-    round through all ranks; then the last chunk fills and drains the pipeline once. Embedding and head are counted
-    where they stand, links between ranks at the nearest they can be. The first rank's backward is the last to end, and
-    the embedding's gradients are complete only then.
-    """
-    stack = batch.costs.stack
-    parts = dealt_stages(batch)
-    seconds = price_stages(batch, parts, False)
-    passes = (seconds.forward[:, 0], seconds.backward[:, 0])
-    (first_f, forward, last_f), (first_b, backward, last_b) = passes
-    moved = _least_at_visits(price_visits(batch, parts, (*passes, passes[1]), False))
-    m, v, pp = batch.num_microbatches, batch.num_chunks, batch.pp
-    near, far = near_and_far(batch)
-    send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
-    hop_f, hop_b = forward + send, backward + send
-    sending = 0.0 if stack.overlap_p2p else m * send
-    own_f, own_b = (sending + lost for lost in moved.lost)
-    round_f = np.maximum(m * forward + own_f, pp * hop_f)
-    round_b = np.maximum(m * backward + own_b, pp * hop_b)
-    there = moved.begin + np.maximum(m * first_f + own_f, round_f) + (v - 2) * round_f + (pp - 1) * hop_f + m * last_f
-    back = np.maximum(m * last_b + own_b, round_b) + (v - 2) * round_b + (pp - 1) * hop_b + m * first_b + moved.tail
-    if moved.stream is not None:
-        fetched, returned = moved.stream.least(v, pp == 1)
-        there = np.maximum(there, fetched + (pp - 1) * hop_f + m * last_f)
-        back = np.maximum(back, m * last_b + (pp - 1) * hop_b + returned)
-    once = once_a_step(batch, _ranks(batch)).take(slice(0, 1))
-    window = (v - 1) * m * forward + m * (first_f - forward) + forward + (last_f - forward) * (pp == 1)
-    end = end_of_step(
-        (there + back)[np.newaxis],
-        once.reduce,
-        once.gather,
-        once.update,
-        tied_embedding=tied_reduction(batch),
-        hidden_share=once.hidden_share,
-        overlap_reduce=stack.overlap_grad_reduce,
-        overlap_gather=stack.overlap_param_gather,
-        # Of the first rank's reduction all but the last bucket may be over when its backward is.
-        reduced_after=lambda: once.reduce - np.minimum(once.reduce - once.tail, back),
-        gather_window=lambda: window,
-    )
-    return np.asarray(end.step + stack.step_setup_s)
-
-
-class _AtVisits(NamedTuple):
-    """What visits take at least: (there, back) or a number, arrays over plans. [s]
-
-    begin, tail : before the first action of the first rank, and after its last.
-    lost : by a rank from one visit to the next, at stages in the middle.
-    stream : where gathers and reductions run beside compute, one after the other.
-    """
-
-    begin: Number
-    tail: Number
-    lost: tuple[Number, Number]
-    stream: _Stream | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """Gathers and reductions of a rank where all of them run beside compute."""
-
-    visits: VisitSeconds
-
-    def least(self, chunks: Ints, alone: Bools) -> tuple[PlanFloats, PlanFloats]:
-        """Until the first rank may begin its last chunk's forward; and what is left to move, when the first of its
-        chunks has been gone through on the way back, until its gradients are complete.  [s]
-
-        One visit's gather is begun ahead.
-        """
-        (there, back), reduce, tail = self.visits.gather, self.visits.reduce, self.visits.tail
-        end, between = np.where(alone, LAST, MIDDLE), np.maximum(chunks - 2, 0)
-        plans, several = np.arange(len(end)), chunks > 1
-
-        def of_end(seconds: KindPlanFloats) -> PlanFloats:
-            return np.broadcast_to(seconds, (3, len(end)))[end, plans]
-
-        fetched = there[FIRST] + between * there[MIDDLE] + of_end(there - self.visits.early[0])
-        returned = of_end(tail) + between * (reduce[MIDDLE] + back[MIDDLE]) + reduce[FIRST]
-        ahead, beside = self.visits.ahead, self.visits.beside
-        fetched, returned = np.where(several & ahead, fetched, 0.0), np.where(several & ahead & beside, returned, 0.0)
-        return fetched, returned
-
-
-def _least_at_visits(visits: VisitSeconds | None) -> _AtVisits:
-    if visits is None:
-        return _AtVisits(0.0, 0.0, (0.0, 0.0))
-    gather, slows = visits.gather[:, 1], visits.gather_slows[:, 1]
-    waits = np.where(visits.ahead, 0.0, gather)
-    reduced = np.where(visits.beside, visits.reduce_slows, visits.reduce).min(axis=0)
-    there, back = waits + slows
-    return _AtVisits(
-        begin=visits.gather[0, 0] - visits.early[0, 0],
-        tail=np.where(visits.beside, visits.tail, visits.reduce)[0],
-        lost=(there, back + reduced),
-        stream=_Stream(visits),
-    )
-
-
-def _memory_bytes(batch: Batch) -> PlanFloats:
-    """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
-    kinds = _ranks(batch)
-    parts = [_of_plans(kind.part, batch) for kind in kinds]
-    peaks = batch.num_microbatches * stage_bytes(batch, parts)
-    logits = batch.num_microbatches * np.stack([batch.pp == 1, 0 * batch.pp, 1 + 0 * batch.pp])
-    held = params_of([kind.part for kind in kinds], batch.costs, batch.layouts).take(batch.layout)
-    return np.asarray(peak_memory(batch, held, peaks, logits).total.max(axis=0))
-
-
-def _of_plans(part: ModelPart, batch: Batch) -> ModelPart:
-    """A part that every layout has, of every plan."""
-    return part.each(lambda number: number[batch.layout] if np.ndim(number) else number)
-
-
 def _rows(
-    scenario: Scenario, degrees: list[int], depths: list[int], batches: Sequence[int], gpus: tuple[int, int]
+    scenario: Scenario,
+    shapes: Sequence[ParallelPlan],
+    cuts: Sequence[tuple[int, int]],
+    experts: Sequence[int],
+    batches: Sequence[int],
+    gpus: tuple[int, int],
 ) -> Rows:
-    layers, most = scenario.model.num_layers, min(gpus[1], scenario.cluster.num_gpus)
-    shapes = [(tp, pp, v) for tp in degrees for pp in depths for v in divisors(layers // pp) if v > 1]
-    cuts = [
+    """Every shape with every cut of layers and batch that keeps the rules."""
+    most = min(gpus[1], scenario.cluster.num_gpus)
+    shares = [
         (batch, dp, size) for batch in batches for dp in divisors(batch) if dp <= most for size in divisors(batch // dp)
     ]
-    shape, cut = np.array(shapes, dtype=np.int64).reshape(-1, 3), np.array(cuts, dtype=np.int64).reshape(-1, 3)
-    first, second = (each.ravel() for each in np.indices((len(shape), len(cut))))
-    (tp, pp, chunks), (batch, dp, size) = shape[first].T, cut[second].T
-    used = tp * pp * dp
-    kept = (used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp)
-    kept &= dp % (scenario.plan.sharding_group or 1) == 0
-    return Rows(*(each[kept] for each in (batch, tp, pp, dp, chunks, size)))
+    ranks = np.array([(shape.pp, shape.num_chunks) for shape in shapes], dtype=np.int64).reshape(-1, 2)
+    cut, share = np.array(cuts, dtype=np.int64).reshape(-1, 2), np.array(shares, dtype=np.int64).reshape(-1, 3)
+    number, first, second = (each.ravel() for each in np.indices((len(ranks), len(cut), len(share))))
+    (pp, chunks), (tp, cp), (batch, dp, size) = ranks[number].T, cut[first].T, share[second].T
+    used = tp * cp * pp * dp
+    kept = np.flatnonzero((used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp))
+    rows = Rows(batch, tp, cp, pp, dp, np.ones_like(tp), chunks, size, number).take(kept.repeat(len(experts)))
+    rows = replace(rows, ep=np.tile(np.array(experts, dtype=np.int64), len(kept)))
+    divides = rows.tp * rows.cp * rows.dp % parts_of_experts(rows.layout, scenario.plan) == 0
+    return rows.take(np.flatnonzero(divides & shards_evenly(rows.layout, scenario.plan)))

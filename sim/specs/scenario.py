@@ -98,26 +98,16 @@ class Scenario(Spec):
                 f"training.global_batch_size = {batch} must be a multiple of plan.dp · plan.microbatch_size = "
                 f"{plan.dp} · {plan.microbatch_size} = {replica}; nearest: {nearest_batch}"
             )
-        if plan.schedule == "modular" and plan.num_stages != model.num_layers:
-            chunks, divided = model.num_layers // plan.pp, divisor_near(model.num_layers, plan.pp)
-            remedy = (
-                f"set plan.num_chunks to {chunks}"
-                if chunks * plan.pp == model.num_layers
-                else (
-                    f"choose a plan.pp that divides model.num_layers, such as {divided}, "
-                    f"with plan.num_chunks {model.num_layers // divided}"
-                )
-            )
-            problems.append(
-                f"schedule 'modular' holds one layer a stage, but plan.pp · plan.num_chunks = {plan.num_stages} is not "
-                f"model.num_layers = {model.num_layers}; {remedy}"
-            )
-            return problems
         return [*problems, *self._stages()]
 
     def _stages(self) -> list[str]:
         """Layers that cannot be dealt to the stages, with all that would help in this scenario."""
         model, plan = self.model, self.plan
+        if plan.pipeline_layout and plan.schedule == "modular" and plan.num_stages != model.num_layers:
+            return [
+                f"schedule 'modular' holds one layer a stage, but plan.pipeline_layout has {plan.num_stages} stages "
+                f"for {model.num_layers} layers; leave it out, or set plan.schedule to breadth_first"
+            ]
         if plan.pipeline_layout:
             letters = "".join(plan.stages_of_layout)
             held = (("t", "model.num_layers", model.num_layers), ("m", "model.num_mtp_layers", model.num_mtp_layers))
@@ -128,6 +118,8 @@ class Scenario(Spec):
                 if letters.count(letter) != number
             ]
         dealt, stages = model.num_layers + plan.embedding_as_layer + plan.head_as_layer, plan.num_stages
+        if plan.schedule == "modular":
+            return self._one_layer_a_stage(dealt)
         product = f"plan.pp · plan.num_chunks = {plan.pp} · {plan.num_chunks} = {stages}"
         if plan.uneven_layers and dealt < stages:
             return [f"{dealt} layers cannot fill {product} stages; lower plan.num_chunks or plan.pp to {dealt} stages"]
@@ -136,9 +128,23 @@ class Scenario(Spec):
         extra = "" if dealt == model.num_layers else " (embedding or head counted as layers)"
         nearest = divisor_near(dealt, stages)
         remedies = [f"nearest that does: {nearest} stage{'s' if nearest > 1 else ''}", *self._counted_otherwise()]
-        if dealt > stages and plan.schedule != "modular":
+        if dealt > stages:
             remedies.append("plan.uneven_layers: true (some stages then hold a layer more)")
         return [f"{product} must divide the {dealt} layers{extra}; {'; or '.join(remedies)}"]
+
+    def _one_layer_a_stage(self, dealt: int) -> list[str]:
+        """Chunks of a modular pipeline that are not those of one layer a stage, dealt round the ranks."""
+        plan = self.plan
+        if plan.pp > dealt:
+            return [f"schedule 'modular' deals {dealt} layers to plan.pp = {plan.pp} ranks; lower plan.pp to {dealt}"]
+        chunks = -(-dealt // plan.pp)
+        shared = plan.uneven_layers and plan.num_stages == self.model.num_layers  # with the embedding, or the head
+        if plan.num_chunks == chunks or shared:
+            return []
+        return [
+            f"schedule 'modular' holds one layer a stage: {dealt} layers dealt round plan.pp = {plan.pp} ranks are "
+            f"{chunks} chunks, not plan.num_chunks = {plan.num_chunks}; set plan.num_chunks to {chunks}"
+        ]
 
     def _counted_otherwise(self) -> list[str]:
         """Whether counting embedding and head as layers or not makes the stages divide them, by the fewest changes."""

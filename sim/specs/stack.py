@@ -91,7 +91,8 @@ class StackSpec(Spec):
     """Collectives in which ZeRO stage 3 gathers a layer: one flat buffer, or one a tensor."""
     prefetched_layers: NonNegativeInt = 1
     """Layers whose weights ZeRO stage 3 gathers ahead of the one at work: one by FSDP2's implicit prefetch and by the
-    first FSDP's limit_all_gathers. More wait in memory; without any, no gather runs beside compute."""
+    first FSDP's limit_all_gathers; chunks, where ranks have several, and the further ones where gradients are reduced
+    beside compute. More wait in memory; without any, no gather runs beside compute."""
     max_reuse_params: PositiveFloat | None = None
     """Weights that ZeRO stage 3 gathered for recomputation stay for the gradients where fewer parameters than these are
     used in between, and are gathered a third time otherwise (DeepSpeed's stage3_max_reuse_distance, 1e9). Default: all
@@ -156,6 +157,9 @@ class StackSpec(Spec):
     """Host time a kernel in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
     collective_launch_s: NonNegativeFloat
     """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
+    checkpoint_launches: NonNegativeFloat = 0.0
+    """Launches in whose time the host saves and sets the states of random numbers around a module, or a layer, that
+    runs again, and sets up its autograd. Where it is zero the other launches' times have it."""
     cuda_graphs: Literal["none", "scoped", "full_iteration"] = "none"
     """full_iteration: forward and backward of a whole step are launched as CUDA graphs, whose kernels wait for the host
     no more than graph_launch each, and no forward is set up on its own. scoped: of every layer the modules of

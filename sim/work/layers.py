@@ -93,16 +93,10 @@ def layer_works(
         graphed = {name for each in stack.cuda_graph_scope for name in GRAPH_MODULES[each]}
         forward, input_grad = forward.in_graph(graphed, 1), input_grad.in_graph(graphed, 1)
         weight_grad = weight_grad.in_graph(graphed, 0)
-    return [BlockWork(forward, input_grad, weight_grad, _again(forward, each)) for each in recomputes]
+    return [BlockWork(forward, input_grad, weight_grad, _again(forward, each, stack)) for each in recomputes]
 
 
 _NOTHING = BlockWork(Phase(), Phase(), Phase())
-
-CHECKPOINT_LAUNCHES = 14.0
-"""Launches in whose time the host saves and sets the states of random numbers around a module that runs again, and sets
-up its autograd: Megatron-Bridge's card on recomputing modules of Moonlight, one at a time, where the host sets the
-pace: 0.35 ms a layer for an activation (moe_act), 0.65 for attention's core, 0.88 for latent attention's projections,
-most of which their kernels are not."""
 
 
 def _mixer(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> BlockWork:
@@ -143,23 +137,26 @@ def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[Blo
     ]
 
 
-def _again(forward: Phase, recompute: str) -> Phase:
+def _again(forward: Phase, recompute: str, stack: StackSpec) -> Phase:
     """What of a forward runs again in the backward; of several layers' mean, as much as that."""
     said = read_recompute(recompute)
     if said.mode == "selective":
-        return replace(forward.of_modules(said.modules), setups=_checkpoints(forward, said.names))
-    if said.mode == "full" and said.share < 1.0:
-        return forward.scaled(said.share)
-    return {"none": Phase(), "per_op": _per_op(forward), "full": forward}[said.mode]
+        again = forward.of_modules(said.modules)
+        return replace(again, setups=stack.checkpoint_launches * _checkpoints(forward, said.names))
+    if said.mode == "full":
+        again = replace(forward, setups=stack.checkpoint_launches / said.group)
+        return again.scaled(said.share) if said.share < 1.0 else again
+    return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
 
 
-def _checkpoints(forward: Phase, names: Collection[str]) -> Number:
-    """What the host does besides to run modules again, every norm by itself, in launches."""
+def _checkpoints(forward: Phase, names: Collection[str]) -> int:
+    """Of modules to run again, those that are one by one: every norm is by itself. CUDA graphs launch their own."""
     launched = {item.module for item in forward.operations if not item.graphed}
-    again = [[part in launched for part in RECOMPUTE_MODULES[name]] for name in names]
-    return CHECKPOINT_LAUNCHES * sum(
-        sum(here) if name == "layernorm" else any(here) for name, here in zip(names, again, strict=True)
-    )
+    count = 0
+    for name in names:
+        here = [part in launched for part in RECOMPUTE_MODULES[name]]
+        count += sum(here) if name == "layernorm" else any(here)
+    return count
 
 
 def _per_op(forward: Phase) -> Phase:

@@ -120,7 +120,7 @@ class _Piece:
 
 
 def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
-    """Deal the layers, in order, to pp · num_chunks stages: as the plan's layout says, or evenly.
+    """Deal the layers, in order, to the stages: as the plan's layout says, or evenly.
 
     Evenly, the first stage holds the embedding, the last the head and multi-token prediction; `embedding_as_layer` and
     `head_as_layer` let them take the place of a layer (Llama 3, arXiv:2407.21783, section 3.3.2). Under
@@ -141,7 +141,8 @@ def deal_stages(model: ModelSpec, plan: ParallelPlan) -> tuple[Stage, ...]:
 
 
 def _even_pieces(model: ModelSpec, plan: ParallelPlan) -> list[_Piece]:
-    layers, last = layers_of_stages(model.num_layers, plan), plan.num_stages - 1
+    layers = layers_of_stages(model.num_layers, plan)
+    last = len(layers) - 1
     return [
         _Piece(held, index == 0, model.num_mtp_layers * (index == last), index == last)
         for index, held in enumerate(layers)

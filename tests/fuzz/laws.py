@@ -54,6 +54,7 @@ def draw(rng: random.Random) -> Scenario:
         schedule.chunks if isinstance(schedule.chunks, int) else fixed.get(str(schedule.chunks), rng.choice([1, 2, 4]))
     )
     layers = pp * chunks * rng.choice([1, 2, 3, 4])
+    layers -= rng.randrange(pp) if name == "modular" and layers > pp else 0  # its last round may be incomplete
     size, number = rng.choice([1, 1, 2, 4]), rng.choice([1, 2, 3, 4, 8, 16, 32])
     cluster = rng.choice(list(MACHINES))
     model = {
@@ -63,7 +64,7 @@ def draw(rng: random.Random) -> Scenario:
     }  # fmt: skip
     plan = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "schedule": name, "microbatch_size": size, "zero_stage": rng.randrange(4),
-        "num_chunks": max(1, layers // pp) if name == "modular" else chunks,
+        "num_chunks": -(-layers // pp) if name == "modular" else chunks,
         "recompute": rng.choice(["none", "selective", "per_op", "full"]), "sequence_parallel": tp > 1 and rng.random() < 0.7,
         "sequence_slices": rng.choice([2, 4]) if "slices" in schedule.options else 1,
     }  # fmt: skip

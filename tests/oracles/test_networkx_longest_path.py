@@ -30,6 +30,8 @@ SIZES = {
     "pipedream": [(3, 1, 4)],
     "pipedream_2bw": [(3, 1, 5), (4, 1, 4)],
 }
+UNEVEN = [("modular", 3, 3, 4, 7), ("modular", 4, 2, 5, 6), ("modular", 5, 3, 2, 14)]
+"""With so many stages, fewer than ranks times chunks."""
 CASES = [(name, *size) for name, sizes in SIZES.items() for size in sizes]
 
 
@@ -98,7 +100,7 @@ def step_graph(order, costs):
             add_needs(row, rank)
             continue
         add(("done", rank), "ready", costs.reduce_s[rank])
-        if costs.tied_embedding_s and rank in (0, order.num_ranks - 1):
+        if costs.tied_embedding_s and rank in order.ends:
             add(("done", rank), "both ends", costs.reduce_s[rank])
         add_needs(row, rank)
     if costs.tied_embedding_s:
@@ -110,10 +112,10 @@ def step_graph(order, costs):
 
 @pytest.mark.parametrize("blocks", [True, False], ids=["blocking sends", "sends beside compute"])
 @pytest.mark.parametrize("sends", [True, False], ids=["sends", "no sends"])
-@pytest.mark.parametrize(("name", "p", "v", "m"), CASES)
-def test_dag_is_the_longest_path(name, p, v, m, sends, blocks, random_costs):
+@pytest.mark.parametrize(("name", "p", "v", "m", "stages"), [*((*case, None) for case in CASES), *UNEVEN])
+def test_dag_is_the_longest_path(name, p, v, m, stages, sends, blocks, random_costs):
     rng = np.random.default_rng([p, v, m, sends, blocks])
-    order = build_order(name, p, v, m)
+    order = build_order(name, p, v, m, stages=stages)
     for _ in range(3):
         costs = random_costs(rng, order, sends=sends, blocks=blocks)
         longest = nx.dag_longest_path_length(step_graph(order, costs))

@@ -128,6 +128,27 @@ def test_bubble(name, data, forward, backward, costs_of):
         assert idle / (busy + idle) == pytest.approx((p - 1) / (m + p - 1), abs=1e-9)
 
 
+@given(p=st.integers(1, 7), n=st.integers(1, 30), m=st.integers(1, 20), forward=times, backward=times)
+def test_bubble_of_a_modular_pipeline_whose_last_round_is_incomplete(p, n, m, forward, backward, costs_of):
+    """Each full round takes as long as max(m, p) micro-batches, the last m; the last layer is on rank (n − 1) mod p."""
+    n += p
+    v = -(-n // p)
+    order = build_order("modular", p, v, m, stages=n)
+    assert [len(row) for row in order.actions] == [2 * m * len(range(rank, n, p)) for rank in range(p)]
+    assert order.ends == (0, (n - 1) % p)
+    idle, _ = played(order, costs_of, forward, backward, 0.0)
+    step = ((v - 1) * max(m, p) + m + (n - 1) % p) * (forward + backward)
+    assert idle + v * m * (forward + backward) == pytest.approx(step, rel=1e-9)
+    assert peak_in_flight(order).tolist() == [m * len(range(rank, n, p)) for rank in range(p)]
+
+
+def test_stages_that_do_not_go_round_the_ranks_are_refused():
+    with pytest.raises(ScheduleError, match="let the stages be 7 to 9"):
+        build_order("modular", 3, 3, 4, stages=6)
+    with pytest.raises(ScheduleError, match="takes no stages; modular would"):
+        build_order("breadth_first", 3, 3, 4, stages=8)
+
+
 @given(p=st.integers(1, 6), m=st.integers(1, 8), k=st.integers(1, 5), forward=times, backward=times)
 def test_slices_of_sequences_shorten_the_bubble(p, m, k, forward, backward, costs_of):
     order = build_order("seq1f1b", p, 1, m, slices=k)

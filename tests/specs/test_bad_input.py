@@ -20,7 +20,12 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("plan.pp=63", r"must divide the 128 layers; nearest that does: 64 stages"),
         ("plan.num_chunks=3", r"= 64 · 3 = 192 must divide the 128 layers; nearest that does: 128"),
         ("plan.uneven_layers=true plan.num_chunks=3", r"128 layers cannot fill .* = 192 stages; lower plan.num_chunks"),
-        ("plan.schedule=modular plan.pp=60", r"'modular' holds one layer a stage.* such as 64, with plan.num_chunks 2"),
+        ("plan.schedule=modular plan.pp=60", r"'modular' holds one layer a stage.* set plan.num_chunks to 3"),
+        ("plan.schedule=modular plan.pp=129", r"deals 128 layers to plan.pp = 129 ranks; lower plan.pp to 128"),
+        (
+            "plan.schedule=modular plan.pipeline_layout=E(t|)*125tttL plan.pp=63 plan.num_chunks=2",
+            r"'modular' holds one layer a stage.*126 stages for 128 layers; leave it out, or set plan.schedule to",
+        ),
         ("plan.offloaded_layers=200", r"exceeds the 128 layers; lower it to that"),
         ("plan.pp=1 plan.num_chunks=2", r"num_chunks to 1 with schedule 1f1b: on one rank only breadth_first and"),
         ("stack.flash_version=3", r"should be '1', '2' or '3'; write it in quotes, '3'"),

@@ -129,8 +129,8 @@ class StepView:
         timeline, costs, zero = self.timeline, self.program.costs, self.begin
         reduced = timeline.pipeline_end_s + timeline.exposed_reduce_s
         ready = np.full(len(zero), reduced.max())
-        ends = np.unique([0, len(zero) - 1]) if costs.tied_embedding_s else np.zeros(0, dtype=int)
-        both = np.full(len(ends), max(reduced[0], reduced[-1]))
+        ends = np.unique(self.program.order.ends) if costs.tied_embedding_s else np.zeros(0, dtype=int)
+        both = np.full(len(ends), max(reduced[each] for each in self.program.order.ends))
         if costs.tied_embedding_s:
             ready = np.maximum(ready, both[0] + costs.tied_embedding_s)
         updated, step = ready + costs.optimizer_s, np.full(len(zero), timeline.step_time_s)
@@ -250,7 +250,7 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     if not streams:
         worked = worked + timeline.exposed_reduce_s + timeline.exposed_gather_s + costs.optimizer_s + costs.step_setup_s
         if costs.tied_embedding_s:
-            worked[[0, -1]] += costs.tied_embedding_s
+            worked[list(order.ends)] += costs.tied_embedding_s
     return StepView(answer, timeline, start, end - blocks, end, zero, horizon, worked / step_time, kept)
 
 

@@ -35,7 +35,7 @@ def completed_plan(old: ParallelPlan, num_layers: int, named: Mapping[str, Any])
         old = old.replace(recompute=wanted["recompute"])
     pp, tp = wanted.get("pp", old.pp), wanted.get("tp", old.tp)
     if "schedule" in wanted:
-        wanted.setdefault("num_chunks", _chunks_for(wanted["schedule"], old.num_chunks, num_layers // pp))
+        wanted.setdefault("num_chunks", _chunks_for(wanted["schedule"], old.num_chunks, -(-num_layers // pp)))
     elif "num_chunks" in wanted or pp == 1:
         chunks = wanted.setdefault("num_chunks", 1)
         if (chunks > 1) != (old.schedule == "interleaved"):

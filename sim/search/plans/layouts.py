@@ -119,10 +119,10 @@ def shards_evenly(layouts: Array, plan: ParallelPlan) -> Array:
     if size is None:
         return np.ones(len(layouts), dtype=bool)
     tp, cp, _, dp, _ = layouts.T
-    return np.asarray((dp * cp % size == 0) & (tp * size % _parts_of_experts(layouts, plan) == 0))
+    return np.asarray((dp * cp % size == 0) & (tp * size % parts_of_experts(layouts, plan) == 0))
 
 
-def _parts_of_experts(layouts: Array, plan: ParallelPlan) -> Array:
+def parts_of_experts(layouts: Array, plan: ParallelPlan) -> Array:
     """GPUs over which each layout deals a layer's experts, or parts of them where a plan's are cut: ep · etp."""
     tp, _, _, _, ep = layouts.T
     return np.asarray(ep * tp if plan.etp > 1 else ep)
@@ -153,7 +153,7 @@ def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) 
     ep = np.tile(degrees, len(layouts))
     layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
     tp, cp, _, dp, _ = layouts.T
-    chosen: Array = layouts[tp * cp * dp % _parts_of_experts(layouts, scenario.plan) == 0]
+    chosen: Array = layouts[tp * cp * dp % parts_of_experts(layouts, scenario.plan) == 0]
     return chosen
 
 

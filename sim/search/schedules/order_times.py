@@ -253,7 +253,8 @@ class SharedOrder:
         if self.order.fold is None:
             none = np.zeros_like(plans.times)
             return np.zeros(len(none)), none, none
-        length, seconds = steady_state(self.order, start, until)
+        further = 0 if plans.visits is None else plans.visits.prefetched - 1
+        length, seconds = steady_state(self.order, start, until, further)
         rest = np.where(length > 0, plans.times % np.maximum(length, 1), plans.times)
         # What the rank with the least to do in a block is busy for.
         fold = self.order.fold
@@ -286,12 +287,13 @@ class SharedOrder:
             reduce,
             gather,
             update,
-            tied_embedding=tied_reduction(batch) * self.deal.ends_apart,
+            tied_embedding=tied_reduction(batch, self.deal.span),
             hidden_share=once.hidden_share,
             overlap_reduce=batch.overlap_grad_reduce,
             overlap_gather=batch.overlap_param_gather,
             reduced_after=lambda: self._reduced(batch, once, moments) - moments.end,
             gather_window=lambda: facts.before_last_gather @ plans.table(),
+            ends=facts.order.ends,
         )
         return end.step + batch.costs.stack.step_setup_s
 

@@ -1,0 +1,259 @@
+"""How layered plans deal the layers of a model: which stages and ranks there are of every number of ranks and chunks.
+
+Stages are dealt in turn. Of the first rank and of that of the last stage a bound wants to know what each of their
+stages holds, in which rounds over all ranks; of every rank its memory what it holds altogether. What is alike is
+counted, not listed: a model of one kind of layers has few kinds of rounds, however deep it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from sim.arrays import Ints
+from sim.pricing.deal import layers_before
+from sim.pricing.ranks import RankKind
+from sim.specs import ModelSpec, ParallelPlan
+from sim.specs.dealing import layers_of_stages
+from sim.work.stages import EMBEDDING, ModelPart
+
+FIRST, LAST, MIDDLE = range(3)
+"""Kinds of stages: that of the embedding, that of the head, and from the third on those between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A micro-batch's ways from one stage of a rank to the rank's next, through all others; alike ones counted.
+
+    often : how often there is such a round; (rounds, shapes).
+    own, next : kinds of the stage that it begins with, and of the rank's next; (rounds, shapes).
+    through : how many stages of each kind it goes through, the first of them its own; (rounds, kinds, shapes).
+    """
+
+    often: Ints
+    own: Ints
+    next: Ints
+    through: Ints
+
+    def take(self, shapes: Ints) -> Rounds:
+        """Of some shapes, the last axis."""
+        return Rounds(*(getattr(self, field.name)[..., shapes] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Deals:
+    """The stages and ranks of some shapes, each a number of ranks and of chunks; arrays over shapes, the last axis.
+
+    stages : kinds of stages.
+    there, back : rounds of the first rank forward, and of the last stage's rank backward.
+    down : stages of each kind from the first rank's last one on, the model's last left out; (kinds, shapes).
+    up : those from the model's second on that the last backwards come through before the first.
+    end : kind of the first rank's last stage.
+    before, returning : stages of each kind that the first rank holds before that one; and of them those whose weights
+        it asks for only when it has gone through that one backward.
+    span : ranks from that of the first stage to that of the last, both counted.
+    ranks : kinds of ranks, the first of them first. fullest : places of those of which one needs most memory.
+    heads : of these, on how many stages the head is; (ranks, shapes).
+    same_ranks : the first of the shapes whose ranks hold the same.
+    """
+
+    stages: tuple[ModelPart, ...]
+    there: Rounds
+    back: Rounds
+    down: Ints
+    up: Ints
+    end: Ints
+    before: Ints
+    returning: Ints
+    span: Ints
+    ranks: tuple[RankKind, ...]
+    fullest: tuple[int, ...]
+    heads: Ints
+    same_ranks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Deal:
+    """Of one shape: kinds of its stages in turn, and what its ranks hold."""
+
+    there: Counter[Any]
+    back: Counter[Any]
+    counts: dict[str, Ints]
+    end: int
+    span: int
+    ranks: dict[tuple[ModelPart, bool], int]
+
+
+def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 1) -> Deals:
+    """Of plans whose ranks, chunks and schedules are those of the shapes.
+
+    prefetched : visits whose weights are gathered ahead of the one at work.
+    """
+    before = layers_before(model)
+    held = [np.diff(before[:, np.cumsum((0, *layers_of_stages(model.num_layers, plan)))], axis=1).T for plan in plans]
+    middles = [list(dict.fromkeys(map(tuple, each[1:-1].tolist()))) for each in held]
+    most = max(map(len, middles), default=0)
+    padded = [each + [(0,) * len(before)] * (most - len(each)) for each in middles]
+    middle = np.array(padded, dtype=np.int64).reshape(len(plans), most, len(before)).transpose(1, 2, 0)
+    mtp, tied = model.num_mtp_layers, int(model.tied_embeddings)
+    first, last = (np.array([each[place] for each in held], dtype=np.int64).T for place in (0, -1))
+    parts = [
+        ModelPart(tuple(first), embeddings=1),
+        ModelPart(tuple(last), heads=1, mtps=mtp, shared_tables=max(0, mtp - 1) + tied * (mtp > 0)),
+        *(ModelPart(tuple(each)) for each in middle),
+    ]
+    found = [
+        _deal(plan.pp, _kinds(each, kinds, MIDDLE), _of_shape(parts, shape), prefetched)
+        for shape, (plan, each, kinds) in enumerate(zip(plans, held, middles, strict=True))
+    ]
+    ranks, heads = _ranks(found)
+    counts = {name: np.stack([each.counts[name] for each in found], axis=1) for name in found[0].counts}
+    return Deals(
+        stages=tuple(parts),
+        there=_rounds([each.there for each in found], len(parts)),
+        back=_rounds([each.back for each in found], len(parts)),
+        end=np.array([each.end for each in found]),
+        span=np.array([each.span for each in found]),
+        ranks=ranks,
+        fullest=_fullest(ranks),
+        heads=heads,
+        same_ranks=_first_alike(plans, ranks),
+        **counts,
+    )
+
+
+def _kinds(held: Ints, middles: list[tuple[int, ...]], first: int) -> list[int]:
+    """The kind of every stage in turn."""
+    number = {part: first + place for place, part in enumerate(middles)}
+    return [FIRST, *(number[tuple(each)] for each in held[1:-1].tolist()), LAST]
+
+
+def _of_shape(parts: Sequence[ModelPart], shape: int) -> list[ModelPart]:
+    return [part.each(lambda number: int(number[shape]) if np.ndim(number) else number) for part in parts]
+
+
+def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], prefetched: int) -> _Deal:
+    num_kinds = len(parts)
+
+    def counted(stages: Iterable[int]) -> Ints:
+        return np.bincount(np.array([kinds[stage] for stage in stages], dtype=np.int64), minlength=num_kinds)
+
+    def rounds(begins: Sequence[int], step: int) -> Counter[Any]:
+        return Counter(
+            (kinds[begin], kinds[after], tuple(counted(range(begin, after, step)).tolist()))
+            for begin, after in ((stage, stage + step * ranks) for stage in begins)
+        )
+
+    stages = len(kinds)
+    own = range(0, stages, ranks)  # of the first rank
+    span = stages - own[-1]
+    of_ranks = Counter((tuple(counted(range(rank, stages, ranks)).tolist()), rank == 0) for rank in range(ranks))
+    held: Counter[tuple[ModelPart, bool]] = Counter()
+    for (numbers, begins), count in of_ranks.items():
+        held[_together(parts, numbers), begins] += count
+    return _Deal(
+        there=rounds(own[:-1], 1),
+        back=rounds(range(stages - 1, ranks - 1, -ranks), -1),
+        counts={
+            "down": counted(range(own[-1], stages - 1)),
+            "up": counted(range(1, span)),
+            "before": counted(own[:-1]),
+            "returning": counted(own[: -1 - prefetched]),
+        },
+        end=kinds[own[-1]],
+        span=span,
+        ranks=dict(held),
+    )
+
+
+def _together(parts: Sequence[ModelPart], numbers: Sequence[int]) -> ModelPart:
+    """So many of each part."""
+    each = (part.each(lambda held, often=often: held * often) for part, often in zip(parts, numbers, strict=True))  # type: ignore[misc]
+    return sum(each, ModelPart())
+
+
+def _rounds(found: Sequence[Counter[Any]], num_kinds: int) -> Rounds:
+    most = max(map(len, found), default=0)
+    numbers = np.zeros((3, most, len(found)), dtype=np.int64)
+    through = np.zeros((most, num_kinds, len(found)), dtype=np.int64)
+    for shape, counter in enumerate(found):
+        for place, ((own, following, stages), often) in enumerate(counter.items()):
+            numbers[:, place, shape], through[place, :, shape] = (often, own, following), stages
+    return Rounds(numbers[0], numbers[1], numbers[2], through)
+
+
+def _ranks(found: Sequence[_Deal]) -> tuple[tuple[RankKind, ...], Ints]:
+    """Kinds of ranks, (part, count) over shapes: the first rank, that of the head, the others; and where the head is.
+
+    Where the head is on the first rank, and where a shape has fewer kinds than others, one of them counts nothing.
+    """
+    rows = []
+    for each in found:
+        first = next(part for part, begins in each.ranks if begins)
+        others = sorted(
+            ((part, count) for (part, begins), count in each.ranks.items() if not begins),
+            key=lambda item: (-item[0].heads, [-number for number in item[0].layers]),
+        )
+        if first.heads:
+            others = [(first, 0), *others]
+        rows.append([(first, 1), *others])
+    most = max(map(len, rows), default=0)
+    rows = [row + [(row[-1][0], 0)] * (most - len(row)) for row in rows]
+    kinds = []
+    for row in zip(*rows, strict=True):
+        parts, counts = zip(*row, strict=True)
+        kinds.append(RankKind(_stacked(parts), EMBEDDING, np.array(counts)))
+    return tuple(kinds), np.array([np.broadcast_to(kind.part.heads, len(found)) for kind in kinds])
+
+
+def _first_alike(plans: Sequence[ParallelPlan], ranks: Sequence[RankKind]) -> Ints:
+    """Of every shape the first with as many ranks, of which as many hold the same."""
+    numbers = [[plan.pp for plan in plans]]
+    for kind in ranks:
+        numbers += [np.broadcast_to(each, len(plans)).tolist() for each in (*kind.part.counts, kind.count)]
+    first: dict[tuple[int, ...], int] = {}
+    return np.array([first.setdefault(key, shape) for shape, key in enumerate(zip(*numbers, strict=True))])
+
+
+def _stacked(parts: Sequence[ModelPart]) -> ModelPart:
+    """Parts of one shape each as one of all."""
+    layers = tuple(np.array(each) for each in zip(*(part.layers for part in parts), strict=True))
+    names = ("embeddings", "heads", "mtps", "shared_tables")
+    return ModelPart(layers, *(np.array([getattr(part, name) for part in parts]) for name in names))
+
+
+def _fullest(ranks: Sequence[RankKind]) -> tuple[int, ...]:
+    """Of the ranks in the middle those of which none holds at least as much, of any shape; and the two ends."""
+
+    def covered(place: int, other: int) -> bool:
+        mine, others = ranks[place].part, ranks[other].part
+        less = all((np.asarray(a) <= b).all() for a, b in zip(mine.counts, others.counts, strict=True))
+        return less and not np.any(others.shared_tables)
+
+    middle = list(range(2, len(ranks)))
+    kept = [each for each in middle if not any(covered(each, other) for other in middle if other != each)]
+    if not kept and middle:  # all alike
+        kept = middle[:1]
+    return (*range(min(2, len(ranks))), *kept)
+
+
+def deals_at(deals: Deals, shapes: Ints) -> Deals:
+    """Of some shapes, one after the other, as many times as they are asked for."""
+
+    def chosen(number: Any) -> Any:
+        return number[shapes] if np.ndim(number) else number
+
+    names = ("down", "up", "end", "before", "returning", "span", "heads", "same_ranks")
+    changed: dict[str, Any] = {name: getattr(deals, name)[..., shapes] for name in names}
+    return replace(
+        deals,
+        stages=tuple(part.each(chosen) for part in deals.stages),
+        there=deals.there.take(shapes),
+        back=deals.back.take(shapes),
+        ranks=tuple(RankKind(kind.part.each(chosen), EMBEDDING, kind.count[shapes]) for kind in deals.ranks),
+        **changed,
+    )

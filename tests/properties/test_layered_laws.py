@@ -1,0 +1,154 @@
+"""Laws of breadth-first orders and modular pipelines over whole scenarios: uneven rounds, experts, context parallelism."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sim.breakdown import break_down
+from sim.costs.collectives import all_gather, reduce_scatter
+from sim.engines import run
+from sim.errors import SpecError
+from sim.estimate import estimate
+from sim.network.placement import Degrees, data_group, expert_data_group
+from sim.pricing.batch import batch_of
+from sim.programs import priced_order, program_of
+from sim.specs import build_scenario
+from sim.work.params import expert_params, total_params
+from sim.work.stages import deal_stages, part_params
+
+switch = st.booleans()
+
+
+@st.composite
+def layered(draw, *, zero_stages=(0, 1, 2, 3)):
+    """A small model under either order on up to 128 A100: of any number of layers, with experts or without."""
+    pp, layers = draw(st.integers(1, 5)), draw(st.integers(5, 13))
+    tp, cp, dp = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 1, 2])), draw(st.sampled_from([1, 2, 4]))
+    modular = draw(switch)
+    model = {
+        "num_layers": layers, "hidden_size": draw(st.sampled_from([512, 4096])), "num_heads": 16, "bias": False,
+        "vocab_size": draw(st.sampled_from([1024, 32000])), "tied_embeddings": draw(switch), "gated_mlp": True,
+        "num_mtp_layers": draw(st.sampled_from([0, 0, 1])),
+    }  # fmt: skip
+    plan = {
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "schedule": "modular" if modular else "breadth_first",
+        "num_chunks": -(-layers // pp) if modular else draw(st.integers(2, max(2, layers // pp))),
+        "uneven_layers": not modular, "sequence_parallel": tp > 1, "zero_stage": draw(st.sampled_from(zero_stages)),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+    }  # fmt: skip
+    if draw(switch):
+        model |= {
+            "num_experts": 8, "experts_per_token": 2, "expert_intermediate_size": 512,
+            "num_dense_layers": draw(st.sampled_from([0, 1])),
+        }  # fmt: skip
+        plan["etp"] = draw(st.sampled_from([1, tp]))
+        plan["ep"] = draw(st.sampled_from([ep for ep in (1, 2, 4, 8) if tp * cp * dp % (ep * plan["etp"]) == 0]))
+    stack = {"preset": draw(st.sampled_from(["megatron-core", "megatron-2021", "torchtitan"]))}
+    stack |= {flag: draw(switch) for flag in ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")}
+    training = {"global_batch_size": dp * draw(st.integers(1, 7)), "sequence_length": 1024, "precision": "fp16"}
+    cluster = draw(st.sampled_from(["selene", "ethernet-25"]))
+    try:
+        return build_scenario(
+            {"model": model, "cluster": cluster, "plan": plan, "training": training, "stack": stack, "profile": "a100"}
+        )
+    except SpecError:
+        assume(False)
+
+
+@given(scenario=layered())
+def test_engines_agree(scenario):
+    dag, des = estimate(scenario), estimate(scenario, "des")
+    assert des.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
+    assert dag.breakdown.total == pytest.approx(dag.step_time_s, rel=1e-9)
+    assert break_down(des.timeline).seconds == pytest.approx(dag.breakdown.seconds, rel=1e-6, abs=1e-9)
+    plan = scenario.plan
+    assert (dag.breakdown.seconds["expert_parallel_comm"] > 0) == (plan.ep > 1)
+    assert (dag.breakdown.seconds["context_parallel_comm"] > 0) == (plan.cp > 1)
+
+
+@given(scenario=layered())
+def test_every_layer_is_somewhere_and_its_head_behind_the_last(scenario):
+    stages, plan = deal_stages(scenario.model, scenario.plan), scenario.plan
+    assert sum(stage.num_layers for stage in stages) == scenario.model.num_layers
+    assert [stage.index for stage in stages if stage.has_head] == [len(stages) - 1]
+    order, costs = priced_order(scenario)
+    assert order.num_stages == len(stages)
+    if plan.schedule == "modular":
+        assert [stage.num_layers for stage in stages] == [1] * scenario.model.num_layers
+        assert order.ends == (0, (scenario.model.num_layers - 1) % plan.pp)
+    tied = scenario.model.tied_embeddings or scenario.model.num_mtp_layers
+    assert (costs.tied_embedding_s > 0) == bool(tied and order.ends[0] != order.ends[1])
+
+
+@given(scenario=layered(zero_stages=(3,)))
+def test_layers_gathered_further_ahead_never_lengthen_a_step_and_take_memory(scenario):
+    answers = [estimate(scenario.replace(stack=scenario.stack.replace(prefetched_layers=ahead))) for ahead in range(5)]
+    steps, needed = ([getattr(each, name) for each in answers] for name in ("step_time_s", "largest"))
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(steps))
+    assert all(later.total >= earlier.total for earlier, later in pairwise(needed))
+    if not scenario.stack.overlap_param_gather:
+        assert steps[-1] == steps[0]
+
+
+@given(scenario=layered(zero_stages=(0,)))
+def test_all_ranks_together_hold_the_model(scenario):
+    """Weights of a model cut by pipelines alone, whose head has a table of its own."""
+    plan = scenario.plan.replace(tp=1, etp=1, ep=1, sequence_parallel=False)
+    scenario = scenario.replace(plan=plan, model=scenario.model.replace(num_mtp_layers=0))
+    assume(len(deal_stages(scenario.model, plan)) > 1)
+    held = sum(use.weights for use in estimate(scenario).memory) / scenario.training.activation_bytes
+    second = scenario.model.tied_embeddings * scenario.model.vocab_size * scenario.model.hidden_size
+    assert held == pytest.approx(total_params(scenario.model) + second, rel=1e-12)
+
+
+@given(scenario=layered(zero_stages=(0,)))
+def test_a_modular_step_on_a_network_that_costs_nothing(scenario):
+    """Layers alike, nothing sent, nothing but layers: m ⌈n/p⌉ + (n − 1) mod p of them, there and back."""
+    plan = scenario.plan
+    assume(plan.schedule == "modular" and not scenario.model.num_dense_layers and scenario.num_microbatches >= plan.pp)
+    order, costs = priced_order(scenario)
+    layer = min(2, order.num_stages - 2)
+    alike = {name: {cause: np.full_like(each, each[layer]) for cause, each in getattr(costs, name).items()}
+             for name in ("forward", "backward", "split")}  # fmt: skip
+    nothing, free = np.zeros(order.num_stages), np.zeros(order.num_ranks)
+    once = dict.fromkeys(("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s"), free)
+    ideal = replace(
+        costs, **alike, **once, send_forward_s=nothing, send_backward_s=nothing, tied_embedding_s=0.0, step_setup_s=0.0
+    )
+    layers = scenario.model.num_layers
+    rounds = scenario.num_microbatches * -(-layers // plan.pp) + (layers - 1) % plan.pp
+    step = run(program_of(scenario, order, ideal)).step_time_s
+    assert step == pytest.approx(rounds * (ideal.forward_s[0] + ideal.backward_s[0]), rel=1e-9)
+
+
+@pytest.mark.parametrize(("tp", "cp", "ep", "etp"), [(1, 2, 4, 1), (2, 1, 4, 1), (2, 2, 2, 2), (1, 1, 1, 1)])
+def test_experts_are_gathered_and_reduced_among_those_that_hold_the_same(tp, cp, ep, etp):
+    """All else among dp · cp, experts among tp · cp · dp / (ep · etp): at a visit one after the other."""
+    model = {
+        "num_layers": 6, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "gated_mlp": True, "bias": False,
+        "num_experts": 8, "experts_per_token": 2, "expert_intermediate_size": 1024,
+    }  # fmt: skip
+    plan = {
+        "tp": tp, "cp": cp, "pp": 4, "dp": 8, "ep": ep, "etp": etp, "schedule": "modular", "num_chunks": 2,
+        "zero_stage": 3, "sequence_parallel": tp > 1,
+    }  # fmt: skip
+    training = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
+    scenario = build_scenario(
+        {"model": model, "cluster": "selene", "plan": plan, "training": training, "stack": "megatron-core"}
+    )
+    _, costs = priced_order(scenario)
+    batch, of_layer = batch_of(scenario), scenario.model.kind_of_layer[0]
+    experts = expert_params(scenario.model) / (ep * etp)
+    others = part_params(deal_stages(scenario.model, scenario.plan)[1].part, scenario.model, tp, ep, etp) - experts
+    assert of_layer.sparse
+    degrees = Degrees(tp, cp, 4, 8, ep, etp)
+    data, own = data_group(degrees, scenario.cluster), expert_data_group(degrees, scenario.cluster)
+    assert (data.size, own.size) == (8 * cp, tp * cp * 8 // (ep * etp))
+    for moved, collective, width in ((costs.visits.gather[0], all_gather, 2), (costs.visits.reduce, reduce_scatter, 4)):
+        seconds = sum(collective(params * width, group, batch.costs.fabric)
+                      for params, group in ((others, data), (experts, own)))  # fmt: skip
+        assert moved[1] == pytest.approx(float(seconds), rel=1e-12)
