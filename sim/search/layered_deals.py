@@ -107,7 +107,7 @@ def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 
         *(ModelPart(tuple(each)) for each in middle),
     ]
     found = [
-        _deal(plan.pp, _kinds(each, kinds, MIDDLE), _of_shape(parts, shape), prefetched)
+        _deal(plan.pp, _kinds(each, kinds), _of_shape(parts, shape), prefetched)
         for shape, (plan, each, kinds) in enumerate(zip(plans, held, middles, strict=True))
     ]
     ranks, heads = _ranks(found)
@@ -126,9 +126,9 @@ def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 
     )
 
 
-def _kinds(held: Ints, middles: list[tuple[int, ...]], first: int) -> list[int]:
+def _kinds(held: Ints, middles: list[tuple[int, ...]]) -> list[int]:
     """The kind of every stage in turn."""
-    number = {part: first + place for place, part in enumerate(middles)}
+    number = {part: MIDDLE + place for place, part in enumerate(middles)}
     return [FIRST, *(number[tuple(each)] for each in held[1:-1].tolist()), LAST]
 
 
