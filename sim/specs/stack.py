@@ -82,6 +82,9 @@ class StackSpec(Spec):
     p2p_scatter_gather: bool = True
     """Each tensor-parallel rank sends its share of the pipeline activations over its own card, and the receivers
     gather over NVLink (Narayanan et al. 2021, section 4.1). Implied by sequence parallelism."""
+    keeps_sent_activations: bool = False
+    """What a pipeline stage has sent stays in its memory until the backward, which needs nothing of it (Korthikanti et
+    al. 2022, appendix B: Megatron-LM before it let go of them)."""
     overlap_p2p: bool = False
     """Pipeline sends overlap with compute."""
     overlap_grad_reduce: bool = False
