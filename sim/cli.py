@@ -42,7 +42,7 @@ VERBS = {
         "sim.commands.estimate:estimate",
         (
             "estimate scenarios/gpt-1t-3072-a100.yaml",
-            "estimate scenarios/gpt-1t-3072-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved",
+            "estimate scenarios/gpt3-175b-1024-a100.yaml --set plan.num_chunks=2 --set plan.schedule=interleaved",
             "estimate scenarios/llama3-405b-16384-h100.yaml --json",
         ),
     ),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from sim.engines import Program, build_program
+from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal, deal_of
@@ -67,10 +71,16 @@ def typical_times(costs: StageCosts) -> tuple[float, float, float, float]:
 def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
     """What the engines run of a scenario."""
     plan, stack = scenario.plan, scenario.stack
+    beside = stack.overlap_grad_reduce
+    if beside and stack.reduce_waited_for and get_schedule(order.schedule).asynchronous:
+        backward = np.zeros(order.num_ranks)
+        np.maximum.at(backward, order.rank_of_stage, costs.backward_s)
+        waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, backward, costs.hidden_share)
+        costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
     return build_program(
         order,
         costs,
-        hide_grad_reduce=stack.overlap_grad_reduce,
+        hide_grad_reduce=beside,
         hide_gather=stack.overlap_param_gather,
         cores=scenario.cluster.node.cores,
         twins=plan.num_gpus // plan.pp,

@@ -152,12 +152,40 @@ def _stored(of: Callable[[Storing], float]) -> Callable[[], float]:
     return ask
 
 
+FIGURE_17 = tuple(2**power for power in range(9))
+"""Batches that Narayanan et al. 2021 tried with recomputation and without."""
+
+
+def _sequences_per_s(recompute: str) -> dict[int, float]:
+    """Of Figure 17's batches, those that fit."""
+    base = load_yaml(_CLAIMS)["bases"]["145b"]
+    found = {}
+    for batch in FIGURE_17:
+        answer = estimate(_scenario(base, {"plan.recompute": recompute, "training.global_batch_size": batch}))
+        if answer.fits:
+            found[batch] = batch / answer.step_time_s
+    return found
+
+
+def _recompute_loss() -> float:
+    """Throughput that recomputation costs at the batches that fit without it, at most. [%]"""
+    again, kept = _sequences_per_s("full"), _sequences_per_s("none")
+    return max(100.0 * (1.0 - again[batch] / kept[batch]) for batch in kept)
+
+
+def _recompute_gain() -> float:
+    """Best throughput with recomputation over the best that fits without it."""
+    return max(_sequences_per_s("full").values()) / max(_sequences_per_s("none").values())
+
+
 FUNCTIONS: dict[str, Callable[[], float]] = {
     "table_1": _table_1,
     "pipeline_bisection": _bisection("pipeline sends", 1e9),
     "data_bisection": _bisection("gradient all-reduce", 1e12),
     "checkpoint_bytes": _stored(lambda storing: storing.checkpoint_bytes / 1e12),
     "save_time": _stored(lambda storing: storing.write_s),
+    "recompute_loss": _recompute_loss,
+    "recompute_gain": _recompute_gain,
     "read_time": _stored(lambda storing: storing.loads["shares"].read_s),
 }
 """What no single scenario answers."""

@@ -83,6 +83,25 @@ def exposed_reduction(reduce: Number, after: Number, hidden_share: Number, overl
     return np.asarray(reduce - overlapped * hidden_share * np.clip(reduce - after, 0.0, reduce))
 
 
+def waited_reduction(
+    reduce: RankPlanFloats, tail: RankPlanFloats, backward: RankPlanFloats, hidden_share: Number
+) -> RankPlanFloats:
+    """What of each rank's reduction lengthens an update that waits for it, beside the one backward before it.  [s]
+
+    PyTorch's DistributedDataParallel reduces buckets of gradients while the backward makes the next ones, and its
+    backward ends when all are summed (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
+
+    Parameters
+    ----------
+    tail : array
+        The last bucket, which nothing hides. [s]
+    backward : array
+        Of the micro-batch whose backward completes the gradients. [s]
+    """
+    after = np.maximum(reduce - backward, np.minimum(tail, reduce))
+    return exposed_reduction(reduce, after, hidden_share, True)
+
+
 def reduction_times(
     order: Order,
     last: Ints,

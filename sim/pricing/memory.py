@@ -18,8 +18,15 @@ from sim.work.stages import ModelPart
 
 
 def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
-    """Activations that kinds of stages keep of one micro-batch.  [bytes]"""
-    return put_together(parts, batch.prices.activation_bytes[(slice(None), *batch.place)])
+    """Activations that kinds of stages keep of one micro-batch.  [bytes]
+
+    Those that send what they compute to another stage, all that have no head, may keep that too.
+    """
+    kept = put_together(parts, batch.prices.activation_bytes[(slice(None), *batch.place)])
+    if not batch.costs.stack.keeps_sent_activations:
+        return kept
+    sent = batch.prices.boundary_bytes[batch.kind, batch.cell]
+    return np.asarray(kept + np.stack([sent * (np.asarray(part.heads) == 0) for part in parts]))
 
 
 def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -> StageFloats:

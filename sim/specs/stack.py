@@ -39,6 +39,9 @@ class StackSpec(Spec):
     which its query-key layer scaling turns on)."""
     fused_bias_activation: bool = True
     """Bias and activation, and bias, dropout and residual addition, in one kernel each."""
+    fused_activation: bool = True
+    """The activation in one kernel per direction, instead of a GELU written out step by step, whose products keep both
+    their factors (Hugging Face's gelu_new of 2020)."""
     fused_rotary: bool = True
     """Rotary positions in one kernel per direction, instead of one per arithmetic step."""
     fused_cross_entropy: bool = True
@@ -79,10 +82,17 @@ class StackSpec(Spec):
     p2p_scatter_gather: bool = True
     """Each tensor-parallel rank sends its share of the pipeline activations over its own card, and the receivers
     gather over NVLink (Narayanan et al. 2021, section 4.1). Implied by sequence parallelism."""
+    keeps_sent_activations: bool = False
+    """What a pipeline stage has sent stays in its memory until the backward, which needs nothing of it (Korthikanti et
+    al. 2022, appendix B: Megatron-LM before it let go of them)."""
     overlap_p2p: bool = False
     """Pipeline sends overlap with compute."""
     overlap_grad_reduce: bool = False
     """The data-parallel gradient reduction starts during the last micro-batch's backward."""
+    reduce_waited_for: bool = False
+    """In schedules without flush an update waits for its own gradients' sum, which the backward before it alone runs
+    beside (PyTorch's DistributedDataParallel, whose backward ends with it), instead of being made with the sum of the
+    update before."""
     overlap_param_gather: bool = False
     """ZeRO's weight gathers overlap with compute."""
     overlap_tp_backward: bool = False

@@ -6,7 +6,7 @@ from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.work.adapters import spared_bytes
 from sim.work.experts import experts_activations, routed
-from sim.work.pieces import Cut, key_value_width
+from sim.work.pieces import WRITTEN_OUT, Cut, key_value_width
 from sim.work.recompute import Recompute, mixture, read_recompute
 from sim.work.recurrent import recurrent_activation_bytes
 
@@ -125,6 +125,8 @@ def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     # Query, key and value, rotated where positions are (a rotation's gradient needs its angles, not its input); the
     # context; the activation's input and output.
     products = inputs + 1 + (1 if model.gated_mlp and not stack.fused_bias_activation else 0)
+    if not (experts or model.gated_mlp or stack.fused_activation):
+        products += WRITTEN_OUT.kept
     inner = 0.0 if experts else model.intermediate_size / cut.tp
     cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (context + inner))
     cut_by_tp = cut_by_tp + tokens * _gate_bytes(model, cut)
@@ -167,6 +169,7 @@ def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute,
     elif "mlp" in names and kind.mlp == "dense":
         products = 2 if model.gated_mlp else 1
         unfused = 1 if model.gated_mlp and not stack.fused_bias_activation else 0
+        unfused += 0 if model.gated_mlp or stack.fused_activation else WRITTEN_OUT.kept
         inner = model.intermediate_size / cut.tp
         spared = spared + tokens * inner * (w * (products + unfused) + kept)
         if model.norms_per_layer > 1:  # one norm for both blocks is the attention's too
@@ -183,7 +186,8 @@ def attention_core_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number
     rows = model.num_heads / cut.tp * cut.tokens
     if stack.attention == "flash":
         return 4.0 * rows
-    per_score = cut.width + (0 if stack.fused_softmax else 4) + ((1 + cut.width) if model.dropout else 0)
+    cast = 0 if stack.fused_softmax or cut.width == 4 else 4  # in fp32 there is none
+    per_score = cut.width + cast + ((1 + cut.width) if model.dropout else 0)
     return per_score * rows * cut.sequence_length
 
 
@@ -195,7 +199,7 @@ def attention_moment_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Numb
     """
     if stack.attention == "flash":
         return 0.0
-    per_score = 2 * cut.width if stack.fused_softmax else cut.width + 4 + 4
+    per_score = 2 * cut.width if stack.fused_softmax or cut.width == 4 else cut.width + 4 + 4
     return per_score * model.num_heads / cut.tp * cut.tokens * cut.sequence_length
 
 

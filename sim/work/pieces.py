@@ -6,7 +6,7 @@ Elementwise kernels are counted by the bytes they read and write: `width` bytes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
@@ -174,6 +174,24 @@ def residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool, module: s
     )
 
 
+class WrittenOut(NamedTuple):
+    """What an activation written out step by step takes beyond one in a kernel of its own.
+
+    moved : times that kernels read or write it, forward and backward.
+    kernels : as many more, forward and backward.
+    kept : factors of products that are kept until the backward.
+    """
+
+    moved: tuple[int, int]
+    kernels: tuple[int, int]
+    kept: int
+
+
+WRITTEN_OUT = WrittenOut(moved=(16, 25), kernels=(7, 10), kept=3)
+"""Of 0.5 x (1 + tanh(c (x + a x^3))): forward eight kernels, two of which read two tensors; backward eleven, three of
+them for the cube and two that add up the gradients of x. Kept are tanh, 0.5 x and 1 + tanh besides x."""
+
+
 def mlp_between(name: str, width: int, model: ModelSpec, stack: StackSpec, cut: Cut, module: str) -> BlockWork:
     """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
     h, w, tokens, inner = model.hidden_size, cut.width, cut.tokens, width / cut.tp
@@ -182,12 +200,19 @@ def mlp_between(name: str, width: int, model: ModelSpec, stack: StackSpec, cut: 
     down_f, down_i, down_w = linear(f"{name} down", tokens, h, inner, stack, w, module=module)
     unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
     moved = w * tokens * inner
-    act_f = memory("activation", moved * (inputs + 1) * unfused, unfused, sort="activation", module=module)
     # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
     # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
     back = 2 * inputs + 1 + model.mlp_bias + (4 if unfused > 1 and model.gated_mlp else 0)
     kernels = unfused + model.mlp_bias
-    act_b = memory("activation backward", moved * back, kernels, sort="activation", module=module)
+    again, times = (0, 0), (0, 0)
+    if not (stack.fused_activation or model.gated_mlp):
+        again, times = WRITTEN_OUT.moved, WRITTEN_OUT.kernels
+    act_f = memory(
+        "activation", moved * ((inputs + 1) * unfused + again[0]), unfused + times[0], sort="activation", module=module
+    )
+    act_b = memory(
+        "activation backward", moved * (back + again[1]), kernels + times[1], sort="activation", module=module
+    )
     gather_f, gather_b = gather_in(cut, h, stack, module)
     reduce_f, reduce_b = reduce_out(cut, h, module)
     return BlockWork(

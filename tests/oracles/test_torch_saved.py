@@ -3,7 +3,7 @@
 import pytest
 
 from sim.specs import ModelSpec, StackSpec
-from sim.work.activations import layer_activation_bytes
+from sim.work.activations import attention_core_bytes, layer_activation_bytes
 from sim.work.layers import Cut
 from sim.work.memory import logits_bytes
 
@@ -95,6 +95,43 @@ def test_an_eager_layer(batch, sequence):
     inputs = 2 * 2 * batch * sequence * MODEL.hidden_size
     statistics = 2 * 4 * batch * sequence  # an fp32 number a row and norm
     assert counted == pytest.approx(measured - statistics + inputs, rel=2e-3)
+
+
+def gelu_new(x):
+    """GELU as Hugging Face wrote it out."""
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+@CUTS
+def test_an_activation_written_out(batch, sequence):
+    """tanh and the factors of both products stay besides what one kernel keeps."""
+    model = MODEL.replace(gated_mlp=False)
+    x = torch.randn(batch * sequence, model.intermediate_size, dtype=torch.bfloat16, requires_grad=True)
+    whole, apart = (
+        saved_bytes(lambda x, run=run: run(x) @ torch.ones(model.intermediate_size, 1, dtype=x.dtype), (x * 1,), ())
+        for run in (functional.gelu, gelu_new)
+    )
+    fused, written_out = (
+        layer_activation_bytes(model, EAGER.replace(fused_activation=fused), Cut(1, batch, sequence, False, "none"))
+        for fused in (True, False)
+    )
+    assert written_out - fused == pytest.approx(apart - whole, rel=1e-6)
+
+
+@CUTS
+def test_attention_in_fp32(batch, sequence):
+    """Step by step nothing is cast: probabilities, the mask of their dropout, and what it leaves."""
+    model = MODEL.replace(dropout=0.1)
+    scores = torch.randn(batch, model.num_heads, sequence, sequence, requires_grad=True)
+    values = torch.randn(batch, model.num_heads, sequence, model.head_dim, requires_grad=True)
+
+    def core(scores, values):
+        return functional.dropout(torch.softmax(scores / 4.0, -1), 0.1) @ values
+
+    measured = saved_bytes(core, (scores * 1, values), (values,))
+    stack = EAGER.replace(attention="math", causal_attention=False, fused_softmax=False)
+    counted = attention_core_bytes(model, stack, Cut(1, batch, sequence, False, "none", width=4))
+    assert counted == pytest.approx(measured - 3 * scores.numel())  # a CPU's mask has 4 bytes, a GPU's one
 
 
 @CUTS

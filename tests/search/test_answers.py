@@ -42,11 +42,16 @@ def test_the_plan_of_the_paper_is_the_best_of_its_techniques(trillion):
     assert everything.rank > 100  # what came later is worth much
     assert schedule.rank == 1
     assert schedule.of >= 10
-    assert techniques.rank <= 3
-    assert techniques.of >= 25
-    # What beats it is the paper's own interleaved schedule on the same layout.
-    better = techniques.best.scenario.plan
-    assert (better.tp, better.pp, better.dp, better.schedule) == (8, 64, 6, "interleaved")
+    assert techniques.rank == 1
+    assert techniques.of >= 20
+    # The paper's own interleaved schedule on the same layout would beat it, if what stages have sent were let go.
+    chunks = ["plan.schedule=interleaved", "plan.num_chunks=2"]
+    kept, freed = (
+        estimate(load_scenario(TRILLION, [*chunks, f"stack.keeps_sent_activations={value}"]))
+        for value in ("true", "false")
+    )
+    assert (kept.fits, freed.fits) == (False, True)
+    assert freed.step_time_s < techniques.best.answer.step_time_s
 
 
 def test_each_technique_has_its_seconds(trillion):

@@ -102,7 +102,7 @@ def test_aliases_are_in_lower_case_and_each_framework_s_own():
 def test_every_stack_belongs_to_a_framework_or_to_none(name):
     framework = load_preset("stacks", name).get("framework")
     if framework is None:
-        assert name in ("lamy-poirier",)
+        assert name in ("lamy-poirier", "pipedream")
     else:
         assert name in [release["stack"] for release in raw_preset("frameworks", framework)["releases"]]
         assert resolve_stack(name, {}).release == name

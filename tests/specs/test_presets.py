@@ -59,13 +59,20 @@ def test_peak_is_clock_times_tensor_core_rate(name, precision, clock, fma_per_cl
     assert read("gpus", name).peak(precision) == pytest.approx(clock * fma_per_clock * 2 * units, rel=3e-3)
 
 
-def test_gpu_names_carry_the_family_and_volta_has_no_bf16():
+def test_gpu_names_carry_the_family_and_pascal_and_volta_have_no_bf16():
     for name in preset_names("gpus"):
         gpu = read("gpus", name)
         if gpu.name.startswith("CPU"):
             continue
         assert name.split("-")[0].upper() in gpu.name
-        assert ("bf16" in gpu.peak_flop_per_s) == ("V100" not in gpu.name)
+        assert ("bf16" in gpu.peak_flop_per_s) == (gpu.name[:4] not in ("P100", "V100"))
+
+
+def test_a_p100_has_no_matrix_units():
+    """56 SMs of 64 cores at 1,303 MHz, two numbers of 16 bits in each."""
+    gpu = read("gpus", "p100-pcie-16gb")
+    assert gpu.peak("fp32") == pytest.approx(1.303e9 * 64 * 56 * 2, rel=5e-3)
+    assert gpu.peak("fp16") == pytest.approx(2 * gpu.peak("fp32"), rel=6e-3)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +87,7 @@ def test_gpu_names_carry_the_family_and_volta_has_no_bf16():
         ("ethernet-100", 65536, 8, 100),
         ("ethernet-400", 65536, 8, 400),
         ("generic-a100-16", 40960, 16, 200),
+        ("piz-daint", 5704, 1, 78.4),
     ],
 )
 def test_cluster_facts(name, gpus, domain, gbit_per_gpu):

@@ -23,7 +23,7 @@ def test_what_holds_says_nothing_and_what_does_not_says_why(found):
 def test_most_of_them_hold(found):
     held = sum(claim.holds for claim in found)
     assert held >= 0.6 * len(found)
-    assert sum(claim.turned for claim in found) <= 3
+    assert sum(claim.turned for claim in found) <= 4
 
 
 def test_the_guide_says_how_many(found):

@@ -1,0 +1,64 @@
+"""Updates that wait for their own gradients' sum: what is left of a reduction beside one backward."""
+
+import numpy as np
+import pytest
+
+from sim import build_scenario, estimate
+from sim.engines.step_end import waited_reduction
+
+GPT_2 = {
+    "model": {"preset": "gpt2-1.2b", "name": "gpt2"},
+    "cluster": {"preset": "piz-daint", "num_nodes": 32},
+    "stack": "pipedream",
+    "profile": "p100",
+    "training": {"global_batch_size": 64, "sequence_length": 512, "precision": "fp32"},
+    "plan": {"pp": 8, "dp": 4, "microbatch_size": 1, "schedule": "pipedream_2bw", "recompute": "full"},
+}
+
+
+@pytest.mark.parametrize(
+    ("reduce", "tail", "backward", "hidden", "left"),
+    [
+        (5.0, 1.0, 2.0, 1.0, 3.0),  # longer than the backward: what comes after it
+        (5.0, 1.0, 9.0, 1.0, 1.0),  # shorter: the last bucket
+        (5.0, 1.0, 2.0, 0.5, 4.0),  # half of what is beside it is taken from the backward
+        (0.0, 0.0, 2.0, 1.0, 0.0),
+        (0.5, 1.0, 2.0, 1.0, 0.5),  # one bucket is all
+    ],
+)
+def test_what_one_backward_leaves(reduce, tail, backward, hidden, left):
+    assert waited_reduction(*map(np.array, (reduce, tail, backward)), hidden) == pytest.approx(left)
+
+
+def step_s(*changes):
+    return estimate(build_scenario(GPT_2, changes)).step_time_s
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+def test_waiting_lies_between_hiding_and_not(schedule):
+    plan = f"plan.schedule={schedule}"
+    hidden, waited, after = (
+        step_s(plan, *changes)
+        for changes in (("stack.reduce_waited_for=false",), (), ("stack.overlap_grad_reduce=false",))
+    )
+    assert hidden < waited < after
+
+
+def test_an_update_after_every_micro_batch_waits_as_often():
+    """All that lengthens PipeDream's updates comes once a micro-batch, 2BW's once a batch."""
+    often, once = (
+        estimate(build_scenario(GPT_2, [f"plan.schedule={name}"])).breakdown.seconds["data_parallel_comm"]
+        for name in ("pipedream", "pipedream_2bw")
+    )
+    assert often > 8 * once
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "chimera"])
+def test_with_a_flush_nothing_changes(schedule):
+    plan = f"plan.schedule={schedule}"
+    assert step_s(plan) == step_s(plan, "stack.reduce_waited_for=false")
+
+
+def test_engines_agree():
+    scenario = build_scenario(GPT_2)
+    assert estimate(scenario, "des").step_time_s == pytest.approx(estimate(scenario).step_time_s, rel=1e-9)
