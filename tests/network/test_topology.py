@@ -12,7 +12,7 @@ from sim.network.topology import (
     cable_counts,
     switch_counts,
 )
-from sim.specs import preset_names
+from sim.specs import load_preset, preset_names
 
 # NVIDIA DGX SuperPOD Reference Architecture, DGX B200, tables 3 and 4 (DGX H100's agree where they overlap):
 # scalable units of 32 nodes -> leaves, spines, cores.
@@ -74,7 +74,9 @@ def test_full_trees_of_k_port_switches(small_machine, k, two_levels, three_level
         small_machine({"leaf": leaf, "spine": spine, "core": core}, three_levels + 1, gpus=1)
 
 
-@pytest.mark.parametrize("name", preset_names("clusters"))
+@pytest.mark.parametrize(
+    "name", [name for name in preset_names("clusters") if "network" in load_preset("clusters", name)]
+)
 def test_every_cluster_has_ports_for_its_cables_and_the_bandwidth_it_states(machine, cluster, name):
     topology = machine(name)
     for level in topology.levels:

@@ -117,7 +117,7 @@ def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape, look
 
 
 def test_bounds_are_tight_where_pipelines_are_long(look_at_all):
-    """Over many micro-batches, where a search looks: the bound of a plan in its order is within 4 % of its step.
+    """Over many micro-batches, where a search looks: the bound of a plan in its order is within 5 % of its step.
 
     Halves of a backward wait more for the host than the whole, and which of them a schedule keeps whole the bound does not
     know: kernels as short as here make that 8 % where a rank has several chunks.
@@ -132,7 +132,7 @@ def test_bounds_are_tight_where_pipelines_are_long(look_at_all):
         for plan in random.choice(of_pp, size=min(2, len(of_pp)), replace=False).tolist():
             refined.refine(plan, np.inf)
             answer = estimate(variant.scenario_of(int(refined.row[plan]), int(refined.category[plan])))
-            assert refined.seconds[plan] >= (0.92 if name == "zb_interleaved" else 0.96) * answer.step_time_s, (
+            assert refined.seconds[plan] >= (0.92 if name == "zb_interleaved" else 0.95) * answer.step_time_s, (
                 name,
                 answer.scenario.plan,
             )
