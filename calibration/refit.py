@@ -24,6 +24,7 @@ from sim.specs.profile import GemmParams
 #: profile -> (node preset, the measurements' GPU name starts with, its dtypes, precision)
 SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "a100": ("dgx-a100-80gb", ("A100 SXM",), ("fp16", "bf16"), "fp16"),
+    "p100": ("xc50", ("P100",), ("fp32",), "fp32"),
     "v100": ("dgx-1v", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
     "h100": ("dgx-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
     "h200": ("dgx-h200", ("H200",), ("bf16", "fp16"), "bf16"),

@@ -200,3 +200,20 @@ def test_multiplies_outside_the_measured_range_are_noted():
     assert not inside.notes
     outside.operation_time(matmul("logits", 1, 1, largest, 2))
     assert ["larger" in note and "logits" in note and "'a100'" in note for note in outside.notes] == [True]
+
+
+@pytest.mark.parametrize("name", ["b200", "b300"])
+def test_flash_attention_2_has_no_kernel_for_blackwell(name):
+    """prime-rl on eight B200: 131,072 tokens a GPU of Qwen3 4B in sequences of 65,536 take 39.6 s, of which 1.14e16 FLOP of
+    attention (forward twice, backward once) take 36; cuDNN's takes a quarter of that."""
+    attention, peak = PROFILES[name].attention, 2250e12
+
+    def seconds(version):
+        forward, backward = (
+            attention_efficiency(65_536, share, attention.half_length) * attention.speed(version) * peak
+            for share in (attention.forward_efficiency, attention.backward_efficiency)
+        )
+        return 1.14e16 * (2 / 4.5 / forward + 2.5 / 4.5 / backward)
+
+    assert seconds("2") == pytest.approx(36.0, rel=0.25)
+    assert seconds("3") < seconds("2") / 4
