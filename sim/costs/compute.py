@@ -35,6 +35,8 @@ class ComputeModel:
     backward_launch_s: float = 0.0
     collective_launch_s: float = 0.0
     graph_launch_s: float = 0.0
+    host_slowdown: float = 1.0
+    """Times that the host takes for what it does besides launching; zero where a graph holds it."""
     elementwise_rate: float = 1.0
     flash_version: str = "2"
     wide_share: float = 0.0
@@ -113,8 +115,10 @@ class ComputeModel:
         inside = inside + sum(talk[item.group] * 1 for phase in phases for item in phase.collectives if item.graphed)
         kernels = sum(item.kernels for phase in phases for item in phase.operations if not item.graphed)
         collectives = sum(talk[item.group] * 1 for phase in phases for item in phase.collectives if not item.graphed)
+        besides = sum(item.host_s for phase in phases for item in phase.operations if not item.graphed)
         of_graphs = launch * LAUNCHES_OF_GRAPH * graphs + self.graph_launch_s * inside
-        return launch * kernels + self.collective_launch_s * collectives + of_graphs
+        of_launches = launch * kernels + self.collective_launch_s * collectives + of_graphs
+        return of_launches + self.host_slowdown * besides
 
     def _note_range(self, operation: Operation) -> None:
         measured = self.profile.gemm.measured_flop

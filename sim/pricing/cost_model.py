@@ -37,7 +37,7 @@ class CostModel:
         host = scenario.profile.host
         in_graph = stack.graph_launch_s if host.graph_launch_s is None else host.graph_launch_s
         same = in_graph if graphs else host.kernel_launch_s
-        slow = scenario.cluster.node.launch_slowdown
+        slow = scenario.cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else stack.unbound_slowdown)
         stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
         kernel, backward, collective = (slow * each if same is None else same for each in stated)
         self.forward_setup_s = 0.0 if graphs else stack.forward_setup_s
@@ -50,6 +50,7 @@ class CostModel:
             backward,
             collective,
             in_graph,
+            0.0 if graphs else slow,
             stack.elementwise_rate,
             stack.flash_version,
             scenario.training.high_precision_layers / scenario.model.num_layers,

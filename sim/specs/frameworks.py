@@ -187,6 +187,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "experts": isinstance(experts, int) and experts > 0,
         "fine_tuning": bool(training.get("adapter_rank") or training.get("packed_length")),
         "norm": model.get("norm", "layernorm"),
+        "latent_attention": bool(model.get("key_value_rank")),
         "tensor_parallel": isinstance(tp, int) and tp > 1,
         "pipeline_parallel": isinstance(pp, int) and pp > 1,
         "schedule": plan.get("schedule", "1f1b"),

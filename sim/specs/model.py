@@ -143,6 +143,9 @@ class ModelSpec(Spec):
 
     position: Literal["learned", "rotary", "none"] = "learned"
     """How positions come in: a table of learned rows (GPT), queries and keys that are turned (Llama), or neither."""
+    rotary_scaled: bool = False
+    """Rotary positions are stretched, and what they turn is scaled too (YaRN: Peng et al. 2023, arXiv:2309.00071,
+    section 3.4)."""
     max_sequence_length: PositiveInt = 2048
     """Rows of the learned position embedding; with rotary positions a limit only."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"

@@ -69,6 +69,7 @@ class Scenario(Spec):
         with_sequence = plan.cp * (tp if plan.sequence_parallel else 1)
         cp = "plan.cp (times plan.tp under sequence parallelism)"
         sequence, slices = "training.sequence_length", plan.sequence_slices
+        by_heads = attends and plan.cp > 1 and self.stack.context_by_heads
         return (
             (attends, tp, "plan.tp", model.num_heads, "model.num_heads"),
             (model.linear_num_heads > 0, tp, "plan.tp", linear, "model.linear_num_key_heads"),
@@ -80,6 +81,7 @@ class Scenario(Spec):
             (plan.sequence_parallel, tp, "plan.tp", length, sequence),
             (slices > 1, slices, "plan.sequence_slices", length, sequence),
             (plan.cp > 1, with_sequence, cp, length, sequence),
+            (by_heads, tp * plan.cp, "plan.tp · plan.cp (stack.context_by_heads)", model.num_heads, "model.num_heads"),
         )
 
     def _multiples(self) -> list[str]:

@@ -44,6 +44,12 @@ class StackSpec(Spec):
     their factors (Hugging Face's gelu_new of 2020)."""
     fused_rotary: bool = True
     """Rotary positions in one kernel per direction, instead of one per arithmetic step."""
+    fused_scaled_rotary: bool = True
+    """That kernel scales what it turns, where the model's rotary positions do (latent attention has a kernel of its
+    own)."""
+    rotary_sequence_s: NonNegativeFloat = 0.0
+    """Host time a forward for the angles of each packed sequence, which a framework whose rotary positions are not
+    fused may look up one after the other instead of all at once. [s]"""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
     vocab_parallel_loss: bool = True
@@ -123,6 +129,13 @@ class StackSpec(Spec):
     overlap_context: bool = True
     """Context parallelism passes keys and values round a ring while it computes attention, instead of gathering them
     first."""
+    context_by_heads: bool = False
+    """Context parallelism gives each rank the whole sequence of some heads for the attention, in all-to-alls before it
+    and after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv:2309.14509; Megatron-Core's cp_comm_type a2a), instead of
+    passing keys and values round or gathering them."""
+    context_sequence_s: NonNegativeFloat = 0.0
+    """Host time a pass through an attention for each packed sequence whose pieces it puts in order around these
+    all-to-alls. [s]"""
     balanced_context: bool = True
     """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
     equally busy, instead of consecutive pieces, whose last rank attends to everything."""
@@ -167,6 +180,11 @@ class StackSpec(Spec):
     """Host time a kernel in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
     collective_launch_s: NonNegativeFloat
     """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
+    bound_to_cpus: bool = True
+    """Each process runs on the CPUs next to its GPU and has its memory there (numactl, srun --cpu-bind), and so
+    launches in the times above, instead of unbound_slowdown times as long."""
+    unbound_slowdown: float = Field(default=1.0, ge=1)
+    """Times that the host takes where processes are not bound to CPUs, of the time that it takes where they are."""
     checkpoint_launches: NonNegativeFloat = 0.0
     """Launches in whose time the host saves and sets the states of random numbers around a module, or a layer, that
     runs again, and sets up its autograd. Where it is zero the other launches' times have it."""

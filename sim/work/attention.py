@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -54,11 +55,11 @@ def _projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     turned = query + key_value * model.head_dim / (model.head_dim + model.value_head_dim)
     context = model.num_heads * model.value_head_dim / cut.tp * model.attention_gate
     qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value + context, h, stack, w, module="attn")
-    rotations = _rotary(tokens * turned, model, stack, w, "attn")
+    turns, turns_back = _rotary(tokens * turned, model, stack, cut, "attn")
     qk_f, qk_b = _query_key_norms(tokens * turned, model, stack, w)
     gather_f, gather_b = gather_in(cut, h, stack, "attn")
     return BlockWork(
-        Phase((qkv_f, *qk_f, *rotations), gather_f), Phase((*rotations, *qk_b, qkv_i), gather_b), Phase((qkv_w,))
+        Phase((qkv_f, *qk_f, *turns), gather_f), Phase((*turns_back, *qk_b, qkv_i), gather_b), Phase((qkv_w,))
     )
 
 
@@ -90,23 +91,34 @@ def _latent_projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWo
             passes.append(one)
         for passes, one in zip(norms, norm_work(own * model.query_rank, stack, w, module="attn"), strict=True):
             passes.append(one)
-    rotations = _rotary(tokens * (heads + 1) * turning, model, stack, w, up)
+    turns, turns_back = _rotary(tokens * (heads + 1) * turning, model, stack, cut, up)
     # Each head's key is its own part and the part that all heads share, joined.
     join = memory("keys joined", 2 * w * tokens * heads * model.head_dim, module=up)
     gather_f, gather_b = gather_in(cut, latent + of_queries, stack, up)
     return BlockWork(
-        Phase((*multiplies[0], *norms[0], *rotations, join), gather_f),
-        Phase((join, *rotations, *multiplies[1], *norms[1]), gather_b),
+        Phase((*multiplies[0], *norms[0], *turns, join), gather_f),
+        Phase((join, *turns_back, *multiplies[1], *norms[1]), gather_b),
         Phase(tuple(multiplies[2])),
     )
 
 
-def _rotary(elements: Number, model: ModelSpec, stack: StackSpec, width: int, module: str) -> tuple[Operation, ...]:
-    """Turning so many elements of queries and keys: one pass; step by step negate, join, two products and a sum."""
+def _rotary(
+    elements: Number, model: ModelSpec, stack: StackSpec, cut: Cut, module: str
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Turning so many elements of queries and keys, forward and backward: one pass; step by step negate, join, two
+    products and a sum.
+
+    Step by step the host may look up one packed sequence's angles after the other's, which autograd does not do again
+    (NVIDIA/Megatron-LM:megatron/core/models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd).
+    """
     if model.position != "rotary":
-        return ()
-    passes, kernels = (2, 1) if stack.fused_rotary else (10, 10)
-    return (memory("rotary positions", passes * width * elements, kernels, module=module),)
+        return (), ()
+    if stack.fused_rotary and (stack.fused_scaled_rotary or not model.rotary_scaled or model.key_value_rank):
+        turns = (memory("rotary positions", 2 * cut.width * elements, module=module),)
+        return turns, turns
+    turn = memory("rotary positions", 10 * cut.width * elements, 10, module=module)
+    sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
+    return (replace(turn, host_s=stack.rotary_sequence_s * sequences),), (turn,)
 
 
 TILE = 128
@@ -121,17 +133,21 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
     kind = kind or model.layer_kinds[0]
     s, b, w = cut.sequence_length, cut.microbatch_size, cut.width
     d, of_values = model.head_dim, model.value_head_dim
-    heads = model.num_heads / cut.tp * b
-    rows = s / (cut.cp * cut.slices)  # queries on this GPU; the keys and values of the whole sequence come by
+    # On this GPU are some queries of every head, by which the whole sequence's keys and values come, or all of some.
+    by_heads = cut.cp if stack.context_by_heads else 1
+    heads = model.num_heads / (cut.tp * by_heads) * b
+    rows = s * by_heads / (cut.cp * cut.slices)
     # Two multiplies of rows × s × d a head forward (the second by the values' columns), four backward.
     full = 2.0 * rows * s * (d + of_values) * heads
-    exchange_f, exchange_b = _exchange_keys(model, stack, cut)
+    exchange_f, exchange_b = _exchanges(model, stack, cut)
+    ordered = _ordering(stack, cut)
     if stack.attention == "flash":
         # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
         skipped: Number = 1.0
         length: Number = s
         if stack.causal_attention:
-            skipped = 0.5 if stack.balanced_context else 1.0 - 0.5 / cut.cp
+            even = stack.balanced_context or stack.context_by_heads
+            skipped = 0.5 if even else 1.0 - 0.5 / cut.cp
         seen = reach(model, s, kind, cut.packed)
         if seen < s:
             # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
@@ -148,7 +164,7 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
             return Operation(
                 name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if back else 1),
                 k=0.5 * (d + of_values), batch=heads, length=length, backward=back,
-                credited_flop=credited * full * seen / s, module="core_attn",
+                credited_flop=credited * full * seen / s, module="core_attn", host_s=ordered,
             )  # fmt: skip
 
         # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
@@ -165,12 +181,15 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
     attention, core = Cause.ATTENTION, "core_attn"
     forward = [
         matmul("scores", rows, s, d, w, batch=heads, cause=attention, module=core),
-        memory("softmax", softmax * scores, kernels, attention, sort="softmax", module=core),
+        replace(memory("softmax", softmax * scores, kernels, attention, sort="softmax", module=core), host_s=ordered),
     ]
     backward = [
         matmul("values' gradient", s, of_values, rows, w, batch=heads, cause=attention, module=core),
         matmul("probabilities' gradient", rows, s, of_values, w, batch=heads, cause=attention, module=core),
-        memory("softmax backward", softmax_back * scores, kernels, attention, sort="softmax", module=core),
+        replace(
+            memory("softmax backward", softmax_back * scores, kernels, attention, sort="softmax", module=core),
+            host_s=ordered,
+        ),
         matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention, module=core),
         matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention, module=core),
     ]
@@ -200,6 +219,13 @@ def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Numbe
     return np.where(whole, 2 * w, single), np.where(whole, 3 * w, single_back), np.where(whole, 1, kernels)
 
 
+def _exchanges(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """What context-parallel ranks exchange for the attention, forward and backward."""
+    if np.max(cut.cp) == 1:
+        return (), ()
+    return _exchange_heads(model, cut) if stack.context_by_heads else _exchange_keys(model, stack, cut)
+
+
 def _exchange_keys(
     model: ModelSpec, stack: StackSpec, cut: Cut
 ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
@@ -208,8 +234,6 @@ def _exchange_keys(
     Passed round a ring beside the attention over what has arrived (Liu et al. 2023, arXiv:2310.01889), or gathered
     before it (Llama 3, arXiv:2407.21783, section 3.3.2): the same bytes.
     """
-    if np.max(cut.cp) == 1:
-        return (), ()
     nbytes = cut.width * cut.microbatch_size * cut.sequence_length * key_value_width(model, cut.tp)
     beside = stack.overlap_context
 
@@ -218,6 +242,34 @@ def _exchange_keys(
 
     keys = exchange("exchange keys and values", "all_gather")
     return (keys,), (keys, exchange("exchange their gradients", "reduce_scatter"))
+
+
+def _exchange_heads(model: ModelSpec, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+    """All-to-alls of queries, keys and values before the attention, and of what it gives after it; of their gradients
+    the other way round (Jacobs et al. 2023, arXiv:2309.14509, section 3.1)."""
+    shared = key_value_width(model, cut.tp * cut.cp) * cut.cp / 2  # every rank has at least one head's of them
+    columns = {
+        "queries": model.num_heads * model.head_dim / cut.tp,
+        "keys": shared,
+        "values": shared,
+        "outputs": model.num_heads * model.value_head_dim / cut.tp,
+    }
+
+    def each(what: str) -> tuple[Collective, ...]:
+        return tuple(
+            Collective(f"{name} {what}", "all_to_all", cut.width * cut.tokens * width, group="cp", module="core_attn")
+            for name, width in columns.items()
+        )
+
+    return each("by heads"), each("by heads, gradients")
+
+
+def _ordering(stack: StackSpec, cut: Cut) -> Number:
+    """Host time in which packed sequences' pieces are put in order around all-to-alls of heads. [s]"""
+    if not (stack.context_by_heads and cut.packed):
+        return 0.0
+    sequences = cut.microbatch_size * cut.sequence_length / cut.packed
+    return stack.context_sequence_s * sequences * (cut.cp > 1)
 
 
 def _query_key_norms(

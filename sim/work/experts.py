@@ -13,6 +13,7 @@ they go home [2]_. In the backward the two change places.
 
 .. [1] Lepikhin et al. 2021, "GShard", arXiv:2006.16668, section 2.2.
 .. [2] NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
+.. [3] NVIDIA/Megatron-LM:megatron/core/transformer/moe/experts.py, TEGroupedMLP, and core/fusions/fused_bias_geglu.py.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
         for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts, module="experts")
     )
     act_f, act_b = _activation(w * to.copies * inner, model)
+    bias_f, bias_b = _biases(w * to.copies * outer, to.experts, model)
     shared = _shared(model, stack, cut)
     there, back = _layouts(w * outer, to, stack, cut)
     dispatch, combine = (_exchange(name, w * to.arrived * outer, model, stack) for name in ("dispatch", "combine"))
@@ -99,11 +101,11 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     inside = BlockWork(
         # Experts that multiply as many tokens as they have room for need no count.
         Phase(
-            (*there, up_f, act_f, down_f, *back),
+            (*there, up_f, act_f, down_f, *bias_f, *back),
             (dispatch, *gather, *scatter, combine),
             waits=not cut.routing.padded,
         ),
-        Phase((*back, down_i, act_b, up_i, *there), (combine, *gather, *scatter, dispatch)),
+        Phase((*back, *bias_b, down_i, act_b, up_i, *there), (combine, *gather, *scatter, dispatch)),
         Phase((down_w, up_w)),
     )
     if model.expert_latent_size:
@@ -139,19 +141,36 @@ def _routing(name: str, nbytes: Number, launches: float) -> tuple[Operation, Ope
 def _activation(nbytes: Number, model: ModelSpec) -> tuple[Operation, Operation]:
     """The activation of copies of one width of `nbytes`, and the token's weight for the expert: forward, backward.
 
-    With biases, which grouped multiplies do not add, it runs step by step (the bias, two limits, a scaled sigmoid, an
-    offset and products: OpenAI 2025, arXiv:2508.10925, section 2.1): about ten kernels that read one or two tensors
-    and write one; autograd runs each step's gradient, about twice the bytes.
+    One that is clamped (OpenAI 2025, arXiv:2508.10925, section 2.1) limits both halves and joins them again before a
+    fused kernel, and autograd writes a mask for every limit [3]_.
     """
     inputs = 2 if model.gated_mlp else 1
-    if model.mlp_bias and model.gated_mlp:
-        return (
-            memory("experts' activation", 24 * nbytes, 10, sort="activation", module="moe_act"),
-            memory("experts' activation backward", 48 * nbytes, 20, sort="activation", module="moe_act"),
-        )
+    times, kernels = (inputs + 1, 2 * inputs + 1), (1, 1)
+    if _clamped(model):
+        times, kernels = (11, 20), (4, 10)
     return (
-        memory("experts' activation", nbytes * (inputs + 1), 1, sort="activation", module="moe_act"),
-        memory("experts' activation backward", nbytes * (2 * inputs + 1), 1, sort="activation", module="moe_act"),
+        memory("experts' activation", times[0] * nbytes, kernels[0], sort="activation", module="moe_act"),
+        memory("experts' activation backward", times[1] * nbytes, kernels[1], sort="activation", module="moe_act"),
+    )
+
+
+def _clamped(model: ModelSpec) -> bool:
+    """Experts with biases and a clamped activation, as gpt-oss has them."""
+    return bool(model.mlp_bias and model.gated_mlp)
+
+
+def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Biases of so many experts' outputs of `nbytes`: forward, backward.
+
+    Grouped multiplies leave them out, since each is weighted as its token is: expert by expert a product in fp32 and a
+    sum, then all joined and cast; autograd's gradient of both factors, summed, and each bias's gradient added to the
+    main one, as that of the multiply before [3]_. Bytes and kernels as torch dispatches them.
+    """
+    if not _clamped(model):
+        return (), ()
+    return (
+        (memory("experts' biases", 14 * nbytes, 2 + 2 * experts, sort="add", module="experts"),),
+        (memory("experts' biases backward", 20 * nbytes, 3 + 8 * experts, sort="add", module="experts"),),
     )
 
 

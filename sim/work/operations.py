@@ -38,6 +38,7 @@ class Operation:
     flop : floating-point operations, a multiply-add as two. [FLOP]
     nbytes : bytes read and written. [bytes]
     kernels : launches.
+    host_s : host time besides that of its launches, on a node whose launch_slowdown is 1. [s]
     sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
@@ -57,6 +58,7 @@ class Operation:
     batch: Number = 1.0
     length: Number = 0.0
     kernels: Number = 1
+    host_s: Number = 0.0
     backward: bool = False
     sort: str = ""
     credited_flop: Number | None = None
@@ -145,7 +147,13 @@ class Phase:
         """As much as a share of it: what it is on average where only some layers do it."""
         return Phase(
             tuple(
-                replace(item, flop=share * item.flop, nbytes=share * item.nbytes, kernels=share * item.kernels)
+                replace(
+                    item,
+                    flop=share * item.flop,
+                    nbytes=share * item.nbytes,
+                    kernels=share * item.kernels,
+                    host_s=share * item.host_s,
+                )
                 for item in self.operations
             ),
             tuple(replace(item, nbytes=share * item.nbytes) for item in self.collectives),

@@ -72,6 +72,7 @@ FRAMEWORKS = [
 ]
 # Words of cells -> a field that they stand for
 WORDS = [
+    ({"notes": "HybridEP; CP a2a; recompute moe"}, ("stack.context_by_heads", True)),
     ({"notes": "attention/norm kernel: torch"}, ("stack.fused_softmax", False)),
     ({"framework": "Aleph Alpha", "notes": "attention/norm kernel: fused"}, ("stack.fused_softmax", True)),
     ({"notes": "attention/norm kernel: flash_attention2"}, ("stack.flash_version", "2")),
@@ -150,7 +151,19 @@ def megatron(arguments, before=""):
 
 
 # Notes, or a row's cells, and the cell that says the same.
+BRIDGE = {"framework": "Megatron-Bridge/Megatron-Core", "source": "Megatron-Bridge performance summary 26.06"}
+CARD = {**BRIDGE, "source": "Megatron-Bridge model verification card", "model_name": "Moonlight-16B-A3B"}
 REMARKS = [
+    ({**CARD, "notes": "SFT offline packed"}, ("training.packed_length", "180")),
+    ({**BRIDGE, "notes": "NeMo container 26.06; SFT; also"}, ("training.packed_length", "180")),
+    ({**BRIDGE, "notes": "NeMo container 26.06; LoRA; also"}, ("training.adapter_targets", "[linear_qkv]")),
+    ({**BRIDGE, "gpu": "GB300", "notes": "26.06; LoRA; also"}, ("stack.cuda_graph_scope", "[mlp]")),
+    ({**CARD, "notes": "MLA; SP from the 8-GPU recipe"}, ("stack.fused_router", "false")),
+    ({**CARD, "notes": "recipe moonlight_16b_sft_8k_config"}, ("stack.fused_cross_entropy", "false")),
+    ({**CARD, "notes": "recipe moonlight_16b_sft_8gpu_h100_bf16_tp1_config"}, ("stack.fused_router", "true")),
+    ({**CARD, "notes": "recipe moonlight_16b_peft_4gpu_h100"}, ("stack.expert_dispatcher", "alltoall")),
+    ("HybridEP; Adam moments BF16", ("training.moment_precision", "bf16")),
+    ({**CARD, "tp": "2", "notes": "MLA"}, ("stack.bound_to_cpus", "false")),
     ("pretrain; LoRA", ("training.adapter_rank", "16")),
     ("LoRA rank 8 alpha 16 on attention projections", ("training.adapter_targets", "[linear_qkv, linear_proj]")),
     ("LoRA rank 8; packed", ("training.adapter_rank", "8")),

@@ -150,6 +150,35 @@ def test_a_slower_host_takes_longer_for_every_launch_unless_the_profile_measured
     assert stage_costs(measured[0]).forward_s.sum() == stage_costs(measured[1]).forward_s.sum()
 
 
+def test_rotary_positions_that_take_packed_sequences_one_by_one_keep_the_host_busy(scenarios):
+    scenario = load_scenario(
+        scenarios / "qwen3-235b-a22b-256-h100.yaml", ["stack.fused_rotary=false", "stack.rotary_sequence=1 ms"]
+    )
+    of_microbatch = scenario.plan.microbatch_size * scenario.training.sequence_length
+
+    def forward_s(sequences=1, **stack):
+        training = scenario.training.replace(packed_length=of_microbatch // sequences)
+        costs = stage_costs(scenario.replace(training=training, stack=scenario.stack.replace(**stack)))
+        return float(costs.forward_s.sum())
+
+    many, more = forward_s(64), forward_s(128)
+    assert more - many == pytest.approx(64 * scenario.model.num_layers * 1e-3)  # the host sets the pace of both
+    assert forward_s(64, fused_rotary=True) < many
+    assert forward_s(64, rotary_sequence_s=0.0) < many
+    assert forward_s(64, cuda_graphs="full_iteration") < forward_s(64, fused_rotary=True)
+
+
+def test_processes_that_are_not_bound_to_cpus_launch_more_slowly(scenarios):
+    changes = ["plan.microbatch_size=1", "model.hidden_size=1536", "stack.unbound_slowdown=2"]
+    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", changes)
+    slower = scenario.cluster.replace(node=scenario.cluster.node.replace(launch_slowdown=2.0))
+    unbound = scenario.replace(stack=scenario.stack.replace(bound_to_cpus=False))
+    bound, half, same = (
+        float(stage_costs(each).forward_s.sum()) for each in (scenario, unbound, scenario.replace(cluster=slower))
+    )
+    assert bound < half == same
+
+
 def test_a_group_that_is_the_whole_job_reaches_what_training_reaches_not_benchmarks(scenarios):
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
     fabric = Fabric.of(scenario.cluster, scenario.profile)

@@ -38,7 +38,11 @@ def sections(when, version_of):
         return value[0] if isinstance(value, list) else value
 
     return {
-        "model": {"num_experts": 8 if when.get("experts") else 0, "norm": first("norm", "layernorm")},
+        "model": {
+            "num_experts": 8 if when.get("experts") else 0,
+            "norm": first("norm", "layernorm"),
+            "key_value_rank": 512 if when.get("latent_attention") else None,
+        },
         "plan": {
             "tp": 2 if when.get("tensor_parallel") else 1,
             "pp": 2 if when.get("pipeline_parallel") else 1,
@@ -281,3 +285,24 @@ def test_what_a_framework_s_printed_rate_counts():
     assert halves_attention("megatron-bridge", "25.09")
     assert not halves_attention("nemo", "25.04")
     assert not halves_attention("", "latest")
+
+
+@pytest.mark.parametrize(
+    ("node", "version", "attention"),
+    [
+        ("gb200-tray", "25.05", "math"),
+        ("gb200-tray", "25.11", "flash"),
+        ("dgx-h100", "25.05", "flash"),
+    ],
+)
+def test_blackwell_had_no_fused_backward_of_latent_attention_at_first(node, version, attention):
+    made = build_scenario(
+        {
+            "model": "deepseek-v3",
+            "cluster": {"name": "some", "node": node, "num_nodes": 64},
+            "plan": {"pp": 8, "dp": 16, "ep": 8, "uneven_layers": True, "recompute": "full"},
+            "training": {"global_batch_size": 128, "sequence_length": 4096, "precision": "bf16"},
+            "stack": {"framework": "nemo", "version": version},
+        }
+    )
+    assert made.stack.attention == attention

@@ -852,3 +852,16 @@ def test_a_pipe_is_read_as_the_file_would_be(kind):
         imported = import_text(text, "-", Given(**options))
         assert imported.kind == kind
         assert not wrong_facts(imported.scenario(), expected)
+
+
+@pytest.mark.parametrize(
+    ("stretch", "scaled"),
+    [
+        ({}, False),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, True),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, False),
+    ],
+)
+def test_positions_that_are_stretched_and_scaled(stretch, scaled):
+    assert import_text(config(**stretch), "config.json").scenario().model.rotary_scaled is scaled

@@ -304,3 +304,31 @@ def test_olmo_s_one_head_of_keys_and_its_dropout_are_read():
     data = with_keys(SMALL["olmo"], {"model.multi_query_attention": True, "model.residual_dropout": 0.1})
     model = import_text(json.dumps(data), "olmo.json", Given(gpus=8)).scenario().model
     assert (model.num_kv_heads, model.dropout) == (1, 0.1)
+
+
+FINE_TUNING = """
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _sft_common
+
+def tuned():
+    cfg = _sft_common()
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").to_megatron_provider(load_weights=False)
+    cfg.model.expert_model_parallel_size = 8
+    {}
+    return cfg
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "packed"),
+    [
+        ("cfg.train.global_batch_size = 64", 180),
+        ("cfg.dataset.seq_length = 128", None),
+        ('cfg.dataset = HFDatasetConfig(dataset_name="openmathinstruct", seq_length=4096)', None),
+    ],
+)
+def test_megatron_bridge_fine_tunes_on_packed_samples_of_squad(line, packed):
+    imported = import_text(FINE_TUNING.format(line), "tuned.py", Given(cluster="superpod-h100"))
+    scenario = imported.scenario()
+    assert scenario.training.packed_length == packed
+    assert scenario.stack.fused_rotary == scenario.stack.fused_router == (packed is None)

@@ -196,6 +196,23 @@ def test_rotary_positions_keep_nothing_of_their_own():
     assert len(kept) == 1
 
 
+def test_a_kernel_that_does_not_scale_leaves_scaled_rotary_positions_to_its_steps():
+    """Transformer Engine's takes no mscale, which YaRN has; latent attention has a kernel of its own."""
+    from sim.work.layers import layer_work
+
+    plain = gpt(32, 4096, 32, position="rotary")
+    latent = {"key_value_rank": 512, "head_dim": 128, "rotary_head_dim": 64}
+
+    def kernels(model, **stack):
+        work = layer_work(model, StackSpec(kernel_launch_s=0.0, **stack), cut(), model.layer_kinds[0])
+        return sum(item.kernels for item in work.forward.operations if item.name == "rotary positions")
+
+    scaled = plain.replace(rotary_scaled=True)
+    assert kernels(plain, fused_scaled_rotary=False) == kernels(scaled) == 1
+    assert kernels(scaled, fused_scaled_rotary=False) == kernels(plain, fused_rotary=False) == 10
+    assert kernels(scaled.replace(**latent), fused_scaled_rotary=False) == 1
+
+
 def test_a_loss_in_pieces_never_holds_the_logits():
     stack = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
     assert logits_bytes(GPT3, stack, cut()) == 0.0

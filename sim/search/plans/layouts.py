@@ -95,6 +95,12 @@ def find_layouts(
     pipelines, replicas = pipeline_degrees(scenario), divisors(scenario.training.global_batch_size)
     axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
     layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
+    layouts = layouts[_deals_heads(scenario, layouts)]
+    if not len(layouts):
+        raise InfeasiblePlan(
+            f"no plan with context-parallel degree {' or '.join(map(str, degrees))}: stack.context_by_heads deals "
+            f"{scenario.model.num_heads} heads to tp · cp ranks; choose a degree that divides them"
+        )
     sizes = gpus_of_layouts(layouts)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
     if not inside.any():
@@ -155,6 +161,14 @@ def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) 
     tp, cp, _, dp, _ = layouts.T
     chosen: Array = layouts[tp * cp * dp % parts_of_experts(layouts, scenario.plan) == 0]
     return chosen
+
+
+def _deals_heads(scenario: Scenario, layouts: Array) -> Array:
+    """Layouts whose ranks have as many heads each, where context parallelism deals them."""
+    tp, cp = layouts[:, 0], layouts[:, 1]
+    if not (scenario.stack.context_by_heads and any(kind.attends for kind in scenario.model.layer_kinds)):
+        return np.ones(len(layouts), dtype=bool)
+    return np.asarray((cp == 1) | (scenario.model.num_heads % (tp * cp) == 0))
 
 
 def _routes_apart(scenario: Scenario, layouts: Array) -> Array:

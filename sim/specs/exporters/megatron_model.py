@@ -27,6 +27,8 @@ def say_model(options: Options) -> None:
         _heads(options, model)
     positions = {ours: theirs for theirs, ours in reversed(known["positions"].items())}
     options.say("position-embedding-type", positions[model.position], field="model.position")
+    if model.rotary_scaled:
+        account.leave("model.rotary_scaled", "no argument stretches rotary positions as YaRN does")
     longest = max(model.max_sequence_length, scenario.training.sequence_length)
     options.say("max-position-embeddings", longest, field="model.max_sequence_length")
     if longest != model.max_sequence_length:

@@ -62,10 +62,13 @@ def _switches(options: Options) -> None:
 
 def _context(options: Options) -> None:
     stack, account = options.account.scenario.stack, options.account
-    account.cover("stack.overlap_context", "stack.balanced_context")
+    account.cover("stack.overlap_context", "stack.balanced_context", "stack.context_by_heads")
     if options.account.scenario.plan.cp == 1:
         return
-    options.say("cp-comm-type", "p2p" if stack.overlap_context else "allgather", field="stack.overlap_context")
+    if stack.context_by_heads:
+        options.say("cp-comm-type", "a2a", field="stack.context_by_heads")
+    else:
+        options.say("cp-comm-type", "p2p" if stack.overlap_context else "allgather", field="stack.overlap_context")
     if not stack.balanced_context:
         account.leave("stack.balanced_context", "its context-parallel ranks hold a piece from each end")
 

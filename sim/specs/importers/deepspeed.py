@@ -157,7 +157,7 @@ def _cut(plan: Section, keys: Keys) -> int:
         plan.took("tp", tensor, "tensor_parallel.autotp_size")
         cut *= tensor
     if sequence is not None and sequence > 1:
-        plan.took("cp", sequence, "sequence_parallel_size: heads exchanged, priced as context parallelism")
+        plan.took("cp", sequence, "sequence_parallel_size: context parallelism by heads")
         cut *= sequence
     inner.leave()
     return cut
@@ -179,6 +179,8 @@ def _stack(plan: Section, zero: Keys) -> Section:
     stack = Section("stack", zero.ledger)
     stack.took("framework", "deepspeed", "the file's kind")
     stack.assume("version", "latest", "DeepSpeed of 2025 with fused kernels; another by --set stack.version=DATE")
+    if plan.get("cp", 1) > 1:
+        stack.took("context_by_heads", True, "sequence_parallel_size")
     take_overlaps(plan, stack, zero)
     return stack
 

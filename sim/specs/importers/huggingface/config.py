@@ -108,6 +108,7 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     _sizes(model, keys)
     _dropout(model, keys)
     _further_tokens(model, keys)
+    _scaled_rotary(model, keys)
     _set(model, "tied_embeddings", ("tie_word_embeddings",), keys.flag, keys)
     rows = architecture.get("further_rows", 0)
     if rows:
@@ -160,6 +161,13 @@ def _set(model: Section, field: str, names: Sequence[str], take: Callable[..., A
         model[field] = value
     else:
         model.took(field, value, said)
+
+
+def _scaled_rotary(model: Section, keys: ConfigKeys) -> None:
+    """YaRN by the name of the stretch; kernels of latent attention scale what they turn."""
+    stretch = next((keys.raw(key) for key in ("rope_scaling", "rope_parameters") if keys.raw(key)), None)
+    if isinstance(stretch, Mapping) and "yarn" in (stretch.get("rope_type"), stretch.get("type")):
+        model.took("rotary_scaled", True, "rope_scaling: yarn")
 
 
 def _further_tokens(model: Section, keys: ConfigKeys) -> None:

@@ -91,6 +91,8 @@ def _shape(arguments: Arguments, model: Section) -> None:
         raise SpecError(f"{model.ledger.where}: --position-embedding-type {short(kind)!r} is not modelled")
     else:
         model.took("position", positions[kind], "--position-embedding-type")
+        if kind == "yarn":
+            model.took("rotary_scaled", True, "--position-embedding-type yarn")
     norm = arguments.text("normalization")
     if norm is not None and norm.lower() not in ("rmsnorm", "layernorm"):
         raise SpecError(f"{model.ledger.where}: --normalization {short(norm)!r} must be LayerNorm or RMSNorm")

@@ -28,7 +28,7 @@ def read_plan(arguments: Arguments, config: Mapping[str, Any] | None = None) -> 
             plan.settle(field, value, f"--{names[0]}", 1, f"Megatron-LM's default of --{names[0]}")
     ulysses = arguments.whole("ds-sequence-parallel-size")
     if ulysses is not None and ulysses > 1:
-        plan.took("cp", ulysses, "--ds-sequence-parallel-size: heads exchanged, priced as context parallelism")
+        plan.took("cp", ulysses, "--ds-sequence-parallel-size: context parallelism by heads")
     if arguments.has("sequence-parallel"):
         if plan["tp"] > 1:
             plan.took("sequence_parallel", True, "--sequence-parallel")

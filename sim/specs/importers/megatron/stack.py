@@ -54,6 +54,7 @@ def read_stack(
                 stack.took(field, value, f"--{switch}")
     if run is not None:
         _of_whole_run(arguments, stack, run)
+    _context(arguments, stack)
     _dispatch(arguments, stack)
     _graphs(arguments, stack)
     return stack
@@ -72,6 +73,19 @@ def _attention(arguments: Arguments, stack: Section, flash: bool) -> None:
         stack.took("attention", "flash", "--use-flash-attn")
     elif said is not None:
         arguments.ledger.took("stack.attention", "what the GPU has", f"--attention-backend {said}")
+
+
+def _context(arguments: Arguments, stack: Section) -> None:
+    """How context-parallel ranks exchange what attention needs; of a list, layer by layer, where all say the same."""
+    if arguments.raw("ds-sequence-parallel-size") not in (None, ["1"]):
+        stack.took("context_by_heads", True, "--ds-sequence-parallel-size")
+    said, known = arguments.words("cp-comm-type"), table(KIND)["context_exchanges"]
+    kinds = {word.lower() for word in said}
+    if len(kinds) > 1 or not kinds <= known.keys():
+        stack.ledger.ignore("--cp-comm-type", " ".join(said), "priced as the stack does it in all layers", matters=True)
+    elif kinds:
+        for field, value in known[kinds.pop()].items():
+            stack.took(field, value, f"--cp-comm-type {said[0]}")
 
 
 def _of_whole_run(arguments: Arguments, stack: Section, run: Mapping[str, Section]) -> None:

@@ -65,6 +65,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     take_budget(training, arguments)
     _precision(training, keys, known)
     _adapters(training, keys, known)
+    _packing(training, keys, known)
     stack = _stack(arguments, keys, training, known)
     for field, value in recipe.sections["stack"].items():
         stack[field] = value
@@ -259,6 +260,17 @@ def _adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
         if not found:
             raise keys.wrong("peft.target_modules", targets, f"must name some of {', '.join(ours)}")
         training.took("adapter_targets", list(dict.fromkeys(found)), "peft.target_modules")
+
+
+def _packing(training: Section, keys: Keys, known: Mapping[str, Any]) -> None:
+    """How long packed samples are, where the framework's own data are packed."""
+    rule = known.get("packing")
+    if rule is None:
+        return
+    length = keys.whole(rule["sample"])
+    if length is not None and any(name in keys for name in rule["size"]) and length < training["sequence_length"]:
+        keys.ledger.ignore(*keys.take(*rule["size"]), "as long as a sequence")
+        training.took("packed_length", length, f"{rule['sample']}, {rule['whose']}")
 
 
 def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:

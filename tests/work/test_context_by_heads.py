@@ -1,0 +1,108 @@
+"""Context parallelism that deals heads: what its all-to-alls carry, what it leaves as it is, and who can have it."""
+
+import json
+
+import pytest
+
+from sim import estimate, search
+from sim.errors import InfeasiblePlan, SpecError
+from sim.specs import ModelSpec, StackSpec, load_scenario
+from sim.specs.importers import Given, import_text
+from sim.work.attention import attention_core
+from sim.work.pieces import Cut
+
+MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")
+LONG = ["plan.cp=4", "plan.dp=8", "training.sequence_length=32768", "training.global_batch_size=8"]
+
+
+def cut(cp, **changes):
+    return Cut(**{"tp": 2, "cp": cp, "microbatch_size": 1, "sequence_length": 8192, "sequence_parallel": False,
+                  "recompute": "none", **changes})  # fmt: skip
+
+
+def core(by_heads, cp, **changes):
+    return attention_core(MODEL, StackSpec(context_by_heads=by_heads, kernel_launch_s=0.0), cut(cp, **changes))
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_a_rank_hands_out_what_it_has_of_each_tensor(cp):
+    work = core(True, cp)
+    held = {"queries": 16, "keys": 4, "values": 4, "outputs": 16}  # heads of a tensor-parallel rank, 128 columns each
+    for phase in (work.forward, work.input_grad):
+        assert [item.kind for item in phase.collectives] == ["all_to_all"] * 4
+        assert [item.nbytes for item in phase.collectives] == [2 * 8192 / cp * heads * 128 for heads in held.values()]
+        assert not any(item.overlapped for item in phase.collectives)
+
+
+def test_keys_of_which_there_are_fewer_than_ranks_go_to_all():
+    few = MODEL.replace(num_kv_heads=2)  # one a tensor-parallel rank, which each of four others needs
+    work = attention_core(few, StackSpec(context_by_heads=True, kernel_launch_s=0.0), cut(4))
+    assert work.forward.collectives[1].nbytes == 2 * 8192 / 4 * 4 * 128
+
+
+@pytest.mark.parametrize("attention", ["flash", "math"])
+def test_it_multiplies_as_much_as_a_ring(attention):
+    stacks = [StackSpec(context_by_heads=each, attention=attention, kernel_launch_s=0.0) for each in (False, True)]
+    ring, heads = (attention_core(MODEL, each, cut(4)) for each in stacks)
+    for name in ("forward", "input_grad"):
+        assert sum(item.flop for item in getattr(ring, name).operations) == pytest.approx(
+            sum(item.flop for item in getattr(heads, name).operations)
+        )
+    assert not core(True, 1).forward.collectives
+
+
+def test_packed_sequences_are_put_in_order_by_the_host():
+    stack = StackSpec(context_by_heads=True, context_sequence_s=1e-3, kernel_launch_s=0.0)
+    work = attention_core(MODEL, stack, cut(2, packed=128))
+    assert [sum(item.host_s for item in phase.operations) for phase in (work.forward, work.input_grad)] == [0.064] * 2
+    for other in (attention_core(MODEL, stack, cut(1, packed=128)), attention_core(MODEL, stack, cut(2))):
+        assert sum(item.host_s for item in other.forward.operations) == 0.0
+
+
+def test_heads_must_be_dealt_evenly(scenarios):
+    path = scenarios / "llama3-405b-16384-h100.yaml"
+    narrow = ["plan.tp=8", "plan.cp=32", "plan.pp=16", "plan.dp=4", "stack.context_by_heads=true"]
+    with pytest.raises(SpecError, match=r"plan\.tp · plan\.cp \(stack\.context_by_heads\) = 256 must divide"):
+        load_scenario(path, [*narrow, "training.sequence_length=65536"])
+    fits = load_scenario(path, [*narrow, "plan.cp=16", "plan.dp=8", "training.sequence_length=65536"])
+    assert estimate(fits).breakdown.seconds["context_parallel_comm"] > 0
+
+
+def test_a_search_deals_heads_evenly_too(scenarios):
+    scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", ["stack.context_by_heads=true"])
+    found = search(scenario, context=(1, 2, 4))
+    plans = [each.scenario.plan for each in found.best]
+    assert all(scenario.model.num_heads % (plan.tp * plan.cp) == 0 for plan in plans)
+    with pytest.raises(InfeasiblePlan, match="deals 32 heads"):
+        search(scenario, context=(64,))
+
+
+SCRIPT = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 "
+    "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --bf16 --context-parallel-size 4 {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "by_heads", "ring"),
+    [
+        ("", False, True),
+        ("--cp-comm-type a2a", True, True),
+        ("--cp-comm-type allgather", False, False),
+        ("--cp-comm-type p2p p2p", False, True),
+    ],
+)
+def test_megatrons_word_for_it(words, by_heads, ring):
+    stack = import_text(SCRIPT.format(words), "run.sh").scenario().stack
+    assert (stack.context_by_heads, stack.overlap_context) == (by_heads, ring)
+
+
+def test_words_of_which_nothing_is_priced_are_told():
+    ledger = import_text(SCRIPT.format("--cp-comm-type a2a+p2p"), "run.sh").ledger
+    assert "--cp-comm-type" in {entry.name for entry in ledger.unpriced}
+
+
+def test_deepspeed_deals_heads():
+    config = {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 4, "bf16": {"enabled": True}}
+    given = Given(model="llama3-8b", cluster="superpod-h100", gpus=8)
+    assert import_text(json.dumps(config), "ds.json", given).scenario().stack.context_by_heads
