@@ -163,6 +163,29 @@ def test_what_the_page_says_of_runs_written_from_their_papers():
         low, high = answer.step_time_interval_s
         says = f"| {row.measured:g} s | {row.predicted:.1f} s | {low:.1f} to {high:.1f} s{'' if row.inside else ': outside'} |"
         assert says in text, says
+    scenarios = ROOT / "scenarios"
+    llama = estimate(load_scenario(scenarios / "llama3-405b-16384-h100.yaml"))
+    rate = llama.model_flop_per_s_per_gpu / 1e12
+    low, high = (rate * llama.step_time_s / time for time in reversed(llama.step_time_interval_s))
+    assert f"| 400 TFLOP/s | {rate:.0f} TFLOP/s | {low:.0f} to {high:.0f} TFLOP/s |" in text
+    settings = [f"stack.fused_{name}=false" for name in ("softmax", "rotary", "bias_activation")]
+    unfused = estimate(load_scenario(scenarios / "papers" / "glm-130b-768-a100.yaml", settings))
+    high = unfused.step_time_interval_s[1]
+    assert f"the step takes {unfused.step_time_s:.1f} s and the interval reaches {high:.0f} s" in text
+    nemotron = estimate(load_scenario(scenarios / "papers" / "nemotron-4-340b-1536-h100.yaml"))
+    low, high = nemotron.step_time_interval_s
+    assert f"({nemotron.step_time_s:.1f} s, {low:.1f} to {high:.1f} s)" in text
+
+
+def test_what_the_page_says_of_mixtures_of_experts(scored_published):
+    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    groups = {group.name: group for group in groups_of(scored_published)}
+    for bits in (16, 8, 4):
+        group = groups[f"experts, {bits} bits"]
+        inside = "all" if group.coverage == 1 else f"{100 * group.coverage:.0f} %"
+        assert f"**Mixtures of experts in {bits} bits** ({100 * group.mean_error:.1f} %, {inside} inside)" in text
+    coverage = f"{100 * left_out_coverage(scored_published):.0f} %"
+    assert f"cover {coverage} of the runs that ship" in text
 
 
 @pytest.fixture(scope="module")
