@@ -170,4 +170,5 @@ def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams) -> Fit:
 
 def _one_group(network: LinkParams, values: dict[str, float | bool]) -> LinkParams:
     """The link with these values for every operation, one group on it at a time."""
-    return network.model_copy(update=values | {"shared_efficiency": None, "job_efficiency": None, "operations": {}})
+    unknown = {"shared_efficiency": None, "job_efficiency": None, "dispatch_efficiency": None, "operations": {}}
+    return network.model_copy(update=values | unknown)

@@ -65,6 +65,12 @@ class Fabric:
         """
         return np.minimum(fitted, self.best_share * np.asarray(card_share))
 
+    def of_dispatcher(self, group: Group) -> Number:
+        """Bandwidth that a card gives to kernels that carry tokens to experts themselves.  [bytes/s]"""
+        own = self.network.dispatch_efficiency
+        fitted = self._fitted(group) if own is None else own
+        return self.of_card(fitted, group.card_share) * self.network_bytes_per_s
+
     def _fitted(self, group: Group) -> Number:
         return self.network.in_training(group.shares_network)
 
@@ -103,7 +109,7 @@ class Fabric:
         network, own = profile.network, cluster.network_efficiency
         if own is not None:
             shares = dict.fromkeys(("efficiency", "job_efficiency", "shared_efficiency", "p2p_efficiency"), own)
-            changes = {**shares, "operations": {}}
+            changes = {**shares, "dispatch_efficiency": None, "operations": {}}
             network = network.model_copy(update=changes)
         return cls(
             profile.nvlink,
@@ -118,7 +124,8 @@ class Fabric:
 
 def best_of(link: LinkParams) -> float:
     """Share of a link's bandwidth that messages reach at best."""
-    return max(link.efficiency, link.p2p_efficiency, *(each.efficiency for each in link.operations.values()))
+    others = (each.efficiency for each in link.operations.values())
+    return max(link.efficiency, link.p2p_efficiency, link.dispatch_efficiency or 0.0, *others)
 
 
 def _transfer(volume: Number, bandwidth: Number, link: LinkParams) -> Number:
@@ -292,7 +299,7 @@ def all_to_all(
     copies : int
         Of every piece, of which several may go to one rank or one domain: a piece goes to a rank once, n (1 − (1 −
         1/n)^k) instead of k of them, and crosses to a domain once, N (1 − (1 − 1/N)^k), where the card it comes in by
-        hands it on by NVLink [1]_. 1: pieces have nothing in common.
+        hands it on by NVLink [1]_, at the rate of kernels made for it. 1: pieces have nothing in common.
     limit, pace
         As of `sim.work.operations.Collective`.
 
@@ -309,7 +316,8 @@ def all_to_all(
     inside = _transfer(own_domain + handed_on, fabric.inside_domain(group), fabric.nvlink)
     if pace is not None:
         inside = np.maximum(inside, (own_domain + handed_on) / pace)
-    outside = _transfer(sent, fabric.between_domains(group) / members, fabric.network)
+    card = fabric.between_domains(group) / members if copies == 1 else fabric.of_dispatcher(group)
+    outside = _transfer(sent, card, fabric.network)
     base = np.where(domains > 1, fabric.network.base_latency_s, fabric.nvlink.base_latency_s)
     latency = base + fabric.nvlink.hop_latency_s + (domains > 1) * fabric.network.hop_latency_s
     return np.where(n > 1, np.where(domains > 1, np.maximum(inside, outside), inside) + latency, 0.0)

@@ -15,8 +15,9 @@ from sim.notebook import NotebookDisplay
 from sim.specs.base import Spec
 from sim.specs.hardware import Precision
 
-MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam", "permute"]
-"""Sorts of memory-bound kernels that are told apart where they were measured."""
+MemoryKernel = Literal["copy", "add", "norm", "softmax", "activation", "dropout", "adam", "permute", "strided"]
+"""Sorts of memory-bound kernels that are told apart where they were measured. strided: of operands that lie apart, are
+broadcast or differ in precision, which PyTorch reads number by number."""
 
 POOR_FIT = 0.15
 """Median relative error above which a fit is called poor."""
@@ -124,6 +125,10 @@ class LinkParams(Spec):
     """Efficiency in training of a group that is the whole job, which no other uses the network beside: some machines
     give it no more than groups that share, whatever benchmarks with the network to themselves reach. Not of collectives
     in `operations`. Default: efficiency."""
+    dispatch_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the link's bandwidth that kernels reach which carry tokens to experts themselves (DeepEP, HybridEP),
+    whatever else uses the network: a GPU sends to the card of its own place in every node alone, so that their flows
+    stay on its rail. Default: as all-to-alls."""
     two_domain_trees: bool = True
     """Whether all-reduces between two NVLink domains may go through trees, which cross half as often as rings: NCCL's
     tuner takes them on some networks (AWS EFA) and not on others (Azure's InfiniBand)."""

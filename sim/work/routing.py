@@ -5,6 +5,7 @@ All GPUs of the group wait for the busiest one at every exchange of tokens, so t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -73,9 +74,36 @@ def different(places: Number, copies: int, limit: tuple[int, int] = (1, 1)) -> N
     limit : (groups of experts that its copies are of, all groups), dealt over the places in their order.
     """
     some, groups = limit
-    within = np.minimum(places, np.maximum(some, places * some / groups)) if some < groups else places
-    answer: Number = within * (1.0 - (1.0 - 1.0 / within) ** copies)
+    if some >= groups:
+        return places * _hit(places, copies)
+    every = np.asarray(places, dtype=float)
+    within = np.maximum(every * some / groups, 1.0)  # where a group spans a place or several
+    answer = within * _hit(within, copies)
+    for few in np.unique(every[every < groups]):  # where a place has several groups, one of them more at some places
+        each, more = divmod(groups, int(few))
+        held = sum(
+            count * _reached(of, copies, some, groups) for of, count in ((each, int(few) - more), (each + 1, more))
+        )
+        answer = np.where(every == few, held, answer)
     return answer
+
+
+def _hit(places: Number, copies: int) -> Number:
+    """Chance that one of so many places gets a copy at least, where each copy goes to any."""
+    chance: Number = 1.0 - (1.0 - 1.0 / places) ** copies
+    return chance
+
+
+@lru_cache(maxsize=4096)
+def _reached(held: int, copies: int, some: int, groups: int) -> float:
+    """Chance that a place which holds so many of the groups gets a copy of a token at least.
+
+    Of `some` groups drawn from all the place has a hypergeometric number, and each copy goes to any of those drawn.
+    """
+    drawn = range(max(0, some - groups + held), min(some, held) + 1)
+    ways = {count: math.comb(held, count) * math.comb(groups - held, some - count) for count in drawn}
+    missed = sum(number * (1.0 - count / some) ** copies for count, number in ways.items())
+    return 1.0 - missed / math.comb(groups, some)
 
 
 def dropped_share(model: ModelSpec, routing: Routing) -> float:

@@ -1,5 +1,7 @@
 """All-to-alls: published bus bandwidths, and what handing tokens on inside a domain saves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -81,8 +83,23 @@ def test_published_rate_of_kernels_that_send_tokens_once():
     assert rate == pytest.approx(158e9, rel=0.15)
 
 
+@pytest.mark.parametrize(("size", "published"), [(32, (57e9, 62.9e9)), (64, (50e9, 53.2e9))])
+def test_published_rate_of_kernels_that_send_tokens_over_the_network_once(size, published):
+    """deepseek-ai/DeepEP: tokens as above of which 8 experts lie in 4 of 8 groups, combined by 32 and 64 H800, and H100,
+    whose cards give 50 GB/s: of what nodes receive, their own part included."""
+    nodes, limit = size // 8, (4, 8)
+    nbytes = 4096 * 8 * 7168 * 2
+    received = nbytes / 8 * float(different(nodes, 8, limit))
+    for node, rate in zip(("hgx-h800", "dgx-h100"), published, strict=True):
+        fabric = fabric_of({"preset": "superpod-h100", "node": node}, "h100")
+        for shared in (False, True):  # other groups that do the same leave it its rails
+            seconds = float(all_to_all(nbytes, Group(size, 8, shares_network=shared), fabric, 8, limit))
+            assert received / seconds == pytest.approx(rate, rel=0.12)
+
+
 def test_crossings_of_a_token(fabric):
     """8 copies for 8 domains reach 8 (1 − (7/8)⁸) = 5.25 of them; of two domains hardly more than both."""
+    fabric = replace(fabric, network=fabric.network.replace(dispatch_efficiency=None))
     expected = {8: 5.2513, 2: 1.9922}
     for domains, crossings in expected.items():
         group = Group(8 * domains, 8)
@@ -97,7 +114,20 @@ def test_tokens_whose_experts_are_of_some_groups_cross_to_fewer_nodes(fabric):
     assert different(8, 8, (4, 8)) == pytest.approx(nodes, rel=0.01)
     free, limited = (float(all_to_all(64e9, Group(64, 8), fabric, 8, limit)) for limit in ((1, 1), (4, 8)))
     assert limited / free == pytest.approx(different(8, 8, (4, 8)) / different(8, 8), rel=0.01)
-    assert different(4, 8, (4, 8)) == different(4, 8)  # fewer places than a token has groups
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 16])
+def test_nodes_that_hold_several_groups_of_experts(nodes):
+    """DeepSeek-V3's 8 groups, of which a token's 8 experts are of 4, dealt over nodes in order: as counted."""
+    rng = np.random.default_rng(1)
+    parts = [np.array_split(np.arange(8), nodes), np.array_split(np.arange(8 * nodes) // nodes, nodes)][nodes > 8]
+    place = {group: [node for node, part in enumerate(parts) if group in part] for group in range(8)}
+    seen = 0
+    for _ in range(4_000):
+        groups = rng.choice(8, 4, replace=False)[rng.integers(0, 4, 8)]
+        seen += len({rng.choice(place[group]) for group in groups})
+    assert different(nodes, 8, (4, 8)) == pytest.approx(seen / 4_000, rel=0.02)
+    assert different(nodes, 8, (8, 8)) == different(nodes, 8)
 
 
 def test_nobody_to_talk_to(fabric):
