@@ -141,6 +141,8 @@ def _as_the_framework_does(
 
 def _dealt(data: dict[str, Any], inferred: list[str]) -> tuple[Scenario, dict[str, Any]]:
     """Scenario and file; where layers do not divide over the stages, embedding and head take a layer's place."""
+    if data["plan"].get("pipeline_layout"):
+        return build_scenario(data, where="layout"), data
     uneven = f"{data['model']['num_layers']} layers do not divide over the stages"
     stages = int(data["plan"].get("pp", 1)) * int(data["plan"].get("num_chunks", 1))
     layers = data["model"]["num_layers"]

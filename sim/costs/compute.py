@@ -39,6 +39,8 @@ class ComputeModel:
     """Times that the host takes for what it does besides launching; zero where a graph holds it."""
     elementwise_rate: float = 1.0
     flash_version: str = "2"
+    fp8_attention: bool = False
+    """Fused attention multiplies in 8 bits where linears multiply in 8 or 4."""
     wide_share: float = 0.0
     """Of the layers, the share whose multiplies stay in 16 bits."""
     notes: set[str] = field(default_factory=set)
@@ -49,10 +51,13 @@ class ComputeModel:
         return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * self.elementwise_rate
 
     def precision_of(self, operation: Operation) -> str:
-        """Matrix-unit precision: in 8 and 4 bits attention cores and the head stay in 16, as in published recipes."""
+        """Matrix-unit precision: in 8 and 4 bits the head stays in 16, and so do attention cores but where the stack
+        has them in 8."""
         narrow = FORMATS.get(self.precision)
         if narrow is None:
             return self.precision
+        if self.fp8_attention and operation.kind == "attention":
+            return "fp8"
         return narrow.peak if operation.cause is Cause.MATMUL else "bf16"
 
     def peak(self, operation: Operation) -> float:
@@ -96,10 +101,13 @@ class ComputeModel:
         params = self.profile.attention
         share = params.backward_efficiency if operation.backward else params.forward_efficiency
         efficiency = attention_efficiency(operation.length, share, params.half_length)
-        if params.half_columns:  # a tile's exponentials take the same time however wide heads are
-            columns = params.half_columns
-            efficiency = efficiency * operation.k / (operation.k + columns) * (128 + columns) / 128
-        return self.peak(operation) * efficiency * params.speed(self.flash_version)
+        peak = self.peak(operation)
+        if params.half_columns:  # a tile's exponentials take the same time however wide heads are, in any precision
+            columns, faster = params.half_columns, 1.0
+            if self.precision_of(operation) == "fp8":
+                faster = peak / self.gpu.peak("bf16")
+            efficiency = efficiency * operation.k / (operation.k + faster * columns) * (128 + columns) / 128
+        return peak * efficiency * params.speed(self.flash_version)
 
     def host_time(self, phases: Sequence[Phase], talk: Mapping[str, Number], backward: bool = False) -> Number:
         """Time the host needs to launch the kernels and collectives of phases.  [s]

@@ -53,6 +53,7 @@ class CostModel:
             0.0 if graphs else slow,
             stack.elementwise_rate,
             stack.flash_version,
+            stack.fp8_attention,
             scenario.training.high_precision_layers / scenario.model.num_layers,
         )
         self.fabric = Fabric.of(scenario.cluster, scenario.profile)

@@ -6,6 +6,7 @@ version, the precision, the kind of model or the GPU, each with its source. What
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -157,15 +158,18 @@ def _consequences(
 def _applies(
     when: Mapping[str, Any], version: str, framework: str, facts: Mapping[str, Any], known: Mapping[str, Any]
 ) -> bool:
-    """Whether all conditions of a rule hold: dates of the version, facts of the scenario, fields of the stack."""
+    """Whether all conditions of a rule hold: dates of the version, facts of the scenario, fields of the stack.
+
+    GPUs and models are patterns that their names hold, whatever the case.
+    """
     for key, wanted in when.items():
         options = wanted if isinstance(wanted, list) else [wanted]
         if key in ("since", "until"):
             late = date_of(version, framework) >= date_of(str(wanted), framework)
             if late != (key == "since"):
                 return False
-        elif key == "gpu":
-            if not any(name in facts["gpu"] for name in options):
+        elif key in ("gpu", "model"):
+            if not any(re.search(name, facts[key], re.IGNORECASE) for name in options):
                 return False
         elif (facts[key] if key in facts else known.get(key, _default(key))) not in options:
             return False
@@ -193,6 +197,8 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "schedule": plan.get("schedule", "1f1b"),
         "zero_stage": plan.get("zero_stage", "unsaid"),
         "gpu": str(gpu.get("name", "")),
+        "model": str(model.get("name", "")),
+        "capacity": training.get("expert_capacity_factor") is not None,
     }
 
 

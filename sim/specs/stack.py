@@ -28,6 +28,9 @@ class StackSpec(Spec):
     """The attention kernel skips the masked half of the scores. Default: true for flash, false for math."""
     flash_version: Literal["1", "2", "3"] = "2"
     """Generation of the fused attention kernel; a profile that knows it apart prices it apart."""
+    fp8_attention: bool = False
+    """Where linears multiply in 8 or 4 bits, the fused attention kernel does in 8 (Transformer Engine's
+    fp8_dot_product_attention): its multiplies go at twice the rate, its exponentials do not."""
     fused_norm: bool = True
     """Norms in one kernel per direction, instead of one per arithmetic step in fp32."""
     persistent_norm: bool = True
@@ -139,6 +142,10 @@ class StackSpec(Spec):
     balanced_context: bool = True
     """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
     equally busy, instead of consecutive pieces, whose last rank attends to everything."""
+    fused_experts: bool = False
+    """What lies between experts' grouped multiplies (first bias, activation, the token's weight, casts) happens
+    inside their kernels, and each is one launch however many experts there are (cuDNN's kernels in CuTe DSL,
+    Transformer Engine's NVTE_CUTEDSL_FUSED_GROUPED_MLP with mxfp8 on Blackwell), instead of in kernels of its own."""
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""

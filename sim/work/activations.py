@@ -5,6 +5,7 @@ from __future__ import annotations
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.work.adapters import spared_bytes
+from sim.work.attention import core_width
 from sim.work.experts import experts_activations, routed
 from sim.work.pieces import WRITTEN_OUT, Cut, key_value_width
 from sim.work.recompute import Recompute, mixture, read_recompute
@@ -87,7 +88,10 @@ def _block_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) 
     core = attention_core_bytes(model, stack, cut)
     latent = _latent_bytes(model, cut)
     return (
-        around + tokens * (w * (query + key_value) + kept * context + norms + _gate_bytes(model, cut)) + core + latent
+        around
+        + tokens * (core_width(stack, cut) * (query + key_value) + kept * context + norms + _gate_bytes(model, cut))
+        + core
+        + latent
     )
 
 
@@ -128,7 +132,8 @@ def _attention_layer_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     if not (experts or model.gated_mlp or stack.fused_activation):
         products += WRITTEN_OUT.kept
     inner = 0.0 if experts else model.intermediate_size / cut.tp
-    cut_by_tp = tokens * (w * (query + key_value + (products - 1) * inner) + kept * (context + inner))
+    cut_by_tp = tokens * (core_width(stack, cut) * (query + key_value) + w * (products - 1) * inner)
+    cut_by_tp = cut_by_tp + tokens * kept * (context + inner)
     cut_by_tp = cut_by_tp + tokens * _gate_bytes(model, cut)
     around = around + _latent_bytes(model, cut)
     if experts:
@@ -155,7 +160,8 @@ def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute,
         spared = spared + attention_core_bytes(model, stack, cut)
     if "mla_up_proj" in names and kind.attends:
         heads = model.num_heads / cut.tp
-        spared = spared + w * tokens * (heads * model.head_dim + key_value_width(model, cut.tp))
+        columns = heads * model.head_dim + key_value_width(model, cut.tp)
+        spared = spared + core_width(stack, cut) * tokens * columns
     if "layernorm" in names and model.key_value_rank and kind.attends:
         spared = spared + norm
     if kind.sparse:
@@ -165,7 +171,8 @@ def _spared_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, said: Recompute,
         if "moe" in names:
             spared = spared + parts.scores + parts.copies + parts.activation + parts.shared
         elif names & {"moe_act", "shared_experts"}:
-            spared = spared + parts.activation * ("moe_act" in names) + parts.shared * ("shared_experts" in names)
+            alone = "moe_act" in names and not stack.fused_experts
+            spared = spared + parts.activation * alone + parts.shared * ("shared_experts" in names)
     elif "mlp" in names and kind.mlp == "dense":
         products = 2 if model.gated_mlp else 1
         unfused = 1 if model.gated_mlp and not stack.fused_bias_activation else 0

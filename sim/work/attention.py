@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.specs.formats import FORMATS
 from sim.work.flops import reach
 from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.pieces import (
@@ -158,7 +159,9 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
             more = TILE * window
             some = (seen + more) / (s + more) * (1.0 - corner if stack.causal_attention else 1.0)
             skipped, length = np.minimum(skipped, some), whole if window else seen
-        nbytes = w * cut.tokens * (model.num_heads * (d + of_values) / cut.tp + key_value_width(model, cut.tp))
+        queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
+        read = core_width(stack, cut) * (queries + key_value_width(model, cut.tp))
+        nbytes = cut.tokens * (read + w * outputs)
 
         def fused(name: str, times: float, credited: float, back: bool) -> Operation:
             return Operation(
@@ -167,12 +170,13 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
                 credited_flop=credited * full * seen / s, module="core_attn", host_s=ordered,
             )  # fmt: skip
 
+        cast_f, cast_b = _casts_of_core(model, stack, cut)
         # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
         # two of them by the values' columns.
         multiplies = (3 * d + 2 * of_values) / (d + of_values)
         return BlockWork(
-            forward=Phase((fused("flash attention", 1.0, 1.0, False),), exchange_f),
-            input_grad=Phase((fused("flash attention backward", multiplies, 2.0, True),), exchange_b),
+            forward=Phase((*cast_f, fused("flash attention", 1.0, 1.0, False)), exchange_f),
+            input_grad=Phase((*cast_b, fused("flash attention backward", multiplies, 2.0, True)), exchange_b),
             weight_grad=Phase(),
         )
 
@@ -200,6 +204,32 @@ def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
         )
     forward.append(matmul("values", rows, of_values, s, w, batch=heads, cause=attention, module=core))
     return BlockWork(Phase(tuple(forward), exchange_f), Phase(tuple(backward), exchange_b), Phase())
+
+
+EIGHT_BITS = FORMATS["fp8"]
+
+
+def core_width(stack: StackSpec, cut: Cut) -> float:
+    """Bytes of a number of queries, keys and values as the attention core reads and keeps it."""
+    return EIGHT_BITS.nbytes if _in_eight_bits(stack, cut) else cut.width
+
+
+def _in_eight_bits(stack: StackSpec, cut: Cut) -> bool:
+    """Whether the attention core multiplies in 8 bits."""
+    return stack.fp8_attention and stack.attention == "flash" and cut.format is not None
+
+
+def _casts_of_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Queries, keys and values to 8 bits before a core that multiplies these; the output's gradient in its backward."""
+    if not _in_eight_bits(stack, cut):
+        return (), ()
+    moved, module = EIGHT_BITS.cast * cut.tokens, "core_attn"
+    queries, outputs = (model.num_heads * columns / cut.tp for columns in (model.head_dim, model.value_head_dim))
+    inputs = queries + key_value_width(model, cut.tp)
+    return (
+        (memory("casts of queries, keys, values", moved * inputs, 3, module=module),),
+        (memory("cast of the output's gradient", moved * outputs, module=module),),
+    )
 
 
 def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Number, Number, Number]:

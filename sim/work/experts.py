@@ -85,15 +85,20 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     choose_f = _routing("routing", 6 * scores, launches)
     choose_b = _routing("routing backward", 6 * scores, launches * BACKWARD_ROUTING)
     launches = 1 + to.experts * stack.launches_per_expert
-    if cut.format:
+    if stack.fused_experts:
+        launches = 1
+    elif cut.format:
         launches = 1 + stack.fp8_launches_of_experts + to.experts * stack.fp8_launches_per_expert
     up_f, up_i, up_w, down_f, down_i, down_w = (
         replace(multiply, kernels=launches)
         for name, n, k in (("experts up", inputs * inner, outer), ("experts down", outer, inner))
         for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts, module="experts")
     )
-    act_f, act_b = _activation(w * to.copies * inner, model)
+    act_f, act_b = _activation(w * to.copies * inner, model, stack)
     bias_f, bias_b = _biases(w * to.copies * outer, to.experts, model)
+    if stack.fused_experts:
+        up_f, down_i = _between_inside(up_f, down_i, to.copies * inner, inputs, cut)
+        act_f, act_b = (), ()
     shared = _shared(model, stack, cut)
     there, back = _layouts(w * outer, to, stack, cut)
     dispatch, combine = (_exchange(name, w * to.arrived * outer, model, stack) for name in ("dispatch", "combine"))
@@ -101,11 +106,11 @@ def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     inside = BlockWork(
         # Experts that multiply as many tokens as they have room for need no count.
         Phase(
-            (*there, up_f, act_f, down_f, *bias_f, *back),
+            (*there, up_f, *act_f, down_f, *bias_f, *back),
             (dispatch, *gather, *scatter, combine),
             waits=not cut.routing.padded,
         ),
-        Phase((*back, *bias_b, down_i, act_b, up_i, *there), (combine, *gather, *scatter, dispatch)),
+        Phase((*back, *bias_b, down_i, *act_b, up_i, *there), (combine, *gather, *scatter, dispatch)),
         Phase((down_w, up_w)),
     )
     if model.expert_latent_size:
@@ -138,19 +143,37 @@ def _routing(name: str, nbytes: Number, launches: float) -> tuple[Operation, Ope
     )
 
 
-def _activation(nbytes: Number, model: ModelSpec) -> tuple[Operation, Operation]:
+def _between_inside(
+    up: Operation, down_back: Operation, elements: Number, inputs: int, cut: Cut
+) -> tuple[Operation, Operation]:
+    """The first multiply, and the second one's gradient, with the activation of so many elements inside.
+
+    The first writes its result, which the backward reads, and what the activation makes of it as the second multiply
+    reads it; the second one's gradient reads that result, and writes its gradient instead of the activation's. In few
+    bits both are written by rows and by columns (NVIDIA/TransformerEngine:transformer_engine/pytorch/ops/fused/
+    forward_grouped_mlp.py, backward_grouped_mlp.py).
+    """
+    written = 2 * cut.format.nbytes if cut.format else cut.width
+    forward = written * elements
+    backward = (inputs * (cut.width + written) - cut.width) * elements
+    return replace(up, nbytes=up.nbytes + forward), replace(down_back, nbytes=down_back.nbytes + backward)
+
+
+def _activation(
+    nbytes: Number, model: ModelSpec, stack: StackSpec
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
     """The activation of copies of one width of `nbytes`, and the token's weight for the expert: forward, backward.
 
     One that is clamped (OpenAI 2025, arXiv:2508.10925, section 2.1) limits both halves and joins them again before a
-    fused kernel, and autograd writes a mask for every limit [3]_.
+    fused kernel, and autograd writes a mask for every limit [3]_; a compiler makes one kernel of it.
     """
     inputs = 2 if model.gated_mlp else 1
-    times, kernels = (inputs + 1, 2 * inputs + 1), (1, 1)
-    if _clamped(model):
-        times, kernels = (11, 20), (4, 10)
+    times, kernels, sort = (inputs + 1, 2 * inputs + 1), (1, 1), "activation"
+    if _clamped(model) and not stack.compiled:
+        times, kernels, sort = (11, 20), (4, 10), "strided"
     return (
-        memory("experts' activation", times[0] * nbytes, kernels[0], sort="activation", module="moe_act"),
-        memory("experts' activation backward", times[1] * nbytes, kernels[1], sort="activation", module="moe_act"),
+        (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort, module="moe_act"),),
+        (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort, module="moe_act"),),
     )
 
 
@@ -169,8 +192,8 @@ def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Op
     if not _clamped(model):
         return (), ()
     return (
-        (memory("experts' biases", 14 * nbytes, 2 + 2 * experts, sort="add", module="experts"),),
-        (memory("experts' biases backward", 20 * nbytes, 3 + 8 * experts, sort="add", module="experts"),),
+        (memory("experts' biases", 14 * nbytes, 2 + 2 * experts, sort="strided", module="experts"),),
+        (memory("experts' biases backward", 20 * nbytes, 3 + 8 * experts, sort="strided", module="experts"),),
     )
 
 

@@ -187,8 +187,9 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
         copies, inner = tokens, model.intermediate_size / cut.tp
     columns, context = _mixer_columns(model, cut, kind)
     mixes = tokens * (kind.mixer != "none")
-    inputs = mixes * (h + context) + copies * (h + inner)
-    gradients = mixes * (columns + h) + copies * (h + products * inner)
+    between = 0 if kind.sparse and stack.fused_experts else inner  # else experts' kernels write it as it is read
+    inputs = mixes * (h + context) + copies * (h + between)
+    gradients = mixes * (columns + h) + copies * (h + products * between)
     fused = cut.format.norms_cast and (stack.fused_casts or stack.compiled)
     if fused or not cut.format.norms_cast:  # weights are cast once a step
         by_norms = mixes * h + (copies * h if kind.mlp == "dense" else 0.0)

@@ -39,7 +39,8 @@ class Operation:
     nbytes : bytes read and written. [bytes]
     kernels : launches.
     host_s : host time besides that of its launches, on a node whose launch_slowdown is 1. [s]
-    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute.
+    sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute,
+        strided.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
         skips the masked half runs fewer than it is credited for. [FLOP]
     module : of a layer, by Megatron-Core's names (`sim.specs.modules`): what recomputation and CUDA graphs are asked

@@ -39,6 +39,7 @@ def sections(when, version_of):
 
     return {
         "model": {
+            "name": first("model", "").replace(".?", "-"),
             "num_experts": 8 if when.get("experts") else 0,
             "norm": first("norm", "layernorm"),
             "key_value_rank": 512 if when.get("latent_attention") else None,
@@ -48,8 +49,12 @@ def sections(when, version_of):
             "pp": 2 if when.get("pipeline_parallel") else 1,
             "schedule": first("schedule", "1f1b"),
         },
-        "training": {"precision": first("precision", "bf16"), "adapter_rank": 8 if when.get("fine_tuning") else 0},
-        "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},
+        "training": {
+            "precision": first("precision", "bf16"),
+            "adapter_rank": 8 if when.get("fine_tuning") else 0,
+            "expert_capacity_factor": 1.0 if when.get("capacity") else None,
+        },
+        "cluster": {"node": {"gpu": {"name": first("gpu", "H100").removeprefix("^")}}},
     }
 
 
@@ -306,3 +311,43 @@ def test_blackwell_had_no_fused_backward_of_latent_attention_at_first(node, vers
         }
     )
     assert made.stack.attention == attention
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "precision", "version", "dispatcher", "sms"),
+    [
+        ("gpt-oss-120b", "gb200-tray", "bf16", "26.04", "alltoall", None),
+        ("gpt-oss-120b", "gb200-tray", "mxfp8", "26.06", "hybridep", 32),
+        ("qwen3-235b-a22b", "dgx-h100", "bf16", "26.04", "alltoall", None),
+        ("qwen3-235b-a22b", "gb200-tray", "mxfp8", "26.04", "hybridep", 32),
+        ("qwen3-30b-a3b", "dgx-h100", "bf16", "26.04", "deepep", 20),
+    ],
+)
+def test_what_carries_tokens_to_experts_depends_on_recipe_and_gpu(model, gpu, precision, version, dispatcher, sms):
+    node = load_preset("nodes", gpu)
+    stack = {"framework": "megatron-bridge", "version": version}
+    data = {"model": load_preset("models", model), "cluster": {"node": {"gpu": load_preset("gpus", node["gpu"])}}}
+    data["model"]["name"] = model
+    found = StackSpec.read(resolve_stack(stack, {**data, "training": {"precision": precision}}).fields, "stack")
+    assert (found.expert_dispatcher, found.sms_of_dispatcher) == (dispatcher, sms)
+
+
+def test_tokens_are_dropped_with_the_plain_dispatcher_only():
+    data = {"model": {"num_experts": 8}, "training": {"expert_capacity_factor": 1.0}}
+    data["cluster"] = {"node": {"gpu": {"name": "GB200"}}}
+    assert resolve_stack("megatron-bridge", data).fields["expert_dispatcher"] == "alltoall"
+
+
+@pytest.mark.parametrize(
+    ("model", "eight"), [("deepseek-v3", True), ("qwen3-235b-a22b", False), ("gpt-oss-120b", True)]
+)
+def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_bits(model, eight):
+    def fields(version):
+        data = {"model": load_preset("models", model) | {"name": model}, "training": {"precision": "mxfp8"}}
+        data["cluster"] = {"node": {"gpu": {"name": "GB300"}}}
+        return resolve_stack({"framework": "megatron-bridge", "version": version}, data).fields
+
+    new, old = fields("26.08"), fields("26.04")
+    assert (new["fused_experts"], new.get("fp8_attention", False)) == (True, eight)
+    assert not old.get("fused_experts")
+    assert not old.get("fp8_attention")

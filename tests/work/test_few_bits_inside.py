@@ -1,0 +1,159 @@
+"""What happens inside kernels in few bits: experts' activation between their multiplies, attention's multiplies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import estimate
+from sim.costs.compute import ComputeModel
+from sim.specs import GpuSpec, Profile, build_scenario, load_preset
+from sim.specs.formats import FORMATS
+from sim.work.activations import layer_activation_bytes
+from sim.work.attention import attention_core
+from sim.work.experts import experts_work, routed
+from sim.work.layers import layer_work
+from sim.work.operations import Cause, Operation
+from sim.work.pieces import Cut
+
+GPUS = {"h100": "h100-sxm-80gb", "b200": "b200-sxm-180gb", "b300": "gb300-279gb"}
+
+
+def scenario_of(model="qwen3-30b-a3b", precision="mxfp8", **stack):
+    return build_scenario(
+        {
+            "model": model,
+            "cluster": {"preset": "superpod-b200", "num_nodes": 1},
+            "plan": {"dp": 8, "ep": 8},
+            "training": {"global_batch_size": 64, "sequence_length": 4096, "precision": precision},
+            "stack": {"preset": "megatron-core", "expert_dispatcher": "deepep", **stack},
+            "profile": "b200",
+        }
+    )
+
+
+def cut(precision="mxfp8", **changes):
+    return Cut(1, 4, 4096, False, "none", ep=8, format=FORMATS.get(precision), **changes)
+
+
+def names(phase):
+    return {item.name for item in phase.operations}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "mxfp8"])
+def test_the_activation_goes_into_the_multiplies_and_they_move_what_it_wrote(precision):
+    """Of one copy: the first multiply also writes what the second reads, by rows and by columns in 8 bits; the second
+    one's gradient reads the first one's result and writes that one's gradient instead of the activation's."""
+    scenario = scenario_of()
+    model, plain, here = scenario.model, scenario.stack, cut(precision)
+    apart, inside = (experts_work(model, plain.replace(fused_experts=each), here) for each in (False, True))
+    assert "experts' activation" in names(apart.forward) - names(inside.forward)
+    assert "experts' activation backward" in names(apart.input_grad) - names(inside.input_grad)
+    elements = routed(model, here).copies * model.expert_intermediate_size
+    written = 2 * (1 + 1 / 32) if precision == "mxfp8" else 2
+
+    def more(name, phase):
+        both = ({item.name: item for item in getattr(each, phase).operations}[name] for each in (inside, apart))
+        fused, alone = both
+        assert (fused.kernels, fused.flop) == (1, alone.flop)
+        return fused.nbytes - alone.nbytes
+
+    assert more("experts up", "forward") == pytest.approx(written * elements)
+    assert more("experts down input gradient", "input_grad") == pytest.approx((2 * (2 + written) - 2) * elements)
+    assert more("experts up input gradient", "input_grad") == 0.0
+
+
+def test_what_the_multiplies_write_in_8_bits_is_not_cast_again():
+    scenario = scenario_of()
+    model, here = scenario.model, cut()
+
+    def casts(fused, phase, name):
+        work = layer_work(model, scenario.stack.replace(fused_experts=fused), here)
+        return next(item.nbytes for item in getattr(work, phase).operations if item.name == name)
+
+    inner = FORMATS["mxfp8"].cast * routed(model, here).copies * model.expert_intermediate_size
+    assert casts(False, "forward", "casts") - casts(True, "forward", "casts") == pytest.approx(inner)
+    gone = casts(False, "input_grad", "gradients' casts") - casts(True, "input_grad", "gradients' casts")
+    assert gone == pytest.approx(2 * inner)
+
+
+def test_biases_of_the_second_multiply_stay_kernels_of_their_own():
+    model = load_preset("models", "gpt-oss-120b")
+    scenario = scenario_of(model, fused_experts=True)
+    work = experts_work(scenario.model, scenario.stack, cut())
+    assert "experts' biases" in names(work.forward)
+    assert "experts' activation" not in names(work.forward)
+
+
+@given(
+    st.sampled_from(["bf16", "fp8", "mxfp8", "nvfp4"]),
+    st.sampled_from(["qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"]),
+    st.sampled_from([False, True]),
+)
+def test_fusing_is_never_slower_and_keeps_flops_and_activations(precision, model, overlaps):
+    scenario = scenario_of(model, precision=precision, overlap_experts=overlaps)
+    fused = scenario.replace(stack=scenario.stack.replace(fused_experts=True))
+    assert estimate(fused).step_time_s <= estimate(scenario).step_time_s * (1 + 1e-12)
+    assert layer_work(scenario.model, fused.stack, cut(precision)).forward.model_flop == pytest.approx(
+        layer_work(scenario.model, scenario.stack, cut(precision)).forward.model_flop
+    )
+    kept = (layer_activation_bytes(scenario.model, each.stack, cut(precision)) for each in (fused, scenario))
+    assert next(kept) == next(kept)
+
+
+def seconds_of_core(name, columns, eight, backward=False):
+    """A core of 10^15 FLOP over 4,096 tokens, in 16 bits or 8."""
+    gpu, profile = (
+        GpuSpec.read(load_preset("gpus", GPUS[name]), name),
+        Profile.read(load_preset("profiles", name), name),
+    )
+    core = Operation(
+        "core", Cause.ATTENTION, "attention", flop=1e15, nbytes=1.0, k=columns, length=4096, backward=backward
+    )
+    return float(ComputeModel(gpu, profile, "mxfp8", 2.0, fp8_attention=eight).operation_time(core))
+
+
+# NVIDIA/TransformerEngine, pull request 3033: DeepSeek-V3's attention (128 heads of 192 and 128 columns, 4,096 tokens) on
+# GB300, with its linears, in MXFP8 against bf16.
+@pytest.mark.parametrize(("backward", "published"), [(False, 1.53), (True, 1.65)])
+def test_published_gain_of_attention_in_8_bits(backward, published):
+    sixteen, eight = (seconds_of_core("b300", 0.5 * (192 + 128), each, backward) for each in (False, True))
+    assert sixteen / eight == pytest.approx(published, rel=0.1)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_exponentials_keep_attention_in_8_bits_below_twice_the_rate(name):
+    """The narrower heads are, the larger is their part."""
+    gains = [seconds_of_core(name, wide, False) / seconds_of_core(name, wide, True) for wide in (32, 64, 128, 256)]
+    assert gains == sorted(gains)
+    assert 1.0 < gains[0] < gains[-1] < 2.0
+
+
+def test_the_activation_that_runs_inside_is_not_run_again():
+    """Recomputing it spares nothing, where it has no kernel of its own."""
+    scenario = scenario_of(fused_experts=True)
+    here = [cut(), Cut(1, 4, 4096, False, "selective:moe_act", ep=8, format=FORMATS["mxfp8"])]
+    kept = [layer_activation_bytes(scenario.model, scenario.stack, each) for each in here]
+    assert kept[0] == kept[1]
+
+
+def test_attention_in_8_bits_casts_what_it_reads_and_keeps_it_so():
+    scenario = scenario_of()
+    model, here = scenario.model, cut()
+    sixteen, eight = (scenario.stack.replace(fp8_attention=each) for each in (False, True))
+    tokens, queries, key_values = 4 * 4096, 32 * 128, 2 * 4 * 128
+    forward, backward = (attention_core(model, eight, here).forward, attention_core(model, eight, here).input_grad)
+    casts = [item.nbytes for phase in (forward, backward) for item in phase.operations if item.kind == "memory"]
+    assert casts == [4 * tokens * (queries + key_values), 4 * tokens * queries]
+    saved = layer_activation_bytes(model, sixteen, here) - layer_activation_bytes(model, eight, here)
+    assert saved == tokens * (queries + key_values)
+
+
+@pytest.mark.parametrize("changes", [{"format": None}, {}])
+def test_nothing_changes_in_16_bits_or_without_a_fused_kernel(changes):
+    scenario = scenario_of()
+    here = cut("bf16") if changes else cut()
+    stack = scenario.stack if changes else scenario.stack.replace(attention="math", causal_attention=False)
+    eight = stack.replace(fp8_attention=True)
+    assert attention_core(scenario.model, stack, here) == attention_core(scenario.model, eight, here)
+    kept = (layer_activation_bytes(scenario.model, each, here) for each in (stack, eight))
+    assert next(kept) == next(kept)
