@@ -20,6 +20,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 DEEPEST = 40
 """Levels of nesting; descriptions have six."""
+_TOO_DEEP = f"nested more than {DEEPEST} levels deep; no description is"
 MOST_VALUES = 200_000
 
 
@@ -61,9 +62,11 @@ def parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        line, column = (f" line {mark.line + 1}", f", column {mark.column + 1}") if mark else ("", "")
         reason = error.problem or error.context or "broken YAML"
-        raise SpecError(f"{where}:{line}: {reason}; check the indentation, colons and quotes there") from None
+        if "nesting depth" in reason:  # the C parser's own limit, which it finds before it hands out a level
+            raise SpecError(f"{where}:{line}: {_TOO_DEEP}") from None
+        raise SpecError(f"{where}:{line}{column}: {reason}; check the indentation, colons and quotes there") from None
     except yaml.YAMLError as error:
         raise SpecError(f"{where}: not readable as YAML: {error}") from None
     except (SpecError, ValueError) as error:  # Python's own: an integer of thousands of digits
@@ -100,7 +103,7 @@ def _check_size(text: str) -> None:
             open_at.append((event.anchor, values))
             values += 1
             if len(open_at) > DEEPEST:
-                raise SpecError(f"line {_line(event)}: nested more than {DEEPEST} levels deep; no description is")
+                raise SpecError(f"line {_line(event)}: {_TOO_DEEP}")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_at.pop()
             if anchor is not None:

@@ -121,7 +121,7 @@ def test_all_mistakes_are_named_at_once():
         ("a: !!python/object/apply:os.system ['true']", r"could not determine a constructor"),
         ("b: *y", r"undefined alias"),
         ("a: &x [*x]", r"\*x stands inside what it names"),
-        ("[" * 100_000 + "]" * 100_000, r"nested more than 40 levels"),
+        ("[" * 100_000 + "]" * 100_000, r"^file: line 1: nested more than 40 levels"),
         ("\n".join(" " * n + f"b{n}:" for n in range(60)), r"nested more than 40 levels"),
         (
             "a: &a [x, x, x, x, x, x, x, x, x, x]\n"

@@ -239,7 +239,7 @@ def test_an_architecture_is_made_of_fields_switches_and_readers(name):
 def test_every_switch_of_an_architecture_does_what_it_says(name):
     base = {**CONFIG, "model_type": name} | (MIXTURE if name in HUGGINGFACE["mixtures"] else {})
     if name in HUGGINGFACE["hybrids"]:
-        dense = not {"sparse_step", "first_dense"} & set(ARCHITECTURES[name].get("readers", ()))
+        dense = not {"sparse_step", "first_dense", "wide_experts"} & set(ARCHITECTURES[name].get("readers", ()))
         base |= HYBRID | ({} if dense else MIXTURE)
     readers = ARCHITECTURES[name].get("readers", ())
     shared = {"n_shared_experts": "first_dense", "shared_expert_intermediate_size": "shared_expert"}

@@ -191,6 +191,10 @@ def test_what_nobody_knows_is_listed():
         ({**QWEN3, "shared_expert_intermediate_size": 64}, "is a width of shared experts, which it has none of"),
         ({"add_cross_attention": True}, "has an encoder beside it .add_cross_attention."),
         ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
+        (
+            {"model_type": "apertus1p5_text", "output_vocab_size": 64},
+            "= 64 gives the head other rows than the embedding's",
+        ),
         ({"model_type": "jamba"}, "is built on Mamba-1"),
         ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
         ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
@@ -860,6 +864,7 @@ def test_a_pipe_is_read_as_the_file_would_be(kind):
         ({}, False),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, True),
+        ({"rope_scaling": {"type": "deepseek_yarn", "factor": 40}}, True),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, False),
     ],
 )

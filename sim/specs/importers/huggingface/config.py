@@ -164,9 +164,10 @@ def _set(model: Section, field: str, names: Sequence[str], take: Callable[..., A
 
 
 def _scaled_rotary(model: Section, keys: ConfigKeys) -> None:
-    """YaRN by the name of the stretch; kernels of latent attention scale what they turn."""
+    """YaRN by the name of the stretch (Sarvam says deepseek_yarn); kernels of latent attention scale what they turn."""
     stretch = next((keys.raw(key) for key in ("rope_scaling", "rope_parameters") if keys.raw(key)), None)
-    if isinstance(stretch, Mapping) and "yarn" in (stretch.get("rope_type"), stretch.get("type")):
+    kinds = (stretch.get("rope_type"), stretch.get("type")) if isinstance(stretch, Mapping) else ()
+    if any(kind in ("yarn", "deepseek_yarn") for kind in kinds):
         model.took("rotary_scaled", True, "rope_scaling: yarn")
 
 

@@ -34,6 +34,18 @@ def _embedding_projection(keys: ConfigKeys) -> Fields:
     return {}
 
 
+def _pruned_head(keys: ConfigKeys) -> Fields:
+    """Apertus 1.5's head without the rows of pictures and sound, which its embedding has, is refused."""
+    rows, vocabulary = keys.whole("output_vocab_size"), keys.raw("vocab_size")
+    if rows is not None and rows != vocabulary:
+        raise keys.wrong(
+            "output_vocab_size",
+            rows,
+            f"gives the head other rows than the embedding's {vocabulary}, which flopcast cannot count",
+        )
+    return {}
+
+
 def _delta(keys: ConfigKeys) -> Fields:
     """Gated delta net: heads of values and of keys."""
     return {
@@ -174,6 +186,7 @@ READERS: dict[str, Callable[[ConfigKeys], Fields]] = {
     **EXPERTS,
     "falcon": _falcon,
     "embedding_projection": _embedding_projection,
+    "pruned_head": _pruned_head,
     "mpt": _mpt,
     "first_qwen": _first_qwen,
     "chatglm": _chatglm,
