@@ -109,7 +109,7 @@ class Fabric:
         network, own = profile.network, cluster.network_efficiency
         if own is not None:
             shares = dict.fromkeys(("efficiency", "job_efficiency", "shared_efficiency", "p2p_efficiency"), own)
-            changes = {**shares, "dispatch_efficiency": None, "operations": {}}
+            changes: dict[str, object] = {**shares, "dispatch_efficiency": None, "operations": {}}
             network = network.model_copy(update=changes)
         return cls(
             profile.nvlink,

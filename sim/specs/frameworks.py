@@ -160,7 +160,7 @@ def _applies(
 ) -> bool:
     """Whether all conditions of a rule hold: dates of the version, facts of the scenario, fields of the stack.
 
-    GPUs and models are patterns that their names hold, whatever the case.
+    Of GPUs and models a part of the name will do, of models however it is written.
     """
     for key, wanted in when.items():
         options = wanted if isinstance(wanted, list) else [wanted]
@@ -168,12 +168,20 @@ def _applies(
             late = date_of(version, framework) >= date_of(str(wanted), framework)
             if late != (key == "since"):
                 return False
-        elif key in ("gpu", "model"):
-            if not any(re.search(name, facts[key], re.IGNORECASE) for name in options):
+        elif key == "gpu":
+            if not any(name in facts["gpu"] for name in options):
+                return False
+        elif key == "model":
+            if not any(_bare(name) in _bare(facts["model"]) for name in options):
                 return False
         elif (facts[key] if key in facts else known.get(key, _default(key))) not in options:
             return False
     return True
+
+
+def _bare(name: str) -> str:
+    """A model's name as all write it: letters in lower case, and digits."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _default(field: str) -> Any:

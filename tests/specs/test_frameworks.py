@@ -39,7 +39,7 @@ def sections(when, version_of):
 
     return {
         "model": {
-            "name": first("model", "").replace(".?", "-"),
+            "name": first("model", ""),
             "num_experts": 8 if when.get("experts") else 0,
             "norm": first("norm", "layernorm"),
             "key_value_rank": 512 if when.get("latent_attention") else None,
@@ -54,7 +54,7 @@ def sections(when, version_of):
             "adapter_rank": 8 if when.get("fine_tuning") else 0,
             "expert_capacity_factor": 1.0 if when.get("capacity") else None,
         },
-        "cluster": {"node": {"gpu": {"name": first("gpu", "H100").removeprefix("^")}}},
+        "cluster": {"node": {"gpu": {"name": first("gpu", "H100")}}},
     }
 
 

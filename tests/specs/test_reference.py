@@ -108,7 +108,16 @@ def test_literal_defaults_are_those_of_the_records():
         ("cluster.network.levels.leaf.ports", {"cluster.network.levels.NAME.ports"}),
         ("recompute", {"plan.recompute"}),
         ("_as_layer", {"plan.embedding_as_layer", "plan.head_as_layer"}),
-        ("deepep", {"stack.expert_dispatcher", "stack.dispatcher_sms", "stack.dispatcher_slowdown"}),
+        (
+            "deepep",
+            {
+                "stack.expert_dispatcher",
+                "stack.dispatcher_sms",
+                "stack.dispatcher_slowdown",
+                "profile.network.dispatch_efficiency",
+                "profile.nvlink.dispatch_efficiency",
+            },
+        ),
         ("scenario", {"name", "description", "model", "cluster", "plan", "training", "stack", "profile"}),
         ("training", {path for path in FIELDS if path.startswith("training.")}),
         ("cluster", {path for path in FIELDS if path.startswith("cluster.")}),
