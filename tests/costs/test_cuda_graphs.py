@@ -94,23 +94,26 @@ def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens():
     assert waits[2] - waits[1] == pytest.approx(launched)
 
 
-def test_published_pair_of_graphs():
-    """GPT-OSS-20B on 16 H100, tp 2, pp 4, ep 4, batch 4: 0.467 to 0.52 s, and 0.391 to 0.399 s with scoped graphs.
-
-    Megatron-Bridge's card on CUDA graphs. The direction is right; what is predicted is too fast (docs/validation.md).
-    """
-    oss = QWEN | {"num_layers": 24, "hidden_size": 2880, "num_heads": 64, "num_kv_heads": 8, "head_dim": 64,
-                  "vocab_size": 201088, "num_experts": 32, "experts_per_token": 4,
-                  "expert_intermediate_size": 2880}  # fmt: skip
-    plan = {"tp": 2, "pp": 4, "dp": 2, "ep": 4, "sequence_parallel": True, "zero_stage": 1}
+# Megatron-Bridge's card on CUDA graphs (NVIDIA-NeMo/Megatron-Bridge:skills/nemo-mbridge-perf-cuda-graphs): scoped graphs of
+# attention, router and preprocessing on 16 H100. Qwen3's batch, length and micro-batches are not printed; of micro-batches
+# of one sequence we find near the printed gain, of larger ones, whose kernels are longer, less.
+@pytest.mark.parametrize(
+    ("preset", "pp", "batch", "sequence", "measured_gain"),
+    [
+        ("gpt-oss-20b", 4, 4, 4096, 0.4935 / 0.395),
+        ("qwen3-30b-a3b", 2, 16, 2048, 0.623 / 0.484),
+    ],
+)
+def test_published_pairs_of_graphs(preset, pp, batch, sequence, measured_gain):
+    plan = {"tp": 2, "pp": pp, "dp": 8 // pp, "ep": 4, "sequence_parallel": True, "zero_stage": 1}
     eager, graphs = (
         build_scenario(
-            {"model": oss, "cluster": "superpod-h100", "profile": "h100", "plan": plan,
+            {"model": preset, "cluster": "superpod-h100", "profile": "h100", "plan": plan,
              "stack": {"framework": "megatron-bridge", **stack},
-             "training": {"global_batch_size": 4, "sequence_length": 4096, "precision": "bf16"}}
+             "training": {"global_batch_size": batch, "sequence_length": sequence, "precision": "bf16"}}
         ) for stack in ({}, scoped(*SCOPE))
     )  # fmt: skip
-    assert 1.0 < step(eager) / step(graphs) < 0.4935 / 0.395
+    assert step(eager) / step(graphs) - 1 == pytest.approx(measured_gain - 1, rel=1 / 3)
 
 
 def test_memory_of_graphs():

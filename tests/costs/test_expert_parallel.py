@@ -64,6 +64,29 @@ def test_crossing_once_and_beside_computation_help():
     assert plain > once > beside >= graph
 
 
+def test_the_published_pair_of_overlapped_experts():
+    """Qwen3 235B on 256 H100, 19.7 s and 17.6 s a step (yanring/Megatron-MoE-ModelZoo:best_practice/qwen3/readme.md)."""
+    plain, beside = (
+        estimate(
+            build_scenario(
+                {
+                    "model": "qwen3-235b-a22b", "cluster": "superpod-h100", "profile": "h100",
+                    "stack": {"framework": "megatron-core-recipes", "overlap_experts": overlap},
+                    "plan": {"tp": 2, "pp": 8, "dp": 16, "ep": 32, "zero_stage": 1, "sequence_parallel": True,
+                             "num_chunks": 4, "schedule": "interleaved", "recompute": "selective",
+                             "recompute_modules": ["layernorm", "moe_act"],
+                             "embedding_as_layer": True, "head_as_layer": True},
+                    "training": {"global_batch_size": 2048, "sequence_length": 4096, "precision": "bf16"},
+                }
+            )
+        ).step_time_s
+        for overlap in (False, True)
+    )  # fmt: skip
+    assert plain / beside - 1 == pytest.approx(19.7 / 17.6 - 1, rel=1 / 3)
+    assert plain == pytest.approx(19.7, rel=0.12)
+    assert beside == pytest.approx(17.6, rel=0.12)
+
+
 def test_overlap_hides_no_more_than_there_is():
     """Never faster than without any exchange of tokens."""
     beside = estimate(scenario(dp=64, ep=32, stack={"overlap_experts": True}))
