@@ -118,16 +118,31 @@ def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]
 def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric, talk: dict[str, Any]) -> Number:
     """What the GPU waits at least in a forward whose host waits for the numbers of tokens. [s]
 
-    The host has nothing launched when it learns them. Launches of what follows (dispatch, experts, combine) then run
-    beside those kernels alone, while the kernels of attention and router, which came before, are over or wait behind
-    them (NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py, _maybe_dtoh_and_synchronize).
+    The host has nothing launched when it learns them. What follows (dispatch, experts, combine) then starts when it is
+    launched and when what is before it is over, while the kernels of attention and router, which came before, are over
+    or wait behind them (NVIDIA/Megatron-LM:megatron/core/transformer/moe/token_dispatcher.py,
+    _maybe_dtoh_and_synchronize; deepseek-ai/DeepEP:csrc/hybrid_ep/executor/executor.cu, metadata_preprocess_core). A
+    grouped multiply starts after all its launches: the host cuts and casts every expert's tokens first
+    (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/grouped_linear.py).
     """
     if not forward.waits or chosen(forward, "ep", overlapped=True):
         return 0.0
     behind = forward.of_modules(BEHIND_SYNC)
-    seconds = compute.phase_time(behind)
-    _add_collectives(seconds, behind, groups, fabric)
-    return np.maximum(0.0, compute.host_time((behind,), talk) - sum(seconds.values()))
+    there = len(behind.collectives) // 2
+    launched: Number = 0.0
+    ran: Number = 0.0
+    waits: Number = 0.0
+    for part in (
+        Phase(collectives=behind.collectives[:there]),
+        *(Phase((operation,)) for operation in behind.operations),
+        Phase(collectives=behind.collectives[there:]),
+    ):
+        launched = launched + compute.host_time((part,), talk)
+        waits = np.maximum(waits, launched - ran)
+        seconds = compute.phase_time(part)
+        _add_collectives(seconds, part, groups, fabric)
+        ran = ran + sum(seconds.values())
+    return np.maximum(waits, launched - ran)
 
 
 def chosen(phase: Phase, group: str, overlapped: bool | None = None) -> list[Collective]:

@@ -45,11 +45,12 @@ def test_layouts_are_written_short_and_read_back(layers):
 
 
 def test_the_balanced_layout_of_deepseek_v3():
-    """Three layers without experts in front, a module of multi-token prediction and the head behind."""
+    """Three layers without experts in front; behind, a module of multi-token prediction and the head, which take as long as
+    four layers."""
     scenario = load_scenario(DEEPSEEK, ["plan.schedule=1f1b"])
     found = balance_layout(scenario)
     assert found.layout.startswith("Et*5|")
-    assert found.layout.endswith("tmL")
+    assert found.layout.endswith("mL")
     assert found.answer.step_time_s < 0.8 * found.before.step_time_s
     assert found.bound_s <= found.answer.step_time_s
     again = estimate(load_scenario(DEEPSEEK, ["plan.schedule=1f1b", "plan.uneven_layers=false",
