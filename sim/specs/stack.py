@@ -153,6 +153,9 @@ class StackSpec(Spec):
     """What lies between experts' grouped multiplies (first bias, activation, the token's weight, casts) happens
     inside their kernels, and each is one launch however many experts there are (cuDNN's kernels in CuTe DSL,
     Transformer Engine's NVTE_CUTEDSL_FUSED_GROUPED_MLP with mxfp8 on Blackwell), instead of in kernels of its own."""
+    fused_weighting: bool = True
+    """The activation of experts and the weight of the token in one kernel, which keeps its input alone; else what the
+    weight multiplies is kept too, for the router's gradient. Of gated experts fused_bias_activation says so."""
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
