@@ -51,14 +51,15 @@ class ComputeModel:
         return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * self.elementwise_rate
 
     def precision_of(self, operation: Operation) -> str:
-        """Matrix-unit precision: in 8 and 4 bits the head stays in 16, and so do attention cores but where the stack
-        has them in 8."""
+        """Matrix-unit precision: in 8 and 4 bits the head stays in 16 (or 32), and so do attention cores but where the
+        stack has them in 8."""
         narrow = FORMATS.get(self.precision)
         if narrow is None:
             return self.precision
         if self.fp8_attention and operation.kind == "attention":
             return "fp8"
-        return narrow.peak if operation.cause is Cause.MATMUL else "bf16"
+        wide = "fp32" if self.width == 4 else "bf16"
+        return narrow.peak if operation.cause is Cause.MATMUL else wide
 
     def peak(self, operation: Operation) -> float:
         """The peak that bounds an operation's FLOPs.  [FLOP/s]"""

@@ -12,7 +12,7 @@ from sim.pricing.deal import deal_of
 from sim.pricing.replicas import Params, put_together
 from sim.specs import Scenario
 from sim.work.memory import MemoryUse
-from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
+from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
 from sim.work.params import expert_params, layer_params
 from sim.work.stages import ModelPart
 
@@ -78,24 +78,23 @@ def peak_memory(
     if held.adapters:
         kept_here = trained.total * ~fp32_shards + frozen * (held.total - trained.total)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
-    # The unfused optimizer's fp32 copies of the gradients live when the activations are gone: the larger counts.
-    copies = 0.0 if stack.fused_optimizer else 4.0 * trained.total * shard[0]
-    working = np.maximum(prices.working_bytes[batch.place], copies - activations)
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
     cast = fp32_shards * (shards - held.experts * (np.asarray(sizes[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
-    working = np.maximum(working - freed, 0.0)
+    working = np.maximum(prices.working_bytes[batch.place] - freed, 0.0)
+    moment = working + _gathered_bytes(batch, held.total, held.total - shards + cast, both_ways) + _root_bytes(batch)
+    # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
+    state = trained.total, trained.moments, training, stack, batch.optimizer_offload
+    moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
         gradients=trained.total * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
-        optimizer=state_bytes(trained.total, trained.moments, training, stack, batch.optimizer_offload) * shard[0],
+        optimizer=state_bytes(*state) * shard[0],
         activations=activations,
         logits=of_logits,
-        working=working
-        + _gathered_bytes(batch, held.total, held.total - shards + cast, both_ways)
-        + _root_bytes(batch),
+        working=moment,
         buffers=2.0 * prices.boundary_bytes[of_cut] * (batch.pp > 1),
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),

@@ -194,7 +194,8 @@ class OnceAStepWork:
             gather = gather + over_groups(all_gather, held, self.training.activation_bytes, replicas, fabric)
             shard = shard / replicas.between_shards.size
         moments = held.moments * shard / np.maximum(held.total, 1e-30)
-        work = optimizer_work(shard, moments, self.stack, self.training, self.offloaded)
+        elsewhere = self.offloaded if self.stack.updates_on_host else 0.0
+        work = optimizer_work(shard, moments, self.stack, self.training, elsewhere)
         update = sum(compute.phase_time(Phase(work)).values())
         away = self.offload_s(shard, moments, host) if self.offloaded else np.zeros(1)
         tail = reduction * np.minimum(1.0, first / np.maximum(held.total, 1e-30))
@@ -204,11 +205,15 @@ class OnceAStepWork:
         """Time in which the host updates its share of parameters and moments, after the GPU has its own.  [s]
 
         Gradients go out, the CPU updates, weights come back: one after the other, or beside each other tensor by
-        tensor, when the longest of the three counts.
+        tensor, when the longest of the three counts. State that only waits on the host comes before the GPU's update
+        and goes back after it.
         """
         there, share = self.offloaded, self.stack.cpu_update_share
         work = host_update(params * there, moments * there, self.stack, self.training)
-        parts = (host.out_s(work.out), host.update_s(work.memory, share), host.back_s(work.back))
+        copies = (host.out_s(work.out), host.back_s(work.back))
+        if not self.stack.updates_on_host:
+            return sum(copies)
+        parts = (*copies, host.update_s(work.memory, share))
         return np.maximum.reduce(parts) if self.stack.overlap_optimizer_offload else sum(parts)
 
 

@@ -21,6 +21,8 @@ DEFAULT = "megatron-core"
 """The stack of a scenario that names none."""
 _NEEDED = "kernel_launch"
 """A field that no default fills in: a stack with it is written out."""
+EVERY_LAYER = "plan.offloaded_layers"
+"""What a rule may set to all: as many as the model has layers."""
 _ABOUT_THE_CHOICE = ("preset", "framework", "version")
 
 
@@ -149,6 +151,8 @@ def _consequences(
                 continue
             if any(item.path == f"{section or 'stack'}.{field}" for item in found):
                 continue  # a framework's own rule comes before that of the one it is like
+            if key == EVERY_LAYER and value == "all":
+                value = _mapping(sections, "model").get("num_layers", 0)
             found.append(Consequence(f"{section or 'stack'}.{field}", value, rule["source"]))
             if not section:
                 known[key] = value

@@ -227,9 +227,9 @@ class Scenario(Spec):
         needed = {
             "host_link_bandwidth: 64 GB/s (PCIe Gen5 x16)": node.host_link_bandwidth_bytes_per_s or copies,
             "host_memory_bandwidth: 76.8 GB/s (a GPU's share)": node.host_memory_bandwidth_bytes_per_s
-            or not plan.optimizer_offload,
+            or not (plan.optimizer_offload and self.stack.updates_on_host),
         }
-        if plan.optimizer_offload and self.training.optimizer not in ("adam", "sgd"):
+        if plan.optimizer_offload and self.stack.updates_on_host and self.training.optimizer not in ("adam", "sgd"):
             optimizer = self.training.optimizer
             return [
                 f"plan.optimizer_offload = {plan.optimizer_offload:g}: updates on the host are Adam's or SGD's, not "

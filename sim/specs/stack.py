@@ -72,12 +72,19 @@ class StackSpec(Spec):
     instead of being cast in a kernel before."""
     fused_optimizer: bool = True
     """One multi-tensor kernel for the update, instead of copies, unscaling and the update one after another."""
+    update_temporaries: NonNegativeInt = 0
+    """fp32 numbers of every parameter that an update holds for a moment beside state, weight and gradient: one where
+    PyTorch's foreach Adam takes the roots of all second moments at once (pytorch/pytorch:torch/optim/adam.py,
+    _multi_tensor_adam, exp_avg_sq_sqrt), none where a fused kernel does."""
     packed_masters: bool = False
     """Beside bf16 weights the optimizer keeps only the 16 bits that its fp32 masters have more (Apex's distributed
     Adam, store_param_remainders)."""
     offload_masters: bool = True
     """Where plan.optimizer_offload keeps moments in host memory, their fp32 masters are there too; else these stay on
     the GPU, to which 32-bit weights come back."""
+    updates_on_host: bool = True
+    """What plan.optimizer_offload keeps in host memory is updated there, by the CPU; else it only waits there and comes
+    to the GPU for every update, when activations are gone, and goes back (prime-rl's optim_cpu_offload)."""
     overlap_optimizer_offload: bool = False
     """Gradients go to the host, and weights come back, while the CPU updates others (Megatron-Core's
     overlap_cpu_optimizer_d2h_h2d), instead of before and after."""
@@ -146,6 +153,9 @@ class StackSpec(Spec):
     """What lies between experts' grouped multiplies (first bias, activation, the token's weight, casts) happens
     inside their kernels, and each is one launch however many experts there are (cuDNN's kernels in CuTe DSL,
     Transformer Engine's NVTE_CUTEDSL_FUSED_GROUPED_MLP with mxfp8 on Blackwell), instead of in kernels of its own."""
+    fused_weighting: bool = True
+    """The activation of experts and the weight of the token in one kernel, which keeps its input alone; else what the
+    weight multiplies is kept too, for the router's gradient. Of gated experts fused_bias_activation says so."""
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""

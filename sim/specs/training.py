@@ -24,6 +24,9 @@ class TrainingSpec(Spec):
     precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4"] = "bf16"
     """Precision of the matrix multiplies; in 8 and 4 bits those of attention and of the head, weights and activations
     stay in 16. fp8 has a scale a tensor or a block, mxfp8 and mxfp4 one for 32 numbers, nvfp4 for 16."""
+    fp32_activations: bool = False
+    """Where multiplies are in 8 or 4 bits, weights and activations stay in 32 bits instead of 16 (Megatron-LM with
+    --fp8-format and neither --bf16 nor --fp16)."""
     high_precision_layers: NonNegativeInt = 0
     """Layers whose multiplies stay in 16 bits where precision is less, such as the first and the last."""
     optimizer: Literal["adam", "adafactor", "muon", "sgd"] = "adam"
@@ -37,6 +40,9 @@ class TrainingSpec(Spec):
     """In which the optimizer keeps weights of its own beside 16-bit ones; none: it updates those."""
     adapter_rank: NonNegativeInt = 0
     """Rank of low-rank adapters (LoRA): the model is frozen, and only they are trained. 0: all weights are trained."""
+    num_adapters: PositiveInt = 1
+    """Adapters that are trained side by side, every sequence by one of them (prime-rl's max_concurrent_runs): all of
+    them are held and updated."""
     adapter_targets: tuple[AdapterTarget, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
     """Linears with adapters, by Megatron's names: linear_qkv, all projections to queries, keys and values;
     linear_proj, attention's output; linear_fc1 and linear_fc2, of MLPs and experts; in_proj and out_proj, of layers
@@ -85,6 +91,7 @@ class TrainingSpec(Spec):
                 f"high_precision_layers {self.high_precision_layers} has no effect with precision {self.precision}; "
                 "leave it out, or set precision to fp8, mxfp8, nvfp4 or mxfp4"
             )
+        self._check_unused()
         self._check_routing()
         if self.optimizer == "adafactor" and self.moment_precision != "fp32":
             raise ValueError(
@@ -97,6 +104,17 @@ class TrainingSpec(Spec):
                 "leave it out, or set precision to bf16"
             )
         return self
+
+    def _check_unused(self) -> None:
+        if self.fp32_activations and self.format is None:
+            raise ValueError(
+                f"fp32_activations has no effect with precision {self.precision}; leave it out, or set precision to "
+                "fp32, fp8, mxfp8, nvfp4 or mxfp4"
+            )
+        if self.num_adapters > 1 and not self.adapter_rank:
+            raise ValueError(
+                f"num_adapters {self.num_adapters} has no effect without adapters; leave it out, or set adapter_rank"
+            )
 
     def _check_routing(self) -> None:
         if self.expert_load and self.expert_skew:
@@ -126,4 +144,4 @@ class TrainingSpec(Spec):
     @property
     def activation_bytes(self) -> int:
         """Bytes of one activation or weight in compute precision. [bytes]"""
-        return 4 if self.precision == "fp32" else 2
+        return 4 if self.precision == "fp32" or self.fp32_activations else 2

@@ -36,10 +36,11 @@ _OF_WEIGHTS = " weight gradient"
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Adapters of one rank beside linears of some names."""
+    """Adapters of one rank beside linears of some names; of each linear so many, of which a token meets one."""
 
     rank: int
     targets: tuple[str, ...]
+    count: int = 1
 
     @property
     def linears(self) -> frozenset[str]:
@@ -49,7 +50,9 @@ class Adapters:
 
 def adapters_of(training: TrainingSpec) -> Adapters | None:
     """Of a training; None where all weights are trained."""
-    return Adapters(training.adapter_rank, training.adapter_targets) if training.adapter_rank else None
+    if not training.adapter_rank:
+        return None
+    return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters)
 
 
 def with_adapters(work: BlockWork, adapters: Adapters | None, width: int) -> BlockWork:
@@ -144,7 +147,8 @@ def adapter_params(
     experts: Number = 0.0
     for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.mtp_kind), strict=False):
         for linear in _linears(model, kind):
-            held = count * adapters.rank * (linear.k + linear.n) * (linear.target in adapters.targets)
+            rank = adapters.count * adapters.rank
+            held = count * rank * (linear.k + linear.n) * (linear.target in adapters.targets)
             experts, others = experts + held / etp * linear.routed, others + held / tp * (not linear.routed)
     return others + experts, experts
 

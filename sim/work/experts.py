@@ -285,7 +285,7 @@ class ExpertsActivations:
     norm : the norm's output.
     scores : of all experts, and their softmax.
     copies : copy by copy, the tokens that experts read and the activation's input.
-    activation : its output, copy by copy; step by step the gate's product too.
+    activation : its output, weighted, copy by copy; step by step also what is weighted, and the gate's activation.
     shared : of experts that every token goes through the same, once a token, and what they gave where a gate weighs it.
     """
 
@@ -308,7 +308,8 @@ def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> Experts
     kept, outer = cut.kept, expert_width(model)
     products = 2 if model.gated_mlp else 1
     inner = model.expert_intermediate_size / cut.etp
-    unfused = 1 if not stack.fused_bias_activation and model.gated_mlp else 0
+    fused = stack.fused_bias_activation if model.gated_mlp else stack.fused_weighting
+    unfused = 0 if fused else products
     shared = cut.tokens / cut.tp * model.shared_expert_intermediate_size * (w * products + kept)
     gated = w * h * model.shared_expert_gate  # what shared experts gave, for their gate's gradient
     return ExpertsActivations(

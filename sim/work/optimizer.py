@@ -78,12 +78,34 @@ def state_bytes(
     return MOMENT_BYTES[training.moment_precision] * moments * (1.0 - offloaded) + masters
 
 
+def update_bytes(
+    params: Number, moments: Number, training: TrainingSpec, stack: StackSpec, offloaded: float = 0.0
+) -> Number:
+    """What an update holds on a GPU beside what `state_bytes` counts, when activations are gone. [bytes]
+
+    Copies of the gradients in fp32 where no kernel does all; its temporaries; and the state that waits in host memory
+    otherwise and comes for the update.
+    """
+    copies = 0 if stack.fused_optimizer else 4
+    return (copies + 4 * stack.update_temporaries) * params + coming_bytes(params, moments, training, stack, offloaded)
+
+
+def coming_bytes(
+    params: Number, moments: Number, training: TrainingSpec, stack: StackSpec, offloaded: float = 0.0
+) -> Number:
+    """Of the optimizer's state, what comes to the GPU for an update and goes back to host memory. [bytes]"""
+    if stack.updates_on_host:
+        return 0.0 * params
+    there = state_bytes(params, moments, training, stack, offloaded)
+    return state_bytes(params, moments, training, stack) - there
+
+
 @dataclass(frozen=True, slots=True)
 class HostUpdate:
-    """What an update on the host moves. [bytes]
+    """What an update of state in host memory moves. [bytes]
 
     out : gradients to the host, which are cast to 32 bits first. back : weights to the GPU, in 32 bits where their
-    masters are there.
+    masters are there. Where the state comes to the GPU instead, that: back, and out again.
     memory : what the update reads and writes of the host's memory.
     """
 
@@ -93,7 +115,13 @@ class HostUpdate:
 
 
 def host_update(params: Number, moments: Number, stack: StackSpec, training: TrainingSpec) -> HostUpdate:
-    """An update on the host: gradient read, 32-bit master and moments read and written."""
+    """An update on the host: gradient read, 32-bit master and moments read and written; or of state that waits there.
+
+    params, moments : of the share of the state that is there.
+    """
+    if not stack.updates_on_host:
+        state = coming_bytes(params, moments, training, stack, 1.0)
+        return HostUpdate(state, state, 0.0 * params)
     width = training.activation_bytes if stack.offload_masters else 4
     state = 4 * params + MOMENT_BYTES[training.moment_precision] * moments
     return HostUpdate(4 * params, width * params, 4 * params + 2 * state)

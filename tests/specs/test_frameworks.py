@@ -40,6 +40,7 @@ def sections(when, version_of):
     return {
         "model": {
             "name": first("model", ""),
+            "num_layers": 4,
             "num_experts": 8 if when.get("experts") else 0,
             "norm": first("norm", "layernorm"),
             "key_value_rank": 512 if when.get("latent_attention") else None,
@@ -96,6 +97,7 @@ def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number,
         section, _, field = key.rpartition(".")
         record = SECTIONS[section or "stack"]
         assert field in {file_name(each) for each in record.model_fields}
+        value = 4 if value == "all" else value
         assert Consequence(f"{section or 'stack'}.{field}", value, rule["source"]) in found
 
 
@@ -351,3 +353,23 @@ def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_
     assert (new["fused_experts"], new.get("fp8_attention", False)) == (True, eight)
     assert not old.get("fused_experts")
     assert not old.get("fp8_attention")
+
+
+@pytest.mark.parametrize(
+    ("version", "waiting", "recompute"),
+    [("2026-01-15", (0.0, 0), "none"), ("2026-06-24", (1.0, 36), "full"), ("latest", (1.0, 36), "full")],
+)
+def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(version, waiting, recompute):
+    described = {
+        "model": "qwen3-4b",
+        "cluster": {"preset": "superpod-h100", "num_nodes": 1},
+        "stack": {"framework": "prime-rl", "version": version},
+        "plan": {"dp": 8, "microbatch_size": 1},
+        "training": {"global_batch_size": 8, "sequence_length": 4096},
+    }
+    scenario = build_scenario(described)
+    assert (scenario.plan.optimizer_offload, scenario.plan.offloaded_layers) == waiting
+    assert scenario.plan.recompute == recompute
+    assert not scenario.stack.updates_on_host
+    stated = build_scenario(described, ["plan.optimizer_offload=0", "plan.offloaded_layers=2"])
+    assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)

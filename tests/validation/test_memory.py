@@ -135,7 +135,8 @@ def test_published_peaks(measurements):
     outcomes = score_memory(measurements / "memory_outcomes_2026.csv")
     found = summary(outcomes)
     assert found["peaks"] >= 100
-    assert found["peak_error"] <= 0.08
+    assert found["peak_error"] <= 0.05
+    assert found["peak_worst"] <= 0.25
     assert found["accuracy"] >= 0.96
     assert abs(found["peak_bias"]) <= 0.05
 

@@ -66,6 +66,16 @@ def test_adapters_of_llama_2_70b():
     assert (total, experts) == (44_564_480 / 4, 0)
 
 
+def test_adapters_side_by_side_are_all_held_and_each_token_meets_one():
+    one, four = (estimate(scenario_of({**LORA, "num_adapters": count})) for count in (1, 4))
+    assert four.largest.optimizer == pytest.approx(4 * one.largest.optimizer)
+    assert four.largest.gradients == pytest.approx(4 * one.largest.gradients)
+    assert four.largest.activations == one.largest.activations
+    assert four.breakdown.seconds["flop_at_peak"] == one.breakdown.seconds["flop_at_peak"]
+    with pytest.raises(FlopcastError, match="num_adapters 4 has no effect without adapters"):
+        scenario_of({"num_adapters": 4})
+
+
 def test_experts_of_a_gpu_share_one_adapter():
     model = scenario_of(model="qwen3-30b-a3b").model
     (stage,) = deal_stages(model, scenario_of().plan)

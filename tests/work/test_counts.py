@@ -240,7 +240,8 @@ def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
 def test_fp32_shards_are_cast_even_where_one_gpu_has_all_of_them(scenarios):
     one = ["plan.dp=1", "plan.microbatch_size=1", "training.global_batch_size=1", "plan.zero_stage=3"]
     (scenario, cast), (_, kept) = (
-        memory_of(scenarios, one, fp32_shards=shards, gradient_precision="bf16") for shards in (True, False)
+        memory_of(scenarios, one, fp32_shards=shards, gradient_precision="bf16", fused_optimizer=True)
+        for shards in (True, False)
     )
     # 16-bit weights of a layer and of the next, and one layer's gradients; without shards in fp32 nothing is gathered.
     table = 2 * 2 * scenario.model.vocab_size * scenario.model.hidden_size

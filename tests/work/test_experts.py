@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sim.errors import SpecError
 from sim.specs import ModelSpec, build_scenario
 from sim.work.activations import layer_activation_bytes
-from sim.work.experts import routed
+from sim.work.experts import experts_activations, routed
 from sim.work.flops import layer_forward_flop, model_flop
 from sim.work.layers import layer_work
 from sim.work.params import active_params, layer_params, total_params
@@ -198,3 +198,25 @@ def stack():
     from sim.specs import StackSpec
 
     return StackSpec(name="test", kernel_launch="10 us")
+
+
+@pytest.mark.parametrize(
+    ("gated", "changes", "more"),
+    [
+        (False, {"fused_weighting": False}, 1),  # what the weight multiplies
+        (True, {"fused_weighting": False}, 0),
+        (True, {"fused_bias_activation": False}, 2),  # and the gate's activation, the other factor of the product
+        (False, {"fused_bias_activation": False}, 0),
+    ],
+)
+def test_what_a_token_s_weight_multiplies_is_kept_where_no_kernel_does_both(gated, changes, more):
+    """The router's gradient needs it: 2 bytes of a copy for each column of an expert."""
+    model = ModelSpec(
+        num_layers=2, hidden_size=512, num_heads=8, vocab_size=1024, gated_mlp=gated, intermediate_size=1024,
+        num_experts=8, experts_per_token=2, expert_intermediate_size=1024,
+    )  # fmt: skip
+    stack = scenario_of(model, dp=8).stack.replace(fused_weighting=True)
+    here = Cut(1, 4, 1024, False, "none", ep=8)
+    plain, unfused = (experts_activations(model, stack.replace(**each), here) for each in ({}, changes))
+    assert unfused.activation - plain.activation == more * 2 * 4 * 1024 * 2 * 1024
+    assert unfused.total - plain.total == unfused.activation - plain.activation

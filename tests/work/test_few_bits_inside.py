@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sim import estimate
 from sim.costs.compute import ComputeModel
+from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile, build_scenario, load_preset
 from sim.specs.formats import FORMATS
 from sim.work.activations import layer_activation_bytes
@@ -29,6 +30,17 @@ def scenario_of(model="qwen3-30b-a3b", precision="mxfp8", **stack):
             "profile": "b200",
         }
     )
+
+
+DENSE = build_scenario(
+    {
+        "model": "llama3-8b",
+        "cluster": {"preset": "superpod-b200", "num_nodes": 1},
+        "plan": {"dp": 8, "zero_stage": 1},
+        "training": {"global_batch_size": 8, "sequence_length": 4096, "precision": "fp8"},
+        "stack": "megatron-core",
+    }
+)
 
 
 def cut(precision="mxfp8", **changes):
@@ -157,3 +169,19 @@ def test_nothing_changes_in_16_bits_or_without_a_fused_kernel(changes):
     assert attention_core(scenario.model, stack, here) == attention_core(scenario.model, eight, here)
     kept = (layer_activation_bytes(scenario.model, each, here) for each in (stack, eight))
     assert next(kept) == next(kept)
+
+
+def test_activations_in_32_bits_around_multiplies_in_8():
+    """Weights need no masters then; what linears keep of their inputs stays in 8 bits, all else doubles."""
+
+    def answer(**training):
+        return estimate(DENSE.replace(training=DENSE.training.replace(**training)))
+
+    narrow, wide, fp32 = answer(), answer(fp32_activations=True), answer(precision="fp32")
+    assert wide.largest.weights == 2 * narrow.largest.weights == fp32.largest.weights
+    assert wide.largest.optimizer == fp32.largest.optimizer < narrow.largest.optimizer
+    assert narrow.largest.activations < wide.largest.activations < 2 * narrow.largest.activations
+    assert wide.largest.activations < fp32.largest.activations
+    assert wide.step_time_s > narrow.step_time_s
+    with pytest.raises(SpecError, match="fp32_activations has no effect with precision bf16"):
+        answer(precision="bf16", fp32_activations=True)
