@@ -351,3 +351,17 @@ def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_
     assert (new["fused_experts"], new.get("fp8_attention", False)) == (True, eight)
     assert not old.get("fused_experts")
     assert not old.get("fp8_attention")
+
+
+@pytest.mark.parametrize(
+    ("precision", "eight", "wide"), [("bf16", False, None), ("fp8", True, None), ("nvfp4", True, 2)]
+)
+def test_adapters_of_mlperf_take_attention_in_8_bits_and_a_graph_a_layer(precision, eight, wide):
+    """config_common.sh and train.py of its benchmark llama2_70b_lora; pretraining is not touched."""
+    found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})
+    assert found.fields.get("fp8_attention", False) == eight
+    assert (found.fields["cuda_graphs"], found.fields["cuda_graph_scope"]) == ("scoped", ["attn", "mlp"])
+    set_elsewhere = {item.path: item.value for item in found.consequences}
+    assert set_elsewhere.get("training.high_precision_layers") == wide
+    whole = resolve_stack("mlperf-nvidia", {"training": {"precision": precision}})
+    assert not {"fp8_attention", "cuda_graphs"} & {item.path.partition(".")[2] for item in whole.consequences}
