@@ -365,3 +365,11 @@ def test_adapters_of_mlperf_take_attention_in_8_bits_and_a_graph_a_layer(precisi
     assert set_elsewhere.get("training.high_precision_layers") == wide
     whole = resolve_stack("mlperf-nvidia", {"training": {"precision": precision}})
     assert not {"fp8_attention", "cuda_graphs"} & {item.path.partition(".")[2] for item in whole.consequences}
+
+
+def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_logits_whole():
+    assert resolve_stack("prime-rl", {}).fields["policy_loss_columns"] == 2048
+    supervised = resolve_stack({"framework": "prime-rl", "chunked_loss": False}, {}).fields
+    assert "policy_loss_columns" not in supervised
+    with pytest.raises(SpecError, match="set chunked_loss: true"):
+        StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")
