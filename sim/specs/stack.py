@@ -131,6 +131,9 @@ class StackSpec(Spec):
     fp32_frozen: bool = False
     """Of a model that is trained by adapters, fp32 shards hold its own weights too, as they were loaded; else these are
     16-bit."""
+    adapter_stall_s: NonNegativeFloat = 0.0
+    """Host time of a forward, or one run again, through a linear with adapters while the GPU waits: the host reads back
+    where each adapter's tokens begin, and has launched nothing when it knows. [s]"""
     fp8_gathers: bool = False
     """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True

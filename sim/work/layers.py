@@ -87,7 +87,7 @@ def layer_works(
     forward = mixer.forward + mlp.forward
     input_grad = mlp.input_grad + mixer.input_grad
     weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
-    frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width)
+    frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width, stack.adapter_stall_s)
     forward, input_grad, weight_grad = frozen.forward, frozen.input_grad, frozen.weight_grad
     if stack.cuda_graph_scope:
         # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.

@@ -373,3 +373,11 @@ def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_lo
     assert "policy_loss_columns" not in supervised
     with pytest.raises(SpecError, match="set chunked_loss: true"):
         StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rank", "stalls"), [("H100-SXM5-80GB", 16, True), ("H100-SXM5-80GB", 0, False), ("B200", 16, False)]
+)
+def test_adapters_of_prime_rl_stall_where_it_was_measured(gpu, rank, stalls):
+    data = {"training": {"adapter_rank": rank}, "cluster": {"node": {"gpu": {"name": gpu}}}}
+    assert ("adapter_stall" in resolve_stack("prime-rl", data).fields) == stalls
