@@ -38,9 +38,20 @@ MAKERS = [
     }
 ]
 """Makers of GPUs none of which was measured: how their names begin, what multiplies reach of the law's share."""
+KIN = [
+    {
+        "gpus": ["RTX-A", "L40"],
+        "of": "a100",
+        "source": "FlashAttention-2 is written for the matrix instructions that Ampere and Ada share with A100, whose "
+        "shares of peak these are; Hopper and Blackwell have others",
+    }
+]
+"""GPUs none of which was measured, whose attention kernels run as on one that was: how their names begin."""
 SECTIONS = ("gemm", "attention", "memory", "nvlink", "network")
 GENERATION = {"hidden_at", "operations", "versions", "measured_flop", "measured_length"}
 """What is of one GPU or its kernels, or is filled in from another place."""
+OF_SOME = {"half_columns"}
+"""What only profiles of GPUs have whose papers tell heads of other widths, or 8 bits, apart."""
 
 
 def table(without: Collection[str] = ()) -> dict[str, Any]:
@@ -75,7 +86,8 @@ def table(without: Collection[str] = ()) -> dict[str, Any]:
         "max_efficiency": round(float(np.exp(level + exponent * np.log(at))), 4),
         "exponent": round(float(exponent), 4),
     }
-    return {"power_law": law, "makers": MAKERS, "profile": profile}
+    kin = [{**each, "attention": _means([load_preset("profiles", str(each["of"]))["attention"]])} for each in KIN]
+    return {"power_law": law, "makers": MAKERS, "kin": kin, "profile": profile}
 
 
 def _all_to_all(link: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +103,9 @@ def _means(sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in sections[0]:
         if name not in GENERATION and all(name in section for section in sections):
             found[name] = _mean([section[name] for section in sections])
+    for name in sorted(OF_SOME):
+        told = [section[name] for section in sections if name in section]
+        found |= {name: _mean(told)} if told else {}
     return found
 
 

@@ -112,7 +112,9 @@ def _sum(one: dict[Cause, Number], other: dict[Cause, Number], sign: float = 1.0
 
 def _waiting(seconds: dict[Cause, Number], waits: Number) -> dict[Cause, Number]:
     """A pass with what the GPU waits for its host, if anything."""
-    return seconds | {Cause.HOST: np.maximum(0.0, waits)} if np.any(np.asarray(waits) > 0.0) else dict(seconds)
+    if not np.any(np.asarray(waits) > 0.0):
+        return dict(seconds)
+    return seconds | {Cause.HOST: seconds.get(Cause.HOST, 0.0) + np.maximum(0.0, waits)}
 
 
 def _after_sync(forward: Phase, compute: ComputeModel, groups: Groups, fabric: Fabric, talk: dict[str, Any]) -> Number:

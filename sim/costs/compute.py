@@ -66,7 +66,7 @@ class ComputeModel:
         return self.gpu.peak(self.precision_of(operation))
 
     def phase_time(self, phase: Phase) -> dict[Cause, Number]:
-        """Time of a phase's operations on the GPU by cause, without the host's share.  [s]"""
+        """Time of a phase's operations on the GPU by cause, stalls before them as the host's; without launches.  [s]"""
         by_cause: dict[Cause, Number] = {}
         gemm = self.profile.gemm
         for item in phase.operations:
@@ -86,6 +86,8 @@ class ComputeModel:
                 else:
                     seconds = np.maximum(item.flop / self.attention_rate(item), moved) + floor
             by_cause[item.cause] = by_cause.get(item.cause, 0.0) + seconds
+            if item.stall_s and not item.graphed:
+                by_cause[Cause.HOST] = by_cause.get(Cause.HOST, 0.0) + self.host_slowdown * item.stall_s
         return by_cause
 
     def _matmul_time(self, item: Operation, precision: str) -> Number:

@@ -1,8 +1,9 @@
 """A profile for a GPU of which only the datasheet is known, from what GPUs that were measured have in common.
 
 How close multiplies come to the peak falls as GPUs grow faster than their power: on V100 to B300 the share of peak of
-long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured. What
-multiplies reach of that law with another maker's libraries is set on training runs, where there are any.
+long training follows the watts for each FLOP/s as a power law. All else is the mean of GPUs that were measured, but
+the attention of GPUs with the matrix instructions of one of these, which is that one's. What multiplies reach of that
+law with another maker's libraries is set on training runs, where there are any.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ def datasheet_profile(gpu: GpuSpec, table: dict[str, Any] | None = None) -> dict
         reached = law["max_efficiency"] * (watts / law["at"]) ** law["exponent"]
         made = next((each["share"] for each in table.get("makers", ()) if gpu.name.startswith(each["gpus"])), 1.0)
         data["gemm"]["max_efficiency"] = round(min(1.0, made * reached), 3)
+    for each in table.get("kin", ()):
+        if gpu.name.startswith(tuple(each["gpus"])):
+            data["attention"] = dict(each["attention"])
     data["provenance"] = {
         "method": "peaks and bandwidths of the datasheet, shares of them as on GPUs that were measured",
         "of_datasheet": True,

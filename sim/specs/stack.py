@@ -60,6 +60,10 @@ class StackSpec(Spec):
     chunked_loss: bool = False
     """The loss multiplies, scores and drops the logits in pieces, which are never in memory together (Hsu et al. 2024,
     arXiv:2410.10989, section 3.2)."""
+    policy_loss_columns: PositiveInt | None = None
+    """A chunked loss is a policy's: log-probabilities and entropies of tokens, of so many columns of the vocabulary at
+    once, kernel by kernel in fp32. Its backward multiplies each piece again instead of finding gradients with the
+    forward, and makes the weights' gradient too where they are frozen. Default: a loss of next tokens."""
     regather_sequence: bool = True
     """Under sequence parallelism inputs of linears are kept cut and gathered again in the backward (Korthikanti et al.
     2022, section 4.2.2), instead of kept whole."""
@@ -134,6 +138,9 @@ class StackSpec(Spec):
     fp32_frozen: bool = False
     """Of a model that is trained by adapters, fp32 shards hold its own weights too, as they were loaded; else these are
     16-bit."""
+    adapter_stall_s: NonNegativeFloat = 0.0
+    """Host time of a forward, or one run again, through a linear with adapters while the GPU waits: the host reads back
+    where each adapter's tokens begin, and has launched nothing when it knows. [s]"""
     fp8_gathers: bool = False
     """With 8-bit multiplies ZeRO stage 3 casts the layers' weights before it gathers them, not after."""
     overlap_context: bool = True
@@ -238,6 +245,15 @@ class StackSpec(Spec):
             if launch is not None and not {name, f"{name}_s"} & data.keys():
                 derived[f"{name}_s"] = launch
         return {"causal_attention": data.get("attention", "flash") == "flash", **derived, **data}
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> StackSpec:
+        if self.policy_loss_columns and not self.chunked_loss:
+            raise ValueError(
+                f"policy_loss_columns {self.policy_loss_columns} are pieces of a chunked loss; set chunked_loss: true, "
+                "or leave them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_graphs(self) -> StackSpec:

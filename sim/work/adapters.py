@@ -11,7 +11,7 @@ lora.py, which wraps the grouped linear as one).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sim.arrays import Number
@@ -55,8 +55,8 @@ def adapters_of(training: TrainingSpec) -> Adapters | None:
     return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters)
 
 
-def with_adapters(work: BlockWork, adapters: Adapters | None, width: int) -> BlockWork:
-    """A block's work with its weights frozen and adapters beside its linears."""
+def with_adapters(work: BlockWork, adapters: Adapters | None, width: int, stall_s: float = 0.0) -> BlockWork:
+    """A block's work with its weights frozen and adapters beside its linears, in whose forward the GPU may stall."""
     if adapters is None:
         return work
     forward: list[Operation] = []
@@ -76,7 +76,8 @@ def with_adapters(work: BlockWork, adapters: Adapters | None, width: int) -> Blo
         ):
             phase += [matmul(own, m, j, i, width, cause=cause, module=module) for m, j, i in shapes]
         # Scaled and added to what the linear gives; and to its input's gradient.
-        forward.append(memory(f"{own} added", 5 * width * tokens * n, 2, sort="add", module=module))
+        added = memory(f"{own} added", 5 * width * tokens * n, 2, sort="add", module=module)
+        forward.append(replace(added, stall_s=stall_s))
         backward.append(memory(f"{own} added", 5 * width * tokens * k, 2, sort="add", module=module))
     return BlockWork(
         work.forward + Phase(tuple(forward)),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
@@ -19,7 +20,7 @@ from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
 from sim.work.adapters import with_adapters
 from sim.work.attention import attention_core, projections_around
 from sim.work.experts import experts_work, routed
-from sim.work.operations import BlockWork, Cause, Collective, Phase, memory
+from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
 from sim.work.params import expert_params, layer_params, recurrent_widths
 from sim.work.pieces import (
     Cut,
@@ -86,7 +87,7 @@ def layer_works(
     forward = mixer.forward + mlp.forward
     input_grad = mlp.input_grad + mixer.input_grad
     weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
-    frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width)
+    frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width, stack.adapter_stall_s)
     forward, input_grad, weight_grad = frozen.forward, frozen.input_grad, frozen.weight_grad
     if stack.cuda_graph_scope:
         # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.
@@ -250,7 +251,8 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
 
     Megatron-LM computes the loss in fp32 from 16-bit logits without gathering them: three all-reduces of one number a
     token (Shoeybi et al. 2019, section 3). A stack without a vocabulary-parallel loss gathers them. Every module of
-    multi-token prediction has its tokens' logits and loss besides.
+    multi-token prediction has its tokens' logits and loss besides. A policy's loss goes through the vocabulary piece by
+    piece, and again in the backward.
     """
     h, w, tokens = model.hidden_size, cut.width, cut.tokens * (1 + model.num_mtp_layers)
     vocabulary = model.vocab_size / cut.tp
@@ -274,8 +276,41 @@ def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
     if whole:
         statistics = (Collective("gather logits", "all_gather", w * logits),)
     weights = model.vocab_size * h / cut.tp
+    if stack.policy_loss_columns:
+        forward, backward = _policy_loss(tokens, vocabulary, h, stack.policy_loss_columns, w)
+        return BlockWork(
+            forward=Phase((norm_f, *forward), gather_f + statistics),
+            input_grad=Phase((*backward, norm_b), gather_b),
+            weight_grad=Phase() + gradient_accumulation(weights, stack, w),
+        )
     return BlockWork(
         forward=Phase((norm_f, logit_f, loss_f), gather_f + statistics),
         input_grad=Phase((loss_b, logit_i, norm_b), gather_b),
         weight_grad=Phase((logit_w,)) + gradient_accumulation(weights, stack, w),
+    )
+
+
+def _policy_loss(
+    tokens: Number, vocabulary: Number, hidden: int, columns: int, width: int
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Log-probabilities and entropies of tokens, and all gradients of these, by pieces of the vocabulary.
+
+    Each piece's logits are cast to fp32 (w + 4 bytes), divided by the temperature in place (8), and added to running
+    maxima (4), sums of exponentials (8, 8, 4) and of these times the logits (12, 4). The backward multiplies again,
+    casts and scales alike, subtracts (8), exponentiates (8), multiplies (8), scales (8) and casts what it found for
+    each of two multiplies (8 + 2w), whose results it adds to what the pieces before left (PrimeIntellect-ai/prime-rl:
+    src/prime_rl/trainer/models/layers/lm_head.py, _ChunkedLogProbEntropyFn).
+    """
+    pieces, logits, w = vocabulary / columns, tokens * vocabulary, width
+    score, loss = partial(matmul, width=w, batch=pieces, cause=Cause.LOGITS), partial(memory, sort="softmax")
+    added = 3 * w * hidden * (tokens * pieces + vocabulary)
+    return (
+        (score("logits", tokens, columns, hidden), loss("log-probabilities", (w + 52) * logits, 19 * pieces)),
+        (
+            score("logits again", tokens, columns, hidden),
+            loss("log-probabilities backward", (3 * w + 52) * logits, 14 * pieces),
+            score("logits input gradient", tokens, hidden, columns),
+            score("logits weight gradient", columns, hidden, tokens),
+            memory("gradients of pieces added", added, 2 * pieces, sort="add"),
+        ),
     )

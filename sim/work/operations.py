@@ -39,6 +39,7 @@ class Operation:
     nbytes : bytes read and written. [bytes]
     kernels : launches.
     host_s : host time besides that of its launches, on a node whose launch_slowdown is 1. [s]
+    stall_s : such time before it in which the GPU has nothing to do, since the host waited for it. [s]
     sort : of a memory-bound kernel: copy, add, norm, softmax, activation, dropout, adam, permute,
         strided.
     credited_flop : what a formula for model FLOPs counts of it; None where it equals `flop`. Fused attention that
@@ -60,6 +61,7 @@ class Operation:
     length: Number = 0.0
     kernels: Number = 1
     host_s: Number = 0.0
+    stall_s: Number = 0.0
     backward: bool = False
     sort: str = ""
     credited_flop: Number | None = None
@@ -154,6 +156,7 @@ class Phase:
                     nbytes=share * item.nbytes,
                     kernels=share * item.kernels,
                     host_s=share * item.host_s,
+                    stall_s=share * item.stall_s,
                 )
                 for item in self.operations
             ),

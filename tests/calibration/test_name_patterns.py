@@ -56,6 +56,7 @@ FRAMEWORKS = [
         {"framework": "Megatron-Bridge", "source": "Megatron-Bridge performance summary 26.02.01"},
         ("megatron-bridge", "26.02"),
     ),
+    ({"framework": "NeMo/Megatron-Bridge (MLPerf)", "notes": "LoRA rank 16"}, ("mlperf-nvidia", "latest")),
     ({"framework": "NeMo/Megatron-Bridge (MLPerf)"}, ("megatron-bridge", "latest")),
     ({"framework": "NeMo/Megatron-Core (MLPerf)"}, ("mlperf-nvidia", "latest")),
     ({"framework": "NeMo", "source": "NeMo-Framework-Launcher 23.08.03 README"}, ("nemo", "23.08")),
@@ -157,6 +158,7 @@ def megatron(arguments, before=""):
 # Notes, or a row's cells, and the cell that says the same.
 BRIDGE = {"framework": "Megatron-Bridge/Megatron-Core", "source": "Megatron-Bridge performance summary 26.06"}
 CARD = {**BRIDGE, "source": "Megatron-Bridge model verification card", "model_name": "Moonlight-16B-A3B"}
+MLPERF = {"framework": "NeMo/Megatron-Core (MLPerf)"}
 REMARKS = [
     ({**CARD, "notes": "SFT offline packed"}, ("training.packed_length", "180")),
     ({**BRIDGE, "notes": "NeMo container 26.06; SFT; also"}, ("training.packed_length", "180")),
@@ -174,6 +176,8 @@ REMARKS = [
     ("LoRA rank 16, up to 4 adapters", ("training.adapter_rank", "16")),
     ("LoRA rank 32; packed 4K", ("training.adapter_rank", "32")),
     ("LoRA rank 64", ("training.adapter_rank", "64")),
+    ({**MLPERF, "notes": "LoRA rank 16; FP8 healing phase"}, ("training.high_precision_layers", "2")),
+    ({**MLPERF, "notes": "LoRA; config_GB200_1x4x2xtp1pp1cp1.sh (2 microbatches)"}, ("plan.offloaded_layers", "20")),
     ("MLPerf; FP8 hybrid", ("precision", "fp8")),
     ("torchao MXFP8 recipe; fp8 grads", ("precision", "mxfp8")),
     ("linear layers in MXFP4", ("precision", "mxfp4")),

@@ -373,3 +373,33 @@ def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(versio
     assert not scenario.stack.updates_on_host
     stated = build_scenario(described, ["plan.optimizer_offload=0", "plan.offloaded_layers=2"])
     assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("precision", "eight", "wide"), [("bf16", False, None), ("fp8", True, None), ("nvfp4", True, 2)]
+)
+def test_adapters_of_mlperf_take_attention_in_8_bits_and_a_graph_a_layer(precision, eight, wide):
+    """config_common.sh and train.py of its benchmark llama2_70b_lora; pretraining is not touched."""
+    found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})
+    assert found.fields.get("fp8_attention", False) == eight
+    assert (found.fields["cuda_graphs"], found.fields["cuda_graph_scope"]) == ("scoped", ["attn", "mlp"])
+    set_elsewhere = {item.path: item.value for item in found.consequences}
+    assert set_elsewhere.get("training.high_precision_layers") == wide
+    whole = resolve_stack("mlperf-nvidia", {"training": {"precision": precision}})
+    assert not {"fp8_attention", "cuda_graphs"} & {item.path.partition(".")[2] for item in whole.consequences}
+
+
+def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_logits_whole():
+    assert resolve_stack("prime-rl", {}).fields["policy_loss_columns"] == 2048
+    supervised = resolve_stack({"framework": "prime-rl", "chunked_loss": False}, {}).fields
+    assert "policy_loss_columns" not in supervised
+    with pytest.raises(SpecError, match="set chunked_loss: true"):
+        StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rank", "stalls"), [("H100-SXM5-80GB", 16, True), ("H100-SXM5-80GB", 0, False), ("B200", 16, False)]
+)
+def test_adapters_of_prime_rl_stall_where_it_was_measured(gpu, rank, stalls):
+    data = {"training": {"adapter_rank": rank}, "cluster": {"node": {"gpu": {"name": gpu}}}}
+    assert ("adapter_stall" in resolve_stack("prime-rl", data).fields) == stalls

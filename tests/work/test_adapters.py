@@ -165,3 +165,21 @@ def test_formats_need_their_matrix_units():
         scenario_of({"high_precision_layers": 4})
     with pytest.raises(FlopcastError, match="exceeds the 80 layers"):
         scenario_of({"precision": "nvfp4", "high_precision_layers": 81})
+
+
+def test_a_host_that_reads_back_where_adapters_begin_stalls_the_gpu_in_every_forward():
+    """Four linears a layer, forward and run again, of 36 layers and two micro-batches; nothing where none has adapters,
+    nor where graphs hold them."""
+    training = {**LORA, "adapter_targets": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]}
+    plan = {"recompute": "full", "zero_stage": 3}
+
+    def seconds(training, **stack):
+        scenario = scenario_of(training, plan, "qwen3-4b")
+        return estimate(scenario.replace(stack=scenario.stack.replace(**stack))).step_time_s
+
+    stall = {"adapter_stall_s": 1e-3}
+    more = seconds(training, **stall) - seconds(training)
+    assert more == pytest.approx(1.27e-3 * 4 * 2 * 36 * 2, rel=1e-3)  # a Grace's host takes 1.27 times as long
+    assert seconds({}, **stall) == seconds({})
+    graphs = {"cuda_graphs": "full_iteration"}
+    assert seconds(training, **graphs, **stall) == seconds(training, **graphs)

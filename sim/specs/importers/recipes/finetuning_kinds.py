@@ -141,6 +141,9 @@ def read_prime_rl(file: Foreign) -> dict[str, Any]:
         file.ledger.ignore(
             "orchestrator.batch_size", recipe.sections["training"].get("global_batch_size", ""), why, True
         )
+    else:
+        for field in ("chunked_loss", "vocab_parallel_loss"):
+            recipe.put(f"stack.{field}", False, "supervised training, whose loss takes the logits whole")
     if recipe.says("gpus"):
         recipe.run.pop("nodes", None)
     layers = keys.whole("model.debug.num_layers", "trainer.model.debug.num_layers")

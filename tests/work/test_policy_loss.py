@@ -1,0 +1,54 @@
+"""The loss of a policy: log-probabilities by pieces of the vocabulary, multiplied again in the backward."""
+
+import pytest
+
+from sim.costs.compute import ComputeModel
+from sim.specs import ModelSpec, Profile, StackSpec, load_preset
+from sim.specs.hardware import GpuSpec
+from sim.work.adapters import Adapters, with_adapters
+from sim.work.layers import Cut, head_work
+
+WHOLE = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
+POLICY = WHOLE.replace(policy_loss_columns=2048)
+LLAMA = ModelSpec(num_heads=32, hidden_size=4096, num_layers=32, vocab_size=128256)
+
+
+def head(stack, *, tokens=16384, width=2, adapters=None, model=LLAMA):
+    cut = Cut(1, 1, tokens, False, "none", width, adapters=adapters)
+    return with_adapters(head_work(model, stack, cut), adapters, width)
+
+
+def test_its_backward_multiplies_the_logits_again():
+    forward = 2 * 16384 * LLAMA.vocab_size * LLAMA.hidden_size
+    for stack, times in ((WHOLE, 3), (POLICY, 4)):
+        work = head(stack)
+        assert work.forward.flop == pytest.approx(forward)
+        assert work.forward.flop + work.input_grad.flop + work.weight_grad.flop == pytest.approx(times * forward)
+
+
+def test_it_makes_the_weights_gradient_of_a_frozen_head_too():
+    trained, frozen = (head(POLICY, adapters=each) for each in (None, Adapters(16, ("linear_qkv",))))
+    assert frozen.input_grad.flop == trained.input_grad.flop
+    assert head(WHOLE, adapters=Adapters(16, ("linear_qkv",))).weight_grad.flop == 0
+
+
+@pytest.mark.parametrize("columns", [1024, 2048, 8192])
+def test_smaller_pieces_move_more(columns):
+    def moved(work):
+        return sum(item.nbytes for phase in (work.forward, work.input_grad) for item in phase.operations)
+
+    small, large = (head(WHOLE.replace(policy_loss_columns=each)) for each in (columns, 2 * columns))
+    assert moved(small) > moved(large)
+    assert small.forward.flop == pytest.approx(large.forward.flop)
+
+
+# PrimeIntellect-ai/prime-rl, pull request 1525: forward and backward of Llama 3 8B's head in fp32, pieces of so many
+# columns, 16,384 tokens [ms]. It does not say on which GPU; that it is H100, with TF32 multiplies, is inferred.
+@pytest.mark.parametrize(("columns", "measured_ms"), [(2048, 298.7), (8192, 286.8)])
+def test_it_takes_what_its_authors_measured(columns, measured_ms):
+    gpu = GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100")
+    profile = Profile.read(load_preset("profiles", "h100"), "h100")
+    compute = ComputeModel(gpu, profile, "tf32", 4.0)
+    work = head(WHOLE.replace(policy_loss_columns=columns), width=4)
+    seconds = sum(sum(compute.phase_time(each).values()) for each in (work.forward, work.input_grad))
+    assert 1e3 * seconds == pytest.approx(measured_ms, rel=0.1)
