@@ -104,6 +104,7 @@ WORDS = [
     ({"notes": "CUDA graph local: full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"notes": "cuda_graph=full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"source": "Megatron-LM examples/moe_recipes README"}, ("stack.overlap_experts", False)),
+    ({"source": "Megatron-LM examples/moe_recipes README", "notes": "full; paged stash"}, ("stack.fused_experts", True)),
     ({"notes": "cuda_graph=None; moe_a2a_overlap=True"}, ("stack.overlap_experts", True)),
     ({"notes": "first and last stage hold one layer fewer"}, ("plan.head_as_layer", True)),
 ]
@@ -159,7 +160,35 @@ def megatron(arguments, before=""):
 BRIDGE = {"framework": "Megatron-Bridge/Megatron-Core", "source": "Megatron-Bridge performance summary 26.06"}
 CARD = {**BRIDGE, "source": "Megatron-Bridge model verification card", "model_name": "Moonlight-16B-A3B"}
 MLPERF = {"framework": "NeMo/Megatron-Core (MLPerf)"}
+V3 = {"framework": "Megatron-Bridge/Megatron-Core", "model_name": "DeepSeek V3"}
+FOUR = "Et*4|(t*4|)*14tmL"  # layers a chunk, of DeepSeek-V3's 61 and its module of multi-token prediction
 REMARKS = [
+    ({"source": "Llama 3 paper Table 4 (arXiv:2407.21783)"}, ("cluster.preset", "llama3-h100-roce")),
+    (V3, ("model.num_mtp_layers", "1")),
+    ({**V3, "pp": "16", "vp_stages": ""}, ("plan.pipeline_layout", FOUR)),
+    ({**V3, "pp": "8", "vp_stages": "2"}, ("plan.pipeline_layout", FOUR)),
+    ({**V3, "pp": "4", "vp_stages": "4"}, ("plan.pipeline_layout", FOUR)),
+    ({**V3, "pp": "2", "vp_stages": "8"}, ("plan.pipeline_layout", FOUR)),
+    ({**V3, "pp": "8", "vp_stages": "1"}, ("plan.pipeline_layout", "Et*8|(t*8|)*6t*5mL")),
+    (
+        {**V3, "model_name": "DeepSeek V3 (w/o MTP)", "pp": "4", "vp_stages": "4"},
+        ("plan.pipeline_layout", "Et*4|(t*4|)*14tL"),
+    ),
+    (
+        {**V3, "model_name": "DeepSeekV3", "gpu": "B200", "precision": "mxfp8", "pp": "8", "ep": "32"},
+        ("plan.recompute_modules", "[mla_up_proj, mlp]"),
+    ),
+    (
+        {"source": "DGX Cloud Benchmarking v25.05.04", "model_name": "DeepSeek-V3", "gpu": "GB200"},
+        ("plan.recompute_modules", "[core_attn]"),
+    ),
+    (
+        {"source": "Megatron-MoE-ModelZoo", "gpu": "GB200", "precision": "mxfp8", "pp": "4", "vp_stages": "6"},
+        ("stack.overlap_experts", "true"),
+    ),
+    ({"source": "Megatron-Bridge skill card (cuda-graphs)", "model_name": "GPT-OSS-20B"}, ("seq_len", "4096")),
+    ("recompute norm,act; also: tflops_per_gpu=245", ("plan.recompute_modules", "[layernorm, moe_act]")),
+    ({"source": "Megatron-LM examples/moe_recipes README", "notes": ""}, ("stack.dispatcher_sms", "16")),
     ({**CARD, "notes": "SFT offline packed"}, ("training.packed_length", "180")),
     ({**BRIDGE, "notes": "NeMo container 26.06; SFT; also"}, ("training.packed_length", "180")),
     ({**BRIDGE, "notes": "NeMo container 26.06; LoRA; also"}, ("training.adapter_targets", "[linear_qkv]")),

@@ -67,7 +67,7 @@ def test_sizes_objectives_and_limits():
 def test_an_empty_set_says_what_emptied_it():
     scenario = load_scenario(SMALL)
     with pytest.raises(
-        InfeasiblePlan, match=r"leanest needs .*, --memory-limit is 5\.00 GB.*raise --memory-limit to 65 GB, or"
+        InfeasiblePlan, match=r"leanest needs .*, --memory-limit is 5\.00 GB.*raise --memory-limit to 64 GB, or"
     ):
         search(scenario, memory_limit_bytes=5e9)
     huge = load_scenario(SCENARIOS / "megatron-2021" / "1008b.yaml")
