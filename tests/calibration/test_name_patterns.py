@@ -104,7 +104,10 @@ WORDS = [
     ({"notes": "CUDA graph local: full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"notes": "cuda_graph=full_iteration"}, ("stack.cuda_graphs", "full_iteration")),
     ({"source": "Megatron-LM examples/moe_recipes README"}, ("stack.overlap_experts", False)),
-    ({"source": "Megatron-LM examples/moe_recipes README", "notes": "full; paged stash"}, ("stack.fused_experts", True)),
+    (
+        {"source": "Megatron-LM examples/moe_recipes README", "notes": "full; paged stash"},
+        ("stack.fused_experts", True),
+    ),
     ({"notes": "cuda_graph=None; moe_a2a_overlap=True"}, ("stack.overlap_experts", True)),
     ({"notes": "first and last stage hold one layer fewer"}, ("plan.head_as_layer", True)),
 ]

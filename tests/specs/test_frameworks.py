@@ -356,6 +356,28 @@ def test_recipes_of_2026_fuse_experts_on_blackwell_and_some_take_attention_in_8_
 
 
 @pytest.mark.parametrize(
+    ("gpu", "scope"),
+    [("H100", ["mamba"]), ("GB200", ["attn", "mamba", "moe_router", "moe_preprocess"])],
+)
+def test_recipes_of_hybrids_capture_modules_unless_told_otherwise(gpu, scope):
+    data = {"model": load_preset("models", "nemotron-3-nano-30b-a3b") | {"name": "nemotron-3-nano-30b-a3b"}}
+    data |= {"training": {"precision": "fp8"}, "cluster": {"node": {"gpu": {"name": gpu}}}}
+    found = resolve_stack("megatron-bridge", data).fields
+    assert (found["cuda_graphs"], found["cuda_graph_scope"], found["overlap_experts"]) == ("scoped", scope, False)
+    for graphs in ("none", "full_iteration"):
+        stated = resolve_stack({"framework": "megatron-bridge", "cuda_graphs": graphs}, data).fields
+        assert "cuda_graph_scope" not in stated
+        StackSpec.read(stated, "stack")
+
+
+def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():
+    for name in preset_names("frameworks"):
+        for rule in load_preset("frameworks", name).get("rules", ()):
+            if "cuda_graph_scope" in rule["set"]:
+                assert rule["when"].get("cuda_graphs") == "scoped", name
+
+
+@pytest.mark.parametrize(
     ("version", "waiting", "recompute"),
     [("2026-01-15", (0.0, 0), "none"), ("2026-06-24", (1.0, 36), "full"), ("latest", (1.0, 36), "full")],
 )
