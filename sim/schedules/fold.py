@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array
-from sim.schedules.actions import Row
+from sim.schedules.actions import F, Row
 
 ROUNDING = 1e-11
 """Of the time since the step began: differences below this are rounding."""
@@ -75,7 +75,7 @@ def find_fold(fewer: Sequence[Row], more: Sequence[Row], period: int) -> tuple[A
             return None
         cuts[rank], lengths[rank] = at + block, block
         seen.append(_repeats(long[: at + block], block, period))
-    if any(cut == len(row) for cut, row in zip(cuts, more, strict=True)):  # something must follow what is left out
+    if any(_ends_before(int(cut), row) for cut, row in zip(cuts, more, strict=True)):
         return cuts - lengths, lengths, min(seen) - 1
     return cuts, lengths, min(seen)
 
@@ -108,6 +108,15 @@ def align(needs: Sequence[Array], rank: Array, cuts: Array, lengths: Array, seen
             return cuts, left, int(max(back[in_block].max(initial=0), back[after].max(initial=-1) + 1, 1))
         cuts[np.unique(home[early])] -= lengths[np.unique(home[early])]
     return None
+
+
+def _ends_before(cut: int, row: Row) -> bool:
+    """Whether something of a row is over before the cut: all of it, or the gradients of one of its stages.
+
+    The step ends with what follows the cut, reductions of gradients beside it.
+    """
+    kinds, left = ({(stage, kind) for stage, kind, _ in part.tolist() if kind != F} for part in (row, row[cut:]))
+    return cut == len(row) or not kinds <= left
 
 
 def _repeats(row: Row, block: int, period: int) -> int:

@@ -291,6 +291,15 @@ def test_all_micro_batches_in_a_group_are_breadth_first():
     assert forwards == [[action for action in row if action.kind is Kind.F] for row in breadth.actions]
 
 
+def test_a_fold_leaves_the_last_gradients_of_every_stage_behind_it(random_costs):
+    """On one rank of a V the gradients of its second stage end before the first's: both reductions count."""
+    whole, folded = (build_order("zb_v", 1, 2, 5, fold=fold) for fold in (False, True))
+    costs = random_costs(np.random.default_rng(125433), whole, blocks=False)
+    exact, found = (run(build_program(order, costs, hide_grad_reduce=True)) for order in (whole, folded))
+    assert found.exposed_reduce_s == pytest.approx(exact.exposed_reduce_s, rel=1e-9)
+    assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
+
+
 # What is left out of a folded order is timed as if it were there.
 @each_schedule
 @settings(max_examples=25)
