@@ -31,7 +31,9 @@ app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measure
 )
 def validate(
     context: typer.Context,
-    runs: Annotated[Path | None, typer.Option(help="CSV of measured training runs.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Option(help="CSV of measured training runs; several are read as one table.")
+    ] = None,
     memory: Annotated[Path | None, typer.Option(help="CSV of layouts that fitted or ran out of memory.")] = None,
     profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
     json_file: JsonFile = None,
@@ -65,15 +67,15 @@ def validate(
         _writable(target)
     _drawable(figure)
     found: dict[str, Any] = {}
-    if runs is not None or memory is None:
+    if runs or memory is None:
         from flopcast_validation.runs.listing import Listing, print_runs
 
         machine = str(json_file) == "-"
-        scored = _scored(runs, profile, settings or [], quiet=markdown or machine)
+        scored = _scored(runs or [], profile, settings or [], quiet=markdown or machine)
         listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals, update_priors)
-        found |= print_runs(_console(quiet=machine), scored, listing, shipped=runs is None)
+        found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs)
     if memory is not None:
-        found |= _memory(memory) if runs is None else {"memory": _memory(memory)}
+        found |= {"memory": _memory(memory)} if runs else _memory(memory)
     if json_file is not None:
         _write_json(found, json_file)
 
@@ -175,27 +177,26 @@ def _console(quiet: bool = False) -> Any:
     return Console(highlight=False, markup=False, quiet=quiet)  # a cell of a table may hold [brackets]
 
 
-def _scored(path: Path | None, profile: str | None, settings: list[str], *, quiet: bool) -> list[Scored]:
-    """Runs of a table, or the published ones that ship, predicted.
+def _scored(tables: list[Path], profile: str | None, settings: list[str], *, quiet: bool) -> list[Scored]:
+    """Runs of tables, or the published ones that ship, predicted.
 
     quiet : print nothing.
     """
+    from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
     from flopcast_validation.run import published_runs, report
-    from flopcast_validation.runs.score import score_all, score_runs
+    from flopcast_validation.runs.score import score_all
 
-    if path is None:
-        published = published_runs(profile, settings)  # what is wrong with the options says so before any work
+    # What is wrong with the options and the tables is said before any work.
+    runs = [run for path in tables for run in read_training_runs(path, profile, settings)]
+    if not tables:
+        runs = published_runs(profile, settings)
         if not quiet:
             _print_when_done(report)
-    elif not quiet:
-        from flopcast_calibration.readers.training_runs import unread_columns
-
-        unread = unread_columns(path)
-        if unread:
-            typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
+    unread = dict.fromkeys(name for path in tables for name in unread_columns(path))
+    if unread and not quiet:
+        typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
     with progress_bar("runs predicted") as progress:
-        told = progress or (lambda done, total: None)
-        return score_all(published, told) if path is None else score_runs(path, profile, told, settings)
+        return score_all(runs, progress or (lambda done, total: None))
 
 
 def _memory(path: Path) -> dict[str, Any]:

@@ -29,6 +29,13 @@ def flopcast(*arguments, **options):
 # The table
 
 
+def test_several_tables_are_one(runs_file, run_row):
+    first = runs_file([run_row(id="one")])
+    other = runs_file([run_row(id="two"), run_row(id="three", tp=7)], "other.csv")
+    found = CliRunner().invoke(app, ["--runs", str(first), "--runs", str(other), "--json", "-"])
+    assert [row["id"] for row in json.loads(found.stdout)["rows"]] == ["one", "two", "three"]
+
+
 def test_good_rows_are_scored_beside_bad_ones(runs_file, run_row):
     rows = [run_row(), run_row(id="two", gpu="TPU"), run_row(id="three", seq_len="nan"), run_row(id="four", dp="x")]
     good, *bad = score_runs(runs_file([*rows, run_row(id="five", zero_stage=7)]))
