@@ -116,10 +116,16 @@ def stated_assumptions(
         stated.append(f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}")
     if model.num_experts:
         travel = "beside another micro-batch's computation" if stack.overlap_experts else "while computation waits"
+        known = stack.cuda_graphs == "full_iteration" or training.pad_to_capacity
+        learns = "; the host learns from the GPU how many come before it launches their multiplies"
         stated.append(
-            f"{_tokens_of_experts(scenario)}; tokens travel {travel} (stack {stack.name!r}); the host learns from the "
-            "GPU how many come before it launches their multiplies"
+            f"{_tokens_of_experts(scenario)}; tokens travel {travel} (stack {stack.name!r}){'' if known else learns}"
         )
+    else:
+        idle = [
+            name for name in ("expert_skew", "expert_capacity_factor", "pad_to_capacity") if getattr(training, name)
+        ]
+        stated += [f"training.{name} changes nothing: model {model.name!r} has no experts" for name in idle]
     stated += _of_mixers(model)
     if model.position == "rotary" and training.sequence_length > model.max_sequence_length:
         stated.append(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sim.errors import SpecError
 from sim.specs.base import file_name, laid_over
 from sim.specs.framework_files import LATEST, date_of, framework_named, release_of, releases_of, rules_of
+from sim.specs.modules import as_names
 from sim.specs.presets import load_preset, preset_names
 from sim.specs.stack import StackSpec
 
@@ -73,7 +74,7 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
         An unknown framework or preset, or a version that cannot be read.
     """
     choice = {} if stated is None else {"preset": stated} if isinstance(stated, str) else dict(stated)
-    own = {key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE}
+    own = _with_graphs({key: value for key, value in choice.items() if key not in _ABOUT_THE_CHOICE})
     preset, framework = choice.get("preset"), choice.get("framework") or None
     assumed = preset is None and framework is None and not any(file_name(str(key)) == _NEEDED for key in own)
     if assumed:
@@ -151,6 +152,10 @@ def _consequences(
                 continue
             if any(item.path == f"{section or 'stack'}.{field}" for item in found):
                 continue  # a framework's own rule comes before that of the one it is like
+            if (key, value) == ("cuda_graphs", "scoped") and facts["recompute"] == "full":
+                continue  # layers that run again whole are no graphs
+            if key == "cuda_graph_scope" and "moe" in facts["recompute_modules"]:
+                value = [name for name in value if not name.startswith("moe_")]  # these would run again inside
             if key == EVERY_LAYER and value == "all":
                 value = _mapping(sections, "model").get("num_layers", 0)
             found.append(Consequence(f"{section or 'stack'}.{field}", value, rule["source"]))
@@ -183,6 +188,13 @@ def _applies(
     return True
 
 
+def _with_graphs(own: dict[str, Any]) -> dict[str, Any]:
+    """What is stated, with the kind of CUDA graphs that modules stated alone mean."""
+    names = {file_name(str(key)) for key in own}
+    alone = "cuda_graphs" not in names and own.get("cuda_graph_scope")
+    return own | {"cuda_graphs": "scoped"} if alone else own
+
+
 def _bare(name: str) -> str:
     """A model's name as all write it: letters in lower case, and digits."""
     return re.sub(r"[\W_]", "", name).lower()
@@ -201,6 +213,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "precision": training.get("precision", "bf16"),
         "experts": isinstance(experts, int) and experts > 0,
+        "gated": bool(model.get("gated_mlp", False)),
         "fine_tuning": bool(training.get("adapter_rank") or training.get("packed_length")),
         "norm": model.get("norm", "layernorm"),
         "latent_attention": bool(model.get("key_value_rank")),
@@ -208,6 +221,8 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "pipeline_parallel": isinstance(pp, int) and pp > 1,
         "schedule": plan.get("schedule", "1f1b"),
         "zero_stage": plan.get("zero_stage", "unsaid"),
+        "recompute": plan.get("recompute", "unsaid"),
+        "recompute_modules": as_names(plan.get("recompute_modules") or ()),
         "gpu": str(gpu.get("name", "")),
         "model": str(model.get("name", "")),
         "capacity": training.get("expert_capacity_factor") is not None,

@@ -11,7 +11,7 @@ from sim.errors import SpecError, nearest
 from sim.shipped import here_or_shipped, shipped_scenarios
 from sim.specs import datasheet
 from sim.specs.base import file_name, laid_over
-from sim.specs.frameworks import DEFAULT, resolve_stack
+from sim.specs.frameworks import DEFAULT, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
@@ -156,6 +156,9 @@ def build_scenario(data: Any, overrides: Sequence[str] = (), where: str = "scena
     return Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where)
 
 
+_LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
+
+
 def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
     """What sections say once presets stand in their places and overrides are laid over them; the stack stays open.
 
@@ -170,6 +173,10 @@ def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
     for item in whole:
         raw.pop(item.partition("=")[0].strip(), None)
     resolved: dict[str, Any] = _with_open_stack(resolve(raw, ""))
+    launch = any(item.partition("=")[0].strip() in _LAUNCH for item in overrides)
+    if launch and resolve_stack(resolved.get("stack"), {}).assumed:
+        # Of a stack that nobody named an override changes this one field; in a file it would begin one written out.
+        resolved["stack"] = {"preset": DEFAULT, **(resolved.get("stack") or {})}
     for item in overrides:  # in order: the last one wins
         if item in whole:
             resolved.pop(item.partition("=")[0].strip(), None)
@@ -219,9 +226,33 @@ def _settle_stack(resolved: dict[str, Any]) -> list[str]:
         section, _, field = path.partition(".")
         if section != "stack" and isinstance(resolved[section], Mapping):  # else its own check says what is wrong
             resolved[section] = {**resolved[section], field: value}
-            shown = str(value).lower() if isinstance(value, bool) else value
-            assumed.append(f"{path} {shown}: what {found.framework} does where nothing else is said ({source})")
-    return assumed
+            assumed.append(f"{path} {_shown(value)}: what {found.framework} does where nothing else is said ({source})")
+    return [*assumed, *_what_rules_set(found)]
+
+
+def _what_rules_set(found: ResolvedStack) -> list[str]:
+    """Of the stack itself: what its framework's rules set beyond the release's preset, in a line."""
+    if not found.release:
+        return []
+    before = {name: info.default for name, info in StackSpec.model_fields.items()} | load_preset(
+        "stacks", found.release
+    )
+    values = {
+        field: value
+        for section, field, value in ((*item.path.split(".", 1), item.value) for item in found.consequences)
+        if section == "stack" and field not in ("name", "fitted_families") and value != before.get(field)
+    }
+    if not values:
+        return []
+    shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
+    return [f"{found.framework} {found.version} here: {shown}; flopcast presets show {found.framework} says why"]
+
+
+def _shown(value: Any) -> str:
+    """A value as one would write it on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _profile_for(gpu: str) -> dict[str, Any]:

@@ -188,6 +188,7 @@ class Scenario(Spec):
                 "lower it to that"
             )
         problems += self._offloading()
+        problems += self._adapters_and_dispatcher()
         if plan.num_gpus > self.cluster.num_gpus:
             replicas = self.cluster.num_gpus // (plan.tp * plan.cp * plan.pp)
             nodes = -(-plan.num_gpus // self.cluster.node.gpus_per_node)
@@ -216,6 +217,26 @@ class Scenario(Spec):
                 "(Megatron-Core's rule); set plan.etp to 1, or model.mlp_bias to false"
             ]
         return []
+
+    def _adapters_and_dispatcher(self) -> list[str]:
+        """Adapters of no linear of the model, and a dispatcher larger than the GPU."""
+        model, training, kinds = self.model, self.training, self.model.layer_kinds
+        attends, recurs = (any(getattr(kind, name) for kind in kinds) for name in ("attends", "recurs"))
+        has_mlp = model.has("dense") or model.has("sparse")
+        there = dict.fromkeys(("linear_qkv", "linear_proj"), attends) | dict.fromkeys(("in_proj", "out_proj"), recurs)
+        there |= dict.fromkeys(("linear_fc1", "linear_fc2"), has_mlp)
+        problems = []
+        if training.adapter_rank and not any(there[name] for name in training.adapter_targets):
+            problems.append(
+                f"training.adapter_targets: model {model.name!r} has no {' and no '.join(training.adapter_targets)}; "
+                f"it has {', '.join(name for name, found in there.items() if found)}"
+            )
+        sms, most = self.stack.dispatcher_sms, self.cluster.gpu.num_sms
+        if sms and sms > most:
+            problems.append(
+                f"stack.dispatcher_sms = {sms} exceeds the {most} multiprocessors of {self.cluster.gpu.name}; lower it"
+            )
+        return problems
 
     def _offloading(self) -> list[str]:
         """What offloading needs to know of the host and the node does not say."""

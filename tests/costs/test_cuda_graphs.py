@@ -130,7 +130,7 @@ def test_memory_of_graphs():
     ("stack", "plan", "said"),
     [
         ({"cuda_graphs": "scoped"}, {}, "needs cuda_graph_scope"),
-        ({"cuda_graph_scope": ["attn"]}, {}, "needs cuda_graphs: scoped, not none"),
+        ({"cuda_graphs": "none", "cuda_graph_scope": ["attn"]}, {}, "needs cuda_graphs: scoped, not none"),
         (scoped("atn"), {}, "did you mean 'attn'"),
         (scoped("moe_preprocess"), {}, "add moe_router"),
         (scoped("attn"), {"recompute": "full"}, "does not go with CUDA graphs of attn"),

@@ -1,5 +1,7 @@
 """Frameworks: what a name and a version come to, every rule with its source, and that no rule is dead."""
 
+from itertools import product
+
 import pytest
 from typer.testing import CliRunner
 
@@ -368,6 +370,61 @@ def test_recipes_of_hybrids_capture_modules_unless_told_otherwise(gpu, scope):
         stated = resolve_stack({"framework": "megatron-bridge", "cuda_graphs": graphs}, data).fields
         assert "cuda_graph_scope" not in stated
         StackSpec.read(stated, "stack")
+
+
+MODELS_OF_RULES = (
+    "llama3-8b",
+    "qwen3-30b-a3b",
+    "deepseek-v3",
+    "gpt-oss-120b",
+    "nemotron-3-nano-30b-a3b",
+    "nemotron-h-8b",
+)
+
+
+@pytest.mark.parametrize("name", preset_names("frameworks"))
+def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
+    """A scenario that says nothing of its stack but the framework's name is never refused for what rules set."""
+    gpus = {load_preset("gpus", gpu)["name"] for gpu in preset_names("gpus")}
+    plans = ({}, {"recompute": "full"}, {"recompute": "selective", "recompute_modules": ["moe"]})
+    for model, gpu, precision, tuned, plan in product(
+        MODELS_OF_RULES, sorted(gpus), ("bf16", "fp8", "mxfp8", "nvfp4"), (0, 16), plans
+    ):
+        data = {"model": load_preset("models", model) | {"name": model}, "cluster": {"node": {"gpu": {"name": gpu}}}}
+        data |= {"training": {"precision": precision, "adapter_rank": tuned}, "plan": plan}
+        found = StackSpec.read(resolve_stack(name, data).fields, "stack")
+        if plan.get("recompute") == "full":
+            assert not found.cuda_graph_scope
+        assert not ("moe" in plan.get("recompute_modules", ()) and "moe_router" in found.cuda_graph_scope)
+
+
+def test_modules_of_graphs_that_are_stated_are_what_is_captured():
+    data = {"model": load_preset("models", "qwen3-30b-a3b"), "training": {"precision": "mxfp8"}}
+    data |= {"cluster": {"node": {"gpu": {"name": "GB300"}}}}
+    assert resolve_stack("megatron-bridge", data).fields["cuda_graphs"] == "full_iteration"
+    stated = resolve_stack({"framework": "megatron-bridge", "cuda_graph_scope": ["attn"]}, data).fields
+    assert (stated["cuda_graphs"], stated["cuda_graph_scope"]) == ("scoped", ["attn"])
+
+
+def test_an_answer_says_what_rules_set():
+    data = {"model": "qwen3-30b-a3b", "cluster": {"node": "gb300-tray", "num_nodes": 2, "name": "two"}}
+    data |= {"plan": {"dp": 8, "ep": 8}, "training": {"global_batch_size": 64, "sequence_length": 4096}}
+    data["training"]["precision"] = "mxfp8"
+    said = build_scenario(data | {"stack": {"framework": "megatron-bridge"}}).assumed
+    line = next(text for text in said if text.startswith("megatron-bridge latest here: "))
+    assert "cuda_graphs full_iteration" in line
+    assert "expert_dispatcher hybridep" in line
+    plain = build_scenario(data | {"stack": {"framework": "megatron-bridge", "cuda_graphs": "none"}}).assumed
+    assert not any("cuda_graphs" in text for text in plain)
+
+
+def test_the_host_time_of_a_stack_that_nobody_named_is_one_field_of_it():
+    data = {"model": "llama3-8b", "cluster": {"node": "dgx-h100", "num_nodes": 1, "name": "one"}, "plan": {"dp": 8}}
+    data |= {"training": {"global_batch_size": 64, "sequence_length": 4096}}
+    plain, changed = (build_scenario(data, each).stack for each in ([], ["stack.kernel_launch=15us"]))
+    assert changed.kernel_launch_s == pytest.approx(15e-6)
+    launches = {"kernel_launch_s", "backward_launch_s", "collective_launch_s"}
+    assert changed.model_dump(exclude=launches) == plain.model_dump(exclude=launches)
 
 
 def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():

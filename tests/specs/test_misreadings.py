@@ -250,6 +250,25 @@ def test_overrides_that_cannot_be():
     assert "train.train_iters" in {entry.name for entry in imported.ledger.unpriced}
 
 
+PROVIDER = """
+model: {{_target_: megatron.bridge.models.{}, tensor_model_parallel_size: 1, expert_model_parallel_size: 8, seq_length: 4096}}
+train: {{train_iters: 100, global_batch_size: 512, micro_batch_size: 4}}
+mixed_precision: bf16_with_mxfp8_mixed
+"""
+
+
+def test_a_field_stands_in_one_line_of_the_account_and_a_provider_is_a_model():
+    given = Given(gpus=8, cluster="superpod-gb200")
+    imported = import_text(PROVIDER.format("qwen.Qwen3MoEModelProvider30B_A3B"), "config.yaml", given)
+    read, filled = ({entry.name for entry in each} for each in (imported.ledger.read, imported.ledger.defaulted))
+    assert "training.precision" in read - filled
+    assert "plan.zero_stage" not in filled  # left to the framework's rules, which shard
+    scenario = imported.scenario()
+    assert (scenario.model.name, scenario.plan.zero_stage, scenario.training.precision) == ("qwen3-30b-a3b", 1, "mxfp8")
+    with pytest.raises(SpecError, match=r"model\._target_ 'GPTModelProvider' is none of the models"):
+        import_text(PROVIDER.format("gpt_provider.GPTModelProvider"), "config.yaml", given)
+
+
 def with_keys(base, keys):
     """Nested settings with values at dotted places."""
     data = json.loads(json.dumps(base))

@@ -44,14 +44,20 @@ class Ledger:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def took(self, name: str, value: Any, note: str) -> Any:
-        """Note that a scenario's field came from the file; its value."""
+        """Note that a scenario's field came from the file, whatever filled it in before; its value."""
+        self.forget(name)
         self.read.append(LedgerEntry(name, short(value), note))
         return value
 
     def assume(self, name: str, value: Any, why: str) -> Any:
         """Note that a scenario's field was filled in; its value."""
+        self.forget(name)
         self.defaulted.append(LedgerEntry(name, short(value), why))
         return value
+
+    def forget(self, name: str) -> None:
+        """Take back that a scenario's field was filled in."""
+        self.defaulted = [entry for entry in self.defaulted if entry.name != name]
 
     def ignore(self, name: str, value: Any, why: str, matters: bool = False) -> None:
         """Note that something in the file was left out, and whether a step may take another time for it."""
@@ -108,6 +114,12 @@ class Section(dict[str, Any]):
         """Set a field that is filled in; its value."""
         self[field] = self.ledger.assume(f"{self._name}.{field}", value, why)
         return value
+
+    def leave(self, field: str) -> None:
+        """Leave a field that was filled in to the framework's habits after all."""
+        if field in self:
+            del self[field]
+        self.ledger.forget(f"{self._name}.{field}")
 
     def settle(self, field: str, value: Any, note: str, default: Any, why: str) -> Any:
         """Set a field to the file's value, or to the default where that is None; its value."""

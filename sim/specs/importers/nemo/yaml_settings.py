@@ -16,6 +16,7 @@ from sim.specs.importers.megatron.model import read_model
 from sim.specs.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers, take_sharding_group
 from sim.specs.importers.megatron.stack import read_stack
 from sim.specs.importers.megatron.training import read_training, take_budget
+from sim.specs.importers.nemo.names import model_named
 from sim.specs.importers.recipes.finetuning import adapted
 from sim.specs.importers.recipes.interpolations import resolved
 from sim.specs.importers.recipes.settings import Settings, flat_keys, read_settings
@@ -102,11 +103,11 @@ def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str],
     why = "the rest of the recipe that it is laid over is not in this file; the framework's habits are taken"
     file.ledger.ignore("model", "part of it", why, matters=True)
     if plan["zero_stage"] == 0 and not any("use_distributed_optimizer" in name for name in off):
-        del plan["zero_stage"]
+        plan.leave("zero_stage")
     if training["precision"] == "fp32":
         training.assume("precision", "bf16", "usual; the file does not say")
     if not any(name.endswith("sequence_parallel") for name in off):
-        plan.pop("sequence_parallel", None)
+        plan.leave("sequence_parallel")
 
 
 class _Translated(Arguments):
@@ -209,6 +210,9 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
         return file.model
     if repository is not None:
         return named_model(repository, "model.hf_model_id", file)
+    if "model._target_" in keys:  # a provider's class, which has the model's numbers
+        source, target = keys.take("model._target_")
+        return model_named(str(target).rpartition(".")[2], source, file.ledger)
     raise SpecError(
         f"{file.ledger.where} does not describe its model: it has no model.num_layers; give --model PRESET or --model "
         "config.json"
