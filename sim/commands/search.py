@@ -197,7 +197,7 @@ def search(
             result = search_schedules(result, schedules, progress=progress)
     answers = _answer(result, None if batch is not None else original, own, named, asked)
     tell(answers, output, figure, export_to, as_json)
-    if answers.unanswered or not result.finished:
+    if answers.unanswered or not result.finished or any(each.interrupted for each in result.schedules):
         raise KeyboardInterrupt
 
 

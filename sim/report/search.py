@@ -65,7 +65,8 @@ def _confirmed(result: SearchResult) -> str:
     if result.gap == 0.0:
         proves = "proves" if result.confirmed == 1 else "prove"
         dealt = "" if result.stages is None else " evenly dealt plan"
-        return f"{result.confirmed:,} run exactly {proves} that no other{dealt} is better"
+        theirs = " of gpipe, 1f1b and interleaved" if result.schedules else ""
+        return f"{result.confirmed:,} run exactly {proves} that no other{dealt}{theirs} is better"
     least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
     return f"{result.confirmed:,} run exactly{least}"
 

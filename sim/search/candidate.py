@@ -98,6 +98,11 @@ class ScheduleBest:
     asynchronous: bool
     reason: str | None = None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether its search was stopped before a plan of it was run."""
+        return self.reason is not None and self.reason.startswith("interrupted")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
         return {

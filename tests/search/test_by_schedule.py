@@ -344,6 +344,16 @@ def test_an_interrupted_search_keeps_what_it_has(tiny):
     assert result.best[0].answer.step_time_s <= by_name["zb_h1"].best.answer.step_time_s
 
 
+def test_an_interrupt_while_schedules_are_bounded_keeps_the_priced_plans(tiny, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "Refined", stop)
+    result = search_schedules(tiny, "dualpipe,zb_h1")
+    assert result.best == tiny.best
+    assert all(each.interrupted for each in result.schedules)
+
+
 def test_why_gives_the_best_of_all_plans_of_a_schedule(tiny, every):
     why = why_not(tiny, {"schedule": "zb_v"})
     fastest = min(every["zb_v"], key=lambda answer: answer.step_time_s)

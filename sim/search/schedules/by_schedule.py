@@ -86,7 +86,12 @@ def search_schedules(
     if len(wanted) > 1:
         if progress is not None:
             progress(0, len(wanted), "what no plan can go below")
-        wanted = _most_promising_first(result, wanted)
+        try:
+            wanted = _most_promising_first(result, wanted)
+        except KeyboardInterrupt:
+            if not result.best:
+                raise
+            return replace(result, schedules=tuple(_not_begun(each) for each in wanted))
     bests: list[ScheduleBest] = []
     candidates = list(result.best)
     for number, name in enumerate(wanted):
@@ -160,7 +165,8 @@ def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[s
     """
 
     def least(name: str) -> float:
-        return min((float(part.score().min(initial=np.inf)) for part in _parts(result, name)), default=np.inf)
+        each = (Refined(one, result.objective, result.memory_limit_bytes) for one in variants_of(result.space, name))
+        return min((float(part.score().min(initial=np.inf)) for part in each), default=np.inf)
 
     return tuple(sorted(names, key=least))
 
