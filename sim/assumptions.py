@@ -150,6 +150,11 @@ def stated_assumptions(
         known = training.peak_precision in scenario.profile.gemm.precisions
         share = "" if known else f"{training.precision} multiplies are taken to reach bf16's share of peak; "
         stated.append(f"{share}casts {casts} (stack {stack.name!r})")
+        if training.precision == "mxfp8" and "fp4" not in scenario.cluster.gpu.peak_flop_per_s:
+            stated.append(
+                f"{scenario.cluster.gpu.name} has no multiplies with a scale a block of 32 numbers, which came with "
+                "those in 4 bits: mxfp8 is priced as if it had; fp8 is what it has"
+            )
     if scenario.training.tokens is not None:
         stated.append("training time counts no failures, checkpoints or evaluation")
     if contention:

@@ -297,6 +297,27 @@ def test_what_zero_moves_every_micro_batch_is_said(scenarios):
     )
 
 
+@pytest.mark.parametrize(
+    ("node", "changes", "words"),
+    [
+        ("dgx-h100", ["training.precision=mxfp8"], "H100-SXM5-80GB has no multiplies with a scale a block"),
+        (
+            "dgx-h100",
+            ["training.expert_skew=1"],
+            "training.expert_skew changes nothing: model 'llama3-8b' has no experts",
+        ),
+        ("dgx-b200", ["training.precision=mxfp8"], ""),
+    ],
+)
+def test_what_has_no_effect_or_no_hardware_is_said(node, changes, words):
+    data = {"model": "llama3-8b", "cluster": {"node": node, "num_nodes": 1, "name": "one"}, "plan": {"dp": 8}}
+    data["plan"] |= {"zero_stage": 1}
+    data["training"] = {"global_batch_size": 64, "sequence_length": 4096}
+    said = estimate(build_scenario(data, changes)).assumptions
+    known = [line for line in said if "scale a block" in line or "changes nothing" in line]
+    assert known == [] if not words else known[0].startswith(words)
+
+
 def test_the_host_is_waited_for_once_a_chunk_and_micro_batch(scenarios):
     path = scenarios / "megatron-2021" / "529.6b.yaml"
     waits = [

@@ -23,6 +23,7 @@ from sim.report.plans import (
 from sim.report.terminal import assumptions, shared_line, title
 from sim.search import Candidate, SearchResult
 from sim.search.comparison import seconds_apart
+from sim.search.plans.columns import SCHEDULES
 from sim.table import Table, plain_table
 from sim.units import show, show_time, significant
 
@@ -65,7 +66,7 @@ def _confirmed(result: SearchResult) -> str:
     if result.gap == 0.0:
         proves = "proves" if result.confirmed == 1 else "prove"
         dealt = "" if result.stages is None else " evenly dealt plan"
-        theirs = " of gpipe, 1f1b and interleaved" if result.schedules else ""
+        theirs = f" of {', '.join(SCHEDULES)}" if result.schedules else ""
         return f"{result.confirmed:,} run exactly {proves} that no other{dealt}{theirs} is better"
     least = "" if result.gap is None else f"; another may be better by {result.gap:.2%} at most"
     return f"{result.confirmed:,} run exactly{least}"

@@ -9,6 +9,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from sim.errors import SpecError
 from sim.specs.base import Spec
 from sim.specs.formats import FORMATS, Format
+from sim.specs.modules import as_names
 from sim.units import parse_count
 
 AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj"]
@@ -76,6 +77,14 @@ class TrainingSpec(Spec):
             return parse_count(value, "tokens")
         except SpecError as error:
             raise ValueError(str(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, data: Any) -> Any:
+        """Linears in one text, as a command line has them."""
+        if isinstance(data, dict) and "adapter_targets" in data:
+            return {**data, "adapter_targets": as_names(data["adapter_targets"])}
+        return data
 
     @model_validator(mode="after")
     def _check(self) -> TrainingSpec:

@@ -38,6 +38,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("training.sequence_length=4096", r"exceeds the model's 2048 learned positions"),
         ("plan.tp=eight", r"plan.tp = 'eight': should be a valid integer"),
         ("plan.tp=0", r"plan.tp = 0: should be greater than 0"),
+        ("stack.dispatcher_sms=1000", r"stack.dispatcher_sms = 1000 exceeds the 108 multiprocessors of A100-SXM4-80GB"),
         ("plan.recompute=ful", r"plan.recompute = 'ful': should be 'none', 'selective', 'per_op' or 'full'"),
         ("plan.zero_stage=4", r"should be 0, 1, 2 or 3"),
         ("plan=3", r"plan must be a mapping of fields, not 3"),
@@ -247,3 +248,10 @@ def test_sizes_that_no_machine_could_list_are_refused(field):
 def test_a_model_beyond_counting_is_refused():
     with pytest.raises(SpecError, match=r"its sizes make a model of some \de\+\d+ parameters"):
         load_scenario("scenarios/gpt-1t-3072-a100.yaml", ["model.hidden_size=18432000000", "model.head_dim=128"])
+
+
+def test_adapters_of_linears_that_the_model_does_not_have():
+    with pytest.raises(SpecError, match=r"has no in_proj; it has linear_qkv, linear_proj, linear_fc1, linear_fc2"):
+        load_scenario(MAIN, ["training.adapter_rank=16", "training.adapter_targets=in_proj"])
+    named = load_scenario(MAIN, ["training.adapter_rank=16", "training.adapter_targets=in_proj,linear_fc1"])
+    assert named.training.adapter_targets == ("in_proj", "linear_fc1")

@@ -450,6 +450,8 @@ def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(versio
     assert (scenario.plan.optimizer_offload, scenario.plan.offloaded_layers) == waiting
     assert scenario.plan.recompute == recompute
     assert not scenario.stack.updates_on_host
+    kept = build_scenario(described, ["plan.recompute=none"]).plan  # what runs again is what waits there
+    assert (kept.recompute, kept.offloaded_layers) == ("none", 0)
     stated = build_scenario(described, ["plan.optimizer_offload=0", "plan.offloaded_layers=2"])
     assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
 
