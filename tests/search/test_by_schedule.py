@@ -344,6 +344,18 @@ def test_an_interrupted_search_keeps_what_it_has(tiny):
     assert result.best[0].answer.step_time_s <= by_name["zb_h1"].best.answer.step_time_s
 
 
+def test_a_schedule_with_more_plans_than_memory_holds_is_left_out_with_the_reason(tiny, monkeypatch):
+    module = sys.modules["sim.search.schedules.by_schedule"]
+    assert module.free_memory() > 1e8
+    monkeypatch.setattr(module, "free_memory", lambda: 1e3)
+    result = search_schedules(tiny, "dualpipe,zb_h1")
+    assert result.best == tiny.best
+    for each in result.schedules:
+        assert each.best is None
+        assert not each.proven
+        assert "of memory at once, of which 1.00 kB are free; ask for fewer plans (--gpus" in each.reason
+
+
 def test_an_interrupt_while_schedules_are_bounded_keeps_the_priced_plans(tiny, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt

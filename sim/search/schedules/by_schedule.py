@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,8 @@ from sim.units import show
 
 MOST_RUNS = 40
 """Plans of a schedule that the exact engine runs at most, if not told otherwise."""
+BYTES_A_PLAN = 900
+"""What a plan takes of memory while the plans of a schedule are bounded, which is all of them at once. [bytes]"""
 ALL = "all"
 """All registered schedules but the asynchronous ones, which train another way."""
 
@@ -82,7 +87,8 @@ def search_schedules(
     """
     if most_runs < 1:
         raise SpecError(f"most_runs = {most_runs} must be at least 1")
-    wanted = schedules_named(names)
+    bests = [each for each in (_too_large(result, name) for name in schedules_named(names)) if each is not None]
+    wanted = tuple(name for name in schedules_named(names) if all(name != each.schedule for each in bests))
     if len(wanted) > 1:
         if progress is not None:
             progress(0, len(wanted), "what no plan can go below")
@@ -91,9 +97,9 @@ def search_schedules(
         except KeyboardInterrupt:
             if not result.best:
                 raise
-            return replace(result, schedules=tuple(_not_begun(each) for each in wanted))
-    bests: list[ScheduleBest] = []
+            return replace(result, schedules=(*(_not_begun(each) for each in wanted), *bests))
     candidates = list(result.best)
+    interrupted = False
     for number, name in enumerate(wanted):
         found = Found()
         likely = [each.scenario.plan for each in sorted(candidates, key=lambda each: each.worth(result.objective))[:1]]
@@ -102,7 +108,6 @@ def search_schedules(
             if progress is not None:
                 progress(number, len(wanted), f"{name}, {runs} plans run" if runs else name)
 
-        interrupted = False
         parts: list[Refined] = []
         try:
             tell(0)
@@ -201,6 +206,31 @@ def _summed_up(
             f"{show(min(float(part.leanest) for part in parts), 'B')} or more"
         )
     return ScheduleBest(name, best, plans, found.runs, proven, gap, get_schedule(name).asynchronous, reason)
+
+
+def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
+    """A schedule with more plans than memory has room to bound, and what to do; None where there is room."""
+    plans = sum(len(each.plans[0]) for each in variants_of(result.space, name))
+    room = free_memory()
+    if plans * BYTES_A_PLAN <= room:
+        return None
+    reason = (
+        f"not searched: its {plans:,} plans take about {show(plans * BYTES_A_PLAN, 'B')} of memory at once, of which "
+        f"{show(room, 'B')} are free; ask for fewer plans (--gpus, --cp, --ep, no --overlaps)"
+    )
+    return ScheduleBest(name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, reason)
+
+
+def free_memory() -> float:
+    """Memory that this machine could give now, or all it has; infinite where it says neither. [bytes]"""
+    try:
+        said = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+        return 1024.0 * int(said[1]) if said else np.inf
+    except OSError:
+        try:
+            return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        except (AttributeError, OSError, ValueError):
+            return np.inf
 
 
 def _not_begun(name: str) -> ScheduleBest:
