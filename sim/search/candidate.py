@@ -87,6 +87,7 @@ class ScheduleBest:
     proven : no other plan of the schedule is better.
     gap : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
     asynchronous : it trains another way: gradients come late.
+    interrupted : its search was stopped, or not begun.
     """
 
     schedule: str
@@ -97,11 +98,7 @@ class ScheduleBest:
     gap: float
     asynchronous: bool
     reason: str | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether its search was stopped before a plan of it was run."""
-        return self.reason is not None and self.reason.startswith("interrupted")
+    interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

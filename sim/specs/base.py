@@ -194,6 +194,8 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if kind == "value_error":
         return f"{place}: {message}"
+    if kind == "tuple_type":
+        message = "should be a list"
     if kind == "literal_error" and repr(str(value)) in message:
         message = f"{message}; write it in quotes, {str(value)!r}"
     return f"{place} = {_shown(value)}: {message}"

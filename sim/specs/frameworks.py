@@ -188,6 +188,12 @@ def _applies(
     return True
 
 
+def _names(stated: Any) -> tuple[str, ...]:
+    """Names as they are stated; what cannot be some is refused where the section is read."""
+    found = as_names(stated)
+    return tuple(map(str, found)) if isinstance(found, (list, tuple)) else ()
+
+
 def _with_graphs(own: dict[str, Any]) -> dict[str, Any]:
     """What is stated, with the kind of CUDA graphs that modules stated alone mean."""
     names = {file_name(str(key)) for key in own}
@@ -222,7 +228,7 @@ def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:
         "schedule": plan.get("schedule", "1f1b"),
         "zero_stage": plan.get("zero_stage", "unsaid"),
         "recompute": plan.get("recompute", "unsaid"),
-        "recompute_modules": as_names(plan.get("recompute_modules") or ()),
+        "recompute_modules": _names(plan.get("recompute_modules")),
         "gpu": str(gpu.get("name", "")),
         "model": str(model.get("name", "")),
         "capacity": training.get("expert_capacity_factor") is not None,

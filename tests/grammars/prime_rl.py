@@ -25,6 +25,5 @@ def write(rng):
         "parameters": MODELS[model], "gpus": gpus, "training.sequence_length": length, "training.global_batch_size": batch,
         "plan.recompute": "full" if again else "none", "stack.compiled": compiled, "stack.framework": "prime-rl",
         "plan.zero_stage": 3, "plan.microbatch_size": 1, "stack.chunked_loss": learning,
-        "stack.policy_loss_columns": 2048 if learning else None,
     }  # fmt: skip
     return "train.toml", text, expected, {"gpus": gpus}

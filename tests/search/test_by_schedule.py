@@ -32,6 +32,7 @@ from sim.search import (
     sensitivity,
     why_not,
 )
+from sim.search.machine import free_memory
 from sim.search.plans.columns import OVERLAPS
 from sim.search.schedules.refined import Refined
 from sim.search.schedules.variants import variants_of
@@ -340,14 +341,15 @@ def test_an_interrupted_search_keeps_what_it_has(tiny):
     assert by_name["hanayo"].runs == 1
     assert by_name["hanayo"].best is not None
     assert not by_name["hanayo"].proven
+    assert by_name["hanayo"].interrupted
+    assert not by_name["zb_h1"].interrupted
     assert by_name["dualpipe"].reason == "interrupted before it was begun"
     assert result.best[0].answer.step_time_s <= by_name["zb_h1"].best.answer.step_time_s
 
 
 def test_a_schedule_with_more_plans_than_memory_holds_is_left_out_with_the_reason(tiny, monkeypatch):
-    module = sys.modules["sim.search.schedules.by_schedule"]
-    assert module.free_memory() > 1e8
-    monkeypatch.setattr(module, "free_memory", lambda: 1e3)
+    assert free_memory() > 1e8
+    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "free_memory", lambda: 1e3)
     result = search_schedules(tiny, "dualpipe,zb_h1")
     assert result.best == tiny.best
     for each in result.schedules:

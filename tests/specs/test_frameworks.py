@@ -398,6 +398,13 @@ def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
         assert not ("moe" in plan.get("recompute_modules", ()) and "moe_router" in found.cuda_graph_scope)
 
 
+def test_modules_that_are_none_are_refused_where_the_plan_is_read():
+    data = {"model": "qwen3-30b-a3b", "cluster": "superpod-gb200", "stack": {"framework": "megatron-core-recipes"}}
+    data |= {"plan": {"dp": 8, "ep": 8}, "training": {"global_batch_size": 64, "sequence_length": 4096}}
+    with pytest.raises(SpecError, match=r"plan\.recompute_modules = 5: should be a list"):
+        build_scenario(data, ["plan.recompute_modules=5"])
+
+
 def test_modules_of_graphs_that_are_stated_are_what_is_captured():
     data = {"model": load_preset("models", "qwen3-30b-a3b"), "training": {"precision": "mxfp8"}}
     data |= {"cluster": {"node": {"gpu": {"name": "GB300"}}}}
@@ -471,8 +478,10 @@ def test_adapters_of_mlperf_take_attention_in_8_bits_and_a_graph_a_layer(precisi
 
 
 def test_prime_rl_scores_tokens_by_pieces_of_the_vocabulary_unless_it_has_the_logits_whole():
-    assert resolve_stack("prime-rl", {}).fields["policy_loss_columns"] == 2048
-    supervised = resolve_stack({"framework": "prime-rl", "chunked_loss": False}, {}).fields
+    spring = {"framework": "prime-rl", "version": "2026-02-01"}
+    assert resolve_stack(spring, {}).fields["policy_loss_columns"] == 2048
+    assert "policy_loss_columns" not in resolve_stack("prime-rl", {}).fields  # since then pieces are of tokens
+    supervised = resolve_stack(spring | {"chunked_loss": False}, {}).fields
     assert "policy_loss_columns" not in supervised
     with pytest.raises(SpecError, match="set chunked_loss: true"):
         StackSpec.read({"kernel_launch": "30 us", "policy_loss_columns": 2048}, "stack")

@@ -2,11 +2,11 @@
 
 import pytest
 from exported import differences
+from scored import score_runs
 from typer.testing import CliRunner
 
 from flopcast_validation.cli import app
 from flopcast_validation.runs.export import export_runs, scenario_file
-from flopcast_validation.runs.score import score_runs
 from sim import load_scenario
 from sim.errors import SpecError
 

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from scored import score_runs
 from typer.testing import CliRunner
 
 from flopcast_validation.cli import app
 from flopcast_validation.runs.report import to_json
-from flopcast_validation.runs.score import groups_of, score_runs
+from flopcast_validation.runs.score import groups_of
 from sim.errors import FlopcastError
 
 ROOT = Path(__file__).parents[2]

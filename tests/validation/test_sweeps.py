@@ -7,9 +7,10 @@ from math import log
 import numpy as np
 import pytest
 from exported import differences
+from scored import score_runs
 
 from flopcast_validation.runs.biases import biases
-from flopcast_validation.runs.score import groups_of, score_runs
+from flopcast_validation.runs.score import groups_of
 from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
 from flopcast_validation.runs.sweeps import GOAL, sweeps_of
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.training_runs import Run, read_training_runs, reason
+from flopcast_calibration.readers.training_runs import Run, reason
 from flopcast_validation.runs.scored import Scored
 from flopcast_validation.runs.sweeps import sweeps_of
 from sim.errors import FlopcastError
@@ -43,27 +42,6 @@ class ErrorSummary:
         """Plain data; what does not exist is null."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: None if isinstance(v, float) and np.isnan(v) else v for name, v in values.items()}
-
-
-def score_runs(
-    path: Path,
-    profile: str | None = None,
-    report: Callable[[int, int], None] = lambda done, total: None,
-    overrides: Sequence[str] = (),
-) -> list[Scored]:
-    """Predict every row of a CSV of measured runs.
-
-    Parameters
-    ----------
-    path : Path
-    profile : str, optional
-        A profile's name instead of the one of each run's GPU.
-    report : function
-        Called with (rows done, rows in all).
-    overrides : sequence of str
-        Fields laid over every row: "stack.attention=math".
-    """
-    return score_all(read_training_runs(path, profile, overrides), report)
 
 
 def score_all(runs: Sequence[Run], report: Callable[[int, int], None] = lambda done, total: None) -> list[Scored]:

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from sim.arrays import Array
 from sim.errors import FlopcastError
+from sim.search.machine import cores
 from sim.search.plans.space import Space
 from sim.search.prices.units import price_unit
 
@@ -26,8 +27,7 @@ AHEAD = 32
 
 def processes_for(num_plans: int) -> int:
     """How many processes a space of so many plans is worth, of those this one may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, num_plans // PLANS_PER_WORKER))
+    return max(1, min(cores(), num_plans // PLANS_PER_WORKER))
 
 
 def run_units(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
+from sim.search.machine import free_memory
 from sim.search.result import SearchResult
 from sim.search.schedules.best_first import Found, run_best_first
 from sim.search.schedules.refined import Refined
@@ -87,17 +85,17 @@ def search_schedules(
     """
     if most_runs < 1:
         raise SpecError(f"most_runs = {most_runs} must be at least 1")
-    bests = [each for each in (_too_large(result, name) for name in schedules_named(names)) if each is not None]
-    wanted = tuple(name for name in schedules_named(names) if all(name != each.schedule for each in bests))
-    if len(wanted) > 1:
-        if progress is not None:
-            progress(0, len(wanted), "what no plan can go below")
-        try:
-            wanted = _most_promising_first(result, wanted)
-        except KeyboardInterrupt:
-            if not result.best:
-                raise
-            return replace(result, schedules=(*(_not_begun(each) for each in wanted), *bests))
+    wanted = schedules_named(names)
+    bests: list[ScheduleBest] = []
+    if progress is not None and len(wanted) > 1:
+        progress(0, len(wanted), "what no plan can go below")
+    try:
+        bests = [each for each in (_too_large(result, name) for name in wanted) if each is not None]
+        wanted = _most_promising_first(result, [name for name in wanted if name not in {b.schedule for b in bests}])
+    except KeyboardInterrupt:
+        if not result.best:
+            raise
+        return replace(result, schedules=tuple(_not_begun(each) for each in schedules_named(names)))
     candidates = list(result.best)
     interrupted = False
     for number, name in enumerate(wanted):
@@ -111,7 +109,7 @@ def search_schedules(
         parts: list[Refined] = []
         try:
             tell(0)
-            parts = _parts(result, name)
+            parts = list(_parts(result, name))
             run_best_first(parts, result.objective, most_runs, likely, tell, found)
         except KeyboardInterrupt:
             interrupted = True
@@ -147,7 +145,7 @@ class WithFields:
 
     def __init__(self, result: SearchResult, schedule: str) -> None:
         self._result, self._schedule = result, schedule
-        self._parts = _parts(result, schedule)
+        self._parts = list(_parts(result, schedule))
 
     def best(self, named: Mapping[str, Any], most_runs: int = MOST_RUNS) -> ScheduleBest:
         """The best plan with these fields."""
@@ -158,20 +156,23 @@ class WithFields:
         return _summed_up(self._result, self._schedule, self._parts, found, False)
 
 
-def _parts(result: SearchResult, schedule: str) -> list[Refined]:
-    variants = variants_of(result.space, schedule)
-    return [Refined(each, result.objective, result.memory_limit_bytes) for each in variants]
+def _parts(result: SearchResult, schedule: str) -> Iterator[Refined]:
+    """All plans of a schedule, variant by variant: who drops one before the next needs memory for one."""
+    for each in variants_of(result.space, schedule):
+        yield Refined(each, result.objective, result.memory_limit_bytes)
 
 
 def _most_promising_first(result: SearchResult, names: Sequence[str]) -> tuple[str, ...]:
     """Schedules by the least that any of their plans cannot go below, so that an interrupt leaves out the others.
 
     What is bounded here is bounded again when its turn comes: that is quick, and all of it at once would fill memory.
+    Of one schedule nothing is to be put in order.
     """
+    if len(names) < 2:
+        return tuple(names)
 
     def least(name: str) -> float:
-        each = (Refined(one, result.objective, result.memory_limit_bytes) for one in variants_of(result.space, name))
-        return min((float(part.score().min(initial=np.inf)) for part in each), default=np.inf)
+        return min((float(part.score().min(initial=np.inf)) for part in _parts(result, name)), default=np.inf)
 
     return tuple(sorted(names, key=least))
 
@@ -205,7 +206,8 @@ def _summed_up(
             f"none of its {plans:,} plans fits in {show(result.memory_limit_bytes, 'B')}; the leanest needs "
             f"{show(min(float(part.leanest) for part in parts), 'B')} or more"
         )
-    return ScheduleBest(name, best, plans, found.runs, proven, gap, get_schedule(name).asynchronous, reason)
+    late = get_schedule(name).asynchronous
+    return ScheduleBest(name, best, plans, found.runs, proven, gap, late, reason, interrupted)
 
 
 def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
@@ -221,19 +223,7 @@ def _too_large(result: SearchResult, name: str) -> ScheduleBest | None:
     return ScheduleBest(name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, reason)
 
 
-def free_memory() -> float:
-    """Memory that this machine could give now, or all it has; infinite where it says neither. [bytes]"""
-    try:
-        said = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
-        return 1024.0 * int(said[1]) if said else np.inf
-    except OSError:
-        try:
-            return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        except (AttributeError, OSError, ValueError):
-            return np.inf
-
-
 def _not_begun(name: str) -> ScheduleBest:
     return ScheduleBest(
-        name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, "interrupted before it was begun"
+        name, None, 0, 0, False, 1.0, get_schedule(name).asynchronous, "interrupted before it was begun", True
     )

@@ -1,0 +1,9 @@
+"""Tables of runs, predicted."""
+
+from flopcast_calibration.readers.training_runs import read_training_runs
+from flopcast_validation.runs.score import score_all
+
+
+def score_runs(path):
+    """Every row of a CSV of measured runs."""
+    return score_all(read_training_runs(path))
