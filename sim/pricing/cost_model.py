@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel
+from sim.costs.compute import GRAPH_LAUNCH_S, ComputeModel
 from sim.costs.host import Host
 from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
@@ -21,6 +21,11 @@ from sim.work.routing import routing_of
 
 _OTHER_NETWORK = 0.1
 """Bandwidths that differ by more are those of another network."""
+UNBOUND_SLOWDOWN = 2.0
+"""How many times as long the host takes where processes are not bound to the CPUs next to their GPU: Moonlight and
+Nemotron 3 Nano run slower with tensor parallelism since NCCL 2.30 no longer leaves them bound (NVIDIA-NeMo/
+Megatron-Bridge:docs/releases/known-issues.md, 26.06). Set on its card on recomputing modules of Moonlight, 0.457 s
+without."""
 _KEPT_MODELS, _KEPT_BYTES = 16, 4_000_000
 _models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
 
@@ -39,9 +44,9 @@ class CostModel:
         stack = scenario.stack
         graphs = stack.cuda_graphs == "full_iteration"
         host = scenario.profile.host
-        in_graph = stack.graph_launch_s if host.graph_launch_s is None else host.graph_launch_s
+        in_graph = GRAPH_LAUNCH_S if host.graph_launch_s is None else host.graph_launch_s
         same = in_graph if graphs else host.kernel_launch_s
-        slow = scenario.cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else stack.unbound_slowdown)
+        slow = scenario.cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else UNBOUND_SLOWDOWN)
         stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
         kernel, backward, collective = (slow * each if same is None else same for each in stated)
         self.forward_setup_s = 0.0 if graphs else stack.forward_setup_s

@@ -103,6 +103,13 @@ def _latent_projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWo
     )
 
 
+ROTARY_SEQUENCE_S = 225e-6
+"""Host time a forward for the angles of each packed sequence, which rotary positions that are not fused look up one
+after the other: a loop that reads back where each sequence begins and slices the table of angles, for queries and for
+keys (NVIDIA/Megatron-LM:megatron/core/models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd). Set on
+Megatron-Bridge's card of Qwen3 30B fine-tuned at 32,768 tokens. [s]"""
+
+
 def _rotary(
     elements: Number, model: ModelSpec, stack: StackSpec, cut: Cut, module: str
 ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
@@ -119,7 +126,7 @@ def _rotary(
         return turns, turns
     turn = memory("rotary positions", 10 * cut.width * elements, 10, module=module)
     sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
-    return (replace(turn, host_s=stack.rotary_sequence_s * sequences),), (turn,)
+    return (replace(turn, host_s=stack.counted_launches * ROTARY_SEQUENCE_S * sequences),), (turn,)
 
 
 TILE = 128
@@ -294,12 +301,20 @@ def _exchange_heads(model: ModelSpec, cut: Cut) -> tuple[tuple[Collective, ...],
     return each("by heads"), each("by heads, gradients")
 
 
+CONTEXT_SEQUENCE_S = 0.6e-3
+"""Host time a pass through an attention for each packed sequence whose pieces are put in order around all-to-alls of
+heads: a loop over sequences for each of four tensors, that reads back where each begins (NVIDIA/TransformerEngine:
+transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py,
+reorder_seq_chunks_after_a2a_before_attn_thd and its reverse). Set on Megatron-Bridge's card of Nemotron 3.5 Lightning
+fine-tuned at 32,768 tokens on GB200. [s]"""
+
+
 def _ordering(stack: StackSpec, cut: Cut) -> Number:
     """Host time in which packed sequences' pieces are put in order around all-to-alls of heads. [s]"""
-    if not (stack.context_by_heads and cut.packed):
+    if not (stack.context_by_heads and stack.counted_launches and cut.packed):
         return 0.0
     sequences = cut.microbatch_size * cut.sequence_length / cut.packed
-    return stack.context_sequence_s * sequences * (cut.cp > 1)
+    return CONTEXT_SEQUENCE_S * sequences * (cut.cp > 1)
 
 
 def _query_key_norms(

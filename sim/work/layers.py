@@ -138,14 +138,21 @@ def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[Blo
     ]
 
 
+CHECKPOINT_LAUNCHES = 14.0
+"""Launches in whose time the host saves and sets the states of random numbers around a module, or a layer, that runs
+again, and sets up its autograd. Set on Megatron-Bridge's card on recomputing modules of Moonlight one at a time, where
+the host sets the pace: 0.35 ms a layer for an activation (moe_act), 0.65 for attention's core, 0.88 for latent
+attention's projections, most of which their kernels are not."""
+
+
 def _again(forward: Phase, recompute: str, stack: StackSpec) -> Phase:
     """What of a forward runs again in the backward; of several layers' mean, as much as that."""
-    said = read_recompute(recompute)
+    said, setups = read_recompute(recompute), stack.counted_launches * CHECKPOINT_LAUNCHES
     if said.mode == "selective":
         again = forward.of_modules(said.modules)
-        return replace(again, setups=stack.checkpoint_launches * _checkpoints(forward, said.names))
+        return replace(again, setups=setups * _checkpoints(forward, said.names))
     if said.mode == "full":
-        again = replace(forward, setups=stack.checkpoint_launches / said.group)
+        again = replace(forward, setups=setups / said.group)
         return again.scaled(said.share) if said.share < 1.0 else again
     return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
 
