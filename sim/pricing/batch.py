@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,23 +29,22 @@ from sim.network.placement import (
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
 from sim.specs import ClusterSpec, ParallelPlan, Scenario
-from sim.specs.plan import MEGATRON_ORDER
 from sim.work.recompute import recompute_word
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
 """What a layout's numbers are, in this order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layouts:
-    """How plans are cut over GPUs, and where their groups lie; arrays over layouts.
+    """How plans are cut over GPUs, and where their groups lie; arrays over layouts. They hash by identity.
 
     degrees : (layouts, 5), in the order of LAYOUT.
     cut_experts : each over its tensor-parallel group (`plan.etp` is tp), in all of them.
     shards, expert_shards : within which ZeRO shards everything but experts, and experts.
     between_shards : of those that hold the same shard; None where all shard together.
     send_share : of a card's rate, what the switches leave where all pipeline ranks send at once.
-    hops : which sends of their pipelines leave an NVLink domain. placement : of all, the order of the dimensions.
+    hops : which sends of their pipelines leave an NVLink domain.
     """
 
     degrees: Ints
@@ -60,16 +59,9 @@ class Layouts:
     cut_experts: bool = False
     send_share: Floats = field(default_factory=lambda: np.ones(1))
     hops: tuple[Hops, ...] = ()
-    placement: str = MEGATRON_ORDER
 
     def __len__(self) -> int:
         return len(self.degrees)
-
-    @cached_property
-    def key(self) -> bytes:
-        """What tells layouts apart."""
-        cut = bytes([self.cut_experts]) + self.placement.encode()
-        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes() + cut
 
     @cached_property
     def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
@@ -113,13 +105,16 @@ class Layouts:
 
 
 def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, plan: ParallelPlan) -> Layouts:
-    """Layouts (tp, cp, pp, dp, ep) on a cluster.
+    """Place layouts (tp, cp, pp, dp, ep) on a cluster.
 
-    plan : whose `sharding_group` and placement all have, and whose experts are whole or cut over the tensor-parallel
-        group as theirs.
+    plan : all layouts have its `sharding_group` and placement, and their experts are whole or cut over the
+        tensor-parallel group as its are.
     """
-    numbers, group_size, cut = np.asarray(degrees, dtype=np.int64), plan.sharding_group, plan.etp > 1
-    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, plan.placement) for tp, cp, pp, dp, ep in numbers.tolist()]
+    return _place(np.asarray(degrees, dtype=np.int64), cluster, plan.etp > 1, plan.sharding_group, plan.placement)
+
+
+def _place(numbers: Ints, cluster: ClusterSpec, cut: bool, group_size: int | None, placement: str) -> Layouts:
+    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, placement) for tp, cp, pp, dp, ep in numbers.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, of_experts = (
         stack_groups([place(plan, cluster) for plan in plans]) for place in places
@@ -143,7 +138,6 @@ def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec,
         cut_experts=cut,
         send_share=np.array([send_share(plan, cluster) for plan in plans]),
         hops=tuple(hops_of(plan, cluster) for plan in plans),
-        placement=plan.placement,
     )
 
 
@@ -228,11 +222,7 @@ def batch_of(scenario: Scenario) -> Batch:
     """A scenario as a batch of one plan."""
     costs, plan, stack = cost_model(scenario), scenario.plan, scenario.stack
     degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
-    key = (*degrees, plan.etp, plan.sharding_group, plan.placement)
-    layouts = costs.known.get(key)
-    if layouts is None:
-        layouts = place_layouts([degrees], scenario.cluster, plan)
-        costs.remember(key, layouts)
+    layouts = _layout_of(costs, degrees, plan.etp > 1, plan.sharding_group, plan.placement)
     cells = Cells(
         layouts.tp,
         layouts.degrees[:, 1],
@@ -268,6 +258,14 @@ def batch_of(scenario: Scenario) -> Batch:
         reshard_after_forward=plan.reshard_after_forward,
         outer_zero_stage=plan.outer_zero_stage,
     )
+
+
+@lru_cache(maxsize=1024)
+def _layout_of(
+    costs: CostModel, degrees: tuple[int, ...], cut: bool, group_size: int | None, placement: str
+) -> Layouts:
+    """Return the layout of one plan: the same one for plans that are cut alike."""
+    return _place(np.array([degrees]), costs.cluster, cut, group_size, placement)
 
 
 def find_cells(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ CAUSES = tuple(Cause)
 """What seconds are spent on, in the order of the axis over causes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
-    """Ways to cut a layer, each with a micro-batch; arrays over cells.
+    """Ways to cut a layer, each with a micro-batch; arrays over cells. Equal ones have equal numbers.
 
     kinds : (tensor-parallel collectives overlapped, sequence parallel), those there are.
     recomputes : ways to recompute, those there are.
@@ -57,14 +57,21 @@ class Cells:
     slices: int = 1
     offloaded_layers: int = 0
 
+    @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What their prices depend on, to be remembered by."""
+        """All of the numbers."""
         groups = (self.tensor, self.context, self.experts)
         lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
         numbers = np.array(
             [self.tp, self.cp, self.ep, self.etp, self.microbatch_size, self.send_share, *lies], dtype=float
         )
         return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cells) and self.key == other.key
 
     def numbers(self) -> Cells:
         """The cells, or where there is one its numbers without an axis, which formulas take faster."""
@@ -192,15 +199,13 @@ def beside(several: Sequence[CellPrices]) -> CellPrices:
 
 
 def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
-    """Price cells, or remember what they took."""
-    key = cells.key()
-    if key in costs.known:
-        known: CellPrices = costs.known[key]
-        return known
+    """Price cells. What single ones took, and the last tables of many, is cached."""
+    return (_price_one if len(cells.tp) == 1 else _price_many)(costs, cells)
+
+
+def _price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     if cells.offloaded_layers:
-        prices = price_cells(costs, replace(cells, offloaded_layers=0)).offloading(costs, cells.offloaded_layers)
-        costs.remember(key, prices)
-        return prices
+        return price_cells(costs, replace(cells, offloaded_layers=0)).offloading(costs, cells.offloaded_layers)
     model, fabric, compute = costs.model, costs.fabric, costs.noting()
     numbers, blocks = cells.numbers(), blocks_of(model)
     groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
@@ -241,9 +246,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
         (forward, backward, split, at_peak, weight_grad, near, far),
         (kept, working, logits, held_logits, boundary),
     )
-    prices = CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
-    costs.remember(key, prices)
-    return prices
+    return CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
+
+
+_price_one, _price_many = lru_cache(maxsize=1024)(_price_cells), lru_cache(maxsize=4)(_price_cells)
 
 
 def _alike(work: Sequence[BlockWork]) -> list[int]:

@@ -8,6 +8,7 @@ few.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
 from sim.pricing.ranks import RankKind
 from sim.specs import ModelSpec, ParallelPlan
-from sim.specs.dealing import num_stages_of
 from sim.work.params import layer_params
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
 
@@ -45,19 +45,13 @@ class Deal:
 
 
 def deal_of(costs: CostModel, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
-    """Deal the layers of a plan to stages, and the stages to ranks as an order does; remembered."""
-    stages = num_stages_of(costs.model.num_layers, plan)
-    how = (stages, plan.embedding_as_layer, plan.head_as_layer, plan.uneven_layers, plan.pipeline_layout)
-    key = ("deal", how, rank_of_stage.tobytes(), copies)
-    found: Deal | None = costs.known.get(key)
-    if found is None:
-        found = _deal(deal_stages(costs.model, plan), rank_of_stage, copies)
-        costs.remember(key, found)
-    return found
+    """Deal the layers of a plan to stages, and the stages to ranks as an order does."""
+    return _deal(deal_stages(costs.model, plan), rank_of_stage.astype(np.int64).tobytes(), copies)
 
 
-def _deal(stages: tuple[Stage, ...], rank_of_stage: Ints, copies: int) -> Deal:
-    stages = stages * copies
+@lru_cache(maxsize=512)
+def _deal(of_model: tuple[Stage, ...], ranks: bytes, copies: int) -> Deal:
+    stages, rank_of_stage = of_model * copies, np.frombuffer(ranks, dtype=np.int64)
     parts = [stage.part for stage in stages]
     kinds = list(dict.fromkeys(parts))
     number = {part: place for place, part in enumerate(kinds)}
@@ -100,12 +94,12 @@ def dealt_stages(batch: Batch, fullest: bool = False) -> tuple[ModelPart, ...]:
     that of the most parameters (`fullest`), so that none holds more.
     """
     model, stages = batch.costs.model, batch.pp * batch.num_chunks
-    alone = stages == 1
-    layers, rest = np.divmod(dealt_layers(model, batch), stages)
-    e, h, mtp = int(batch.embedding_as_layer), int(batch.head_as_layer), model.num_mtp_layers
+    alone, ends_as_layers = stages == 1, (int(batch.embedding_as_layer), int(batch.head_as_layer))
+    layers, rest = np.divmod(model.num_layers + sum(ends_as_layers), stages)
+    (e, h), mtp = ends_as_layers, model.num_mtp_layers
     to_last = ~alone & (rest == stages - 1)
     of_first, of_last = layers - e - h * alone, layers - h - e * alone + to_last
-    ends = _ends(batch, of_first, of_last, stages, fullest)
+    ends = _ends(model, ends_as_layers, of_first, of_last, stages, fullest)
     shared = _shared_tables(model)
     first = ModelPart(ends.first, 1, alone * 1, alone * mtp, alone * shared[0])
     last = ModelPart(ends.last, alone * 1, 1, mtp, np.where(alone, *shared))
@@ -122,10 +116,11 @@ class _Ends:
     middle: tuple[Number, ...]
 
 
-def _ends(batch: Batch, of_first: Ints, of_last: Ints, parts: Ints, fullest: bool) -> _Ends:
+def _ends(
+    model: ModelSpec, ends_as_layers: tuple[int, int], of_first: Ints, of_last: Ints, parts: Ints, fullest: bool
+) -> _Ends:
     """The first and the last layers by kind, so many; and of those that `parts` − 2 share the mean, or the fullest."""
-    layers = dealt_layers(batch.costs.model, batch) // parts
-    model = batch.costs.model
+    layers = (model.num_layers + sum(ends_as_layers)) // parts
     if len(model.layer_kinds) == 1:
         return _Ends((of_first,), (of_last,), (0,))
     before, between = layers_before(model), np.maximum(parts - 2, 1)
@@ -135,16 +130,15 @@ def _ends(batch: Batch, of_first: Ints, of_last: Ints, parts: Ints, fullest: boo
     middle = np.where(parts > 2, (whole - first - last) / between, last * (layers / np.maximum(of_last, 1)))
     if fullest:
         for number in np.unique(parts[parts > 2]).tolist():
-            middle[:, parts == number] = _fullest_middle(batch, number)[:, np.newaxis]
+            middle[:, parts == number] = _fullest_middle(model, ends_as_layers, number)[:, np.newaxis]
     return _Ends(tuple(first), tuple(last), tuple(middle))
 
 
-def _fullest_middle(batch: Batch, parts: int) -> Ints:
+def _fullest_middle(model: ModelSpec, ends_as_layers: tuple[int, int], parts: int) -> Ints:
     """Layers by kind of the middle stage with the most parameters, of so many that are dealt evenly."""
-    model = batch.costs.model
-    layers, rest = divmod(dealt_layers(model, batch), parts)
+    layers, rest = divmod(model.num_layers + sum(ends_as_layers), parts)
     counts = layers + (np.arange(parts - 1) - 1 < rest) * (np.arange(parts - 1) > 0)
-    counts[0] -= batch.embedding_as_layer
+    counts[0] -= ends_as_layers[0]
     held = np.diff(layers_before(model)[:, counts.cumsum()], axis=1)
     sizes = np.array([layer_params(model, kind) for kind in model.layer_kinds])
     return np.asarray(held[:, np.argmax(sizes @ held)])
@@ -173,15 +167,22 @@ def dealt_ranks(batch: Batch, fullest: bool = False) -> tuple[RankKind, ...]:
     layers are those of ranks with one stage; with more of them they are the same where the stages in the middle are
     alike (`stages_alike`). `fullest` as of `dealt_stages`.
     """
-    pp, model = batch.layouts.pp, batch.costs.model
-    alone, e, h = pp == 1, int(batch.embedding_as_layer), int(batch.head_as_layer)
-    mtp, shared = model.num_mtp_layers, _shared_tables(model)
-    layers, rest = np.divmod(dealt_layers(model, batch), pp)
+    ends_as_layers = int(batch.embedding_as_layer), int(batch.head_as_layer)
+    return _dealt_ranks(batch.costs.model, batch.layouts, ends_as_layers, fullest)
+
+
+@lru_cache(maxsize=8)
+def _dealt_ranks(
+    model: ModelSpec, layouts: Layouts, ends_as_layers: tuple[int, int], fullest: bool
+) -> tuple[RankKind, ...]:
+    pp, (e, h) = layouts.pp, ends_as_layers
+    alone, mtp, shared = pp == 1, model.num_mtp_layers, _shared_tables(model)
+    layers, rest = np.divmod(model.num_layers + e + h, pp)
     of_first, of_last = layers - e - h * alone, layers - h - e * alone + (~alone & (rest == pp - 1))
-    ends = _ends(batch, of_first, of_last, pp, fullest)
+    ends = _ends(model, ends_as_layers, of_first, of_last, pp, fullest)
     first = ModelPart(ends.first, 1, alone * 1, alone * mtp, alone * shared[0])
     last = ModelPart(ends.last, 0, 1, mtp, shared[1])
-    between, longer = np.maximum(pp - 2, 0), longer_ranks(model, batch, batch.layouts)
+    between, longer = np.maximum(pp - 2, 0), _longer_ranks(model.num_layers + e + h, pp)
     second, at_last = (_block_at(model, layer) for layer in (of_first, model.num_layers - of_last))
     kinds = [
         RankKind(first, EMBEDDING, np.ones_like(pp)),
@@ -218,4 +219,8 @@ def stages_alike(model: ModelSpec, plan: ParallelPlan | Batch, pp: int, num_chun
 
 def longer_ranks(model: ModelSpec, plan: ParallelPlan | Batch, layouts: Layouts) -> Ints:
     """How many of the middle ranks of every layout hold a layer more than others; they follow the first rank."""
-    return np.asarray(np.minimum(dealt_layers(model, plan) % layouts.pp, np.maximum(layouts.pp - 2, 0)))
+    return _longer_ranks(dealt_layers(model, plan), layouts.pp)
+
+
+def _longer_ranks(layers: int, pp: Ints) -> Ints:
+    return np.asarray(np.minimum(layers % pp, np.maximum(pp - 2, 0)))

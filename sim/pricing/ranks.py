@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,9 +32,9 @@ from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orth
 from sim.work.stages import ModelPart, blocks_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class RankKind:
-    """A kind of pipeline ranks: what they hold, and how many of the ranks are of it.
+    """A kind of pipeline ranks: what they hold, and how many of the ranks are of it. They hash by identity.
 
     part : numbers, or arrays over layouts.
     first_block : the block that is first on its first stage, as a place on the axis over blocks (`blocks_of`), or an
@@ -45,11 +45,6 @@ class RankKind:
     part: ModelPart
     first_block: Number
     count: Number
-
-    def key(self) -> tuple[Any, ...]:
-        """What tells kinds apart."""
-        numbers = (*self.part.counts, self.part.shared_tables, self.first_block, self.count)
-        return tuple(each.tobytes() if isinstance(each, np.ndarray) else each for each in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,15 @@ def once_a_step(batch: Batch, kinds: Sequence[RankKind], copies: int = 1) -> Onc
     of_ranks = np.zeros((11 if adapters else 8, len(kinds), 1 + _OUTER, len(layouts)))
     shares = np.zeros((1 + _OUTER, len(layouts)))
     for zero_stage in np.flatnonzero(np.bincount(zero.ravel())).tolist():
-        of_ranks[:, :, zero_stage], shares[zero_stage] = _over_layouts(batch, kinds, zero_stage, copies)
+        of_ranks[:, :, zero_stage], shares[zero_stage] = _over_layouts(
+            batch.costs,
+            layouts,
+            tuple(kinds),
+            zero_stage,
+            copies,
+            batch.optimizer_offload,
+            bool(batch.outer_zero_stage),
+        )
     reduce, tail, gather, update, offload, *numbers = of_ranks[:, :, zero, batch.layout]
     held = Params(numbers[0], numbers[1], numbers[2], Params(*numbers[3:]) if adapters else None)
     return OnceAStep(reduce, tail, gather, update, offload, held, shares[zero, batch.layout])
@@ -104,19 +107,21 @@ _OUTER = 4
 """Where stage 1 within groups and between them stands beside ZeRO's own stages."""
 
 
-def _over_layouts(batch: Batch, kinds: Sequence[RankKind], zero_stage: int, copies: int) -> tuple[Floats, Floats]:
+@lru_cache(maxsize=256)
+def _over_layouts(
+    costs: CostModel,
+    layouts: Layouts,
+    kinds: tuple[RankKind, ...],
+    zero_stage: int,
+    copies: int,
+    offloaded: float,
+    outer: bool,
+) -> tuple[Floats, Floats]:
     """Over layouts: reduce, tail, gather, update, offload; params, experts', moments of every kind, and with adapters
     the same of these; and the hidden share.
-
-    They are remembered.
     """
-    costs, layouts, offloaded = batch.costs, batch.layouts, batch.optimizer_offload
-    outer = zero_stage == _OUTER or (zero_stage == 3 and bool(batch.outer_zero_stage))
+    outer = zero_stage == _OUTER or (zero_stage == 3 and outer)
     zero_stage = 1 if zero_stage == _OUTER else zero_stage
-    key = ("once", layouts.key, tuple(kind.key() for kind in kinds), zero_stage, copies, offloaded, outer)
-    if key in costs.known:
-        known: tuple[Floats, Floats] = costs.known[key]
-        return known
     held, blocks = params_of([kind.part for kind in kinds], costs, layouts), block_params(costs, layouts)
     own = np.arange(len(layouts))
     first = np.stack([blocks.trained.total[kind.first_block, own] for kind in kinds])
@@ -143,7 +148,6 @@ def _over_layouts(batch: Batch, kinds: Sequence[RankKind], zero_stage: int, copi
     )
     sent = params * GRADIENT_WIDTH[costs.stack.gradient_precision]
     share = np.array(np.broadcast_to(costs.fabric.hidden_share(replicas.data, sent, reduce), len(layouts)))
-    costs.remember(key, (found, share))
     return found, share
 
 
@@ -261,15 +265,18 @@ def tied_reduction(batch: Batch, span: Number | None = None) -> PlanFloats:
     # Multi-token prediction looks tokens up in a copy of the embedding.
     if not costs.model.tied_embeddings and not costs.model.num_mtp_layers:
         return np.zeros(np.shape(batch.layout))
-    key = ("tied", layouts.key)
-    if key not in costs.known:
-        grads = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
-        near = min(2, costs.cluster.nvlink_domain_gpus)
-        shared = layouts.tp * layouts.data.size > 1
-        pairs = (Group(2, np.full(len(layouts), within), shared) for within in (near, 1))
-        nbytes = grads * GRADIENT_WIDTH[costs.stack.gradient_precision]
-        costs.remember(key, np.stack([all_reduce(nbytes, pair, costs.fabric) for pair in pairs]))
-    near_s, far_s = costs.known[key][:, batch.layout]
+    near_s, far_s = _sums_of_tables(costs, layouts)[:, batch.layout]
     ranks = np.broadcast_to(batch.pp if span is None else span, np.shape(near_s))
     apart = layouts.leaves(batch.layout, 0 * ranks, ranks - 1)
     return np.asarray(np.where(apart, far_s, near_s) * (ranks > 1))
+
+
+@lru_cache(maxsize=256)
+def _sums_of_tables(costs: CostModel, layouts: Layouts) -> Floats:
+    """All-reduce of a table's gradient between two ranks, inside an NVLink domain and across; (2, layouts).  [s]"""
+    near = min(2, costs.cluster.nvlink_domain_gpus)
+    shared = layouts.tp * layouts.data.size > 1
+    nbytes = costs.model.vocab_size * costs.model.hidden_size / layouts.tp
+    nbytes = nbytes * GRADIENT_WIDTH[costs.stack.gradient_precision]
+    pairs = [Group(2, np.full(len(layouts), within), shared) for within in (near, 1)]
+    return np.stack([all_reduce(nbytes, pair, costs.fabric) for pair in pairs])

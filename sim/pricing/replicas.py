@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Number
+from sim.arrays import Floats, Ints, Number
 from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
@@ -122,32 +123,33 @@ def _put_together(parts: Sequence[ModelPart], blocks: Params) -> Params:
 
 
 def block_params(costs: CostModel, layouts: Layouts) -> Params:
-    """What one GPU holds of every block, (blocks, layouts); remembered. Each has a table of its own."""
-    tp, ep, etp = layouts.tp, layouts.ep, layouts.etp
-    key = ("params", tp.tobytes(), ep.tobytes(), etp.tobytes())
-    if key not in costs.known:
-        model, blocks = costs.model, blocks_of(costs.model)
-        totals = [part_params(part, model, tp, ep, etp) for part in blocks]
-        of_experts = [part_expert_params(part, model, ep, etp) for part in blocks]
-        optimizer = costs.training.optimizer
-        moments = [moments_held(part, model, optimizer, tp, ep, etp) for part in blocks]
-        total, experts, of_optimizer = (
-            np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
-            for numbers in (totals, of_experts, moments)
-        )
-        costs.remember(key, _with_adapters(Params(total, experts, of_optimizer), costs, layouts))
-    found: Params = costs.known[key]
-    return found
+    """Return what one GPU holds of every block, (blocks, layouts). Each block has a table of its own."""
+    return _block_params(costs, layouts.tp.tobytes(), layouts.ep.tobytes(), layouts.etp.tobytes())
 
 
-def _with_adapters(params: Params, costs: CostModel, layouts: Layouts) -> Params:
+@lru_cache(maxsize=256)
+def _block_params(costs: CostModel, *degrees: bytes) -> Params:
+    tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
+    model, blocks = costs.model, blocks_of(costs.model)
+    totals = [part_params(part, model, tp, ep, etp) for part in blocks]
+    of_experts = [part_expert_params(part, model, ep, etp) for part in blocks]
+    optimizer = costs.training.optimizer
+    moments = [moments_held(part, model, optimizer, tp, ep, etp) for part in blocks]
+    total, experts, of_optimizer = (
+        np.stack([np.broadcast_to(each, len(tp)) for each in numbers]).astype(float)
+        for numbers in (totals, of_experts, moments)
+    )
+    return _with_adapters(Params(total, experts, of_optimizer), costs, tp, etp)
+
+
+def _with_adapters(params: Params, costs: CostModel, tp: Ints, etp: Ints) -> Params:
     """Parameters of every block, (blocks, layouts), and of adapters beside them, if there are any."""
     adapters, model = adapters_of(costs.training), costs.model
     if adapters is None:
         return params
-    held = [adapter_params(part, model, adapters, layouts.tp, layouts.etp) for part in blocks_of(model)]
+    held = [adapter_params(part, model, adapters, tp, etp) for part in blocks_of(model)]
     total, experts = (
-        np.stack([np.broadcast_to(each[place], len(layouts)) for each in held]).astype(float) for place in (0, 1)
+        np.stack([np.broadcast_to(each[place], len(tp)) for each in held]).astype(float) for place in (0, 1)
     )
     trained = Params(total, experts, MOMENTS[costs.training.optimizer] * total)
     return Params(params.total + total, params.experts + experts, trained.moments, trained)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -56,15 +57,21 @@ def gathered_widths(costs: CostModel) -> list[int]:
 
 
 def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number, outer_zero_stage: int = 0) -> ShardedBlocks:
-    """What moving the blocks takes, over layouts; remembered.
+    """What moving the blocks takes, over layouts.
 
     alone : where one stage holds the embedding and the head, and one table for all that needs one.
     outer_zero_stage : with 1 sharding groups sum gradients once a step.
     """
-    key = ("sharded", layouts.key, np.asarray(alone).tobytes(), outer_zero_stage)
-    if key in costs.known:
-        known: ShardedBlocks = costs.known[key]
-        return known
+    if np.all(alone) or not np.any(alone):
+        return _shard_blocks(costs, layouts, bool(np.any(alone)), outer_zero_stage)
+    apart, together = (_shard_blocks(costs, layouts, each, outer_zero_stage) for each in (False, True))
+    names = [field.name for field in fields(ShardedBlocks)][:4]
+    chosen = {name: np.where(alone, getattr(together, name), getattr(apart, name)) for name in names}
+    return replace(apart, **chosen)
+
+
+@lru_cache(maxsize=256)
+def _shard_blocks(costs: CostModel, layouts: Layouts, alone: bool, outer_zero_stage: int) -> ShardedBlocks:
     blocks = blocks_sharing(costs.model, alone)
     params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
     replicas = replicas.inside if outer_zero_stage else replicas
@@ -75,9 +82,7 @@ def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number, outer_zero_s
         np.array([each(part) for part in blocks])
         for each in (gathered_again, lambda part: gathered_after_recompute(part, costs.model, costs.stack))
     )
-    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce, again, after)
-    costs.remember(key, found)
-    return found
+    return ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce, again, after)
 
 
 def blocks_sharing(model: ModelSpec, alone: Number) -> list[ModelPart]:

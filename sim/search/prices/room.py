@@ -11,7 +11,7 @@ import numpy as np
 from sim.arrays import Bools, Ints, PlanFloats
 from sim.pricing.batch import find_cells
 from sim.pricing.cells import CellPrices, beside, price_cells
-from sim.pricing.cost_model import CostModel
+from sim.pricing.cost_model import cost_model
 from sim.pricing.replicas import put_together
 from sim.search.plans.columns import OVERLAPS
 from sim.search.plans.space import Space
@@ -59,7 +59,7 @@ class ChosenRows:
             np.array([int(getattr(each, name)) for each in space.categories])[category]
             for name in ("sequence_parallel", "zero_stage")
         )
-        self._costs = CostModel(space.scenario)
+        self._costs = cost_model(space.scenario)
         self._layouts, self._links = layouts_with_links(space.scenario, space.layouts[there])
         overlaps = sorted({category.overlaps[_OVERLAP_TP] for category in space.categories})
         kinds = tuple((overlap, flag) for overlap in overlaps for flag in (False, True))

@@ -21,7 +21,7 @@ from sim.engines.step_end import end_of_step
 from sim.engines.visits import LeastAtVisits, even_visits
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import CellPrices, price_cells
-from sim.pricing.cost_model import CostModel
+from sim.pricing.cost_model import CostModel, cost_model
 from sim.pricing.deal import dealt_ranks, dealt_stages, longer_ranks
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
@@ -75,8 +75,7 @@ def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slic
     flags = {category.sequence_parallel for category in categories}
     cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
-    # A cost model of its own: what a unit looked up goes when it is done.
-    costs, (layouts, links) = CostModel(scenario), layouts_with_links(scenario, part.layouts)
+    costs, (layouts, links) = cost_model(scenario), layouts_with_links(scenario, part.layouts)
     overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
     kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
     words = tuple(searched_word(mode, scenario.plan) for mode in recomputes)
