@@ -80,7 +80,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     for rank in range(plan.pp):
         part = sum((each.part for each in stages if each.index % plan.pp == rank), ModelPart())
         grads = (
-            params_of([part], batch.costs, batch.layouts).others.item()
+            params_of([part], batch.layouts)[0].item()
             * GRADIENT_WIDTH[scenario.stack.gradient_precision]
         )
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads

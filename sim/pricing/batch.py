@@ -28,7 +28,7 @@ from sim.network.placement import (
 )
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
-from sim.specs import ClusterSpec, ParallelPlan, Scenario
+from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import recompute_word
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
@@ -37,7 +37,9 @@ LAYOUT = ("tp", "cp", "pp", "dp", "ep")
 
 @dataclass(frozen=True, eq=False)
 class Layouts:
-    """How plans are cut over GPUs, and where their groups lie; arrays over layouts. They hash by identity.
+    """How plans of one model are cut over a machine's GPUs, and where their groups lie; arrays over layouts.
+
+    They hash by identity, so that what they take can be cached.
 
     degrees : (layouts, 5), in the order of LAYOUT.
     cut_experts : each over its tensor-parallel group (`plan.etp` is tp), in all of them.
@@ -47,6 +49,7 @@ class Layouts:
     hops : which sends of their pipelines leave an NVLink domain.
     """
 
+    costs: CostModel
     degrees: Ints
     tensor: Group
     context: Group
@@ -62,6 +65,39 @@ class Layouts:
 
     def __len__(self) -> int:
         return len(self.degrees)
+
+    @property
+    def replicas(self) -> tuple[Group, Group]:
+        """Groups that hold the same and sum its gradients: of everything but experts, and of experts."""
+        return self.data, self.expert_data
+
+    @property
+    def sharding(self) -> tuple[Group, Group]:
+        """Groups within which ZeRO shards: everything but experts, and experts."""
+        return self.shards, self.expert_shards
+
+    def shard_of(self, params: Floats) -> Number:
+        """Return what a GPU's shard has of the parameters (everything but experts, experts) that a GPU holds."""
+        return sum(each / group.size for each, group in zip(params, self.sharding, strict=True))
+
+    def of_copies(self, copies: int) -> Layouts:
+        """Return layouts whose groups sum gradients over several copies of the model, without sharding over these."""
+        if copies == 1:
+            return self
+
+        def over(group: Group) -> Group:
+            spans = group.num_domains * copies
+            return Group(group.size * copies, group.per_domain, group.shares_network, spans, group.card_share)
+
+        data, experts = over(self.data), over(self.expert_data)
+        if self.between_shards is not None:
+            return replace(self, data=data, expert_data=experts, between_shards=over(self.between_shards))
+        return replace(self, data=data, expert_data=experts, shards=data, expert_shards=experts)
+
+    @cached_property
+    def without_sums_between(self) -> Layouts:
+        """Layouts whose sharding groups do not sum gradients among each other."""
+        return self if self.between_shards is None else replace(self, between_shards=None)
 
     @cached_property
     def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
@@ -104,16 +140,17 @@ class Layouts:
         return self.tp if self.cut_experts else np.ones_like(self.tp)
 
 
-def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, plan: ParallelPlan) -> Layouts:
-    """Place layouts (tp, cp, pp, dp, ep) on a cluster.
+def place_layouts(costs: CostModel, degrees: Sequence[Sequence[int]] | Ints, plan: ParallelPlan) -> Layouts:
+    """Place layouts (tp, cp, pp, dp, ep) on the cluster.
 
     plan : all layouts have its `sharding_group` and placement, and their experts are whole or cut over the
         tensor-parallel group as its are.
     """
-    return _place(np.asarray(degrees, dtype=np.int64), cluster, plan.etp > 1, plan.sharding_group, plan.placement)
+    return _place(costs, np.asarray(degrees, dtype=np.int64), plan.etp > 1, plan.sharding_group, plan.placement)
 
 
-def _place(numbers: Ints, cluster: ClusterSpec, cut: bool, group_size: int | None, placement: str) -> Layouts:
+def _place(costs: CostModel, numbers: Ints, cut: bool, group_size: int | None, placement: str) -> Layouts:
+    cluster = costs.cluster
     plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, placement) for tp, cp, pp, dp, ep in numbers.tolist()]
     places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, of_experts = (
@@ -126,6 +163,7 @@ def _place(numbers: Ints, cluster: ClusterSpec, cut: bool, group_size: int | Non
             for place in (sharding_group, expert_sharding_group, between_sharding_groups)
         )
     return Layouts(
+        costs,
         numbers,
         tensor,
         context,
@@ -153,7 +191,6 @@ class Batch:
     reshard_after_forward, outer_zero_stage : of all plans; the last where the ZeRO stage is 3.
     """
 
-    costs: CostModel
     layouts: Layouts
     prices: CellPrices
     layout: Ints
@@ -171,6 +208,11 @@ class Batch:
     optimizer_offload: Number = 0.0
     reshard_after_forward: bool = True
     outer_zero_stage: int = 0
+
+    @property
+    def costs(self) -> CostModel:
+        """Model and machine of all plans."""
+        return self.layouts.costs
 
     def take(self, places: Any) -> Batch:
         """Some of the plans, of a batch with one axis."""
@@ -239,7 +281,6 @@ def batch_of(scenario: Scenario) -> Batch:
         plan.offloaded_layers,
     )
     return Batch(
-        costs,
         layouts,
         price_cells(costs, cells),
         layout=_FIRST,
@@ -265,7 +306,7 @@ def _layout_of(
     costs: CostModel, degrees: tuple[int, ...], cut: bool, group_size: int | None, placement: str
 ) -> Layouts:
     """Return the layout of one plan: the same one for plans that are cut alike."""
-    return _place(np.array([degrees]), costs.cluster, cut, group_size, placement)
+    return _place(costs, np.array([degrees]), cut, group_size, placement)
 
 
 def find_cells(

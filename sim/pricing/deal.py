@@ -7,7 +7,7 @@ few.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -15,33 +15,46 @@ import numpy as np
 from sim.arrays import Ints, Number
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.ranks import RankKind
 from sim.specs import ModelSpec, ParallelPlan
 from sim.work.params import layer_params
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
 
 
-@dataclass(frozen=True)
-class Deal:
-    """The stages of one plan, of all copies of its model.
+@dataclass(frozen=True, eq=False, slots=True)
+class RankKind:
+    """A kind of pipeline ranks: what they hold, and how many of the ranks are of it. They hash by identity.
 
-    copies : of the model. span : pipeline ranks from that of its first stage to that of its last, both counted.
-    stage_parts, kind_of_stage : what each kind of stage holds; and of which kind each stage is.
-    rank_kinds, kind_of_rank : the same of ranks.
+    part : numbers, or arrays over layouts.
+    first_block : the block that is first on its first stage, as a place on the axis over blocks (`blocks_of`), or an
+        array of them over layouts: its gradients are complete last.
+    count : number, or array over layouts; of kinds that a layout does not have, 0.
     """
 
-    stages: tuple[Stage, ...]
-    stage_parts: tuple[ModelPart, ...]
-    kind_of_stage: Ints
-    rank_kinds: tuple[RankKind, ...]
-    kind_of_rank: Ints
-    copies: int
-    span: int
+    part: ModelPart
+    first_block: Number
+    count: Number
 
-    @property
-    def alone(self) -> bool:
-        """Whether embedding and head share a stage."""
-        return bool(self.stages[0].has_head)
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """What the kinds of stages and of ranks of plans hold; and where their order is known, of which kind each is.
+
+    stage_kinds : what each kind of stage holds; numbers, or arrays over plans.
+    rank_kinds : kinds of ranks.
+    alone : whether embedding and head share a stage, and a tied table with it; of all plans, or an array over layouts.
+    copies : models, each with a pipeline of its own, that run through the ranks.
+    span : ranks from that of the first stage to that of the last, both counted; None: all.
+    stages, kind_of_stage, kind_of_rank : the virtual stages of all copies, and the kind of every stage and rank.
+    """
+
+    stage_kinds: tuple[ModelPart, ...]
+    rank_kinds: tuple[RankKind, ...]
+    alone: Number = False
+    copies: int = 1
+    span: Number | None = None
+    stages: tuple[Stage, ...] = ()
+    kind_of_stage: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    kind_of_rank: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def deal_of(costs: CostModel, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
@@ -61,13 +74,14 @@ def _deal(of_model: tuple[Stage, ...], ranks: bytes, copies: int) -> Deal:
         held.append((sum((parts[stage] for stage in here), ModelPart()), first_block(stages[here[0]])))
     alike = list(dict.fromkeys(held))
     return Deal(
-        stages,
         tuple(kinds),
-        np.array([number[part] for part in parts]),
         tuple(RankKind(*each, held.count(each)) for each in alike),
-        np.array([alike.index(each) for each in held]),
+        stages[0].has_head,
         copies,
         1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1])),
+        stages,
+        np.array([number[part] for part in parts]),
+        np.array([alike.index(each) for each in held]),
     )
 
 
@@ -78,6 +92,11 @@ def first_block(stage: Stage) -> int:
     if stage.num_layers:
         return FIRST_KIND + stage.first_kind
     return FIRST_KIND + len(stage.layers) if stage.num_mtp else HEAD
+
+
+def even_deal(batch: Batch, fullest: bool = False) -> Deal:
+    """Return the deal of plans whose layers are dealt evenly, and whose stages are dealt to ranks in turn."""
+    return Deal(dealt_stages(batch, fullest), dealt_ranks(batch, fullest), batch.layouts.pp == 1)
 
 
 def dealt_layers(model: ModelSpec, plan: ParallelPlan | Batch) -> int:

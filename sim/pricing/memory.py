@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.arrays import Ints, KindPlanFloats, Number, StageFloats
+from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import deal_of
-from sim.pricing.replicas import Params, put_together
+from sim.pricing.replicas import HELD, MOMENTS, TRAINED, put_together
 from sim.specs import Scenario
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
@@ -33,12 +33,12 @@ def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -
     """Activations that every stage of a scenario keeps of one micro-batch, without logits.  [bytes]"""
     batch = batch_of(scenario)
     deal = deal_of(batch.costs, scenario.plan, rank_of_stage, copies)
-    return np.asarray(stage_bytes(batch, deal.stage_parts)[deal.kind_of_stage, 0])
+    return np.asarray(stage_bytes(batch, deal.stage_kinds)[deal.kind_of_stage, 0])
 
 
 def peak_memory(
     batch: Batch,
-    held: Params,
+    held: Floats,
     activations: Number,
     logits: Number = 0,
     weight_versions: Number = 1,
@@ -48,8 +48,8 @@ def peak_memory(
 
     Parameters
     ----------
-    held : Params
-        By one GPU of each rank.
+    held : array
+        Parameters on one GPU of each rank, (5, …) (`sim.pricing.replicas`).
     activations : array
         Most bytes of kept activations that are in flight at once. [bytes]
     logits : array
@@ -65,32 +65,33 @@ def peak_memory(
     # Masters that are sharded further are no longer the weights' shards.
     fp32_shards = (zero == 3) & stack.fp32_shards & (not batch.outer_zero_stage)
     sizes = batch.layouts.shards.size[batch.layout], batch.layouts.expert_shards.size[batch.layout]
-    shards, trained = _shards(held, *sizes), held.trained
-    of_trained = _shards(trained, *sizes) / np.maximum(trained.total, 1e-30)
+    total, trained, moments = held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]
+    shards, of_trained = (held[part][0] / sizes[0] + held[part][1] / sizes[1] for part in (HELD, TRAINED))
+    of_trained = of_trained / np.maximum(trained, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
     outer = (zero == 3) & bool(batch.outer_zero_stage)
     if batch.layouts.between_shards is not None:
         shard[0] = shard[0] / np.where(outer, batch.layouts.between_shards.size[batch.layout], 1)
-    of_weights = np.where(zero >= 3, shards / np.maximum(held.total, 1e-30), 1.0)
+    of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
     frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
-    kept_here = held.total * ~fp32_shards
-    if held.adapters:
-        kept_here = trained.total * ~fp32_shards + frozen * (held.total - trained.total)
+    kept_here = total * ~fp32_shards
+    if training.adapter_rank:
+        kept_here = trained * ~fp32_shards + frozen * (total - trained)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
-    cast = fp32_shards * (shards - held.experts * (np.asarray(sizes[1]) == 1))
+    cast = fp32_shards * (shards - held[1] * (np.asarray(sizes[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
     working = np.maximum(prices.working_bytes[batch.place] - freed, 0.0)
-    moment = working + _gathered_bytes(batch, held.total, held.total - shards + cast, both_ways) + _root_bytes(batch)
+    moment = working + _gathered_bytes(batch, total, total - shards + cast, both_ways) + _root_bytes(batch)
     # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
-    state = trained.total, trained.moments, training, stack, batch.optimizer_offload
+    state = trained, moments, training, stack, batch.optimizer_offload
     moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
-        gradients=trained.total * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
+        gradients=trained * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
         optimizer=state_bytes(*state) * shard[0],
         activations=activations,
         logits=of_logits,
@@ -99,11 +100,6 @@ def peak_memory(
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
-
-
-def _shards(held: Params, data: Number, experts: Number) -> Number:
-    """Parameters of a GPU's shard."""
-    return held.others / data + held.experts / experts
 
 
 def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number) -> Number:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Ints
-from sim.pricing.deal import layers_before
-from sim.pricing.ranks import RankKind
+from sim.pricing.deal import RankKind, layers_before
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import layers_of_stages
 from sim.work.stages import EMBEDDING, ModelPart

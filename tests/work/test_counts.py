@@ -227,8 +227,8 @@ def memory_of(scenarios, changes, **stack):
 def memory_of_all(scenario):
     """Of a GPU that holds all stages, without activations."""
     batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
-    held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.costs, batch.layouts)
-    return by_rank(peak_memory(batch, held.take(0), 0.0), 1)[0]
+    held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.layouts)
+    return by_rank(peak_memory(batch, held[..., 0], 0.0), 1)[0]
 
 
 def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):

@@ -20,10 +20,10 @@ from sim.engines.visits import Stream, Streams, least_at_visits, of_ranks, slowe
 from sim.pricing.batch import Batch
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
-from sim.pricing.replicas import params_of
+from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
+from sim.pricing.replicas import HELD, params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
-from sim.pricing.visits import VisitSeconds, price_visits
+from sim.pricing.visits import VisitSeconds
 from sim.schedules import Order
 from sim.schedules.passes import updates_per_rank
 from sim.search.schedules.variants import Variant
@@ -118,7 +118,7 @@ class SharedOrder:
 
     def __init__(self, variant: Variant, order: Order, deal: Deal, floating: bool) -> None:
         self.variant, self.order, self.deal = variant, order, deal
-        self.facts = OrderFacts(order, deal.kind_of_stage, len(deal.stage_parts), floating)
+        self.facts = OrderFacts(order, deal.kind_of_stage, len(deal.stage_kinds), floating)
 
     @cached_property
     def fixed(self) -> Fixed:
@@ -127,12 +127,12 @@ class SharedOrder:
 
     def nbytes(self, batch: Batch) -> PlanFloats:
         """Peak memory of the fullest rank of plans.  [bytes]"""
-        of_stages = stage_bytes(batch, self.deal.stage_parts)
-        held = params_of([kind.part for kind in self.deal.rank_kinds], batch.costs, batch.layouts)
+        of_stages = stage_bytes(batch, self.deal.stage_kinds)
+        held = params_of([kind.part for kind in self.deal.rank_kinds], batch.layouts)
         fullest = np.zeros(batch.shape)
         for ranks in self.facts.fullest(self.deal.kind_of_rank):
             peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
-            own = held.of_kinds(ranks.kind).take(batch.layout)
+            own = held[:, ranks.kind][..., batch.layout]
             needed = peak_memory(batch, own, peak, ranks.logits, ranks.versions, self.facts.both_ways).total
             fullest = np.maximum(fullest, needed)
         return fullest
@@ -144,13 +144,13 @@ class SharedOrder:
         """
         # These hold one chunk a rank.
         each = batch.num_microbatches
-        seconds = price_stages(batch, self.deal.stage_parts, self.deal.alone)
-        once, updates = once_a_step(batch, self.deal.rank_kinds), updates_per_rank(self.order)
+        seconds = price_stages(batch, self.deal)
+        once, updates = once_a_step(batch, self.deal), updates_per_rank(self.order)
         overlapped, of_rank = batch.overlap_grad_reduce, self.deal.kind_of_rank
-        busy = (each * (seconds.forward + seconds.backward)[:, 0])[self.deal.kind_of_stage]
-        update = once.update + once.gather + np.where(overlapped, 0.0, once.reduce)
+        busy = (each * (seconds.forward_s + seconds.backward_s))[self.deal.kind_of_stage]
+        update = once.optimizer_s + once.gather_s + np.where(overlapped, 0.0, once.reduce_s)
         period = (busy + updates * update[of_rank[self.order.rank_of_stage]]).max(axis=0)
-        step, _ = without_flush(period, once.reduce, updates, once.hidden_share, overlapped)
+        step, _ = without_flush(period, once.reduce_s, updates, once.hidden_share, overlapped)
         return step + batch.costs.stack.step_setup_s
 
     def step_times(self, batch: Batch, times: Ints, thorough: bool = False) -> tuple[PlanFloats, Bools]:
@@ -163,13 +163,11 @@ class SharedOrder:
         thorough : bool
             All leave out as much as the order does; play more of it until the steady state is found.
         """
-        seconds = price_stages(batch, self.deal.stage_parts, self.deal.alone)
-        passes = (seconds.forward[:, 0], seconds.backward[:, 0], seconds.input_grad)
-        moved = price_visits(batch, self.deal.stage_parts, passes, self.deal.alone)
-        played = PlayedPlans(batch, *passes, seconds.weight_grad, times, moved)
+        seconds = price_stages(batch, self.deal)
+        passes = (seconds.forward_s, seconds.backward_s, seconds.input_grad_s)
+        played = PlayedPlans(batch, *passes, seconds.weight_grad_s, times, seconds.visits)
         moments, exact = self._play(played, thorough)
-        once = once_a_step(batch, self.deal.rank_kinds, self.order.copies)
-        return self._finish(batch, once, played, moments), exact
+        return self._finish(batch, once_a_step(batch, self.deal), played, moments), exact
 
     def _play(self, plans: PlayedPlans, thorough: bool) -> tuple[Moments, Bools]:
         """Play the order for all plans, those that take the same times once."""
@@ -277,17 +275,17 @@ class SharedOrder:
         last = np.maximum(self.facts.last_gradients, 0)
         return Moments(at(start, order.first[:-1]), at(end, order.first[1:] - 1), at(start, last), at(end, last))
 
-    def _finish(self, batch: Batch, once: OnceAStep, plans: PlayedPlans, moments: Moments) -> PlanFloats:
+    def _finish(self, batch: Batch, once: RankSeconds, plans: PlayedPlans, moments: Moments) -> PlanFloats:
         """The step with all that follows the pipeline.  [s]"""
         facts, of_rank = self.facts, self.deal.kind_of_rank
-        reduce, gather, update = (getattr(once, name)[of_rank] for name in ("reduce", "gather", "update"))
+        reduce, gather, update = (each[of_rank] for each in (once.reduce_s, once.gather_s, once.optimizer_s))
         done = moments.end - moments.begin if self.variant.schedule.staggered else moments.end
         end = end_of_step(
             done,
             reduce,
             gather,
             update,
-            tied_embedding=tied_reduction(batch, self.deal.span),
+            tied_embedding=tied_reduction(batch, self.deal),
             hidden_share=once.hidden_share,
             overlap_reduce=batch.overlap_grad_reduce,
             overlap_gather=batch.overlap_param_gather,
@@ -297,11 +295,11 @@ class SharedOrder:
         )
         return end.step + batch.costs.stack.step_setup_s
 
-    def _reduced(self, batch: Batch, once: OnceAStep, moments: Moments) -> RankPlanFloats:
+    def _reduced(self, batch: Batch, once: RankSeconds, moments: Moments) -> RankPlanFloats:
         """When each rank's reductions that its backwards overlap are done.  [s]"""
         order, facts, of_rank = self.order, self.facts, self.deal.kind_of_rank
-        reduce, tail, params = once.reduce[of_rank], once.tail[of_rank], once.held.total[of_rank]
-        of_stages = params_of(self.deal.stage_parts, batch.costs, batch.layouts, batch.layout).total
+        reduce, tail, params = (each[of_rank] for each in (once.reduce_s, once.reduce_tail_s, once.params))
+        of_stages = params_of(self.deal.stage_kinds, batch.layouts, batch.layout)[HELD].sum(axis=0)
         share = of_stages[facts.kind_of_stage] / params[order.rank_of_stage]
         last = facts.last_gradients
         if facts.floating:  # nobody knows which of a rank's stages comes last

@@ -14,8 +14,7 @@ from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, find_cells, place_layouts
 from sim.pricing.cells import price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import dealt_layers, layers_before, stages_alike
-from sim.pricing.ranks import RankKind
+from sim.pricing.deal import RankKind, dealt_layers, layers_before, stages_alike
 from sim.schedules import Schedule, get_schedule
 from sim.schedules.actions import U
 from sim.schedules.registry import is_file
@@ -119,11 +118,10 @@ class Variant:
         ]
         kinds = tuple(sorted(set(pairs)))
         costs = cost_model(space.scenario)
-        layouts = place_layouts(space.layouts, space.scenario.cluster, space.scenario.plan)
+        layouts = place_layouts(costs, space.layouts, space.scenario.plan)
         words = tuple(searched_word(mode, space.scenario.plan) for mode in RECOMPUTES)
         cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words, slices=self.slices)
         return Batch(
-            costs,
             layouts,
             price_cells(costs, cells),
             layout=columns.layout[row],
