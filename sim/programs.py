@@ -49,7 +49,7 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
 
     def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Floats]:
         order = build_order(*size, fold=fold, **given)
-        deal = deal_of(batch.costs, plan, order.rank_of_stage, order.copies)
+        deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
         costs, held = price_plan(batch, scenario, deal, order.rank_of_stage)
         return order, costs, deal, held
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import deal_of
-from sim.pricing.replicas import HELD, MOMENTS, TRAINED, put_together
+from sim.pricing.parts import put_together
+from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.specs import Scenario
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
 from sim.work.params import expert_params, layer_params
-from sim.work.stages import ModelPart
+from sim.work.stages import HEAD
 
 
-def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
+def stage_bytes(batch: Batch, parts: Floats) -> KindPlanFloats:
     """Activations that kinds of stages keep of one micro-batch.  [bytes]
 
     Those that send what they compute to another stage, all that have no head, may keep that too.
@@ -26,13 +25,13 @@ def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
     if not batch.costs.stack.keeps_sent_activations:
         return kept
     sent = batch.prices.boundary_bytes[batch.kind, batch.cell]
-    return np.asarray(kept + np.stack([sent * (np.asarray(part.heads) == 0) for part in parts]))
+    return np.asarray(kept + np.stack([sent * (heads == 0) for heads in parts[:, HEAD]]))
 
 
 def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -> StageFloats:
     """Activations that every stage of a scenario keeps of one micro-batch, without logits.  [bytes]"""
     batch = batch_of(scenario)
-    deal = deal_of(batch.costs, scenario.plan, rank_of_stage, copies)
+    deal = deal_of(scenario.model, scenario.plan, rank_of_stage, copies)
     return np.asarray(stage_bytes(batch, deal.stage_kinds)[deal.kind_of_stage, 0])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,7 +12,8 @@ from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import Deal, RankKind
+from sim.pricing.deal import Deal, RankKinds
+from sim.pricing.parts import put_together
 from sim.pricing.replicas import (
     HELD,
     MOMENTS,
@@ -21,14 +21,13 @@ from sim.pricing.replicas import (
     between_groups,
     block_params,
     params_of,
-    put_together,
     reduced_to_shards,
     summed_over,
 )
 from sim.work.adapters import adapters_of
 from sim.work.operations import Phase
 from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation, orthogonalised
-from sim.work.stages import ModelPart, blocks_of
+from sim.work.stages import blocks_of
 
 
 class RankSeconds(NamedTuple):
@@ -63,39 +62,37 @@ def once_a_step(batch: Batch, deal: Deal) -> RankSeconds:
     moving, layouts, kinds = batch.moving_stage, batch.layouts, deal.rank_kinds
     # Hybrid sharding: groups that shard weights may shard the optimizer's state among each other too.
     spread = ((batch.zero_stage == 3) & bool(batch.outer_zero_stage)).astype(np.int64)
-    table, shares = np.zeros((6, len(kinds), 4, 2, len(layouts))), np.zeros((4, 2, len(layouts)))
-    for each in np.flatnonzero(np.bincount((2 * moving + spread).ravel())).tolist():
-        here = divmod(each, 2)
-        found = _once_a_step(layouts, kinds, *here, deal.copies, batch.optimizer_offload)
-        table[:, :, *here], shares[here] = found
-    return RankSeconds._make([*table[:, :, moving, spread, batch.layout], shares[moving, spread, batch.layout]])
+    ways = np.flatnonzero(np.bincount((2 * moving + spread).ravel())).tolist()
+    found = [_once_a_step(layouts, kinds, *divmod(way, 2), deal.copies, batch.optimizer_offload) for way in ways]
+    place = np.searchsorted(ways, 2 * moving + spread)
+    table, shares = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
+    return RankSeconds._make([*table[:, :, place, batch.layout], shares[place, batch.layout]])
 
 
 @lru_cache(maxsize=256)
 def _once_a_step(
-    layouts: Layouts, kinds: tuple[RankKind, ...], zero_stage: int, spread: int, copies: int, offloaded: float
+    layouts: Layouts, kinds: RankKinds, zero_stage: int, spread: int, copies: int, offloaded: float
 ) -> tuple[Floats, Floats]:
     """Fields of `RankSeconds` over layouts, (6, kinds, layouts); and the hidden share, (layouts).
 
     spread : whether sharding groups shard the optimizer's state among each other.
     """
-    costs, parts = layouts.costs, [kind.part for kind in kinds]
-    held, of_blocks = params_of(parts, layouts), block_params(layouts)[TRAINED].sum(axis=0)
+    costs, shape = layouts.costs, (len(kinds.counts), len(layouts))
+    held, of_blocks = params_of(kinds.counts, layouts), block_params(layouts)[TRAINED].sum(axis=0)
     trained, total = held[TRAINED], np.maximum(held[TRAINED].sum(axis=0), 1e-30)
     reduction, gather, shard = _moved(layouts, trained, zero_stage, spread, copies)
-    first = np.stack([of_blocks[kind.first_block, np.arange(len(layouts))] for kind in kinds])
+    first = of_blocks[kinds.first_block, np.arange(len(layouts))]
     tail = reduction * np.minimum(1.0, first / total)
     update, offload = _update_s(costs, shard, held[MOMENTS] * shard / total, offloaded)
     if costs.training.optimizer == "muon" and adapters_of(costs.training) is None:
-        update = update + _muon_s(parts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
-    counts = np.stack([np.broadcast_to(kind.count, len(layouts)) for kind in kinds])
-    there = counts > 0  # nothing waits for a rank that is not there
-    found = np.empty((6, *counts.shape))
+        update = update + _muon_s(kinds.counts, layouts if spread else layouts.without_sums_between, zero_stage > 0)
+    there = kinds.number > 0  # nothing waits for a rank that is not there
+    found = np.empty((6, *shape))
     for place, seconds in enumerate((reduction, tail, gather * there, update * there, offload * there)):
         found[place] = seconds
     found[5] = held[HELD].sum(axis=0)
     passed = _passed(layouts, trained, zero_stage, spread)
-    sent, reduce = ((each * counts).sum(axis=0) / counts.sum(axis=0) for each in (passed, found[0]))
+    sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
     share = costs.fabric.hidden_share(layouts.data, sent * GRADIENT_WIDTH[costs.stack.gradient_precision], reduce)
     return found, np.broadcast_to(share, len(layouts))
 
@@ -160,7 +157,7 @@ def _update_s(costs: CostModel, params: Number, moments: Number, offloaded: floa
     return update + away, away
 
 
-def _muon_s(parts: Sequence[ModelPart], layouts: Layouts, sharded: bool) -> Number:
+def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     """What Muon adds to the update of ranks, (parts, layouts): gathers and orthogonalisation.  [s]
 
     Where data parallelism shards, each GPU takes its share of the matrices, whole, for which the momenta of shards are
@@ -176,7 +173,7 @@ def _muon_s(parts: Sequence[ModelPart], layouts: Layouts, sharded: bool) -> Numb
             place = (block, int(each.of_experts))
             seconds[place] += sum(costs.compute.phase_time(Phase(orthogonalisation(each))).values())
             params[place] += each.params
-    took, moved = (np.moveaxis(put_together(parts, each), 1, 0) for each in (seconds, params))
+    took, moved = (put_together(counts, each).swapaxes(0, 1) for each in (seconds, params))
     if not sharded:
         return took.sum(axis=0)
     share = layouts.shard_of(took)

@@ -6,7 +6,7 @@ experts, experts): of parameters as of the groups that move them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +17,11 @@ from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
+from sim.pricing.parts import put_together
 from sim.work.adapters import Adapters, adapter_params, adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import moments_held, table_moments
-from sim.work.stages import ModelPart, blocks_of, part_expert_params, part_params
+from sim.work.stages import blocks_of, part_expert_params, part_params
 
 HELD, TRAINED, MOMENTS = slice(0, 2), slice(2, 4), 4
 """Places on the first axis of parameters: everything but experts, and experts; the same of those with gradients and an
@@ -30,22 +31,16 @@ Collective = Callable[[Number, Group, Fabric], Number]
 Groups = tuple[Group, Group]
 
 
-def params_of(parts: Sequence[ModelPart], layouts: Layouts, layout: Any = slice(None)) -> Floats:
+def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
     """Return what one GPU holds of parts of the model, (5, parts, layouts); or (5, parts, plans) with these layouts."""
-    blocks, tp = block_params(layouts)[..., layout], layouts.tp[layout]
-    held = np.moveaxis(put_together(parts, np.moveaxis(blocks, 0, 1)), 0, 1)
-    shared = np.stack([np.broadcast_to(part.shared_tables, tp.shape) for part in parts])
-    if shared.any():
-        model, training = layouts.costs.model, layouts.costs.training
-        held[0] -= shared * (model.vocab_size * model.hidden_size / tp)
-        if adapters_of(training) is None:
-            held[2] = held[0]
-            held[MOMENTS] -= shared * table_moments(model, training.optimizer, tp)
-    return held
+    return put_together(counts, block_params(layouts)[..., layout].swapaxes(0, 1)).swapaxes(0, 1)
 
 
 def block_params(layouts: Layouts) -> Floats:
-    """Return what one GPU holds of every block, (5, blocks, layouts). Each block has a table of its own."""
+    """Return what one GPU holds of every block, (5, blocks + 1, layouts).
+
+    Each block has a table of its own; a table that is there once for two of them counts against them.
+    """
     return _block_params(layouts.costs, layouts.tp.tobytes(), layouts.ep.tobytes(), layouts.etp.tobytes())
 
 
@@ -53,14 +48,18 @@ def block_params(layouts: Layouts) -> Floats:
 def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
     tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
     model, adapters, optimizer = costs.model, adapters_of(costs.training), costs.training.optimizer
-    held = np.zeros((5, len(blocks_of(model)), len(tp)))
-    for block, part in enumerate(blocks_of(model)):
+    blocks = blocks_of(model)
+    held = np.zeros((5, len(blocks) + 1, len(tp)))
+    for block, part in enumerate(blocks):
         held[1, block] = part_expert_params(part, model, ep, etp)
         held[0, block] = part_params(part, model, tp, ep, etp) - held[1, block]
         held[MOMENTS, block] = moments_held(part, model, optimizer, tp, ep, etp)
+    held[0, -1] = -model.vocab_size * model.hidden_size / tp
+    held[MOMENTS, -1] = -table_moments(model, optimizer, tp)
     held[TRAINED] = held[HELD]
     if adapters is not None:
-        held[TRAINED] = _adapters(costs, adapters, tp, etp)
+        held[TRAINED] = 0.0
+        held[TRAINED, :-1] = _adapters(costs, adapters, tp, etp)
         held[HELD] += held[TRAINED]
         held[MOMENTS] = MOMENTS_OF[optimizer] * held[TRAINED].sum(axis=0)
     return held
@@ -73,19 +72,6 @@ def _adapters(costs: CostModel, adapters: Adapters, tp: Ints, etp: Ints) -> Floa
         np.stack([np.broadcast_to(each[place], len(tp)) for each in found]).astype(float) for place in (0, 1)
     )
     return np.stack([total - experts, experts])
-
-
-def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:
-    """What parts of the model have of what each of its blocks has: (parts, …) from (blocks, …)."""
-    counts = [part.counts for part in parts]
-    if not any(isinstance(count, np.ndarray) for of_part in counts for count in of_part):
-        whole = np.array(counts, dtype=float) @ blocks.reshape(len(blocks), -1)
-        return np.asarray(whole.reshape(len(counts), *blocks.shape[1:]))
-    found = []
-    for of_part in counts:
-        terms = [count * block for count, block in zip(of_part, blocks, strict=True) if np.ndim(count) or count]
-        found.append(np.broadcast_to(sum(terms), np.broadcast_shapes(*map(np.shape, terms), blocks[0].shape)))
-    return np.stack(found)
 
 
 def summed_over(

@@ -42,14 +42,14 @@ def stage_costs(
     stages = num_stages_of(scenario.model.num_layers, plan)
     home = np.arange(stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
     batch = batch_of(scenario)
-    return price_plan(batch, scenario, deal_of(batch.costs, plan, home, copies), home)[0]
+    return price_plan(batch, scenario, deal_of(scenario.model, plan, home, copies), home)[0]
 
 
 def price_plan(batch: Batch, scenario: Scenario, deal: Deal, rank_of_stage: Ints) -> tuple[StageSeconds, Floats]:
     """Seconds of every stage and rank of a batch of one; and what one GPU of every rank holds, (5, ranks)."""
     once = once_a_step(batch, deal)
     send_forward, send_backward = sends_by_stage(batch, rank_of_stage, deal.copies)
-    held = params_of([kind.part for kind in deal.rank_kinds], batch.layouts)[:, deal.kind_of_rank, 0]
+    held = params_of(deal.rank_kinds.counts, batch.layouts)[:, deal.kind_of_rank, 0]
     of_stages = params_of(deal.stage_kinds, batch.layouts)[HELD, deal.kind_of_stage, 0].sum(axis=0)
     reduce, tail, gather, update, offload, _ = (each[deal.kind_of_rank, 0] for each in once[:6])
     seconds = replace(

@@ -11,7 +11,7 @@ from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats, RankFloats, Sta
 from sim.pricing.batch import Batch
 from sim.pricing.cells import CAUSES
 from sim.pricing.deal import Deal
-from sim.pricing.replicas import put_together
+from sim.pricing.parts import put_together
 from sim.pricing.visits import VisitSeconds, price_visits
 from sim.pricing.zero import lengthened_passes, moved_at_visits
 from sim.work.operations import Cause
@@ -208,7 +208,7 @@ def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[Stag
     if not within.any():
         return forward, backward
     kinds, of_layout = batch.layouts.kinds_of_hops
-    hops, which = np.unique(of_layout[batch.layout], return_inverse=True)
+    hops, which = np.unique(of_layout[batch.layout], return_inverse=True) if len(kinds) > 1 else ([0], 0 * batch.layout)
     crosses = np.stack([kinds[number].cross(here, there) for number in hops], axis=1)
     forward[:-1] = np.where(crosses[:, which.ravel()], far, near) * within[:, np.newaxis]
     backward[1:] = forward[:-1]

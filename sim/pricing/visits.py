@@ -15,9 +15,8 @@ import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, KindPlanFloats
 from sim.pricing.batch import Batch
-from sim.pricing.replicas import put_together
+from sim.pricing.parts import put_together
 from sim.pricing.zero import Moved, gathers_ahead
-from sim.work.stages import ModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,14 @@ _OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "
 
 
 def price_visits(
-    batch: Batch, moved: Moved | None, parts: Sequence[ModelPart], passes: Sequence[KindPlanFloats]
+    batch: Batch, moved: Moved | None, parts: Floats, passes: Sequence[KindPlanFloats]
 ) -> VisitSeconds | None:
     """What visits to kinds of stages move; None where no plan moves anything so.
 
     Parameters
     ----------
-    parts : sequence of ModelPart
-        What each kind of stage holds.
+    parts : array
+        How often each kind of stage has each block (`sim.pricing.parts`).
     passes : arrays (kinds of stages, plans)
         Forward, backward and input gradient of one micro-batch. [s]
 

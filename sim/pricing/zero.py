@@ -13,6 +13,7 @@ from sim.arrays import BlockPlanFloats, Bools, Floats, Number
 from sim.costs.collectives import all_gather
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
+from sim.pricing.parts import counts_of
 from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -81,7 +82,7 @@ def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
 @lru_cache(maxsize=256)
 def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
     costs = layouts.costs
-    params = params_of(blocks_sharing(costs.model, alone), layouts)
+    params = params_of(counts_of(blocks_sharing(costs.model, alone)), layouts)
     width = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
     weights = params[HELD].sum(axis=0) * width
     gradients = params[TRAINED].sum(axis=0) * GRADIENT_WIDTH[costs.stack.gradient_precision]

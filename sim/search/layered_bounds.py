@@ -16,6 +16,7 @@ from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
 from sim.pricing.visits import VisitSeconds
 from sim.search.layered_deals import FIRST, LAST, Deals, Rounds
+from sim.work.stages import HEAD
 
 
 def least_step_s(batch: Batch, deals: Deals, of_layouts: Deals) -> PlanFloats:
@@ -136,12 +137,8 @@ def _streamed(visits: VisitSeconds, deals: Deals) -> tuple[PlanFloats, PlanFloat
 
 def memory_bytes(batch: Batch, of_layouts: Deals) -> PlanFloats:
     """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
-    kinds = [of_layouts.ranks[place].part for place in of_layouts.fullest]
-
-    def of_plans(number: Number) -> Number:
-        return number[batch.layout] if np.ndim(number) else number
-
-    peaks = batch.num_microbatches * stage_bytes(batch, [part.each(of_plans) for part in kinds])
-    logits = batch.num_microbatches * of_layouts.heads[list(of_layouts.fullest)][:, batch.layout]
-    held = params_of(kinds, batch.layouts)[..., batch.layout]
+    ranks = of_layouts.ranks.counts[list(of_layouts.fullest)]
+    of_plans = ranks[..., batch.layout]
+    peaks, logits = (batch.num_microbatches * each for each in (stage_bytes(batch, of_plans), of_plans[:, HEAD]))
+    held = params_of(ranks, batch.layouts)[..., batch.layout]
     return np.asarray(peak_memory(batch, held, peaks, logits).total.max(axis=0))

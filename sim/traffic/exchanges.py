@@ -18,7 +18,8 @@ from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
 from sim.pricing.batch import Layouts, batch_of
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.replicas import HELD, TRAINED, params_of, put_together, sent_between, sent_in_rings
+from sim.pricing.parts import counts_of, put_together
+from sim.pricing.replicas import HELD, TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, visit_seconds
 from sim.specs import Scenario
 from sim.work.layers import block_works
@@ -86,12 +87,12 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
         if batch.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
-            priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], layouts)[:, 0]
+            priced, held = block_costs([work], compute, groups, fabric)[0], params_of(counts_of([part]), layouts)[:, 0]
             budgets = float(priced.forward_s), float(priced.backward_s)
             again = gathers_for_backward(part, scenario)
             _zero(table, held, width, again, budgets, scenario, layouts)
         tables.append(table)
-    parts = [stage.part for stage in stages]
+    parts = counts_of([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         rows = [table.get(key) or _rows() for table in tables]
@@ -241,7 +242,7 @@ def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | N
     blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
     rows = []
     for part, width in zip(blocks, gathered_widths(batch.costs), strict=True):
-        held = params_of([part], layouts)[:, 0]
+        held = params_of(counts_of([part]), layouts)[:, 0]
         weights = sent_in_rings(held[HELD], layouts.sharding).item() * width * (moving == 3)
         inside = sent_in_rings(held[TRAINED], layouts.sharding).item()
         between = np.asarray(sent_between(held[TRAINED], layouts)).item()
@@ -249,5 +250,5 @@ def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | N
         rows.append(
             [weights, weights * again, (inside + between) * grad_width * reduces, between * grad_width * reduces]
         )
-    found = put_together([stage.part for stage in stages], np.array(rows)).T
+    found = put_together(counts_of([stage.part for stage in stages]), np.array(rows)).T
     return VisitBytes(found[:2], found[2], found[3])

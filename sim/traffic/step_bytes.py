@@ -12,6 +12,7 @@ import numpy as np
 from sim.arrays import Floats
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.cost_model import cut_of
+from sim.pricing.parts import counts_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, zero_visits
 from sim.specs import Scenario
@@ -155,7 +156,7 @@ def _at_visits(
     at_once = pieces if stack.slice_s else 1
     blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
     for count, part, width in zip(whole.counts, blocks, gathered_widths(batch.costs), strict=True):
-        held, times = params_of([part], batch.layouts), float(count) * visits * copies / plan.pp
+        held, times = params_of(counts_of([part]), batch.layouts), float(count) * visits * copies / plan.pp
         weights, gradients, gathers = held[HELD], held[TRAINED], 1 + gathers_for_backward(part, scenario)
         yield from _over_shards("gather weights", "all_gather", weights, width, batch, times * gathers, pieces)
         yield from _over_shards("reduce gradients", "reduce_scatter", gradients, of_gradients, batch, times, at_once)
@@ -166,7 +167,7 @@ def _of_all(
 ) -> Iterator[StepCollective]:
     """Of other ZeRO stages: everything that a GPU holds in one collective, once an update; stage 2 may reduce more."""
     share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    held = params_of([whole], batch.layouts)[TRAINED] * share
+    held = params_of(counts_of([whole]), batch.layouts)[TRAINED] * share
     if stage == 0:
         for name, params, group in zip(("data", "expert_data"), held, batch.layouts.replicas, strict=True):
             size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
@@ -205,7 +206,7 @@ def _between_groups(
     """Of groups that shard the optimizer's state among each other: a GPU's shard, once an update."""
     layouts, stack = batch.layouts, scenario.stack
     assert layouts.between_shards is not None
-    shard = layouts.shard_of(params_of([whole], layouts)[TRAINED]).item() * copies / scenario.plan.pp
+    shard = layouts.shard_of(params_of(counts_of([whole]), layouts)[TRAINED]).item() * copies / scenario.plan.pp
     size, width = int(layouts.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]
     yield StepCollective("reduce shards", "between", "reduce_scatter", size * copies, shard * width, updates)
     width = scenario.training.activation_bytes

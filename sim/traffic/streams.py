@@ -22,6 +22,7 @@ from sim.arrays import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.batch import batch_of
+from sim.pricing.parts import counts_of
 from sim.pricing.replicas import TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.scenario import StageCosts
 from sim.specs import Scenario
@@ -159,7 +160,7 @@ def _between_replicas(
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
-            holds = params_of([sum((stage.part for stage in held), ModelPart())], batch.layouts)[TRAINED]
+            holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), batch.layouts)[TRAINED]
             inside = passes * width * sent_in_rings(holds, layouts.sharding).item()
             inside *= batch.moving_stage.item() < 3
             between = width * np.asarray(sent_between(holds, layouts)).item()

@@ -11,7 +11,7 @@ import numpy as np
 from sim.arrays import Bools, Ints, PlanFloats
 from sim.pricing.batch import find_cells
 from sim.pricing.cells import CellPrices, beside, price_cells
-from sim.pricing.replicas import put_together
+from sim.pricing.parts import put_together
 from sim.search.plans.columns import OVERLAPS
 from sim.search.plans.space import Space
 from sim.search.prices.units import Rows, layouts_with_links

@@ -158,7 +158,7 @@ class Rows:
         peaks = np.stack([kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)])
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
-        held = params_of([kind.part for kind in self.fullest.rank_kinds[:3]], batch.layouts)[..., batch.layout]
+        held = params_of(self.fullest.rank_kinds.counts[:3], batch.layouts)[..., batch.layout]
         # Interleaved, a rank turns to chunks forward again where there is more than one round of micro-batches.
         again = batch.num_microbatches > batch.pp
         first, middle, last = peak_memory(batch, held, peaks, logits, both_ways=again).total

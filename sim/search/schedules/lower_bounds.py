@@ -13,10 +13,12 @@ reduction and weight gather count where nothing may hide them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sim.arrays import Floats, Number, PlanFloats
-from sim.pricing.deal import Deal, dealt_stages
+from sim.pricing.deal import even_deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import once_a_step
 from sim.pricing.replicas import params_of
@@ -35,7 +37,8 @@ def least_step_s(variant: Variant) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:  # its stages may be dealt unevenly
         return np.zeros(batch.shape)
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
-    seconds = price_stages(batch, Deal(dealt_stages(batch)[:3], (), variant.alone))
+    deal = even_deal(batch)
+    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3], alone=variant.alone))
     forward, backward, inputs = seconds.forward_s, seconds.backward_s, seconds.input_grad_s
     waits = _waits(seconds.visits)
     whole = forward + backward
@@ -85,11 +88,11 @@ def least_memory(variant: Variant) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:
         return np.zeros(batch.shape)
     copies, single = float(chosen.copies), batch.pp == 1
-    of_stages = stage_bytes(batch, dealt_stages(batch)[:3])
+    of_stages = stage_bytes(batch, even_deal(batch).stage_kinds[:3])
 
     def needed(embeddings: int, heads: int, stage: int) -> PlanFloats:
-        kind = variant.rank_kind(copies, embeddings, heads)
-        held = params_of([kind.part], batch.layouts)[..., batch.layout]
+        kind = variant.rank_kinds(copies, ((embeddings, heads),))
+        held = params_of(kind.counts, batch.layouts)[..., batch.layout]
         return np.asarray(peak_memory(batch, held, of_stages[stage], int(stage == LAST)).total[0])
 
     both = needed(1, 1, FIRST)
@@ -104,10 +107,9 @@ class _LeastOnceAStep:
     """
 
     def __init__(self, variant: Variant) -> None:
-        copies = float(variant.schedule.copies)
-        held = ((1, 0), (0, 0), (0, 1), (1, 1))
-        kinds = tuple(variant.rank_kind(copies, *each) for each in held)
-        self._once = once_a_step(variant.batch, Deal((), kinds, copies=variant.schedule.copies))
+        copies = variant.schedule.copies
+        kinds = variant.rank_kinds(float(copies), ((1, 0), (0, 0), (0, 1), (1, 1)))
+        self._once = once_a_step(variant.batch, replace(even_deal(variant.batch), rank_kinds=kinds, copies=copies))
         self._single = variant.batch.pp == 1
 
     def least(self, name: str) -> Floats:

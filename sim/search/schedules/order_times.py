@@ -128,7 +128,7 @@ class SharedOrder:
     def nbytes(self, batch: Batch) -> PlanFloats:
         """Peak memory of the fullest rank of plans.  [bytes]"""
         of_stages = stage_bytes(batch, self.deal.stage_kinds)
-        held = params_of([kind.part for kind in self.deal.rank_kinds], batch.layouts)
+        held = params_of(self.deal.rank_kinds.counts, batch.layouts)
         fullest = np.zeros(batch.shape)
         for ranks in self.facts.fullest(self.deal.kind_of_rank):
             peak = (ranks.counts.astype(float) @ of_stages).max(axis=0)
