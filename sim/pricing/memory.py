@@ -48,7 +48,7 @@ def peak_memory(
     Parameters
     ----------
     held : array
-        Parameters on one GPU of each rank, (5, …) (`sim.pricing.replicas`).
+        Parameters on one GPU of each rank (`sim.pricing.replicas`).
     activations : array
         Most bytes of kept activations that are in flight at once. [bytes]
     logits : array
@@ -64,8 +64,13 @@ def peak_memory(
     # Masters that are sharded further are no longer the weights' shards.
     fp32_shards = (zero == 3) & stack.fp32_shards & (not batch.outer_zero_stage)
     sizes = batch.layouts.shards.size[batch.layout], batch.layouts.expert_shards.size[batch.layout]
-    total, trained, moments = held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]
-    shards, of_trained = (held[part][0] / sizes[0] + held[part][1] / sizes[1] for part in (HELD, TRAINED))
+    (others, experts), moments = held[HELD], held[MOMENTS]
+    total, shards = others + experts, others / sizes[0] + experts / sizes[1]
+    trained, of_trained = total, shards
+    if training.adapter_rank:
+        others_trained, experts_trained = held[TRAINED]
+        trained = others_trained + experts_trained
+        of_trained = others_trained / sizes[0] + experts_trained / sizes[1]
     of_trained = of_trained / np.maximum(trained, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
     outer = (zero == 3) & bool(batch.outer_zero_stage)
@@ -79,7 +84,7 @@ def peak_memory(
         kept_here = trained * ~fp32_shards + frozen * (total - trained)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
-    cast = fp32_shards * (shards - held[1] * (np.asarray(sizes[1]) == 1))
+    cast = fp32_shards * (shards - experts * (np.asarray(sizes[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)

@@ -1,7 +1,7 @@
 """What GPUs hold, and collectives over those that hold the same: experts have groups of their own.
 
-Parameters on a GPU are arrays (5, …), whose first axis HELD, TRAINED and MOMENTS name. Pairs stand for (everything but
-experts, experts): of parameters as of the groups that move them.
+Parameters on a GPU are arrays whose first axis MOMENTS, HELD and TRAINED name. Pairs stand for (everything but experts,
+experts): of parameters as of the groups that move them.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, Number
+from sim.arrays import Floats, Number
 from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
 from sim.pricing.parts import put_together
-from sim.work.adapters import Adapters, adapter_params, adapters_of
+from sim.work.adapters import adapter_params, adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import moments_held, table_moments
 from sim.work.stages import blocks_of, part_expert_params, part_params
 
-HELD, TRAINED, MOMENTS = slice(0, 2), slice(2, 4), 4
-"""Places on the first axis of parameters: everything but experts, and experts; the same of those with gradients and an
-optimizer, which are adapters alone where there are some; and numbers that the optimizer keeps, whatever their width."""
+MOMENTS, HELD, TRAINED = 0, slice(1, 3), slice(-2, None)
+"""Places on the first axis of parameters: numbers that the optimizer keeps, whatever their width; a pair of all
+parameters; and a pair of those with gradients and an optimizer: all, or behind them adapters where these alone are."""
 
 Collective = Callable[[Number, Group, Fabric], Number]
 Groups = tuple[Group, Group]
 
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
-    """Return what one GPU holds of parts of the model, (5, parts, layouts); or (5, parts, plans) with these layouts."""
+    """Return what one GPU holds of parts of the model: parameters (…, parts, layouts), or plans with these layouts."""
     return put_together(counts, block_params(layouts)[..., layout].swapaxes(0, 1)).swapaxes(0, 1)
 
 
 def block_params(layouts: Layouts) -> Floats:
-    """Return what one GPU holds of every block, (5, blocks + 1, layouts).
+    """Return what one GPU holds of every block: parameters (…, blocks + 1, layouts).
 
     Each block has a table of its own; a table that is there once for two of them counts against them.
     """
@@ -49,29 +49,20 @@ def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
     tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
     model, adapters, optimizer = costs.model, adapters_of(costs.training), costs.training.optimizer
     blocks = blocks_of(model)
-    held = np.zeros((5, len(blocks) + 1, len(tp)))
+    moments, others, experts = np.zeros((3, len(blocks) + 1, len(tp)))
     for block, part in enumerate(blocks):
-        held[1, block] = part_expert_params(part, model, ep, etp)
-        held[0, block] = part_params(part, model, tp, ep, etp) - held[1, block]
-        held[MOMENTS, block] = moments_held(part, model, optimizer, tp, ep, etp)
-    held[0, -1] = -model.vocab_size * model.hidden_size / tp
-    held[MOMENTS, -1] = -table_moments(model, optimizer, tp)
-    held[TRAINED] = held[HELD]
-    if adapters is not None:
-        held[TRAINED] = 0.0
-        held[TRAINED, :-1] = _adapters(costs, adapters, tp, etp)
-        held[HELD] += held[TRAINED]
-        held[MOMENTS] = MOMENTS_OF[optimizer] * held[TRAINED].sum(axis=0)
-    return held
-
-
-def _adapters(costs: CostModel, adapters: Adapters, tp: Ints, etp: Ints) -> Floats:
-    """Return the parameters of adapters of every block, (2, blocks, layouts)."""
-    found = [adapter_params(part, costs.model, adapters, tp, etp) for part in blocks_of(costs.model)]
-    total, experts = (
-        np.stack([np.broadcast_to(each[place], len(tp)) for each in found]).astype(float) for place in (0, 1)
-    )
-    return np.stack([total - experts, experts])
+        experts[block] = part_expert_params(part, model, ep, etp)
+        others[block] = part_params(part, model, tp, ep, etp) - experts[block]
+        moments[block] = moments_held(part, model, optimizer, tp, ep, etp)
+    others[-1] = -model.vocab_size * model.hidden_size / tp
+    moments[-1] = -table_moments(model, optimizer, tp)
+    if adapters is None:
+        return np.stack([moments, others, experts])
+    trained, trained_experts = np.zeros((2, *others.shape))
+    for block, part in enumerate(blocks):
+        trained[block], trained_experts[block] = adapter_params(part, model, adapters, tp, etp)
+    moments, trained = MOMENTS_OF[optimizer] * trained, trained - trained_experts
+    return np.stack([moments, others + trained, experts + trained_experts, trained, trained_experts])
 
 
 def summed_over(

@@ -46,7 +46,7 @@ def stage_costs(
 
 
 def price_plan(batch: Batch, scenario: Scenario, deal: Deal, rank_of_stage: Ints) -> tuple[StageSeconds, Floats]:
-    """Seconds of every stage and rank of a batch of one; and what one GPU of every rank holds, (5, ranks)."""
+    """Seconds of every stage and rank of a batch of one; and parameters that one GPU of every rank holds."""
     once = once_a_step(batch, deal)
     send_forward, send_backward = sends_by_stage(batch, rank_of_stage, deal.copies)
     held = params_of(deal.rank_kinds.counts, batch.layouts)[:, deal.kind_of_rank, 0]
