@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines import Program, build_program
+from sim.engines import Program
 from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, batch_of
@@ -77,7 +77,7 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
         np.maximum.at(backward, order.rank_of_stage, costs.backward_s)
         waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, backward, costs.hidden_share)
         costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
-    return build_program(
+    return Program(
         order,
         costs,
         hide_grad_reduce=beside,

@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 
 from sim.engines.program import Program
-from sim.engines.visits import slowed_by
+from sim.engines.tasks import classes_of, slowed_at_visits
 from sim.engines.wire import Wire
 from sim.traffic.streams import Traffic
 
@@ -20,6 +20,7 @@ class Linked:
     """One play of an order.
 
     start, end : of every action, as they happen. [s]
+    compute_s, occupy_s, release_s : of every action, as `Program.action_seconds` has them. [s]
     lost : of every action, what its rank loses beside what it moves at visits. [s]
     events : what the simulation worked through.
     """
@@ -29,8 +30,10 @@ class Linked:
         self.wire = Wire(self.environment, traffic)
         self.program, self.order, self.traffic = program, program.order, traffic
         self.start, self.end = np.zeros((2, len(program.order)))
-        visits = program.costs.visits
-        self.lost = np.zeros(len(program.order)) if visits is None else slowed_by(program.order, visits)
+        self.compute_s, self.occupy_s, self.release_s = program.action_seconds()
+        visits, self.lost = program.costs.visits, np.zeros(len(program.order))
+        if visits is not None:
+            self.lost = slowed_at_visits(program.order, classes_of(program.order, each=True), visits)[1]
         self.events = 0
 
     def move(self, stream: int, seconds: float) -> simpy.Event:

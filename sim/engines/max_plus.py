@@ -316,7 +316,7 @@ def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 
     _play_events(graph, lags, share, times, cut)
     early = np.array(times)
     starts = early[graph.blocks][:, :, np.newaxis]
-    blocks, seconds = steady_state(graph, starts)
+    blocks, seconds = steady_state(starts, graph.depth)
     if not blocks[0]:
         return None
     moved = graph.blocks[: graph.depth]
@@ -352,7 +352,14 @@ AT_ONCE = 256
 
 
 def play_plans(
-    graph: Graph, amounts: FloatArray, share: Any = 0.0, left_out: Any = 0, least: Any = None, width: int = 1
+    graph: Graph,
+    amounts: FloatArray,
+    share: Any = 0.0,
+    left_out: Any = 0,
+    least: Any = None,
+    *,
+    width: int = 1,
+    pipelines: tuple[IntArray, IntArray] | None = None,
 ) -> Played:
     """Time the events of many plans at once.
 
@@ -369,26 +376,33 @@ def play_plans(
         are lower bounds. [s]
     width : int
         Replicas that go through phase TOGETHER as one: so many plans side by side, with the amounts of the first.
+    pipelines : (array (pipelines), array (plans)), optional
+        One plan of each different pipeline, and the pipeline of each plan: what comes before phase END is played once
+        for plans that are alike in it. `left_out` and `least` are then arrays over pipelines.
 
     Returns
     -------
     Played
-        Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas, only
-        the times of phase TOGETHER are (events, plans / width) of use, in the first columns.
+        Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas they are
+        (events, plans / width), and of use in phase TOGETHER; blocks and seconds are those of pipelines.
     """
-    levels, plans = graph.levels, amounts.shape[1]
-    lags, times = graph.lags(amounts), np.zeros((len(graph.rule), plans))
+    levels, all_lags = graph.levels, graph.lags(amounts)
+    lags = all_lags if pipelines is None else all_lags[:, pipelines[0]]
+    plans = lags.shape[1]
+    times = np.zeros((len(graph.rule), plans))
     seen, blocks, seconds = None, np.zeros(plans, dtype=np.int64), np.zeros(plans)
     _play_levels(graph, lags, share, times, FOLDED)
     if graph.blocks is not None:
         to = levels.to[graph.blocks]
         starts = times[to]
-        if len(graph.blocks) > graph.depth:
-            blocks, seconds = steady_state(graph, starts)
+        blocks, seconds = steady_state(starts, graph.depth)
         rest = np.where(blocks > 0, 0.0, left_out * (np.nan if least is None else least))
         seen = starts[: graph.depth]
         times[to[: graph.depth]] = jump(graph, starts, np.where(blocks > 0, left_out, 0), blocks, seconds) + rest
     _play_levels(graph, lags, share, times, WHOLE)
+    if pipelines is not None:
+        times = times[:, pipelines[1]]
+    lags = all_lags
     _play_levels(graph, lags, share, times, END)
     if width > 1:
         met, lags = levels.phases[TOGETHER], lags[:, ::width]
@@ -418,8 +432,8 @@ def _play_levels(graph: Graph, lags: FloatArray, share: Any, times: FloatArray, 
         begin = end
 
 
-def steady_state(graph: Graph, starts: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Return (blocks, seconds) after which the events of a folded graph repeat, of each plan; 0 where they do not yet.
+def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
+    """Return (blocks, seconds) after which the events of blocks repeat, of each plan; 0 where they do not yet.
 
     All that comes later depends on the last `depth` blocks alone. If these happen as those `blocks` before them did,
     only later, so will all others.
@@ -428,12 +442,14 @@ def steady_state(graph: Graph, starts: FloatArray) -> tuple[IntArray, FloatArray
     ----------
     starts : array (blocks back, events, plans)
         When events happen. [s]
+    depth : int
+        Blocks on which the next ones depend.
     """
     seen, plans = len(starts), starts.shape[2]
     length, seconds = np.zeros(plans, dtype=np.int64), np.zeros(plans)
     tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
-    for blocks in range(1, seen - graph.depth + 1):
-        shift = starts[: graph.depth] - starts[blocks : blocks + graph.depth]
+    for blocks in range(1, seen - depth + 1):
+        shift = starts[:depth] - starts[blocks : blocks + depth]
         here = (shift.max(axis=(0, 1)) - shift.min(axis=(0, 1)) <= tolerance) & (length == 0)
         length[here], seconds[here] = blocks, shift.mean(axis=(0, 1))[here]
         if length.all():

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import simpy
 
-from sim.engines.critical_path import play_folded
 from sim.engines.linked import Linked, Process
+from sim.engines.linked_step import Played, finish_step, play_folded
 from sim.engines.overlapped import collectives
 from sim.engines.program import Program
 from sim.engines.sums_on_links import SumsOnLinks
-from sim.engines.timeline import Played, Timeline, finish_step
+from sim.engines.timeline import Timeline
 from sim.engines.visits_on_links import VisitsOnLinks
 from sim.engines.wire import Message
 from sim.schedules.actions import B, F, I, U
@@ -61,7 +61,7 @@ def run(program: Program, traffic: Traffic) -> Shared:
         return last[0].play()
 
     program, played, period = play_folded(program, play, MOST_ACTIONS)
-    timeline = finish_step(replace(program, costs=last[0].sums.costs()), "network", played, period_s=period)
+    timeline = finish_step(replace(program, costs=last[0].sums.costs()), played, period)
     wire = last[0].wire
     return Shared(timeline, tuple(wire.messages), wire.meetings, last[0].events)
 
@@ -75,9 +75,9 @@ class _Play(Linked):
         stream = np.where(order.kind == F, traffic.forward[order.stage], -1)
         self.stream = np.where((order.kind == B) | (order.kind == I), traffic.backward[order.stage], stream).tolist()
         alone = np.array([each.alone_s for each in traffic.streams] + [0.0])
-        self.occupy_s, self.compute = (program.occupy_s - self.lost).tolist(), program.compute_s.tolist()
+        self.occupies, self.compute = (self.occupy_s - self.lost).tolist(), self.compute_s.tolist()
         # From an action's start until its message may leave; without one, until its result is there.
-        self.leaves = np.maximum(program.release_s - alone[self.stream], 0.0).tolist()
+        self.leaves = np.maximum(self.release_s - alone[self.stream], 0.0).tolist()
         self.inside = collectives(order, traffic, self.wire.can_meet)
         self.is_update = (order.kind == U).tolist()
         none = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
@@ -87,7 +87,7 @@ class _Play(Linked):
         awaited = {need for pair in self.needs for need in pair if need >= 0}
         self.arrived = {task: self.environment.event() for task in sorted(awaited)}
         self.sums = SumsOnLinks(self)
-        self.visits = None if program.stream is None else VisitsOnLinks(self)
+        self.visits = None if program.costs.visits is None else VisitsOnLinks(self)
 
     def play(self) -> Played:
         """When everything happens."""
@@ -145,7 +145,7 @@ class _Play(Linked):
         if blocks and not self.begins_pair[task]:
             yield sent
             return None
-        yield environment.timeout(max(self.occupy_s[task] - done, 0.0))
+        yield environment.timeout(max(self.occupies[task] - done, 0.0))
         if before is not None:
             yield before
         return sent if blocks else None

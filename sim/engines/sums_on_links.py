@@ -58,7 +58,7 @@ class SumsOnLinks:
         self.reduced[here] = (self.environment.now - begin) * costs.reduce_share[here]
 
     def _beside(self, number: int) -> Process:
-        """Gradients stage by stage, from the last backward on each, as `timeline.reduction_end` has it."""
+        """Gradients stage by stage, from the last backward on each, as the graph of tasks has it."""
         play, costs = self.play, self.play.program.costs
         for task, stage in self.last.items():
             if play.order.rank_of_stage[stage] != number:
@@ -74,13 +74,13 @@ class SumsOnLinks:
                 yield self.environment.timeout(late)
 
     def update(self, task: int, number: int) -> Process:
-        """One update of an order without a flush, as `build_program` puts it together."""
+        """One update of an order without a flush, as `Program.seconds` puts it together."""
         play, costs = self.play, self.play.program.costs
         reduce, gather = float(costs.reduce_s[number]), float(costs.gather_s[number])
         reduction = play.move(int(play.traffic.reduce[number]), reduce)
         if not self.beside:
             yield reduction
-        optimizer = float(play.program.compute_s[task]) - gather - reduce * (not self.beside)
+        optimizer = float(play.compute_s[task]) - gather - reduce * (not self.beside)
         yield self.environment.timeout(max(optimizer, 0.0))
         yield play.move(int(play.traffic.gather[number]), gather)
 

@@ -35,7 +35,7 @@ from sim.engines.max_plus import (
 )
 from sim.pricing.visits import VisitSeconds
 from sim.schedules import Order
-from sim.schedules.actions import KINDS, B, F, I
+from sim.schedules.actions import KINDS, B, F, I, U
 from sim.schedules.passes import asks_of, last_gradients, visits_of
 from sim.schedules.registry import is_staggered
 
@@ -98,6 +98,12 @@ class Seconds(NamedTuple):
     visits: VisitSeconds | None = None
     compute: Number | None = None
 
+    def take(self, plans: IntArray) -> Seconds:
+        """The seconds of some plans."""
+        fields = self._asdict().items()
+        some: dict[str, Any] = {name: each[..., plans] for name, each in fields if isinstance(each, np.ndarray)}
+        return self._replace(**some, visits=None if self.visits is None else self.visits.take(plans))
+
     def switches(self) -> Switches:
         """The facts that decide the structure; of many plans, those of all together."""
         overlap, tied = bool(self.overlap_reduce and np.any(self.reduce)), bool(np.any(self.tied))
@@ -151,7 +157,7 @@ def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Cla
     return Classes(action, of, np.bincount(of, order.weight).astype(np.int64))
 
 
-def _places(order: Order, on: Switches) -> dict[str, slice]:
+def places_of(order: Order, on: Switches) -> dict[str, slice]:
     """Where each kind of amount stands in the array of seconds."""
     n, p, s = len(classes_of(order, on.prefetched > 0, on.each).action), order.num_ranks, order.num_stages
     sizes = {"none": 1, "pass": n, "message": n, "last body": s, "last bucket": s, "reduce": p, "first wait": p,
@@ -162,14 +168,15 @@ def _places(order: Order, on: Switches) -> dict[str, slice]:
     return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """The graph of a step, and which of its tasks are what; the first are the order's actions. Arrays of task numbers.
 
     done : (ranks). The join when a rank's last pass, and all that it moves at visits, is done.
     ready : (ranks). The join when its gradients are summed; since : (ranks), the same since its own step began, where
         ranks do not wait for each other between steps.
-    update, regather : (ranks). step : the join when all ranks have updated.
+    update, regather : (ranks); None where updates stand in the order.
+    step : the join when all ranks have updated.
     bodies, buckets : the two parts of reductions that run beside backwards, and of those at visits.
     """
 
@@ -177,8 +184,8 @@ class Step:
     done: IntArray
     ready: IntArray
     since: IntArray | None
-    update: IntArray
-    regather: IntArray
+    update: IntArray | None
+    regather: IntArray | None
     step: int
     bodies: IntArray
     buckets: IntArray
@@ -187,7 +194,7 @@ class Step:
 @lru_cache(maxsize=128)
 def step_of(order: Order, on: Switches) -> Step:
     """Tasks of a step and what they wait for."""
-    list_, at, of = TaskList(), _places(order, on), classes_of(order, on.prefetched > 0, on.each).of
+    list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
     ranks, action = np.arange(order.num_ranks), np.arange(len(order))
     place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
     place[order.topological] = action
@@ -206,28 +213,20 @@ def step_of(order: Order, on: Switches) -> Step:
     list_.wait(done, order.first[1:] - 1)
     moving, last = list_.last_on(DATA)
     list_.wait(done[moving], last)
-    ready = lanes.once_reduced(done, bodies, buckets)
-    since, counted = None, ready
-    if is_staggered(order.schedule):  # ranks do not wait for each other between steps: each counts from its own begin
-        since = counted = join(ranks, 10, phase=END, rule=MINUS)
-        list_.wait(since, ready)
-        list_.wait(since, order.first[:-1], at["first wait"].start + ranks, from_end=False)
-    barrier = join([0], 2, phase=TOGETHER)
-    list_.wait(barrier, counted)
-    if on.tied:
-        ends = np.unique(order.ends)
-        both = join([0], 0, phase=TOGETHER)
-        list_.wait(both, counted[ends])
-        tied = list_.add(TIED, ends, ONCE, at["tied"].start, place=1, phase=TOGETHER)
-        list_.wait(tied, both)
-        list_.wait(barrier, tied)
-    update = list_.add(UPDATE, ranks, ONCE, at["update"].start + ranks, place=3, phase=TOGETHER)
-    list_.wait(update, barrier)
-    regather = list_.add(REGATHER, ranks, ONCE, at["regather"].start + ranks, place=4, phase=TOGETHER)
-    step = join([0], 5, phase=TOGETHER)
-    list_.wait(step, regather)
-    setup = list_.add(SETUP, ranks, ONCE, at["setup"].start, place=6, phase=TOGETHER)
-    list_.wait(setup, step)
+    if (order.kind == U).any():
+        ready, since, update, regather = done, None, None, None
+        step = join([0], 0, phase=TOGETHER)
+        list_.wait(step, order.first[1:] - 1)
+    else:
+        ready = lanes.once_reduced(done, bodies, buckets)
+        since = None
+        if is_staggered(
+            order.schedule
+        ):  # ranks do not wait for each other between steps, but count from their own begin
+            since = join(ranks, 10, phase=END, rule=MINUS)
+            list_.wait(since, ready)
+            list_.wait(since, order.first[:-1], at["first wait"].start + ranks, from_end=False)
+        update, regather, step = lanes.once_updated(ready if since is None else since)
     fold = (0, 1) if order.fold is None else (order.fold.seen, order.fold.depth)
     parts = (np.concatenate(bodies), np.concatenate(buckets))
     return Step(build_graph(list_.tasks(), *fold), done, ready, since, update, regather, int(step[0]), *parts)
@@ -346,6 +345,30 @@ class _Lanes:
         tasks.wait(ready, done, rank_reduce)
         return ready
 
+    def once_updated(self, ready: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Add what all ranks do together; return the updates, the weight gathers, and the join after them.
+
+        The ranks of the first and the last stage sum the tied embedding's gradient once both have their own. All update
+        once the last is ready, because the gradient norm and the overflow check need every gradient.
+        """
+        tasks, at, ranks = self.tasks, self.at, np.arange(self.order.num_ranks)
+        barrier = tasks.add(JOIN, [0], NO_STREAM, place=2, phase=TOGETHER)
+        tasks.wait(barrier, ready)
+        if self.on.tied:
+            ends = np.unique(self.order.ends)
+            both = tasks.add(JOIN, [0], NO_STREAM, place=0, phase=TOGETHER)
+            tasks.wait(both, ready[ends])
+            tied = tasks.add(TIED, ends, ONCE, at["tied"].start, place=1, phase=TOGETHER)
+            tasks.wait(tied, both)
+            tasks.wait(barrier, tied)
+        update = tasks.add(UPDATE, ranks, ONCE, at["update"].start + ranks, place=3, phase=TOGETHER)
+        tasks.wait(update, barrier)
+        regather = tasks.add(REGATHER, ranks, ONCE, at["regather"].start + ranks, place=4, phase=TOGETHER)
+        step = tasks.add(JOIN, [0], NO_STREAM, place=5, phase=TOGETHER)
+        tasks.wait(step, regather)
+        tasks.wait(tasks.add(SETUP, ranks, ONCE, at["setup"].start, place=6, phase=TOGETHER), step)
+        return update, regather, step
+
 
 _LAST = 1 << 20
 """Slot of what is asked for last at an action."""
@@ -405,7 +428,7 @@ def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tu
 
 def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
     """Seconds of all tasks and lags of a step, (amounts) or (amounts, plans).  [s]"""
-    at, classes = _places(order, on), classes_of(order, on.prefetched > 0, on.each)
+    at, classes = places_of(order, on), classes_of(order, on.prefetched > 0, on.each)
     _, occupy, release = pass_seconds(order, classes, seconds)
     found = np.zeros((at[list(at)[-1]].stop, *occupy.shape[1:]))
 
@@ -426,14 +449,14 @@ def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
         put("last body", last - bucket)
         put("last bucket", bucket)
     if seconds.visits is not None:
-        for name, values in _visit_amounts(order, classes, seconds.visits).items():
+        for name, values in amounts_at_visits(order, classes, seconds.visits).items():
             put(name, values)
         first = classes.of[order.first[:-1]]
         put("first wait", -np.maximum(found[at["gather"]] + found[at["early"]], 0.0)[first])
     return found
 
 
-def _visit_amounts(order: Order, classes: Classes, visits: VisitSeconds) -> dict[str, FloatArray]:
+def amounts_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> dict[str, FloatArray]:
     """What visits move, by class of actions. What moves nothing keeps nobody waiting.  [s]"""
     found, which = visits_of(order), classes.action
     kind, stage, axes = order.kind[which], order.stage[which], [1] * (visits.reduce.ndim - 1)

@@ -1,24 +1,91 @@
-"""What ranks move at visits on shared links: the streams of `sim.engines.visits`, whose messages meet others."""
+"""What ranks move at visits on shared links: one thing after the other beside compute, whose messages meet others."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
 
-from sim.arrays import Array
+from sim.arrays import ActionPlanFloats, Array, Ints
 from sim.engines.linked import Linked, Process
+from sim.pricing.visits import VisitSeconds
+from sim.schedules import Order
+from sim.schedules.actions import F
+from sim.schedules.passes import Visits, asks_of, visits_of
+
+_PASSES = np.array([0, 1, 2, 2, 0])
+"""Which pass of `VisitSeconds.early` each kind of action is; only the first three open visits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What the actions of an order ask of their rank's stream; arrays (actions), or (actions, plans). [s]
+
+    visits : of the order.
+    asks : of an action that opens a visit, those whose weights are asked for then (`sim.schedules.passes.asks_of`); and
+        of which plans, one array after the other.
+    gather, early : of an action that opens a visit, as of `sim.pricing.visits.VisitSeconds`.
+    reduce, tail : of an action that closes one, the same.
+    queues : whether a visit waits for its turn on the stream; those that move nothing do not.
+    ahead : whether it is asked for when a visit before begins.
+    beside : whether gradients are reduced while the rank goes on; array (plans).
+    """
+
+    visits: Visits
+    asks: tuple[tuple[Ints, Array], ...]
+    gather: ActionPlanFloats
+    early: ActionPlanFloats
+    reduce: ActionPlanFloats
+    tail: ActionPlanFloats
+    queues: Array
+    ahead: Array
+    beside: Array
+
+
+def stream_of(order: Order, visits: VisitSeconds) -> Stream:
+    """What an order asks of the streams, where visits to its stages, (stages) or (stages, plans), move so much."""
+    found, axes = visits_of(order), [1] * (visits.reduce.ndim - 1)
+    back = (order.kind != F).astype(np.int64)
+    place = (back, order.stage)
+    opens, closes = found.opens.reshape(-1, *axes), found.closes.reshape(-1, *axes)
+    gather, reduce = visits.gather[place] * opens, visits.reduce[order.stage]
+    gives_back = reduce * (opens & (back > 0).reshape(-1, *axes))
+    return Stream(
+        found,
+        _asks(order, visits),
+        gather,
+        visits.early[_PASSES[order.kind], order.stage] * opens,
+        reduce * closes,
+        visits.tail[order.stage] * closes,
+        queues=(gather > 0) | (gives_back > 0),
+        ahead=visits.ahead | (gather == 0),
+        beside=visits.beside,
+    )
+
+
+def _asks(order: Order, visits: VisitSeconds) -> tuple[tuple[Ints, Array], ...]:
+    """Where the visits to come are asked for.
+
+    A rank that waits for its reductions would wait for gathers before them too: it asks one visit ahead.
+    """
+    one, further = asks_of(order, 1), asks_of(order, visits.prefetched)
+    if one is further:
+        return ((one, np.ones_like(visits.beside)),)
+    return tuple((asks, where) for asks, where in ((one, ~visits.beside), (further, visits.beside)) if where.any())
 
 
 class VisitsOnLinks:
-    """What ranks move at visits: the streams of `sim.engines.visits`, whose messages share links.
+    """What ranks move at visits: one thing after the other beside compute, whose messages share links.
 
-    waited : as of `Streams`. [s]
+    waited : how long the stream alone kept each action waiting, or its rank after it. [s]
     """
 
     def __init__(self, play: Linked) -> None:
-        assert play.program.stream is not None
+        visits = play.program.costs.visits
+        assert visits is not None
         assert play.traffic.visits is not None
-        self.play, self.stream, self.environment = play, play.program.stream, play.environment
+        self.play, self.stream, self.environment = play, stream_of(play.order, visits), play.environment
         order, self.wires = play.order, play.traffic.visits.tolist()
         self.waited = np.zeros(len(order))
         self.asked = [simpy.Store(play.environment) for _ in range(order.num_ranks)]

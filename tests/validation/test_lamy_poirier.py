@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flopcast_validation.strategies.question import family, gather_intensity, training_time
-from sim.engines import build_program, run
+from sim.engines import Program, run
 from sim.errors import SpecError
 from sim.scaling.limits import (
     data_parallel_intensity,
@@ -75,7 +75,7 @@ def test_bubbles():
 def test_the_schedule_played_has_the_modular_pipelines_bubble(pp, layers, microbatches, costs_of):
     chunks = layers // pp
     order = build_order("breadth_first", pp, chunks, microbatches)
-    step = run(build_program(order, costs_of(pp, [1.0] * layers, [3.0] * layers)), "dag").step_time_s
+    step = run(Program(order, costs_of(pp, [1.0] * layers, [3.0] * layers)), "dag").step_time_s
     assert step / (4.0 * chunks * microbatches) - 1 == pytest.approx(pipeline_bubble(pp, microbatches, chunks))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
-from sim.engines import Timeline, build_program, run
+from sim.engines import Program, Timeline, run
 from sim.pricing.cost_model import cost_model
 from sim.pricing.scenario import StageCosts, stage_costs
 from sim.schedules import build_order
@@ -143,7 +143,7 @@ def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> 
         waiting = machine.host_for(cut.passes_block(), cut.num_ranks)["waiting"]
         idle = (waiting * costs.forward[Cause.HOST], waiting * costs.backward[Cause.HOST])
     costs = with_flat_buffers(costs, scenario, home)
-    program = build_program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
+    program = Program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
     return run(program, "dag" if cores is None else "shared")
 
 
