@@ -7,12 +7,12 @@ tenths of its layers again, whole, and the others not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
-from sim.specs import ModelSpec, ParallelPlan, StackSpec
+from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 
@@ -118,3 +118,14 @@ def mixture(word: str) -> tuple[tuple[str, float], ...]:
     """Ways to recompute one layer that a word mixes, each with its share of the layers."""
     share = read_recompute(word).share
     return ((word, 1.0),) if share == 1.0 else (("full", share), ("none", 1.0 - share))
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What a plan's recomputation does not save, or is taken for."""
+    plan, model = scenario.plan, scenario.model
+    if plan.recompute_modules == DEFAULT_RECOMPUTE_MODULES and scenario.stack.attention == "flash":
+        yield "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
+    if plan.recompute_method == "block" and model.num_layers % plan.num_stages:
+        yield "recompute_method: block is taken as the same share of every stage's layers; some stages hold one more"
+    if plan.recompute_modules == ("layernorm",) and not (model.key_value_rank or model.num_experts):
+        yield "recompute_modules: layernorm changes nothing here: every norm runs inside the multiply that follows it"
