@@ -6,17 +6,19 @@ see: shared links, shared cores, jitter, stragglers, failures.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import simpy
 
-from sim.arrays import Array, FloatArray
+from sim.arrays import Array, FloatArray, RankFloats
+from sim.engines import longest_path
 from sim.engines.longest_path import repetitions
-from sim.engines.max_plus import BLEND, NO_STREAM, TOGETHER, Graph, Tasks, steady_state
+from sim.engines.max_plus import BLEND, FOLDED, NO_STREAM, TOGETHER, Graph, Tasks, steady_state
 from sim.engines.program import Program
-from sim.engines.tasks import amounts_of, step_of
+from sim.engines.tasks import Seconds, Step, amounts_of, step_of
 from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
 from sim.errors import ScheduleError
 
@@ -26,34 +28,68 @@ MOST_ACTIONS = 1_000_000
 Process = Generator[Any, Any, None]
 
 
+Play = Callable[[Program, Seconds, Step, FloatArray], tuple[FloatArray, FloatArray, RankFloats | None, Program]]
+"""(program, its seconds, its tasks, amounts) -> begin and end of every task [s], how long each rank waited for what it
+moves at visits where a play knows that itself [s], and the program with what turned out to take another time."""
+
+
 def run(program: Program) -> Timeline:
-    """Simulate the step, with as many micro-batches as it takes to reach the steady state of a fold."""
-    while True:
-        order, seconds = program.order, program.seconds()
+    """Simulate the step, event by event."""
+
+    def play(
+        program: Program, seconds: Seconds, step: Step, amounts: FloatArray
+    ) -> tuple[FloatArray, FloatArray, RankFloats | None, Program]:
+        order = program.order
         if len(order) > MOST_ACTIONS:
             raise ScheduleError(
                 f"{len(order):,} actions are more than the {MOST_ACTIONS:,} that engine des plays event by event; "
                 "engine dag gives the same times, or use a larger plan.microbatch_size"
             )
-        on = seconds.switches()
+        return (*Simulation(step.graph.tasks, amounts, seconds.hidden_share).play(), None, program)
+
+    return play_folded(program, "des", play)
+
+
+def play_folded(program: Program, engine: str, play: Play, most_actions: int | None = None) -> Timeline:
+    """Play a step with as many micro-batches as it takes to reach the steady state of a fold.
+
+    Parameters
+    ----------
+    most_actions : int, optional
+        For plays that need not reach a steady state: where an order without end has not in so many actions, a batch
+        takes longer than in the longest path by what it does on average over the later half of them.
+    """
+    while True:
+        order, seconds = program.order, program.seconds()
+        on, fold = seconds.switches(), order.fold
         step, amounts = step_of(order, on), amounts_of(order, on, seconds)
-        tasks, fold = step.graph.tasks, order.fold
-        begin, end = Simulation(tasks, amounts, seconds.hidden_share).play()
-        waited = None
-        if fold is None:
-            if seconds.visits is not None:
-                waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, order.weight)
-            return timeline_of(program, "des", step, begin, end, waited)
-        blocks, period = _steady(step.graph, begin)
-        if blocks and (fold.endless or fold.times % blocks == 0):
+        begin, end, waited, played = play(program, seconds, step, amounts)
+        blocks, period = (0, 0.0) if fold is None else _steady(step.graph, begin)
+        if fold is None or (blocks and (fold.endless or fold.times % blocks == 0)):
             break
+        if fold.endless and most_actions is not None and len(order) > most_actions:
+            return timeline_of(played, engine, step, begin, end, waited, _average_period(program, begin))
         more = fold.times % blocks * fold.period if blocks else fold.kept
         program = program.on(fold.rebuild(fold.kept + more))
-    if seconds.visits is not None:
+    if seconds.visits is not None and waited is None:
         repeated = repetitions(order, blocks)
         waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, repeated)
-    later = (tasks.phase > 0) * (fold.times // blocks * period)
-    return timeline_of(program, "des", step, begin + later, end + later, waited, period / blocks)
+    if fold is None:
+        return timeline_of(played, engine, step, begin, end, waited)
+    later = (step.graph.tasks.phase > FOLDED) * (fold.times // blocks * period)
+    return timeline_of(played, engine, step, begin + later, end + later, waited, period / blocks)
+
+
+def _average_period(program: Program, begin: FloatArray) -> float:
+    """How long a batch takes that is late by more and more, against the longest path of the same batches.  [s]"""
+    order, fold = program.order, program.order.fold
+    assert fold is not None
+    whole = longest_path.run(program.on(replace(order, fold=None))).start
+    assert whole is not None
+    late, half = begin[: len(order)] - whole, fold.seen // 2
+    more = float((late[fold.block(0)] - late[fold.block(half)]).mean()) / half
+    alone = longest_path.play_program(program)[3]
+    return float(alone.seconds / alone.blocks) + more
 
 
 def _steady(graph: Graph, begin: FloatArray) -> tuple[int, float]:
@@ -109,7 +145,8 @@ class Simulation:
         """Return when each task begins and ends.  [s]"""
         lanes = [lane.tolist() for _, _, lane in self.tasks.lanes()]
         for together in (False, True):
-            self.environment = simpy.Environment()
+            if together:
+                self.environment = simpy.Environment()
             for lane in lanes:
                 if self._together[lane[0]] == together:
                     self.environment.process(self._stream(lane))
@@ -128,6 +165,10 @@ class Simulation:
         """Note when a task ends, and let those know who wait for it."""
         self.end[task] = moment
         self._tell(task, from_end=True, together=self._together[task])
+
+    def blend_of(self, task: int, first: float, second: float) -> float:
+        """When a join happens that is a blend of two moments.  [s]"""
+        return self.share * first + (1.0 - self.share) * second
 
     def _stream(self, lane: list[int]) -> Process:
         """Take the tasks of a stream in turn."""
@@ -169,6 +210,5 @@ class Simulation:
             moment = self.environment.now
             if task in self._rule:
                 first, second = (self._moments[task, source] for source in self._awaited[task])
-                blend = self.share * first + (1.0 - self.share) * second
-                moment = blend if self._rule[task] == BLEND else first - second
+                moment = self.blend_of(task, first, second) if self._rule[task] == BLEND else first - second
             self._happen(task, moment)

@@ -14,11 +14,9 @@ from sim.engines.des import Process, Simulation
 from sim.engines.program import Program
 from sim.engines.tasks import COMPUTE, REDUCE, REGATHER, UPDATE, Step, amounts_of, classes_of, slowed_at_visits, step_of
 from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
+from sim.engines.wire import Wire
 from sim.errors import SpecError
 from sim.schedules.actions import B, F, I, U, W
-
-_ROUNDING = 1e-13
-"""Work that may be left of a task when it ends, relative to the time since the step began."""
 
 
 def run(program: Program) -> Timeline:
@@ -60,16 +58,17 @@ class _OnCores(Simulation):
         idle, stretch = np.zeros((2, len(tasks)))
         idle[: len(program.order)], stretch[: len(program.order)] = _idle(program), _stretch(program)
         self.idle, self.stretch = idle.tolist(), stretch.tolist()
-        self.cores = _Cores(self.environment, program.twins, program.cores)
+        self.cores, self.clock = _cores(self.environment, program), self.environment
 
     def work(self, task: int) -> Process:
         """Compute on a share of the cores, wait for messages, and be held up by what is moved beside."""
         if not self.unsure[task]:
             yield from super().work(task)
             return
-        if self.cores.environment is not self.environment:
-            self.cores = _Cores(self.environment, self.program.twins, self.program.cores)
-        yield self.cores.work(self.durations[task] - self.idle[task] - self.stretch[task])
+        if self.clock is not self.environment:  # what all replicas do together has a clock of its own
+            self.cores, self.clock = _cores(self.environment, self.program), self.environment
+        rank = int(self.tasks.rank[task])
+        yield self.cores.move(rank, self.durations[task] - self.idle[task] - self.stretch[task])
         if self.idle[task]:
             yield self.environment.timeout(self.idle[task])
         self.finish(task, self.environment.now + self.stretch[task])
@@ -98,45 +97,9 @@ def _stretch(program: Program) -> FloatArray:
     return np.asarray(slowed_at_visits(program.order, classes, visits)[1][classes.of])
 
 
-class _Cores:
-    """Cores that processes share alike; what computes is a group of `twins` processes."""
-
-    def __init__(self, environment: simpy.Environment, twins: int, cores: float | None) -> None:
-        self.environment, self._twins, self._cores = environment, twins, cores
-        self._left: dict[simpy.Event, float] = {}
-        self._since, self._version = environment.now, 0
-
-    def work(self, seconds: float) -> simpy.Event:
-        """An event for the time when so much will have been computed, at full speed in so many seconds."""
-        done = self.environment.event()
-        self._go_on()
-        self._left[done] = seconds
-        self._await()
-        return done
-
-    def _rate(self) -> float:
-        processes = len(self._left) * self._twins
-        return 1.0 if self._cores is None or processes <= self._cores else self._cores / processes
-
-    def _go_on(self) -> None:
-        """Take off what has been computed since the last change."""
-        if self._left:
-            passed = (self.environment.now - self._since) * self._rate()
-            self._left = {done: left - passed for done, left in self._left.items()}
-        self._since = self.environment.now
-
-    def _await(self) -> None:
-        """Look again when the shortest work should be done, unless something changes before."""
-        self._version += 1
-        if self._left:
-            version = self._version
-            due = self.environment.timeout(max(min(self._left.values()), 0.0) / self._rate())
-            due.callbacks.append(lambda _: self._finish() if version == self._version else None)
-
-    def _finish(self) -> None:
-        self._go_on()
-        least = min(self._left.values())
-        for done in [done for done, left in self._left.items() if left <= max(least, _ROUNDING * self._since)]:
-            del self._left[done]
-            done.succeed()
-        self._await()
+def _cores(environment: simpy.Environment, program: Program) -> Wire:
+    """The cores as a link that all ranks share, each of which can take as much of it as its processes can use."""
+    ranks, cores, twins = program.order.num_ranks, program.cores, program.twins
+    alone = 1.0 if cores is None else min(1.0, cores / twins)
+    loads = np.zeros((0, ranks)) if cores is None else np.full((1, ranks), alone * twins / cores)
+    return Wire(environment, np.full(ranks, alone), loads, np.ones(ranks))

@@ -91,7 +91,7 @@ def test_a_fold_hides_no_contention(random_costs):
 
 def wire(streams, health):
     environment = simpy.Environment()
-    return environment, Wire(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((4, 0))))
+    return environment, Wire.over(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((4, 0))))
 
 
 def ends_of(streams, health, starts):
