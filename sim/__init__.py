@@ -6,19 +6,18 @@
 True
 
 A name is loaded when it is first asked for, so that what needs few of them, as the command line does, starts at once.
+This file imports nothing that takes time: it runs before the command line can answer for an interrupt.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
-from sim.notebook import View, provide
-
+TYPE_CHECKING = False  # as in `typing`, which takes longer to load than everything here
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from sim.engines import ENGINES
     from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
     from sim.estimate import Estimate, estimate
@@ -78,6 +77,8 @@ _HOMES = ("sim.errors", "sim.specs", "sim.schedules", "sim.engines", "sim.estima
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
+        from importlib import import_module
+
         for home in map(import_module, _HOMES):
             if hasattr(home, name):
                 globals()[name] = found = getattr(home, name)
@@ -89,22 +90,19 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _Front(ModuleType):
+class _Front(type(sys)):  # type: ignore[misc]
     """Some functions are named as their modules (`estimate`): importing such a module leaves the function there."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in __all__ and isinstance(value, ModuleType)):
+        if not (name in __all__ and isinstance(value, type(sys))):
             super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Front
 
 
-def _views() -> Mapping[str, View]:
-    """How answers show themselves; loaded when the first one is looked at."""
+def notebook_views() -> Mapping[str, Any]:
+    """Load how answers show themselves in a notebook, by the name of their type."""
     from sim.report.html.notebook import VIEWS
 
     return VIEWS
-
-
-provide(_views)

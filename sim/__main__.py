@@ -1,12 +1,18 @@
-"""Where `flopcast` begins: from here on an interrupt ends it in one line, also while it still loads."""
+"""Where `flopcast` begins: once `main` has begun, an interrupt ends it in one line, also while it still loads.
+
+An interrupt before that ends in a traceback of Python's own, which no program can prevent. To keep that time short,
+what runs before `main`, here and in `sim/__init__.py`, imports next to nothing.
+"""
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # as in `sim/__init__.py`
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 
 def main() -> None:
@@ -14,6 +20,8 @@ def main() -> None:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so by a shell's background job
     if heeded:
         signal.signal(signal.SIGINT, _leave)
+    import gc
+
     # What is loaded stays: looking through it for garbage every 700 objects takes a tenth of a short answer's time.
     gc.set_threshold(50_000, *gc.get_threshold()[1:])
     # Nor does anything here need pydantic's plugins, for which every installed package would be looked through.

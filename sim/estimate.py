@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sim.assumptions import stated_assumptions, unshared
+from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.contention import on_shared_links
 from sim.engines import Timeline, run
@@ -261,9 +261,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         memory=_memory(batch, order, deal, held),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=(
-            *stated_assumptions(scenario, costs.notes, visits_per_stage(order), contention=contention),
-            *unshared(scenario, engine),
+        assumptions=stated_assumptions(
+            scenario, batch.layouts, costs.notes, visits_per_stage(order), engine, contention
         ),
     )
 

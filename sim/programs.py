@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -85,3 +86,13 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
         cores=scenario.cluster.node.cores,
         twins=plan.num_gpus // plan.pp,
     )
+
+
+def cores_assumed(scenario: Scenario, engine: str) -> Iterator[str]:
+    """That ranks which really share cores are given one each, where they are."""
+    node, ranks = scenario.cluster.node, scenario.plan.num_gpus
+    if node.cores is not None and engine != "shared" and ranks > node.cores:
+        yield (
+            f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has "
+            f"{node.cores:g}; engine shared shares them"
+        )

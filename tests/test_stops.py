@@ -20,6 +20,29 @@ def test_what_is_ended_leaves_whole_files_and_goes_on(name, how):
     assert [fault for _, fault in kills.tried(LONG_VERBS[name], 2, 7, how) if fault] == []
 
 
+INTERRUPTED_AT = """Traceback (most recent call last):
+  File "<frozen runpy>", line 88, in _run_code
+  File "{root}/{file}", line 1, in {name}
+  File "{root}/{last}", line 1, in <module>
+KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "last", "promised"),
+    [
+        (".venv/lib/site-packages/_finder.py", "<module>", ".venv/lib/site-packages/other.py", False),
+        ("sim/__main__.py", "<module>", "sim/__init__.py", False),
+        ("sim/__main__.py", "main", ".venv/lib/site-packages/other.py", False),
+        ("sim/__main__.py", "main", "sim/cli.py", True),
+    ],
+)
+def test_a_traceback_counts_from_what_main_calls(file, name, last, promised):
+    stopped = kills.Ended(1, "", INTERRUPTED_AT.format(root=kills.ROOT, file=file, name=name, last=last), {}, 0.1)
+    whole = kills.Ended(0, "", "", {}, 1.0)
+    assert bool([*kills.faults(LONG_VERBS["export"], {}, whole, stopped, "INT")]) == promised
+
+
 def test_an_interrupt_while_a_class_is_made_is_one():
     def make():
         try:

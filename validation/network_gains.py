@@ -9,7 +9,7 @@ Lamy-Poirier 2021 (arXiv:2106.02679, abstract) holds that layered accumulation l
 point where a fast InfiniBand connection is not necessary: fixed plans for X_160 on both networks.
 
 Section 5.9 of the first also gives two effective bisection bandwidths of the 1T run, without a definition;
-`sim.traffic.bisection` has ours.
+`flopcast_validation.bisection` has ours.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
 from sim import Scenario, estimate, load_scenario, simulate
 from sim.shipped import SCENARIOS
 from sim.specs.network import LevelSpec, NetworkSpec
-from sim.traffic.bisection import data_parallel_cut, pipeline_cut
 from sim.units import show
 
 _SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.specs.reference import FieldReference, SectionReference
+    from sim.report.field_reference import FieldReference, SectionReference
 
 
 def _matching(words: Iterable[str], incomplete: str) -> list[str]:
@@ -90,7 +90,7 @@ def schedules(incomplete: str) -> list[str]:
 
 def fields(incomplete: str) -> list[str]:
     """`section.field=` of every field of a scenario file; whole sections by preset."""
-    from sim.specs.reference import scenario_sections
+    from sim.report.field_reference import scenario_sections
 
     sections = scenario_sections()
     whole = [f"{section.path}=" for section in sections if section.preset]
@@ -99,7 +99,7 @@ def fields(incomplete: str) -> list[str]:
 
 def field_paths(incomplete: str) -> list[str]:
     """Sections and fields of a scenario file."""
-    from sim.specs.reference import scenario_sections
+    from sim.report.field_reference import scenario_sections
 
     sections = scenario_sections()
     paths = [section.path for section in sections if section.path]

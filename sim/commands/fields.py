@@ -14,7 +14,7 @@ from sim.errors import SpecError
 from sim.files import write_text
 
 if TYPE_CHECKING:
-    from sim.specs.reference import FieldReference
+    from sim.report.field_reference import FieldReference
 
 
 def fields(
@@ -30,7 +30,7 @@ def fields(
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole as a page: docs/fields.md.")] = False,
 ) -> None:
     """What a scenario file may hold: each field's type, default and meaning."""
-    from sim.specs.reference import find_fields, scenario_sections
+    from sim.report.field_reference import find_fields, scenario_sections
 
     if markdown and (as_json or which is not None):
         raise SpecError("--markdown is one page of all fields; leave out --json and the field")
@@ -56,8 +56,8 @@ def schema(
     """The JSON Schema of a scenario file, by which editors check and complete it."""
     import json
 
+    from sim.report.field_schema import scenario_schema
     from sim.schedules import schedule_names
-    from sim.specs.schema import scenario_schema
 
     text = json.dumps(scenario_schema(schedule_names()), indent=2, ensure_ascii=False) + "\n"
     if output is None:

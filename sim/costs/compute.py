@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.costs.efficiency import attention_efficiency, gemm_time
-from sim.specs import GpuSpec, Profile
+from sim.specs import GpuSpec, Profile, Scenario
 from sim.specs.formats import FORMATS
 from sim.work.operations import Cause, Kernel, Phase
 
@@ -142,3 +142,20 @@ class ComputeModel:
                 f"extrapolated: matrix multiplies {where} than those profile {self.profile.name!r} was fitted on "
                 f"({operation.name})"
             )
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What multiplies in 8 or 4 bits are taken to reach, and who casts for them."""
+    training, stack, gpu = scenario.training, scenario.stack, scenario.cluster.gpu
+    if training.format is None:
+        return
+    known = training.peak_precision in scenario.profile.gemm.precisions
+    reach = "" if known else f"{training.precision} multiplies are taken to reach bf16's share of peak; "
+    fused = (stack.fused_casts or stack.compiled) and training.format.norms_cast
+    casts = "after a norm are a part of it, others" if fused else "are"
+    yield f"{reach}casts {casts} kernels of their own (stack {stack.name!r})"
+    if training.precision == "mxfp8" and "fp4" not in gpu.peak_flop_per_s:
+        yield (
+            f"{gpu.name} has no multiplies with a scale a block of 32 numbers, which came with those in 4 bits: "
+            "mxfp8 is priced as if it had; fp8 is what it has"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import deal_of
 from sim.pricing.replicas import Params, put_together
 from sim.specs import Scenario
+from sim.units import show
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
 from sim.work.stages import ModelPart
@@ -156,3 +157,12 @@ def _root_bytes(batch: Batch) -> Number:
     times = 1 if training.adapter_rank else 2
     table = model.vocab_size * model.hidden_size / batch.tp
     return times * training.activation_bytes * table * ((batch.zero_stage == 3) & (batch.pp == 1))
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """Allowances that are no counts."""
+    stack = scenario.stack
+    yield (
+        f"memory includes an allowance of {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL and "
+        f"{stack.fragmentation:.0%} fragmentation of activations (stack {stack.name!r})"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -210,3 +210,15 @@ def reduced_at_visits(batch: Batch, sharded: ShardedBlocks, alone: Number) -> Bl
         inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
         reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
     return np.asarray(reduce * (zero >= 2))
+
+
+def assumed(scenario: Scenario, visits: float) -> Iterator[str]:
+    """How often ZeRO moves what it shards, where the schedule turns to a stage so many times a step."""
+    plan, stack = scenario.plan, scenario.stack
+    if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
+        kept = plan.zero_stage == 3 and not plan.reshard_after_forward
+        moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
+        often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"
+        often = "step" if kept and plan.pp > 1 else often
+        hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
+        yield f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}"

@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from rich.text import Text
 
-from sim.specs.reference import ANY_NAME, FieldReference, SectionReference
+from sim.report.field_reference import ANY_NAME, FieldReference, SectionReference
 
 NEWLINE = "\n"
 INTRODUCTION = """\

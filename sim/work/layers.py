@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
 from sim.arrays import Number
-from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.attention import attention
 from sim.work.experts import experts, routed
 from sim.work.operations import Block, Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
@@ -315,3 +316,17 @@ def _policy_loss(
             memory("gradients of pieces added", added, 2 * pieces, sort="add"),
         ),
     )
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What is taken of layers that do not attend to the whole sequence, and of sequences longer than the model's."""
+    model, length = scenario.model, scenario.training.sequence_length
+    kinds = sorted(model.layer_kinds, key=lambda kind: kind.mixer)
+    partial = dict.fromkeys(kind.mixer for kind in kinds if kind.attends and kind.mixer != "full_attention")
+    carried = dict.fromkeys(kind.mixer for kind in kinds if not kind.attends and kind.mixer != "none")
+    if partial:
+        yield f"{' and '.join(partial)} reaches full attention's rate, on the tiles that it computes"
+    if carried:
+        yield f"{' and '.join(carried)}: chunks as products of matrices and bytes; no kernel of it was measured"
+    if model.position == "rotary" and length > model.max_sequence_length:
+        yield f"sequences of {length:,} tokens exceed the model's {model.max_sequence_length:,}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.experts import routed
 from sim.work.operations import Block
 from sim.work.pieces import Cut, key_value_width
@@ -168,3 +168,12 @@ def graph_bytes(model: ModelSpec, cut: Cut) -> Number:
     """
     columns = model.num_heads * (model.head_dim + model.value_head_dim) / cut.tp + key_value_width(model, cut.tp)
     return cut.width * (cut.tokens * columns + 4 * cut.norm_tokens * model.hidden_size)
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What graphs keep; see `graph_bytes`."""
+    if scenario.stack.cuda_graph_scope:
+        yield (
+            f"CUDA graphs of {', '.join(scenario.stack.cuda_graph_scope)} keep their temporaries, and places for the "
+            "input and output of one layer and their gradients, to themselves"
+        )

@@ -7,12 +7,12 @@ tenths of its layers again, whole, and the others not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
-from sim.specs import ModelSpec, ParallelPlan, StackSpec
+from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
 from sim.work.operations import Cause, Phase
@@ -148,3 +148,14 @@ def _per_op(forward: Phase) -> Phase:
     multiplies = [item for item in forward.operations if item.kind == "matmul" and item.cause is Cause.MATMUL]
     cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
     return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What a plan's recomputation does not save, or is taken for."""
+    plan, model = scenario.plan, scenario.model
+    if plan.recompute_modules == DEFAULT_RECOMPUTE_MODULES and scenario.stack.attention == "flash":
+        yield "recompute: selective saves next to nothing here: flash attention keeps no scores; use none or full"
+    if plan.recompute_method == "block" and model.num_layers % plan.num_stages:
+        yield "recompute_method: block is taken as the same share of every stage's layers; some stages hold one more"
+    if plan.recompute_modules == ("layernorm",) and not (model.key_value_rank or model.num_experts):
+        yield "recompute_modules: layernorm changes nothing here: every norm runs inside the multiply that follows it"

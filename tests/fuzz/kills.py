@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "NO_COLO
 LEFT = {"KILL": (-9,), "INT": (130, -2), "TERM": (143, -15)}
 """Exit codes of a process that a signal ended; as a number below zero where Python had no say yet."""
 LONGEST_S = 600
+_FRAME = re.compile(r'File "(.+?)", line \d+, in (\S+)')
+_MAINS = (ROOT / "sim" / "__main__.py", ROOT / "sim" / "cli.py")
+_PACKAGES = (ROOT / "sim", ROOT / "calibration", ROOT / "validation")
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,7 @@ def faults(verb: LongVerb, before: dict[str, bytes], whole: Ended, stopped: Ende
     before : its folder before it began.
     whole : the same verb undisturbed.
     """
-    # Python answers for itself while it starts and has not come to a line of ours.
-    pythons = "KeyboardInterrupt" in stopped.err and str(ROOT) not in stopped.err
+    pythons = _before_main(stopped.err)
     if stopped.code not in (whole.code, *LEFT[how]) and not pythons:
         yield f"exit code {stopped.code}: {stopped.err[-300:]}"
     if "Traceback" in stopped.err and not pythons:
@@ -112,6 +115,20 @@ def faults(verb: LongVerb, before: dict[str, bytes], whole: Ended, stopped: Ende
     for name in before:
         if name not in stopped.files:
             yield f"{name} is gone"
+
+
+def _before_main(err: str) -> bool:
+    """Whether an interrupt met Python while it started: the first traceback of one shows nothing that `main` called.
+
+    Python answers for itself until `main` has set up a handler. It may even go on after such an interrupt, without what
+    it was about to find out about installed packages, so nothing is promised of what comes then.
+    """
+    for traceback in err.split("Traceback (most recent call last):")[1:]:
+        if "KeyboardInterrupt" in traceback:
+            frames = [(Path(file), name) for file, name in _FRAME.findall(traceback)]
+            begun = next((i for i, (file, name) in enumerate(frames) if name == "main" and file in _MAINS), len(frames))
+            return not any(file.is_relative_to(package) for file, _ in frames[begun + 1 :] for package in _PACKAGES)
+    return False
 
 
 def faults_of_rerun(verb: LongVerb, whole: Ended, again: Ended) -> Iterator[str]:

@@ -14,11 +14,11 @@ from sim import build_scenario, load_scenario
 from sim.cli import app
 from sim.commands.completion import field_paths, fields
 from sim.errors import SpecError
+from sim.report.field_reference import find_fields, scenario_sections
+from sim.report.field_schema import scenario_schema
 from sim.report.fields import fields_page, fields_view
 from sim.schedules import schedule_names
 from sim.specs import frameworks, loading
-from sim.specs.reference import find_fields, scenario_sections
-from sim.specs.schema import scenario_schema
 from sim.specs.yaml12 import load_yaml, parse_yaml
 from sim.units import EXAMPLES, NOUNS, parse, pattern
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from sim.engines import Timeline
 from sim.estimate import Estimate
-from sim.notebook import View
 from sim.report.estimate_figures import estimate_figure, profile_figure
 from sim.report.facts import falls_of, headline, memory_rows, plan_words, profile_origin, question_words
 from sim.report.gantt.chart import played_chart
@@ -20,6 +20,17 @@ from sim.report.sweep_figures import draw_sweep
 from sim.search import SearchResult, Sweep
 from sim.specs import Profile
 from sim.units import show, show_time
+
+
+class View(NamedTuple):
+    """How answers of one type are displayed.
+
+    html : (answer) -> self-contained HTML, safe to put into a page.
+    plot : (answer, **options) -> a matplotlib figure.
+    """
+
+    html: Callable[[Any], str]
+    plot: Callable[..., Any]
 
 
 def estimate_html(answer: Estimate) -> str:

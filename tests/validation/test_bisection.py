@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
 from sim import estimate
 from sim.network.flows import flows_on, max_min_rates
 from sim.network.ranks import gpu_of_rank
 from sim.network.routing import ROUTINGS, route
 from sim.network.topology import build_topology
 from sim.specs import load_scenario
-from sim.traffic.bisection import data_parallel_cut, pipeline_cut
 
 # Narayanan et al. 2021, arXiv:2104.04473, section 5.9, without a definition. [bytes/s]
 POINT_TO_POINT, ALL_REDUCE = 892e9, 12.9e12

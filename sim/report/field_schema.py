@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sim.report.field_reference import ANY_NAME, FieldReference, SectionReference, json_schemas, scenario_sections
 from sim.specs.framework_files import framework_names
 from sim.specs.presets import preset_names
-from sim.specs.reference import ANY_NAME, FieldReference, SectionReference, scenario_sections
-from sim.specs.scenario import Scenario
 from sim.units import COUNT, pattern
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -31,7 +30,7 @@ def scenario_schema(schedules: Iterable[str] = ()) -> Schema:
         That plan.schedule may have, beside the path of a grid; any if not given.
     """
     sections = {section.path: section for section in scenario_sections()}
-    values = _values()
+    values = json_schemas()
     defined = {_title(section): _shape(section, sections, values) for section in sections.values()}
     names = list(schedules)
     if names:
@@ -40,12 +39,6 @@ def scenario_schema(schedules: Iterable[str] = ()) -> Schema:
     root = defined.pop(_title(sections[""]))
     rules = _completeness(sections[""], sections)
     return {"$schema": DIALECT, "title": "flopcast scenario", **root, "allOf": [rules], "$defs": defined}
-
-
-def _values() -> dict[str, Schema]:
-    """What pydantic says of each record's fields, by the record's name."""
-    whole = Scenario.model_json_schema()
-    return {name: each["properties"] for name, each in [*whole["$defs"].items(), ("Scenario", whole)]}
 
 
 def _title(section: SectionReference) -> str:

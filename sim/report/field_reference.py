@@ -13,8 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.base import Spec, file_name, unit_of
@@ -160,19 +159,6 @@ def docstrings(record: type[Spec]) -> dict[str, str]:
     return found
 
 
-def inner_record(annotation: Any) -> tuple[type[Spec] | None, bool]:
-    """The record that a field of this annotation holds, if any, and whether it holds some of them under names."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return inner_record(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        found = [inner_record(each) for each in get_args(annotation)]
-        return next((each for each in found if each[0]), (None, False))
-    if origin is dict:
-        return inner_record(get_args(annotation)[1])[0], True
-    return (annotation, False) if isinstance(annotation, type) and issubclass(annotation, Spec) else (None, False)
-
-
 @cache
 def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
     """Of each class in a module, its fields' docstrings."""
@@ -190,97 +176,115 @@ def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
 
 def _walk(record: type[Spec], path: str) -> Iterator[tuple[str, type[Spec]]]:
     yield path, record
-    for name, info in record.model_fields.items():
-        inner, under_names = inner_record(info.annotation)
-        if inner is not None:
-            yield from _walk(inner, _join(path, file_name(name), ANY_NAME if under_names else ""))
+    for name, schema in json_schemas()[record.__name__].items():
+        inner, under_names = _inner(schema)
+        if inner:
+            below = _join(path, file_name(name), ANY_NAME if under_names else "")
+            yield from _walk(_records()[inner], below)
 
 
 def _join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
+@cache
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """What pydantic says of each record's fields: record -> field -> JSON Schema."""
+    whole = Scenario.model_json_schema()
+    records = {**whole["$defs"], Scenario.__name__: whole}
+    return {name: each["properties"] for name, each in records.items()}
+
+
+@cache
+def _records() -> dict[str, type[Spec]]:
+    """Records by name."""
+    found: dict[str, type[Spec]] = {}
+    new: list[type[Spec]] = [Spec]
+    while new:
+        new = [each for record in new for each in record.__subclasses__()]
+        found |= {record.__name__: record for record in new}
+    return found
+
+
+def _inner(schema: Mapping[str, Any]) -> tuple[str, bool]:
+    """The record that a field holds, or nothing, and whether it holds some of them under names of the reader's own."""
+    if "$ref" in schema:
+        return schema["$ref"].rpartition("/")[2], False
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        return _inner(schema["additionalProperties"])[0], True
+    return next((found for each in schema.get("anyOf", ()) if (found := _inner(each))[0]), ("", False))
+
+
 def _field(record: type[Spec], name: str, section: str) -> FieldReference:
-    info, unit = record.model_fields[name], unit_of(name)
+    info, unit, schema = record.model_fields[name], unit_of(name), json_schemas()[record.__name__][name]
     path = _join(section, file_name(name))
     meaning = docstrings(record).get(name, "")
     if unit:
         meaning = _UNIT.sub("", meaning)
     derived = _DEFAULT.search(meaning)
     default = None if info.is_required() else info.get_default(call_default_factory=True)
+    inner, under_names = _inner(schema)
     return FieldReference(
         path,
         _join(section, name),
-        _type_words(info.annotation, info.metadata, unit, PRESET_AT.get(path)),
-        _choices(info.annotation),
+        _type_words(schema, unit, PRESET_AT.get(path)),
+        _choices(schema),
         unit,
         info.is_required() and derived is None,
         None if derived else default,
         derived["words"] if derived else None,
         _DEFAULT.sub("", meaning).strip(),
-        *_holds(info.annotation),
+        bool(inner),
+        under_names,
     )
 
 
-def _holds(annotation: Any) -> tuple[bool, bool]:
-    """Whether a field holds fields of its own, and whether under names."""
-    record, under_names = inner_record(annotation)
-    return record is not None, under_names
+def _type_words(schema: Mapping[str, Any], unit: str | None, preset: str | None) -> str:
+    """What may be written for a value of this JSON Schema, in words."""
+    kind, values = schema.get("type"), _choices(schema)
+    if "anyOf" in schema:
+        kinds = [each for each in schema["anyOf"] if each.get("type") != "null"]
+        return " or ".join(_type_words(each, unit, preset) for each in kinds)
+    if values:
+        return _listed(values)
+    if "$ref" in schema:
+        return f"a name (flopcast presets list {preset}) or fields" if preset else "fields"
+    if kind == "object":
+        keys = schema.get("propertyNames", {}).get("enum")
+        names = f"each of {_listed(keys, 'and')}" if keys else "names of your own"
+        return f"under {names}: {_type_words(schema['additionalProperties'], unit, None)}"
+    if kind == "array":
+        length = f"list of {schema['maxItems']}" if "maxItems" in schema else "list"
+        each = schema.get("items") or schema["prefixItems"][0]
+        return f"{length}, each {_type_words(each, unit, None)}"
+    if unit:
+        return f"{NOUNS[unit]} such as {EXAMPLES[unit].partition(' or ')[0].strip(chr(39))}"
+    if kind in ("integer", "number"):
+        return f"{'whole ' if kind == 'integer' else ''}number{_limit_words(schema)}"
+    return "true or false" if kind == "boolean" else "text"
 
 
-def _type_words(annotation: Any, limits: Iterable[Any], unit: str | None, preset: str | None) -> str:
-    """What may be written, in words."""
-    origin, inside = get_origin(annotation), get_args(annotation)
-    words: str
-    if origin is Annotated:
-        return _type_words(inside[0], [*limits, *inside[1:]], unit, preset)
-    if origin in (Union, UnionType):
-        kinds = [each for each in inside if each is not type(None)]
-        return " or ".join(_type_words(each, limits, unit, preset) for each in kinds)
-    if origin is Literal:
-        words = _listed(inside)
-    elif origin is dict:
-        value = _type_words(inside[1], (), unit, None)
-        names = f"each of {_listed(get_args(inside[0]), 'and')}" if get_args(inside[0]) else "names of your own"
-        words = f"under {names}: {value}"
-    elif origin is tuple:
-        value = _type_words(inside[0], (), unit, None)
-        words = f"list, each {value}" if inside[-1] is ... else f"list of {len(inside)}, each {value}"
-    elif inner_record(annotation)[0] is not None:
-        words = f"a name (flopcast presets list {preset}) or fields" if preset else "fields"
-    elif unit:
-        words = f"{NOUNS[unit]} such as {EXAMPLES[unit].partition(' or ')[0].strip(chr(39))}"
-    elif annotation is bool:
-        words = "true or false"
-    elif annotation in (int, float):
-        words = f"{'whole ' if annotation is int else ''}number{_limit_words(annotation, limits)}"
-    else:
-        words = "text" if annotation is str else str(annotation)
-    return words
-
-
-def _limit_words(kind: type, limits: Iterable[Any]) -> str:
+def _limit_words(schema: Mapping[str, Any]) -> str:
     """What follows 'number': from 0 to 1, above 0."""
-    bounds = {
-        name: getattr(limit, name)
-        for limit in limits
-        for name in ("gt", "ge", "lt", "le")
-        if getattr(limit, name, None) is not None
+    bounds = dict(schema)
+    if schema["type"] == "integer" and "exclusiveMinimum" in bounds:
+        bounds["minimum"] = bounds.pop("exclusiveMinimum") + 1
+    words = {
+        "exclusiveMinimum": " above",
+        "minimum": " from",
+        "maximum": " to" if "minimum" in bounds else ", at most",
+        "exclusiveMaximum": ", below",
     }
-    if kind is int and "gt" in bounds:
-        bounds["ge"] = bounds.pop("gt") + 1
-    most = " to" if "ge" in bounds else ", at most"
-    says = {"gt": " above", "ge": " from", "le": most, "lt": ", below"}
-    return "".join(f"{words} {bounds[name]:g}" for name, words in says.items() if name in bounds)
+    return "".join(f"{word} {bounds[name]:g}" for name, word in words.items() if name in bounds)
 
 
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    origin, inside = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return inside
-    if origin in (Annotated, Union, UnionType):
-        return next((found for each in inside if (found := _choices(each))), ())
-    return ()
+def _choices(schema: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a field that has few, or nothing."""
+    if "const" in schema:
+        return (schema["const"],)
+    return tuple(schema.get("enum", ())) or next(
+        (found for each in schema.get("anyOf", ()) if (found := _choices(each))), ()
+    )
 
 
 def _listed(values: Iterable[Any], last: str = "or") -> str:
