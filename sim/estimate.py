@@ -23,9 +23,8 @@ from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.uncertainty import basis_of, interval_factors
 from sim.units import show, show_time
-from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, by_rank
-from sim.work.params import active_params, total_params
+from sim.work.sums import active_params, hardware_flop, model_flop, total_params
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -17,8 +17,8 @@ from sim.pricing.cost_model import CostModel
 from sim.pricing.ranks import RankKind
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import num_stages_of
-from sim.work.params import layer_params
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
+from sim.work.sums import layer_params
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from sim.specs import Scenario
 from sim.units import show
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
-from sim.work.params import expert_params, layer_params
 from sim.work.stages import ModelPart
+from sim.work.sums import expert_params, model_layers, params
 
 
 def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
@@ -120,10 +120,11 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number
     if (zero < 2).all():
         return 0.0
     layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
-    experts = expert_params(model) / (batch.ep * batch.etp) if model.has("sparse") else 0.0
+    held = [(params(layer), expert_params(layer)) for _, _, layer in model_layers(model)]
+    experts = max(of_experts for _, of_experts in held) / (batch.ep * batch.etp)
     at_work: Number
     if stack.gathers_per_layer == 1:
-        largest = max(layer_params(model, kind) - kind.sparse * expert_params(model) for kind in model.layer_kinds)
+        largest = max(every - of_experts for every, of_experts in held)
         at_work = layers * (largest / batch.tp + experts)
     elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)

@@ -28,8 +28,9 @@ from sim.pricing.replicas import (
 )
 from sim.specs import StackSpec, TrainingSpec
 from sim.work.operations import Phase
-from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation, orthogonalised
-from sim.work.stages import ModelPart, blocks_of
+from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation
+from sim.work.stages import ModelPart
+from sim.work.sums import held_blocks, orthogonalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def muon_seconds(
     """
     kinds = (False, True)  # of experts, or not
     degrees = layouts.tp, layouts.ep, layouts.etp
-    blocks = [orthogonalised(block, costs.model, *degrees) for block in blocks_of(costs.model)]
+    blocks = [orthogonalised(block.operations) for block in held_blocks(costs.model, *degrees)]
     seconds, params = np.zeros((2, 2, len(blocks), len(layouts)))
     for block, matrices in enumerate(blocks):
         for each in matrices:

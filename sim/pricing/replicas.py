@@ -13,9 +13,10 @@ from sim.costs.collectives import Fabric, all_reduce, reduce_scatter
 from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
-from sim.work.adapters import adapter_params, adapters_of
-from sim.work.optimizer import MOMENTS, moments_held, table_moments
-from sim.work.stages import ModelPart, blocks_of, part_expert_params, part_params
+from sim.work.adapters import adapters_of
+from sim.work.optimizer import MOMENTS, table_moments
+from sim.work.stages import ModelPart
+from sim.work.sums import adapter_params, expert_params, held_blocks, moments, params
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +127,24 @@ def block_params(costs: CostModel, layouts: Layouts) -> Params:
     tp, ep, etp = layouts.tp, layouts.ep, layouts.etp
     key = ("params", tp.tobytes(), ep.tobytes(), etp.tobytes())
     if key not in costs.known:
-        model, blocks = costs.model, blocks_of(costs.model)
-        totals = [part_params(part, model, tp, ep, etp) for part in blocks]
-        of_experts = [part_expert_params(part, model, ep, etp) for part in blocks]
-        optimizer = costs.training.optimizer
-        moments = [moments_held(part, model, optimizer, tp, ep, etp) for part in blocks]
-        total, experts, of_optimizer = (
-            np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float)
-            for numbers in (totals, of_experts, moments)
-        )
-        costs.remember(key, _with_adapters(Params(total, experts, of_optimizer), costs, layouts))
-    found: Params = costs.known[key]
-    return found
+        optimizer, adapters = costs.training.optimizer, adapters_of(costs.training)
+        operations = [block.operations for block in held_blocks(costs.model, tp, ep, etp, adapters)]
+        held = [(params(each), expert_params(each), moments(each, optimizer)) for each in operations]
+        total, experts, of_optimizer = _over_blocks(held, layouts)
+        found = Params(total, experts, of_optimizer)
+        if adapters is not None:
+            total, experts = _over_blocks([adapter_params(each) for each in operations], layouts)
+            trained = Params(total, experts, MOMENTS[optimizer] * total)
+            found = Params(found.total + total, found.experts + experts, trained.moments, trained)
+        costs.remember(key, found)
+    known: Params = costs.known[key]
+    return known
 
 
-def _with_adapters(params: Params, costs: CostModel, layouts: Layouts) -> Params:
-    """Parameters of every block, (blocks, layouts), and of adapters beside them, if there are any."""
-    adapters, model = adapters_of(costs.training), costs.model
-    if adapters is None:
-        return params
-    held = [adapter_params(part, model, adapters, layouts.tp, layouts.etp) for part in blocks_of(model)]
-    total, experts = (
-        np.stack([np.broadcast_to(each[place], len(layouts)) for each in held]).astype(float) for place in (0, 1)
-    )
-    trained = Params(total, experts, MOMENTS[costs.training.optimizer] * total)
-    return Params(params.total + total, params.experts + experts, trained.moments, trained)
+def _over_blocks(held: Sequence[tuple[Number, ...]], layouts: Layouts) -> list[Floats]:
+    """Numbers of every block as arrays (blocks, layouts)."""
+    columns = zip(*held, strict=True)
+    return [np.stack([np.broadcast_to(each, len(layouts)) for each in numbers]).astype(float) for numbers in columns]
 
 
 def put_together(parts: Sequence[ModelPart], blocks: Floats) -> Floats:

@@ -15,9 +15,9 @@ from sim.pricing.cost_model import CostModel
 from sim.pricing.replicas import Params, Replicas, params_of, reduced_to_shards, replicas_of, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.params import layer_params
 from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
+from sim.work.sums import layer_params
 
 
 def zero_visits(num_chunks: Number, num_forwards: Number, scheduled: Number | None = None) -> Number:

@@ -16,7 +16,7 @@ from sim.scaling.limits import (
 from sim.schedules import build_order
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
-from sim.work.params import layer_params
+from sim.work.sums import layer_params
 
 A100, DAY, YEAR = 312e12, 86400.0, 365.25 * 86400.0
 X160 = family(160)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from counts import layer_expert_params, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +17,6 @@ from sim.search import rank_plan
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.experts import routed
-from sim.work.layers import layer_work
-from sim.work.params import expert_params
 from sim.work.stages import ModelPart, deal_stages
 
 DATA = {
@@ -55,11 +54,11 @@ def test_parameters_are_dealt_out_once(ep, etp, zero):
     scenario = built(f"plan.ep={ep}", f"plan.etp={etp}", f"plan.zero_stage={zero}")
     batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
     held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.costs, batch.layouts)
-    assert held.experts.item() * ep * etp == pytest.approx(3 * expert_params(scenario.model), rel=1e-12)
+    assert held.experts.item() * ep * etp == pytest.approx(3 * layer_expert_params(scenario.model), rel=1e-12)
     replicas, plan = replicas_of(batch.layouts), scenario.plan
     assert replicas.experts.size.item() == plan.num_expert_replicas == 32 // (ep * etp)
     kept = 12 * 32 * replicas.shard_of(held).item()
-    of_all = plan.tp * held.others.item() + 3 * expert_params(scenario.model)
+    of_all = plan.tp * held.others.item() + 3 * layer_expert_params(scenario.model)
     assert kept == pytest.approx(12 * of_all, rel=1e-12)
     if zero:
         (use,) = estimate(scenario).memory

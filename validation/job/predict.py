@@ -16,7 +16,7 @@ from sim.pricing.scenario import StageCosts, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
-from sim.work.stages import part_expert_params, part_params
+from sim.work.sums import part_expert_params, part_params
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Keys and values
 #: are gathered before attention, logits before the loss.
