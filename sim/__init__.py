@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sim.engines import ENGINES
     from sim.errors import FlopcastError, InfeasiblePlan, ProfileError, ScheduleError, SpecError
     from sim.estimate import Estimate, estimate
-    from sim.report.html.notebook import View
     from sim.schedules import build_order, schedule, schedule_names
     from sim.search import SearchResult, search
     from sim.simulate import Simulation, simulate
@@ -102,7 +101,7 @@ class _Front(type(sys)):  # type: ignore[misc]
 sys.modules[__name__].__class__ = _Front
 
 
-def notebook_views() -> Mapping[str, View]:
+def notebook_views() -> Mapping[str, Any]:
     """Load how answers show themselves in a notebook, by the name of their type."""
     from sim.report.html.notebook import VIEWS
 

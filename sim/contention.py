@@ -8,6 +8,8 @@ other way to a stream. Answers say so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sim.engines.contended import contended_costs, stretches
@@ -64,3 +66,12 @@ def contention_note(scenario: Scenario) -> str:
         f"{network.p2p_efficiency:.0%} of a card, groups that share the network {shared:.0%}), a link carries up to "
         f"the best that any reaches ({best:.0%}); the lower of the two counts, never their product"
     )
+
+
+def links_assumed(scenario: Scenario, contention: bool) -> Iterator[str]:
+    """How messages of an estimate share links."""
+    if contention:
+        yield contention_note(scenario)
+        yield "how often messages meet is their average over the step; simulate --contention plays them"
+    else:
+        yield "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.arrays import Floats
-from sim.assumptions import stated_assumptions, unshared
+from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.contention import on_shared_links
 from sim.engines import Timeline, run
@@ -23,9 +23,8 @@ from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.uncertainty import basis_of, interval_factors
 from sim.units import show, show_time
-from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, by_rank
-from sim.work.params import active_params, total_params
+from sim.work.sums import active_params, hardware_flop, model_flop, total_params
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -262,9 +261,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
         memory=_memory(batch, order, deal, held),
         memory_available_bytes=scenario.cluster.gpu.memory_bytes,
         timeline=timeline,
-        assumptions=(
-            *stated_assumptions(scenario, costs.notes, visits_per_stage(order), contention=contention),
-            *unshared(scenario, engine),
+        assumptions=stated_assumptions(
+            scenario, batch.layouts, costs.notes, visits_per_stage(order), engine, contention
         ),
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.arrays import Floats
-from sim.engines import Program, build_program
+from sim.engines import Program
 from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, batch_of
@@ -77,7 +78,7 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
         np.maximum.at(backward, order.rank_of_stage, costs.backward_s)
         waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, backward, costs.hidden_share)
         costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
-    return build_program(
+    return Program(
         order,
         costs,
         hide_grad_reduce=beside,
@@ -85,3 +86,13 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
         cores=scenario.cluster.node.cores,
         twins=plan.num_gpus // plan.pp,
     )
+
+
+def cores_assumed(scenario: Scenario, engine: str) -> Iterator[str]:
+    """That ranks which really share cores are given one each, where they are."""
+    node, ranks = scenario.cluster.node, scenario.plan.num_gpus
+    if node.cores is not None and engine != "shared" and ranks > node.cores:
+        yield (
+            f"engine {engine} gives each of {ranks} ranks a core of its own, but node {node.name!r} has "
+            f"{node.cores:g}; engine shared shares them"
+        )

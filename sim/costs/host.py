@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.errors import SpecError
-from sim.specs import NodeSpec, Profile
+from sim.specs import NodeSpec, Profile, Scenario
+from sim.units import show
 
 #: Share of the host link's bandwidth that copies of pinned memory reach, where a profile has not measured them.
 #: About 26 of 32 GB/s of PCIe Gen4 and 55 of 64 GB/s of Gen5 are usual; assumed, and stated with the answer.
@@ -69,3 +71,22 @@ def exposed_copy(copy_s: Number, compute_s: Number) -> Number:
     copies share PCIe with the network cards, and the memory's bandwidth with kernels, is left out.
     """
     return np.maximum(copy_s - compute_s, 0.0)
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What offloading takes for granted: rates of copies and of the CPU's update, and that copies slow nothing."""
+    plan, stack, measured = scenario.plan, scenario.stack, scenario.profile.host
+    host = Host.of(scenario.cluster.node, scenario.profile)
+    rates = " and ".join(sorted({show(r, "B/s") for r in (host.to_host_bytes_per_s, host.to_device_bytes_per_s) if r}))
+    if not (measured.to_host_bytes_per_s and measured.to_device_bytes_per_s):
+        rates += f" ({COPY_SHARE:.0%} of the host link)"
+    if plan.offloaded_layers:
+        yield (
+            f"activations of {plan.offloaded_layers} layers wait in host memory; copies run beside computation at "
+            f"{rates}, and slow neither kernels nor network"
+        )
+    if plan.optimizer_offload:
+        yield (
+            f"the CPU updates {plan.optimizer_offload:.0%} of the parameters at {stack.cpu_update_share:.0%} of the "
+            f"host memory's bandwidth (stack {stack.name!r}); gradients and weights are copied at {rates}"
+        )

@@ -8,6 +8,7 @@ may scatter the job's nodes (`ClusterSpec.fragmentation`); groups then lie on la
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
@@ -18,7 +19,7 @@ from sim.arrays import Bools, Ints, Number
 from sim.network.lattice import Lattice, lattice_of
 from sim.network.ranks import Nodes
 from sim.network.sharing import Pattern, card_share, share_of
-from sim.specs import ClusterSpec, ParallelPlan
+from sim.specs import ClusterSpec, ParallelPlan, Scenario
 from sim.specs.plan import MEGATRON_ORDER
 
 
@@ -270,3 +271,12 @@ def hops_cross(sender: Ints, receiver: Ints, width: int, domain: int) -> Bools:
     twin = np.arange(width)
     here, there = (rank[..., np.newaxis] * width + twin for rank in (sender, receiver))
     return np.asarray((here // domain != there // domain).any(axis=-1))
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """Where ranks lie, if not one after the other."""
+    order, share = scenario.plan.placement, scenario.cluster.fragmentation
+    if order != MEGATRON_ORDER:
+        yield f"ranks lie on the GPUs as {order}, the first dimension's neighbours closest"
+    if share:
+        yield f"{share:.0%} of the job's nodes lie anywhere in the machine: drawn once, the same for all answers"

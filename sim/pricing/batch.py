@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -348,3 +348,19 @@ def find_cells(
         offloaded_layers,
     )
     return cells, cell
+
+
+def assumed(layouts: Layouts) -> Iterator[str]:
+    """Which kinds of groups switches slow, and what they leave them."""
+    shares = {
+        "pipeline sends": layouts.send_share,
+        "tensor-parallel": layouts.tensor.card_share,
+        "context-parallel": layouts.context.card_share,
+        "expert-parallel": layouts.experts.card_share,
+        "replicas": layouts.data.card_share,
+    }
+    if np.max(layouts.ep) > 1:
+        shares["replicas of experts"] = layouts.expert_data.card_share
+    left = ", ".join(f"{name} {np.min(share):.0%}" for name, share in shares.items() if np.min(share) < 1)
+    if left:
+        yield f"switches leave of a network card where all groups of a kind talk at once: {left}"

@@ -22,12 +22,13 @@ from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_of
 from sim.specs import Scenario
-from sim.work.layers import block_works, layer_works
-from sim.work.memory import activation_bytes, cut_memory
-from sim.work.operations import BlockWork, Cause
+from sim.work.layers import block_operations, layer_operations
+from sim.work.memory import cut_memory
+from sim.work.operations import Block, BlockWork, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
 from sim.work.stages import FIRST_KIND, blocks_of
+from sim.work.sums import block_works, kept_bytes
 
 CAUSES = tuple(Cause)
 """What seconds are spent on, in the order of the axis over causes."""
@@ -219,7 +220,9 @@ def _price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     for kind, (overlaps, flag) in enumerate(cells.kinds):
         stack = costs.stack_with(overlaps)
         cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
-        for block, work in enumerate(block_works(model, stack, cuts[0], ways)):
+        operations = block_operations(model, stack, cuts[0])
+        for block, of_block in enumerate(operations):
+            work = block_works(of_block, stack, ways)
             same = _alike(work)  # a layer without experts runs the same again, whatever of experts is named
             distinct = block_costs([work[each] for each in dict.fromkeys(same)], compute, groups, fabric)
             number = {each: place for place, each in enumerate(dict.fromkeys(same))}
@@ -233,10 +236,10 @@ def _price_cells(costs: CostModel, cells: Cells) -> CellPrices:
                     _add(backward[block], each.backward, here, share)
                     _add(split[block], each.split, here, share)
                     weight_grad[(block, *here)] += share * each.weight_grad
-                kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut)
+                kept[(block, *here)] = kept_bytes(of_block, cut.recompute)
             _add(at_peak[block], priced[0].at_peak, (kind,))
         for again, cut in enumerate(cuts):
-            sizes = cut_memory(model, stack, cut)
+            sizes = cut_memory(operations, model, stack, cut, cut.recompute)
             working[kind, again] = sizes.working
         for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
             table[kind] = nbytes
@@ -290,5 +293,5 @@ def sent_bytes(costs: CostModel, cut: Cut) -> Any:
 def layer_costs(scenario: Scenario) -> BlockCosts:
     """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
     costs, cut = cost_model(scenario), cut_of(scenario)
-    works = layer_works(costs.model, costs.stack, cut, (cut.recompute,))
+    works = block_works(Block(layer=layer_operations(costs.model, costs.stack, cut)), costs.stack, (cut.recompute,))
     return block_costs(works, costs.noting(), layer_groups(scenario.plan, scenario.cluster), costs.fabric)[0]

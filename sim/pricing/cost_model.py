@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -10,10 +11,14 @@ from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.host import Host
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
+from sim.units import show
 from sim.work.adapters import adapters_of
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
 from sim.work.routing import routing_of
+
+_OTHER_NETWORK = 0.1
+"""Bandwidths that differ by more are those of another network."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,3 +142,30 @@ def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
         "packed": training.packed_length,
         "routing": routing_of(training),
     }
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """What the profile did not measure, or measured elsewhere."""
+    profile, source, cluster = scenario.profile, scenario.profile.provenance, scenario.cluster
+    name = f"profile {profile.name!r}"
+    if source.not_measured:
+        yield f"{name}: not measured on this GPU: {'; '.join(source.not_measured)}"
+    if source.network_measured_on and scenario.plan.num_gpus > cluster.nvlink_domain_gpus:
+        rate, here = source.network_bandwidth_bytes_per_s, cluster.inter_node_bandwidth_bytes_per_s
+        other = rate is not None and abs(rate / here - 1.0) > _OTHER_NETWORK
+        if other or scenario.plan.num_gpus > (source.network_gpus or 0):
+            upto = f", up to {source.network_gpus:,} GPUs" if source.network_gpus else ""
+            there, ours = (show(8 * each, "bit/s") for each in (rate or here, here))
+            cards = f", {there} a GPU; here it is {ours}" if other else ""
+            yield f"network as measured on {source.network_measured_on}{upto}{cards} ({name})"
+    if profile.poor_fits:
+        errors = ", ".join(f"{part} {error:.0%}" for part, error in profile.poor_fits.items())
+        yield f"{name}: poor fits, by their median error on their own data: {errors}"
+    length, reach = scenario.training.sequence_length, profile.attention.measured_length
+    if scenario.stack.attention == "flash" and reach is not None and not reach[0] <= length <= reach[1]:
+        yield (
+            f"extrapolated: sequences of {length:,} tokens; attention of {name} was fitted on {reach[0]:,.0f} to "
+            f"{reach[1]:,.0f}"
+        )
+    if profile.gpu not in (cluster.gpu.name, cluster.gpu.name.split("-")[0]):
+        yield f"{name} was made for {profile.gpu} and is used for {cluster.gpu.name}"

@@ -17,8 +17,8 @@ from sim.pricing.batch import Batch, Layouts
 from sim.pricing.parts import counts_of
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import num_stages_of
-from sim.work.params import layer_params
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
+from sim.work.sums import layer_params
 
 _NO_STAGES = np.zeros(0, dtype=np.int64)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
@@ -10,10 +12,11 @@ from sim.pricing.deal import deal_of
 from sim.pricing.parts import put_together
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.specs import Scenario
+from sim.units import show
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
-from sim.work.params import expert_params, layer_params
 from sim.work.stages import HEAD
+from sim.work.sums import expert_params, model_layers, params
 
 
 def stage_bytes(batch: Batch, parts: Floats) -> KindPlanFloats:
@@ -119,10 +122,11 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number
     if (zero < 2).all():
         return 0.0
     layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
-    experts = expert_params(model) / (batch.ep * batch.etp) if model.has("sparse") else 0.0
+    held = [(params(layer), expert_params(layer)) for _, _, layer in model_layers(model)]
+    experts = max(of_experts for _, of_experts in held) / (batch.ep * batch.etp)
     at_work: Number
     if stack.gathers_per_layer == 1:
-        largest = max(layer_params(model, kind) - kind.sparse * expert_params(model) for kind in model.layer_kinds)
+        largest = max(every - of_experts for every, of_experts in held)
         at_work = layers * (largest / batch.tp + experts)
     elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
@@ -155,3 +159,12 @@ def _root_bytes(batch: Batch) -> Number:
     times = 1 if training.adapter_rank else 2
     table = model.vocab_size * model.hidden_size / batch.tp
     return times * training.activation_bytes * table * ((batch.zero_stage == 3) & (batch.pp == 1))
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """Allowances that are no counts."""
+    stack = scenario.stack
+    yield (
+        f"memory includes an allowance of {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL and "
+        f"{stack.fragmentation:.0%} fragmentation of activations (stack {stack.name!r})"
+    )

@@ -26,8 +26,8 @@ from sim.pricing.replicas import (
 )
 from sim.work.adapters import adapters_of
 from sim.work.operations import Phase
-from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation, orthogonalised
-from sim.work.stages import blocks_of
+from sim.work.optimizer import GRADIENT_WIDTH, host_update, optimizer_work, orthogonalisation
+from sim.work.sums import held_blocks, orthogonalised
 
 
 class RankSeconds(NamedTuple):
@@ -166,10 +166,10 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
 
     .. [1] Liu et al. 2025, arXiv:2502.16982, section 2.3.
     """
-    costs, blocks = layouts.costs, blocks_of(layouts.costs.model)
-    seconds, params = np.zeros((2, len(blocks), 2, len(layouts)))  # of everything but experts, and of experts
-    for block, part in enumerate(blocks):
-        for each in orthogonalised(part, costs.model, layouts.tp, layouts.ep, layouts.etp):
+    costs, held = layouts.costs, held_blocks(layouts.costs.model, layouts.tp, layouts.ep, layouts.etp)
+    seconds, params = np.zeros((2, len(held), 2, len(layouts)))  # of everything but experts, and of experts
+    for block, of_block in enumerate(held):
+        for each in orthogonalised(of_block.operations):
             place = (block, int(each.of_experts))
             seconds[place] += sum(costs.compute.phase_time(Phase(orthogonalisation(each))).values())
             params[place] += each.params

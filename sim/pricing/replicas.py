@@ -18,10 +18,10 @@ from sim.network.placement import Group
 from sim.pricing.batch import Layouts
 from sim.pricing.cost_model import CostModel
 from sim.pricing.parts import put_together
-from sim.work.adapters import adapter_params, adapters_of
+from sim.work.adapters import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
-from sim.work.optimizer import moments_held, table_moments
-from sim.work.stages import blocks_of, part_expert_params, part_params
+from sim.work.optimizer import table_moments
+from sim.work.sums import adapter_params, expert_params, held_blocks, moments, params
 
 MOMENTS, HELD, TRAINED = 0, slice(1, 3), slice(-2, None)
 """Places on the first axis of parameters: numbers that the optimizer keeps, whatever their width; a pair of all
@@ -48,21 +48,22 @@ def block_params(layouts: Layouts) -> Floats:
 def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
     tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
     model, adapters, optimizer = costs.model, adapters_of(costs.training), costs.training.optimizer
-    blocks = blocks_of(model)
-    moments, others, experts = np.zeros((3, len(blocks) + 1, len(tp)))
-    for block, part in enumerate(blocks):
-        experts[block] = part_expert_params(part, model, ep, etp)
-        others[block] = part_params(part, model, tp, ep, etp) - experts[block]
-        moments[block] = moments_held(part, model, optimizer, tp, ep, etp)
-    others[-1] = -model.vocab_size * model.hidden_size / tp
-    moments[-1] = -table_moments(model, optimizer, tp)
-    if adapters is None:
-        return np.stack([moments, others, experts])
-    trained, trained_experts = np.zeros((2, *others.shape))
-    for block, part in enumerate(blocks):
-        trained[block], trained_experts[block] = adapter_params(part, model, adapters, tp, etp)
-    moments, trained = MOMENTS_OF[optimizer] * trained, trained - trained_experts
-    return np.stack([moments, others + trained, experts + trained_experts, trained, trained_experts])
+    blocks = held_blocks(model, tp, ep, etp, adapters)
+    held = np.zeros((3 if adapters is None else 5, len(blocks) + 1, len(tp)))
+    every, experts = held[HELD]
+    for number, block in enumerate(blocks):
+        every[number], experts[number] = params(block.operations), expert_params(block.operations)
+        held[MOMENTS, number] = moments(block.operations, optimizer)
+    every[-1], held[MOMENTS, -1] = -model.vocab_size * model.hidden_size / tp, -table_moments(model, optimizer, tp)
+    every -= experts
+    if adapters is not None:
+        trained, experts = held[TRAINED]
+        for number, block in enumerate(blocks):
+            trained[number], experts[number] = adapter_params(block.operations)
+        held[MOMENTS] = MOMENTS_OF[optimizer] * trained
+        trained -= experts
+        held[HELD] += held[TRAINED]
+    return held
 
 
 def summed_over(

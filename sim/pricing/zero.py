@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from sim.pricing.parts import counts_of
 from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.params import layer_params
 from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
+from sim.work.sums import layer_params
 
 
 def zero_visits(num_chunks: Number, num_forwards: Number, scheduled: Number | None = None) -> Number:
@@ -182,3 +182,15 @@ def lengthened_passes(
 def gathers_ahead(batch: Batch) -> Bools:
     """Whether weights are gathered while the rank computes with others."""
     return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
+
+
+def assumed(scenario: Scenario, visits: float) -> Iterator[str]:
+    """How often ZeRO moves what it shards, where the schedule turns to a stage so many times a step."""
+    plan, stack = scenario.plan, scenario.stack
+    if plan.zero_stage >= 2 and plan.num_replicas > 1 and scenario.num_microbatches > 1:
+        kept = plan.zero_stage == 3 and not plan.reshard_after_forward
+        moved = "gathers weights and reduces gradients" if plan.zero_stage == 3 else "reduces gradients"
+        often = "micro-batch" if plan.num_chunks == 1 else "step" if visits <= 1 else "group of micro-batches"
+        often = "step" if kept and plan.pp > 1 else often
+        hidden = "beside compute" if stack.overlap_grad_reduce else f"not beside compute in stack {stack.name!r}"
+        yield f"ZeRO stage {plan.zero_stage} {moved} once a {often}, {hidden}"

@@ -1,4 +1,4 @@
-"""What a search did not look at, and how sure its best plan is, in words that stand with its answer."""
+"""What a search did not look at, and how sure its best plan is; `SearchResult.assumptions` puts it in order."""
 
 from __future__ import annotations
 
@@ -16,58 +16,12 @@ CLOSE = 0.03
 """Share of the memory below which the best plan is said to leave little of it free."""
 
 
-def search_assumptions(
-    space: Space,
-    limit_bytes: float,
-    objective: str,
-    best: Candidate | None,
-    confirmed: int,
-    gap: float | None,
-    searched: Sequence[ScheduleBest],
-    room: Sequence[str] = (),
-    stages: StagesSearched | None = None,
-) -> tuple[str, ...]:
-    """The assumptions of a search.
-
-    Parameters
-    ----------
-    confirmed : int
-        Plans that the exact engine ran.
-    gap : float, optional
-        By what share at most a plan that it did not run could be better; None where that is not known.
-    searched : sequence of ScheduleBest
-        Schedules that were searched besides those that are priced.
-    room : sequence of str
-        Ways to make room that were searched.
-    stages : StagesSearched, optional
-        What was found of other layouts and groups of micro-batches.
-    """
-    scenario, gpu = space.scenario, space.scenario.cluster.gpu
-    stated = [
-        f"schedules {', '.join(SCHEDULES)}; {_proof(confirmed, gap, stages)}",
-        *_schedules(searched),
-        *_room(room, objective),
-        *_plans(space),
-    ]
-    if stages is not None and best is not None:
-        stated.append(_staged(stages, best.worth(objective)))
-    if limit_bytes > gpu.memory_bytes:
-        stated.append(
-            f"plans may take {show(limit_bytes, 'B')} of a GPU, but one {gpu.name} has only "
-            f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there"
-        )
-    if best is not None:
-        stated += _of_the_best(best, limit_bytes, objective)
-    if objective == "days" and scenario.training.tokens is None:
-        stated.append("training.tokens is not given, so days are ranked by step time")
-    return tuple(stated)
-
-
-def _proof(confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
-    """How sure it is that the best plan is the best."""
+def proof_assumed(confirmed: int, gap: float | None, stages: StagesSearched | None) -> str:
+    """Return how sure it is that the best plan is the best; the exact engine ran `confirmed`, to a `gap`."""
+    searched = f"schedules {', '.join(SCHEDULES)}; "
     if not confirmed:
-        return "no plan of theirs fits"
-    run = f"the exact engine ran {confirmed:,}, in the order of a formula that is never above it"
+        return f"{searched}no plan of theirs fits"
+    run = f"{searched}the exact engine ran {confirmed:,}, in the order of a formula that is never above it"
     if gap is None:
         return f"{run}; plans that were not priced may be better"
     if gap == 0.0:
@@ -75,8 +29,8 @@ def _proof(confirmed: int, gap: float | None, stages: StagesSearched | None) -> 
     return f"{run}; of their others one may be better than the best, by {gap:.2%} at most"
 
 
-def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:
-    """Which schedules were searched besides those that are priced, and which were not."""
+def schedules_assumed(searched: Sequence[ScheduleBest]) -> list[str]:
+    """Return which schedules were searched besides those that are priced, and which were not."""
     names = [each.schedule for each in searched]
     left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
     more = f"{len(left)} more schedules are there ({', '.join(left)}); --schedules all searches them"
@@ -96,8 +50,8 @@ def _schedules(searched: Sequence[ScheduleBest]) -> list[str]:
     return stated
 
 
-def _room(room: Sequence[str], objective: str) -> list[str]:
-    """What plans might do to fit, and what they might not."""
+def room_assumed(room: Sequence[str], objective: str) -> list[str]:
+    """Return what plans might do to fit, and what they might not."""
     if objective == "memory_headroom":
         return ["recompute none, selective (the scenario's modules) and full only, and nothing in host memory"]
     words = {
@@ -113,8 +67,8 @@ def _room(room: Sequence[str], objective: str) -> list[str]:
     return [f"plans that do not fit recompute or move {tried}, each the fastest that fits{more}"]
 
 
-def _staged(stages: StagesSearched, worth: float) -> str:
-    """How many plans were given other stages, and what is not known of the others."""
+def stages_assumed(stages: StagesSearched, worth: float) -> str:
+    """Return how many plans were given other stages, and what is not known of the others."""
     varied = {"balanced layouts": stages.layouts, "larger groups of micro-batches": stages.windows}
     words = " and ".join(name for name, on in varied.items() if on)
     gap = gap_of(worth, stages.bound)
@@ -125,8 +79,8 @@ def _staged(stages: StagesSearched, worth: float) -> str:
     )
 
 
-def _plans(space: Space) -> list[str]:
-    """Which degrees were searched, and what of the scenario's own plan was not."""
+def plans_assumed(space: Space) -> list[str]:
+    """Return which degrees were searched, and what of the scenario's own plan was not."""
     model, plan, length = space.scenario.model, space.scenario.plan, space.scenario.training.sequence_length
     contexts, experts = (sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep"))
     stated = [
@@ -163,8 +117,8 @@ def _uneven(space: Space) -> list[str]:
     ]
 
 
-def _of_the_best(best: Candidate, limit_bytes: float, objective: str) -> list[str]:
-    """How near the best plan is to the end of the memory, and how sure its step time."""
+def best_assumed(best: Candidate, limit_bytes: float, objective: str) -> list[str]:
+    """Return how near the best plan is to the end of the memory, and how sure its step time is."""
     if objective == "memory_headroom":
         return []
     low, high = best.answer.step_time_interval_s

@@ -11,7 +11,14 @@ from typing import Any, Self
 import numpy as np
 
 from sim.notebook import NotebookDisplay
-from sim.search.assumptions import search_assumptions
+from sim.search.assumptions import (
+    best_assumed,
+    plans_assumed,
+    proof_assumed,
+    room_assumed,
+    schedules_assumed,
+    stages_assumed,
+)
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
 from sim.search.queries import Fields, PricedPlans, Selection
@@ -102,18 +109,26 @@ class SearchResult(PricedPlans, NotebookDisplay):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out, and how sure its best plan is."""
-        best = self.best[0] if self.best else None
-        return search_assumptions(
-            self.space,
-            self.memory_limit_bytes,
-            self.objective,
-            best,
-            self.confirmed,
-            self.gap,
-            self.schedules,
-            self.room,
-            self.stages,
-        )
+        scenario, limit = self.space.scenario, self.memory_limit_bytes
+        gpu = scenario.cluster.gpu
+        stated = [
+            proof_assumed(self.confirmed, self.gap, self.stages),
+            *schedules_assumed(self.schedules),
+            *room_assumed(self.room, self.objective),
+            *plans_assumed(self.space),
+        ]
+        if self.best and self.stages is not None:
+            stated.append(stages_assumed(self.stages, self.best[0].worth(self.objective)))
+        if limit > gpu.memory_bytes:
+            stated.append(
+                f"plans may take {show(limit, 'B')} of a GPU, but one {gpu.name} has only "
+                f"{show(gpu.memory_bytes, 'B')}: those that take more do not run there"
+            )
+        if self.best:
+            stated += best_assumed(self.best[0], limit, self.objective)
+        if self.objective == "days" and scenario.training.tokens is None:
+            stated.append("training.tokens is not given, so days are ranked by step time")
+        return tuple(stated)
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""

@@ -22,10 +22,11 @@ from sim.pricing.parts import counts_of, put_together
 from sim.pricing.replicas import HELD, TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, visit_seconds
 from sim.specs import Scenario
-from sim.work.layers import block_works
+from sim.work.layers import block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import Stage
+from sim.work.sums import block_works
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
 """Rows of an Exchange; recomputation belongs to the input gradient, as does all that ZeRO moves in a backward."""
@@ -82,8 +83,9 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     groups = layer_groups(plan, scenario.cluster) | {"dp": layouts.data.take(0)}
     tables = []
     blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
-    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
-    for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
+    operations = block_operations(scenario.model, scenario.stack, cut)
+    for block, part, width in zip(operations, blocks, gathered_widths(costs), strict=True):
+        (work,) = block_works(block, scenario.stack, (cut.recompute,))
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
         if batch.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:

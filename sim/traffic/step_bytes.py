@@ -16,9 +16,10 @@ from sim.pricing.parts import counts_of
 from sim.pricing.replicas import HELD, TRAINED, params_of
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, zero_visits
 from sim.specs import Scenario
-from sim.work.layers import block_works
+from sim.work.layers import block_operations
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart, deal_stages
+from sim.work.sums import block_works
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
@@ -139,8 +140,9 @@ def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]
     plan, cut = scenario.plan, cut_of(scenario)
     sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
-    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
-    for count, (work,) in zip(whole.counts, works, strict=True):
+    blocks = block_operations(scenario.model, scenario.stack, cut)
+    for count, block in zip(whole.counts, blocks, strict=True):
+        (work,) = block_works(block, scenario.stack, (cut.recompute,))
         for phase in (work.forward, work.input_grad, work.weight_grad, work.recompute):
             for item in phase.collectives:
                 size, times = sizes[item.group], float(microbatches * count)

@@ -6,13 +6,14 @@ All GPUs of the group wait for the busiest one at every exchange of tokens, so t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from sim.arrays import Floats, Number
-from sim.specs import ModelSpec, TrainingSpec
+from sim.specs import ModelSpec, Scenario, TrainingSpec
 
 SHUFFLES = 64
 """Layers whose popular experts lie anywhere that a mean is taken over."""
@@ -129,3 +130,22 @@ def _busiest(routing: Routing, num_experts: int, ep: int, layers: int) -> float:
     tries = max(4, SHUFFLES // layers)
     dealt = np.array([rng.permutation(shares) for _ in range(tries * layers)]).reshape(tries, layers, ep, -1)
     return ep * float(dealt.sum(axis=3).mean(axis=1).max(axis=1).mean())
+
+
+def assumed(scenario: Scenario) -> Iterator[str]:
+    """How unevenly tokens fall on experts, and who waits for them."""
+    model, training, stack, ep = scenario.model, scenario.training, scenario.stack, scenario.plan.ep
+    if not model.num_experts:
+        for name in ("expert_skew", "expert_capacity_factor", "pad_to_capacity"):
+            if getattr(training, name):
+                yield f"training.{name} changes nothing: model {model.name!r} has no experts"
+        return
+    routing, tokens = routing_of(training), "every expert gets as many tokens as any other"
+    if not routing.even:
+        busiest, dropped = busiest_share(model, routing, ep), dropped_share(model, routing)
+        tokens = f"the busiest of {ep} GPUs' experts get {busiest:.2f} times an even share of tokens"
+        tokens += f"; {dropped:.1%} of the tokens find their expert full" if dropped else ""
+    travel = "beside another micro-batch's computation" if stack.overlap_experts else "while computation waits"
+    known = stack.cuda_graphs == "full_iteration" or training.pad_to_capacity
+    learns = "; the host learns from the GPU how many come before it launches their multiplies"
+    yield f"{tokens}; tokens travel {travel} (stack {stack.name!r}){'' if known else learns}"

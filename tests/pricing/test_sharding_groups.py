@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from sim.pricing.replicas import reduced_to_shards
 from sim.specs import ParallelPlan
 from sim.specs.importers import Given, import_text
 from sim.traffic.step_bytes import step_collectives, step_traffic
-from sim.work.params import expert_params, total_params
+from sim.work.sums import total_params
 
 DATA = {
     "name": "small",
@@ -138,7 +139,7 @@ def test_experts_shard_over_what_expert_parallelism_leaves(stage):
     sizes = [int(each.size.item()) for each in (layouts.shards, layouts.expert_shards, layouts.between_shards)]
     assert sizes == [8, 2, 8]
     model = scenario.model
-    experts = model.num_layers * expert_params(model)
+    experts = model.num_layers * layer_expert_params(model)
     others = total_params(model) - experts
     shard = others / 8 + experts / 4 / 2
     use = estimate(scenario).memory[0]

@@ -10,8 +10,8 @@ from sim.pricing.batch import batch_of
 from sim.pricing.replicas import HELD
 from sim.pricing.zero import visit_seconds
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
-from sim.work.flops import hardware_flop, model_flop
 from sim.work.stages import deal_stages
+from sim.work.sums import hardware_flop, model_flop
 
 FEW = settings(max_examples=20)
 

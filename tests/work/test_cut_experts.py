@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from counts import layer_expert_params, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +18,6 @@ from sim.search import rank_plan
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.experts import routed
-from sim.work.layers import layer_work
-from sim.work.params import expert_params
 from sim.work.stages import ModelPart, deal_stages
 
 DATA = {
@@ -57,11 +56,11 @@ def test_parameters_are_dealt_out_once(ep, etp, zero):
     batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
     held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)[HELD]
     others, experts = held.ravel().tolist()
-    assert experts * ep * etp == pytest.approx(3 * expert_params(scenario.model), rel=1e-12)
+    assert experts * ep * etp == pytest.approx(3 * layer_expert_params(scenario.model), rel=1e-12)
     layouts, plan = batch.layouts, scenario.plan
     assert layouts.expert_data.size.item() == plan.num_expert_replicas == 32 // (ep * etp)
     kept = 12 * 32 * layouts.shard_of(held).item()
-    of_all = plan.tp * others + 3 * expert_params(scenario.model)
+    of_all = plan.tp * others + 3 * layer_expert_params(scenario.model)
     assert kept == pytest.approx(12 * of_all, rel=1e-12)
     if zero:
         (use,) = estimate(scenario).memory

@@ -24,9 +24,9 @@ from sim.search.plans.layouts import LAYOUT, divisors
 from sim.search.plans.space import Space, base_plan, recompute_fields, sharding_fields
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
-from sim.work.params import layer_params
 from sim.work.recompute import searched_word
 from sim.work.stages import EMBEDDING, FIRST_KIND, ModelPart
+from sim.work.sums import layer_params
 
 SLICES = (2, 4, 8)
 """Parts of a sequence that are tried under a schedule that cuts sequences."""
