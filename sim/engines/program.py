@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import ActionFloats, FloatArray, RankFloats, RankPlanFloats, StageFloats
+from sim.arrays import ActionFloats, FloatArray, RankFloats, RankPlanFloats, StageFloats, StagePlanFloats
 from sim.engines.step_end import exposed_gather
 from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
 from sim.pricing.scenario import StageCosts
@@ -48,7 +48,7 @@ class Program:
         inputs = sum(costs.split.values(), backward) - weight
         seconds = Seconds(
             passes=np.stack([costs.forward_s, backward, inputs, weight, update[order.rank_of_stage]]),
-            sends=np.stack([costs.send_forward_s, costs.send_backward_s]),
+            sends=sends_of(costs.send_forward_s, costs.send_backward_s),
             blocks=costs.p2p_blocks,
             reduce=costs.reduce_s,
             tail=costs.reduce_tail_s,
@@ -80,12 +80,18 @@ class Program:
         if seconds.visits is not None:  # counted where it does not depend on what follows: repetitions are alike
             lost, stretch = slowed_at_visits(order, classes, seconds.visits)
             busy = busy - stretch + lost
-        return np.bincount(order.rank[classes.action], busy * classes.weight, order.num_ranks).astype(float)
+        return np.bincount(classes.rank, busy * classes.weight, order.num_ranks).astype(float)
 
     @property
     def _classes(self) -> tuple[bool, bool]:
         """The facts by which actions are put into classes."""
         return self.costs.visits is not None, self.drawn_s is not None
+
+
+def sends_of(forward: StagePlanFloats, backward: StagePlanFloats) -> FloatArray:
+    """What is sent after each kind of action; (kinds of actions, stages[, plans]).  [s]"""
+    none = np.zeros_like(forward)
+    return np.stack([forward, backward, backward, none, none])
 
 
 def gather_window(order: Order, seconds: Seconds) -> RankPlanFloats:
