@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.engines import closed_form, critical_path, des, shared
-from sim.engines.program import Program, build_program
+from sim.engines import closed_form, des, longest_path, shared
+from sim.engines.program import Program
 from sim.engines.timeline import Timeline
 from sim.errors import SpecError, nearest
 
 ENGINES: dict[str, Callable[[Program], Timeline]] = {
     "closed_form": closed_form.run,
-    "dag": critical_path.run,
+    "dag": longest_path.run,
     "des": des.run,
     "shared": shared.run,
 }
@@ -37,4 +37,4 @@ def run(program: Program, engine: str = "dag") -> Timeline:
     return ENGINES[engine](program)
 
 
-__all__ = ["ENGINES", "Program", "Timeline", "build_program", "run"]
+__all__ = ["ENGINES", "Program", "Timeline", "run"]

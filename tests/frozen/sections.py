@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import asdict
 from functools import cache, partial
 from itertools import islice
@@ -156,7 +157,8 @@ def _imported(path: Path, options: Mapping[str, Any] | None = None) -> dict[str,
     }
     words = [f"--{name}={value}" for name, value in given.items()]
     words += [f"--{name}={value}" for name, values in lists.items() for value in values]
-    read = ask_json("import", path, *words)
+    with chdir(path.resolve().parent):  # a long path would be cut in the description
+        read = ask_json("import", path.name, *words)
     scenario = build_scenario(read["scenario"], where=path.name)
     answer = estimate(scenario)
     return {"read": read, "fields": fields(scenario), "step_time_s": answer.step_time_s, "bytes": answer.largest.total}
