@@ -9,7 +9,7 @@ import pytest
 from timing import cpu_seconds, seconds
 
 from sim import build_order, estimate, load_scenario
-from sim.engines import build_program, critical_path, des
+from sim.engines import Program, des, longest_path
 from sim.pricing.scenario import stage_costs
 from sim.report.gantt import step_view
 from sim.report.gantt.trace import write_trace
@@ -29,8 +29,8 @@ def test_engine_against_a_plain_loop(benchmark, loop, engine, limit):
     scenario = load_scenario(MAIN)
     plan = scenario.plan
     order = build_order(plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
-    program = build_program(order, stage_costs(scenario))
-    run = {"dag": critical_path.run, "des": des.run}[engine]
+    program = Program(order, stage_costs(scenario))
+    run = {"dag": longest_path.run, "des": des.run}[engine]
     taken = seconds(lambda: run(program), repeats=2)
     benchmark.pedantic(run, args=(program,), rounds=2)
     benchmark.extra_info["times_a_plain_loop"] = taken / loop

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.engines import Timeline
-from sim.engines.visits import lost_at_visits
+from sim.engines.tasks import classes_of, slowed_at_visits
 from sim.schedules.actions import W
 from sim.work.operations import Cause
 
@@ -115,6 +115,7 @@ def _at_visits(timeline: Timeline) -> float:
     order, visits = timeline.program.order, timeline.program.costs.visits
     if visits is None:
         return 0.0
-    lost = float((lost_at_visits(order, visits) * order.weight).sum())
+    classes = classes_of(order, at_visits=True)
+    lost = float((slowed_at_visits(order, classes, visits)[0] * classes.weight).sum())
     waited = 0.0 if timeline.waited_s is None else float(timeline.waited_s.sum())
     return (lost + waited) / order.num_ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sim.arrays import Floats
 from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
 from sim.engines import Timeline, run
@@ -14,7 +15,6 @@ from sim.notebook import NotebookDisplay
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.replicas import Params
 from sim.programs import price_order, program_of
 from sim.remedies import memory_remedies
 from sim.schedules import Order
@@ -22,9 +22,8 @@ from sim.schedules.passes import visits_per_stage
 from sim.specs import Scenario
 from sim.uncertainty import basis_of, interval_factors
 from sim.units import show, show_time
-from sim.work.flops import hardware_flop, model_flop
 from sim.work.memory import MemoryUse, by_rank
-from sim.work.params import active_params, total_params
+from sim.work.sums import active_params, hardware_flop, model_flop, total_params
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -269,8 +268,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     )
 
 
-def _memory(batch: Batch, order: Order, deal: Deal, held: Params) -> tuple[MemoryUse, ...]:
+def _memory(batch: Batch, order: Order, deal: Deal, held: Floats) -> tuple[MemoryUse, ...]:
     """Peak memory of every rank: activations as they come and go in the schedule's order."""
     facts = facts_of(order, deal.kind_of_stage)
-    peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_parts)[:, 0]).max(axis=1)
+    peaks = (facts.in_flight @ stage_bytes(batch, deal.stage_kinds)[:, 0]).max(axis=1)
     return by_rank(peak_memory(batch, held, peaks, facts.logits, facts.versions, facts.both_ways), order.num_ranks)

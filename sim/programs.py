@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines import Program, build_program
+from sim.arrays import Floats
+from sim.engines import Program
 from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal, deal_of
-from sim.pricing.replicas import Params
 from sim.pricing.scenario import StageCosts, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.specs import Scenario
@@ -31,7 +31,7 @@ def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, Stage
     return price_order(scenario, batch_of(scenario), fold=fold)[:2]
 
 
-def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Params]:
+def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Floats]:
     """What each rank does, what it costs, how stages are dealt, and what one GPU of each rank holds."""
     plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
     if plan.sequence_slices > 1 and "slices" not in chosen.options:
@@ -48,9 +48,9 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
 
     size = (plan.schedule, plan.pp, plan.num_chunks, scenario.num_microbatches)
 
-    def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Params]:
+    def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Floats]:
         order = build_order(*size, fold=fold, **given)
-        deal = deal_of(batch.costs, plan, order.rank_of_stage, order.copies)
+        deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
         costs, held = price_plan(batch, scenario, deal, order.rank_of_stage)
         return order, costs, deal, held
 
@@ -78,7 +78,7 @@ def program_of(scenario: Scenario, order: Order, costs: StageCosts) -> Program:
         np.maximum.at(backward, order.rank_of_stage, costs.backward_s)
         waited = waited_reduction(costs.reduce_s, costs.reduce_tail_s, backward, costs.hidden_share)
         costs, beside = replace(costs, reduce_s=waited), False  # what is left of it is a part of the update
-    return build_program(
+    return Program(
         order,
         costs,
         hide_grad_reduce=beside,

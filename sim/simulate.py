@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.contention import contention_note
-from sim.engines import critical_path, network
+from sim.engines import longest_path, network
 from sim.engines.link_history import LinkHistory, all_messages, link_history
 from sim.engines.link_use import busiest_links, link_bytes, use_by_level
 from sim.engines.noise import Replica, noisy_program, noisy_steps, replica, steps_overlap
@@ -190,7 +190,7 @@ def simulate(
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:
-        times = [critical_path.run(replicas[0].program).step_time_s]
+        times = [longest_path.run(replicas[0].program).step_time_s]
     expected = estimate(scenario)
     if not expected.fits:
         remarks.append("the plan does not fit in memory: these steps could not be run (see flopcast estimate)")

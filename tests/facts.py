@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 
 def fact(scenario, name):

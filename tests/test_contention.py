@@ -15,7 +15,8 @@ from sim.pricing.cost_model import cost_model
 from sim.programs import priced_order
 from sim.schedules import get_schedule, schedule_names
 from sim.specs.network import LevelSpec, NetworkSpec
-from sim.work.stages import deal_stages, part_params
+from sim.work.stages import deal_stages
+from sim.work.sums import part_params
 
 SMALL = ["plan.pp=8", "plan.dp=3", "training.global_batch_size=96"]
 CORE = LevelSpec(ports=8000)

@@ -137,12 +137,11 @@ def test_every_package_is_on_the_map() -> None:
 
 
 RULES = {
-    "end_of_step": ("sim.engines.timeline", "sim.search.layered_bounds", "sim.search.prices.units",
+    "end_of_step": ("sim.engines.closed_form", "sim.search.layered_bounds", "sim.search.prices.units",
                     "sim.search.schedules.order_times"),
     "exposed_reduction": ("sim.engines.step_end",),
-    "exposed_gather": ("sim.engines.step_end",),
-    "step_end": ("sim.engines.shared", "sim.engines.step_end"),
-    "reduction_times": ("sim.engines.timeline", "sim.search.schedules.order_times"),
+    "exposed_gather": ("sim.engines.program", "sim.engines.step_end", "sim.search.schedules.order_times"),
+    "step_end": ("sim.engines.step_end",),
     "without_flush": ("sim.engines.timeline", "sim.search.schedules.order_times"),
     "once_a_step": ("sim.pricing.scenario", "sim.search.layered_bounds", "sim.search.prices.units",
                     "sim.search.schedules.lower_bounds", "sim.search.schedules.order_times"),

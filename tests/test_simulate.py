@@ -58,7 +58,8 @@ def test_levels_count_every_byte_once(small):
 
 
 def _params(scenario):
-    from sim.work.stages import deal_stages, part_params
+    from sim.work.stages import deal_stages
+    from sim.work.sums import part_params
 
     return [
         part_params(stage.part, scenario.model, scenario.plan.tp)

@@ -17,7 +17,8 @@ from sim.network.placement import hops_of, place_group, send_share
 from sim.pricing.batch import batch_of
 from sim.pricing.cells import send_seconds, sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.replicas import params_of
+from sim.pricing.parts import counts_of
+from sim.pricing.replicas import HELD, params_of
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart, deal_stages
@@ -80,7 +81,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     for rank in range(plan.pp):
         part = sum((each.part for each in stages if each.index % plan.pp == rank), ModelPart())
         grads = (
-            params_of([part], batch.costs, batch.layouts).others.item()
+            params_of(counts_of([part]), batch.layouts)[HELD][0].item()
             * GRADIENT_WIDTH[scenario.stack.gradient_precision]
         )
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads

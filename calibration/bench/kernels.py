@@ -291,11 +291,12 @@ def _quick_choice(hidden: int) -> set[tuple[str, int, int]]:
 def scenario_shapes(scenario: Scenario) -> Iterator[tuple[int, int, int, str]]:
     """The multiplies that one layer and the head of a scenario run."""
     from sim.pricing.cost_model import cut_of
-    from sim.work.layers import head_work, layer_work
+    from sim.work.layers import head_operations, layer_operations
 
-    cut = cut_of(scenario)
-    for work in (layer_work(scenario.model, scenario.stack, cut), head_work(scenario.model, scenario.stack, cut)):
-        for phase, layout in ((work.forward, "nt"), (work.input_grad, "nn"), (work.weight_grad, "tn")):
-            for item in phase.operations:
+    of_scenario = scenario.model, scenario.stack, cut_of(scenario)
+    for operation in (*layer_operations(*of_scenario), *head_operations(*of_scenario)):
+        passes = (operation.forward, "nt"), (operation.input_grad, "nn"), (operation.weight_grad, "tn")
+        for kernels, layout in passes:
+            for item in kernels:
                 if item.kind == "matmul" and item.batch == 1:
                     yield int(item.m), int(item.n), int(item.k), layout

@@ -26,8 +26,7 @@ from sim.specs import Profile, Scenario, load_preset
 from sim.specs.datasheet import NAME as DATASHEET
 from sim.specs.framework_files import halves_attention
 from sim.specs.presets import load_file_as_preset, split_profile
-from sim.work.flops import causal_flop, hardware_flop, model_flop
-from sim.work.params import total_params
+from sim.work.sums import causal_flop, hardware_flop, model_flop, total_params
 
 SIZES = ("layers", "hidden", "heads")
 REQUIRED = ("gpu", "num_gpus", *SIZES, "seq_len", "measured_value", "measured_unit")

@@ -63,7 +63,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
     Parameters
     ----------
     works : sequence of BlockWork
-        As `sim.work.layers.layer_works` gives them: they differ in what they run again only.
+        As `sim.work.sums.block_works` gives them: they differ in what they run again only.
     """
     work, group = works[0], groups["tp"]
     forward, inputs, weights = (compute.phase_time(each) for each in (work.forward, work.input_grad, work.weight_grad))

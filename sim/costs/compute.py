@@ -11,7 +11,7 @@ from sim.arrays import Number
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.specs import GpuSpec, Profile, Scenario
 from sim.specs.formats import FORMATS
-from sim.work.operations import Cause, Operation, Phase
+from sim.work.operations import Cause, Kernel, Phase
 
 LAUNCHES_OF_GRAPH = 3
 """Of a kernel's host time, what one CUDA graph of a layer takes: the copy of its input to where the graph reads it, the
@@ -50,7 +50,7 @@ class ComputeModel:
         """Bandwidth that memory-bound kernels of a sort reach. [bytes/s]"""
         return self.gpu.memory_bandwidth_bytes_per_s * self.profile.memory.share(sort) * self.elementwise_rate
 
-    def precision_of(self, operation: Operation) -> str:
+    def precision_of(self, operation: Kernel) -> str:
         """Matrix-unit precision: in 8 and 4 bits the head stays in 16 (or 32), and so do attention cores but where the
         stack has them in 8."""
         narrow = FORMATS.get(self.precision)
@@ -61,7 +61,7 @@ class ComputeModel:
         wide = "fp32" if self.width == 4 else "bf16"
         return narrow.peak if operation.cause is Cause.MATMUL else wide
 
-    def peak(self, operation: Operation) -> float:
+    def peak(self, operation: Kernel) -> float:
         """The peak that bounds an operation's FLOPs.  [FLOP/s]"""
         return self.gpu.peak(self.precision_of(operation))
 
@@ -90,16 +90,16 @@ class ComputeModel:
                 by_cause[Cause.HOST] = by_cause.get(Cause.HOST, 0.0) + self.host_slowdown * item.stall_s
         return by_cause
 
-    def _matmul_time(self, item: Operation, precision: str) -> Number:
+    def _matmul_time(self, item: Kernel, precision: str) -> Number:
         own, memory = self.profile.gemm.of(precision), self.profile.memory.efficiency
         sizes = (item.m, item.n, item.k, item.batch)
         return gemm_time(*sizes, precision, self.width, self.gpu, own, memory, item.nbytes)
 
-    def operation_time(self, operation: Operation) -> Number:
+    def operation_time(self, operation: Kernel) -> Number:
         """Time of one operation on the GPU, without the host's share.  [s]"""
         return self.phase_time(Phase((operation,)))[operation.cause]
 
-    def attention_rate(self, operation: Operation) -> Number:
+    def attention_rate(self, operation: Kernel) -> Number:
         """What fused attention reaches on sequences of the operation's length.  [FLOP/s]"""
         params = self.profile.attention
         share = params.backward_efficiency if operation.backward else params.forward_efficiency
@@ -131,7 +131,7 @@ class ComputeModel:
         of_launches = launch * kernels + self.collective_launch_s * collectives + of_graphs
         return of_launches + self.host_slowdown * besides
 
-    def _note_range(self, operation: Operation) -> None:
+    def _note_range(self, operation: Kernel) -> None:
         measured = self.profile.gemm.measured_flop
         if measured is None:
             return

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from sim.engines import critical_path
-from sim.engines.program import Program, build_program
+from sim.engines import longest_path
+from sim.engines.program import Program
 from sim.engines.timeline import Timeline
 from sim.errors import SpecError, nearest
 
@@ -30,7 +30,7 @@ def _loaded(name: str) -> Callable[[Program], Timeline]:
 
 ENGINES: dict[str, Callable[[Program], Timeline]] = {
     "closed_form": _loaded("closed_form"),
-    "dag": critical_path.run,
+    "dag": longest_path.run,
     "des": _loaded("des"),
     "shared": _loaded("shared"),
 }
@@ -49,4 +49,4 @@ def run(program: Program, engine: str = "dag") -> Timeline:
     return ENGINES[engine](program)
 
 
-__all__ = ["ENGINES", "Program", "Timeline", "build_program", "run"]
+__all__ = ["ENGINES", "Program", "Timeline", "run"]

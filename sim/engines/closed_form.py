@@ -7,8 +7,9 @@ import numpy as np
 from sim.arrays import Array
 from sim.engines.critical_paths import Along, Counts, PathEnds, Pipe, count, ends, gpipe_end
 from sim.engines.pipeline_links import ALIKE
-from sim.engines.program import Program
-from sim.engines.timeline import Timeline, finish_step
+from sim.engines.program import Program, gather_window
+from sim.engines.step_end import end_of_step
+from sim.engines.timeline import Timeline
 from sim.engines.visits import LeastAtVisits, least_at_visits
 from sim.errors import SpecError
 
@@ -41,9 +42,21 @@ def run(program: Program) -> Timeline:
     ended, turned = _gpipe(seconds) if program.order.schedule == "gpipe" else _in_turns(seconds)
     if seconds.visits is not None:  # nothing comes before the first rank's first action
         ended, turned = ended + seconds.visits.begin[0], turned + seconds.visits.begin[0]
-    reduced = _reduced(program, seconds, ended, turned) if program.hide_grad_reduce else None
-    done = ended if seconds.visits is None else seconds.visits.end(ended)
-    return finish_step(program, "closed_form", None, done, reduced=reduced)
+    costs, done = program.costs, ended if seconds.visits is None else seconds.visits.end(ended)
+    step, reduce, gather = end_of_step(
+        done,
+        costs.reduce_s,
+        costs.gather_s,
+        costs.optimizer_s,
+        tied_embedding=costs.tied_embedding_s,
+        hidden_share=costs.hidden_share,
+        overlap_reduce=program.hide_grad_reduce,
+        overlap_gather=program.hide_gather,
+        ends=program.order.ends,
+        reduced_after=lambda: _reduced(program, seconds, ended, turned) - done,
+        gather_window=lambda: gather_window(program.order, program.seconds()),
+    )
+    return Timeline(program, "closed_form", float(step) + costs.step_setup_s, done, reduce, gather)
 
 
 class _Seconds:

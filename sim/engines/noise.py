@@ -13,10 +13,9 @@ from math import log, sqrt
 import numpy as np
 
 from sim.arrays import Array
-from sim.engines.critical_path import earliest_starts
+from sim.engines.max_plus import play_plans
 from sim.engines.program import Program
-from sim.engines.timeline import Played, Timeline, finish_step
-from sim.engines.visits import Streams, stream_of
+from sim.engines.tasks import amounts_of, step_of
 from sim.errors import ScheduleError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
@@ -81,8 +80,8 @@ def replica(program: Program, factors: Array) -> Replica:
         backward=kernels_of(costs.backward),
         split=kernels_of(costs.split),
     )
-    kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).on(order).compute_s)
-    return Replica(replace(program, costs=costs).on(order), kernels, factors / slowest[:, np.newaxis])
+    kernels = np.where(order.kind == U, 0.0, replace(program, costs=alone).action_seconds()[0])
+    return Replica(replace(program, costs=costs), kernels, factors / slowest[:, np.newaxis])
 
 
 def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: int = 0) -> Array:
@@ -114,28 +113,27 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
     require_own_step(order)
     costs = replace(program.costs, optimizer_s=np.max([each.program.costs.optimizer_s for each in replicas], axis=0))
     program = replace(program, costs=costs)
+    computes = [each.program.action_seconds()[0] for each in replicas]
     batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []
     for first in range(0, seeds, batch):
         drawn = range(first, min(first + batch, seeds))
-        columns = [(each, k, number) for number in drawn for k, each in enumerate(replicas)]
-        compute = np.empty((len(order), len(columns)))
-        for column, (each, k, number) in enumerate(columns):
-            compute[:, column] = _noisy(each, jitter, (seed, number, k))
-        occupy, release = with_sends(program, compute)
-        streams = noisy_streams(program, len(columns))
-        start = earliest_starts(order, occupy, release, streams)
-        played = Played.of(start, start + occupy, streams)
-        times += [_finish(program, played, slice(i * width, (i + 1) * width)).step_time_s for i in range(len(drawn))]
+        compute = np.empty((len(order), len(drawn) * width))
+        for column, (number, k) in enumerate((number, k) for number in drawn for k in range(width)):
+            compute[:, column] = _noisy(replicas[k], computes[k], jitter, (seed, number, k))
+        seconds = program.seconds()._replace(compute=compute)
+        on = seconds.switches()
+        step, amounts = step_of(order, on), amounts_of(order, on, seconds)
+        played = play_plans(step.graph, amounts, seconds.hidden_share, width=width)
+        times += (played.times[step.graph.event[step.step]] + costs.step_setup_s).tolist()
     return np.array(times)
 
 
 def noisy_program(pipeline: Replica, jitter: float, number: int, seed: int = 0) -> Program:
     """The program of one pipeline in step `number`, as `noisy_steps` draws it for the first replica."""
-    require_own_step(pipeline.program.order)
-    compute = _noisy(pipeline, jitter, (seed, number, 0))[:, np.newaxis]
-    occupy, release = with_sends(pipeline.program, compute)
-    return replace(pipeline.program, compute_s=compute[:, 0], occupy_s=occupy[:, 0], release_s=release[:, 0])
+    program = pipeline.program
+    require_own_step(program.order)
+    return replace(program, drawn_s=_noisy(pipeline, program.action_seconds()[0], jitter, (seed, number, 0)))
 
 
 def require_own_step(order: Order) -> None:
@@ -159,41 +157,10 @@ def steps_overlap(order: Order) -> bool:
     return is_staggered(order.schedule) or bool((order.kind == U).any())
 
 
-def _noisy(pipeline: Replica, jitter: float, key: tuple[int, int, int]) -> Array:
-    """Compute of every action in one step.  [s]"""
+def _noisy(pipeline: Replica, compute: Array, jitter: float, key: tuple[int, int, int]) -> Array:
+    """Compute of every action in one step, from what it is without noise.  [s]"""
     factor = factors_of(pipeline.program.order, pipeline.relative, jitter, key)
-    return np.asarray(pipeline.program.compute_s + pipeline.kernels * (factor - 1.0))
-
-
-def noisy_streams(program: Program, columns: int) -> Streams | None:
-    """What ranks move at visits, of so many steps at once."""
-    if program.costs.visits is None:
-        return None
-    every = program.costs.visits.take(np.newaxis).take(np.zeros(columns, dtype=np.int64))
-    return Streams(program.order, stream_of(program.order, every))
-
-
-def _finish(program: Program, played: Played, columns: slice) -> Timeline:
-    """The end of a step whose replicas meet: what is done when all of them have done it."""
-    start, end = (each[:, columns].max(axis=1) for each in (played.start, played.end))
-    if played.until is None or played.waited is None:
-        return finish_step(program, "dag", Played(start, end))
-    until, waited = (each[:, columns].max(axis=1) for each in (played.until, played.waited))
-    return finish_step(program, "dag", Played(start, end, until, waited))
-
-
-def with_sends(program: Program, compute: Array) -> tuple[Array, Array]:
-    """What actions occupy their ranks for and when their results arrive, for compute that differs by column.  [s]"""
-    order = program.order
-    occupy = compute + (program.occupy_s - program.compute_s)[:, np.newaxis]
-    sends = program.release_s - program.compute_s
-    if order.pair_needs is None:
-        return occupy, compute + sends[:, np.newaxis]
-    pairs = np.flatnonzero(order.pair_needs >= 0)
-    sends[pairs] -= program.compute_s[pairs + 1]
-    release = compute + sends[:, np.newaxis]
-    release[pairs] += compute[pairs + 1]
-    return occupy, release
+    return np.asarray(compute + pipeline.kernels * (factor - 1.0))
 
 
 def factors_of(order: Order, relative: Array, jitter: float, key: tuple[int, int, int]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -18,7 +18,6 @@ from sim.schedules.passes import (
     visits_both_ways,
     weight_versions,
 )
-from sim.schedules.play import by_levels
 
 FREED_EARLIEST = np.array([1, -1, -1, 0, 0])
 """As `IN_FLIGHT` where weight gradients float: each comes after its input gradient, and frees what is kept."""
@@ -50,15 +49,6 @@ class OrderFacts:
         self.order, self.kind_of_stage, self.num_kinds, self.floating = order, kind_of_stage, num_kinds, floating
 
     @cached_property
-    def in_levels(self) -> Order:
-        """The order to be played for many plans at once, which pays from a few ranks on."""
-        order = self.order
-        if order.levels is not None:
-            return order
-        pairs = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
-        sequence, levels = by_levels(order.needs, pairs, order.first)
-        return replace(order, topological=sequence, levels=levels)
-
     @cached_property
     def code(self) -> Ints:
         """Of every action which of (kind of action, kind of stage), counted row by row."""

@@ -7,18 +7,16 @@ others run faster.
 from __future__ import annotations
 
 import numpy as np
+import simpy
 
-from sim.arrays import Array
+from sim.arrays import FloatArray
+from sim.engines.des import Process, Simulation
 from sim.engines.program import Program
-from sim.engines.step_end import step_end
-from sim.engines.timeline import Played, Timeline, finish_step, step_begin, waits
-from sim.engines.visits import Streams, slowed_by
+from sim.engines.tasks import COMPUTE, REDUCE, REGATHER, UPDATE, Step, amounts_of, classes_of, slowed_at_visits, step_of
+from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
+from sim.engines.wire import Wire
 from sim.errors import SpecError
-from sim.schedules.actions import U
-from sim.schedules.passes import visits_of
-
-_ROUNDING = 1e-13
-"""Work that may be left of an action when it ends, relative to the time since the step began."""
+from sim.schedules.actions import B, F, I, U, W
 
 
 def run(program: Program) -> Timeline:
@@ -35,129 +33,73 @@ def run(program: Program) -> Timeline:
     """
     if program.order.fold is not None:
         program = program.on(program.order.fold.unfold())
-    order = program.order
+    order, seconds = program.order, program.seconds()
     if (order.kind == U).any():
         raise SpecError(f"engine shared plays steps that end; schedule {order.schedule!r} does not: use dag or des")
-    ranks = order.num_ranks
-    start, end = np.zeros(len(order)), np.zeros(len(order))
-    rows = [np.flatnonzero(order.rank == rank).tolist() for rank in range(ranks)]
-    kinds = [order.needs] if order.pair_needs is None else [order.needs, order.pair_needs]
-    needs = np.stack([order.abroad(kind) for kind in kinds], axis=1).tolist()
-    lost = np.zeros(len(order)) if program.costs.visits is None else slowed_by(order, program.costs.visits)
-    delivery = (program.release_s - (program.occupy_s - lost)).tolist()
-    idle = (np.zeros(len(order)) if program.idle is None else program.idle).tolist()
-    work = (program.occupy_s - lost - np.asarray(idle)).tolist()
-    arrived = [np.inf] * len(order)
-    reduce = finish_step(program, "shared", None, np.zeros(ranks)).exposed_reduce_s
-    streams, visits = None if program.stream is None else Streams(order, program.stream), visits_of(order)
-    held: dict[int, float] = {}  # rank -> until when its stream keeps it from going on
-    opened: set[int] = set()
-    pipeline_end, reduced = np.zeros(ranks), np.zeros(ranks)
-    position = [0] * ranks
-    left: dict[int, float] = {}  # rank -> work left of what it computes
-    pausing: dict[int, float] = {}  # rank -> when its wait for messages within an action is over
-    now = 0.0
+    on = seconds.switches()
+    step, amounts = step_of(order, on), amounts_of(order, on, seconds)
+    begin, end = _OnCores(program, step, amounts).play()
+    waited = None
+    if seconds.visits is not None:
+        waited = waits_at_visits(order, step, amounts, begin, begin, end - begin, order.weight)
+    return timeline_of(program, "shared", step, begin, end, waited)
 
-    def finish(rank: int) -> None:
-        at = position[rank]
-        position[rank] += 1
-        if at == len(rows[rank]):
-            reduced[rank] = now
+
+class _OnCores(Simulation):
+    """A play in which passes, updates, and reductions that nothing overlaps need cores."""
+
+    def __init__(self, program: Program, step: Step, amounts: FloatArray) -> None:
+        tasks = step.graph.tasks
+        computes = (tasks.stream == COMPUTE) | np.isin(tasks.what, (UPDATE, REGATHER))
+        reduces = tasks.what == REDUCE
+        reduces[step.bodies] = False
+        super().__init__(tasks, amounts, program.costs.hidden_share, computes | reduces)
+        self.program = program
+        idle, stretch = np.zeros((2, len(tasks)))
+        idle[: len(program.order)], stretch[: len(program.order)] = _idle(program), _stretch(program)
+        self.idle, self.stretch = idle.tolist(), stretch.tolist()
+        self.cores, self.clock = _cores(self.environment, program), self.environment
+
+    def work(self, task: int) -> Process:
+        """Compute on a share of the cores, wait for messages, and be held up by what is moved beside."""
+        if not self.unsure[task]:
+            yield from super().work(task)
             return
-        task = rows[rank][at]
-        end[task] = pipeline_end[rank] = now + lost[task]
-        arrived[task] = now + delivery[task]
-        if streams is not None:
-            held[rank] = float(end[task])
-            if visits.closes[task]:
-                held[rank] = float(streams.close(rank, task, start[task], end[task]))
-            streams.note(rank, task)
-            if at + 1 == len(rows[rank]):  # its reductions after the pipeline follow all that is moved
-                held[rank] = pipeline_end[rank] = max(held.get(rank, now), float(streams.until[task]))
-
-    while True:
-        for rank in [rank for rank, until in pausing.items() if until <= now]:
-            del pausing[rank]
-            finish(rank)
-        waits = list(pausing.values())
-        for rank, row in enumerate(rows):
-            at = position[rank]
-            if rank in left or rank in pausing or at > len(row):
-                continue
-            if held.get(rank, 0.0) > now:
-                waits.append(held[rank])
-                continue
-            if at == len(row):
-                left[rank] = float(reduce[rank])
-                continue
-            there = max((arrived[need] for need in needs[row[at]] if need >= 0), default=now)
-            if there <= now:
-                if streams is not None and visits.opens[row[at]] and row[at] not in opened:
-                    opened.add(row[at])
-                    held[rank] = float(streams.open(rank, row[at], held.get(rank, 0.0), now))
-                    if held[rank] > now:
-                        waits.append(held[rank])
-                        continue
-                start[row[at]] = now
-                left[rank] = work[row[at]]
-            else:
-                waits.append(there)
-        next_message = min(waits, default=np.inf)
-        if not left:
-            if next_message == np.inf:
-                break
-            now = next_message
-            continue
-        rate = speed(len(left) * program.twins, program.cores)
-        shortest = min(left.values())
-        ends = now + shortest / rate
-        passed = shortest if ends <= next_message else (next_message - now) * rate
-        now = min(ends, next_message)
-        left = {rank: amount - passed for rank, amount in left.items()}
-        for rank in [rank for rank, amount in left.items() if amount <= _ROUNDING * now]:
-            del left[rank]
-            at = position[rank]
-            pause = idle[rows[rank][at]] if at < len(rows[rank]) else 0.0
-            if pause > 0:
-                pausing[rank] = now + pause
-            else:
-                finish(rank)
-    return _finish(program, Played.of(start, end, streams), pipeline_end, reduced)
+        if self.clock is not self.environment:  # what all replicas do together has a clock of its own
+            self.cores, self.clock = _cores(self.environment, self.program), self.environment
+        rank = int(self.tasks.rank[task])
+        yield self.cores.move(rank, self.durations[task] - self.idle[task] - self.stretch[task])
+        if self.idle[task]:
+            yield self.environment.timeout(self.idle[task])
+        self.finish(task, self.environment.now + self.stretch[task])
+        if self.stretch[task]:
+            yield self.environment.timeout(self.stretch[task])
 
 
-def speed(processes: float, cores: float | None) -> float:
-    """Of its full speed, what each of so many processes runs at on `cores` cores."""
-    return 1.0 if cores is None or processes <= cores else cores / processes
+def _idle(program: Program) -> FloatArray:
+    """How long each action waits for messages and needs no core.  [s]"""
+    order, costs = program.order, program.costs
+    found = np.zeros((5, order.num_stages))
+    if program.idle_per_stage is not None:
+        found[F], found[B] = program.idle_per_stage
+        backward = costs.backward_s
+        split = np.divide(costs.weight_grad_s, backward, out=np.zeros_like(backward), where=backward > 0)
+        found[I], found[W] = (1.0 - split) * found[B], split * found[B]
+    return np.asarray(found[order.kind, order.stage])
 
 
-def _finish(program: Program, played: Played, pipeline_end: Array, reduced: Array) -> Timeline:
-    """The update after the pipeline: every rank at once, again sharing the cores."""
-    begin = step_begin(program, played.start)
-    pipeline_end, reduced = pipeline_end - begin, reduced - begin
-    alone = finish_step(program, "shared", None, pipeline_end)
-    costs = program.costs
-    after = share_out(costs.optimizer_s + alone.exposed_gather_s, program.twins, program.cores)
-    stretch = after / np.maximum(costs.optimizer_s + alone.exposed_gather_s, 1e-300)
-    return Timeline(
-        program,
-        "shared",
-        played.start,
-        played.end,
-        pipeline_end,
-        reduced - pipeline_end,
-        alone.exposed_gather_s * stretch,
-        float(step_end(reduced, costs.tied_embedding_s, after, program.order.ends)) + costs.step_setup_s,
-        waits(program.order, played),
-    )
+def _stretch(program: Program) -> FloatArray:
+    """By how much each action is held up by what is moved beside it.  [s]"""
+    visits = program.costs.visits
+    if visits is None:
+        return np.zeros(len(program.order))
+    classes = classes_of(program.order, at_visits=True)
+    return np.asarray(slowed_at_visits(program.order, classes, visits)[1][classes.of])
 
 
-def share_out(work: Array, twins: int, cores: float | None) -> Array:
-    """When each rank ends, all having begun together with so much work.  [s]"""
-    ends = np.zeros(len(work))
-    now = done = 0.0
-    order = np.argsort(work)
-    for place, rank in enumerate(order):
-        now += (work[rank] - done) / speed((len(work) - place) * twins, cores)
-        done = float(work[rank])
-        ends[rank] = now
-    return ends
+def _cores(environment: simpy.Environment, program: Program) -> Wire:
+    """The cores as a link that all ranks share, each of which can take as much of it as its processes can use."""
+    ranks, cores, twins = program.order.num_ranks, program.cores, program.twins
+    alone = 1.0 if cores is None else min(1.0, cores / twins)
+    loads = np.zeros((0, ranks)) if cores is None else np.full((1, ranks), alone * twins / cores)
+    return Wire(environment, np.full(ranks, alone), loads, np.ones(ranks))

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import Ints, Number, PlanFloats, RankPlanFloats, StagePlanFloats
-from sim.schedules import Order
+from sim.arrays import Number, PlanFloats, RankPlanFloats
 
 
 class StepEnd(NamedTuple):
@@ -100,43 +99,6 @@ def waited_reduction(
     """
     after = np.maximum(reduce - backward, np.minimum(tail, reduce))
     return exposed_reduction(reduce, after, hidden_share, True)
-
-
-def reduction_times(
-    order: Order,
-    last: Ints,
-    start: Number,
-    end: Number,
-    reduce: RankPlanFloats,
-    share: StagePlanFloats,
-    tail: RankPlanFloats,
-) -> tuple[Number, Number]:
-    """Begin and end of gradient reductions that backwards overlap; (ranks, stages of a rank, plans).  [s]
-
-    Gradients of a stage become final layer by layer during the last backward on it, and its reduction follows at the
-    network's pace: it may begin when that backward does and the rank's reductions before it are done, and ends at least
-    one bucket after that backward.
-
-    Parameters
-    ----------
-    last : array (ranks, stages of a rank)
-        As of `sim.schedules.passes.last_gradients`.
-    start, end : arrays (ranks, stages of a rank, plans)
-        Of these actions. [s]
-    reduce, tail : arrays (ranks, plans)
-        All of a rank's reductions, and the last bucket. [s]
-    share : array (stages, plans)
-        Of its rank's gradients, those of each stage.
-    """
-    begins, ends = np.empty_like(start), np.empty_like(end)
-    free = np.full(start[:, 0].shape, -np.inf)
-    for turn in range(last.shape[1]):
-        there = (last[:, turn] >= 0).reshape(-1, *[1] * (free.ndim - 1))
-        duration = reduce * share[order.stage[last[:, turn]]]
-        begins[:, turn] = np.maximum(free, start[:, turn])
-        done = np.maximum(begins[:, turn] + duration, end[:, turn] + np.minimum(tail, duration))
-        free = ends[:, turn] = np.where(there, done, free)
-    return begins, ends
 
 
 def exposed_gather(gather: Number, window: Number, hidden_share: Number, overlapped: Number) -> RankPlanFloats:

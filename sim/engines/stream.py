@@ -9,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from sim.arrays import Array
-from sim.engines import critical_path
-from sim.engines.noise import AT_ONCE, Replica, factors_of, noisy_streams, replica, with_sends
+from sim.engines import longest_path
+from sim.engines.max_plus import play_plans
+from sim.engines.noise import AT_ONCE, Replica, factors_of, replica
 from sim.engines.program import Program
+from sim.engines.tasks import amounts_of, places_of, step_of
 from sim.engines.timeline import Timeline
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.order import make_order
@@ -38,7 +40,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
     seeds, seed : int
         Steps to draw, and the seed of them all.
     """
-    alone = critical_path.run(replica(program, factors).program)
+    alone = longest_path.run(replica(program, factors).program)
     step = _one_step(program.order)
     counted = min(ROW, seeds)
     # The last batches have no forwards of later ones between their backwards.
@@ -54,9 +56,12 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
     for first in range(0, rows, batch):
         drawn = range(first, min(first + batch, rows))
         compute = np.stack([_noisy(pipeline, step, jitter, (seed, each)) for each in drawn], axis=1)
-        occupy, release = with_sends(pipeline.program, compute)
-        occupy += after[:, np.newaxis]
-        end = critical_path.earliest_starts(row, occupy, release, noisy_streams(pipeline.program, len(drawn))) + occupy
+        seconds = pipeline.program.seconds()._replace(compute=compute)
+        on = seconds.switches()
+        graph, amounts, at = step_of(row, on).graph, amounts_of(row, on, seconds), places_of(row, on)
+        amounts[at["pass"]] += after[:, np.newaxis]
+        amounts[at["message"]] -= after[:, np.newaxis]  # which follows the pass and not what comes after it
+        end = play_plans(graph, amounts, seconds.hidden_share).times[graph.event[: len(row)]] + amounts[at["pass"]]
         done = np.zeros((number, len(drawn)))
         np.maximum.at(done, row.microbatch // step.num_microbatches, end)
         times.append(np.diff(done, axis=0)[WARM_UP - 1 :][:counted].T.ravel() + exposed)
@@ -119,4 +124,5 @@ def _noisy(pipeline: Replica, step: Order, jitter: float, key: tuple[int, int]) 
     same = of_step[np.searchsorted(names(step), names(row), sorter=of_step)]
     which = row.microbatch // m
     drawn = np.stack([factors_of(step, pipeline.relative, jitter, (*key, each)) for each in range(which.max() + 1)])
-    return np.asarray(pipeline.program.compute_s + pipeline.kernels * (drawn[which, same] - 1.0))
+    compute, _, _ = pipeline.program.action_seconds()
+    return np.asarray(compute + pipeline.kernels * (drawn[which, same] - 1.0))

@@ -1,89 +1,80 @@
-"""When everything happened in one step."""
+"""When everything happened in one step: a table of tasks, and what follows from it for every rank."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import Array
+from sim.arrays import ActionFloats, Array, FloatArray, IntArray, RankFloats
+from sim.engines.max_plus import TOGETHER
 from sim.engines.program import Program
-from sim.engines.step_end import end_of_step, reduction_times, without_flush
-from sim.engines.visits import Streams
+from sim.engines.step_end import without_flush
+from sim.engines.tasks import BUCKET, COMPUTE, GATHER, JOIN, ONCE, REDUCE, Step
 from sim.errors import SpecError
 from sim.notebook import NotebookDisplay
 from sim.schedules import Order
-from sim.schedules.actions import Kind, U
-from sim.schedules.fold import Fold
-from sim.schedules.passes import last_first_visits, last_gradients, updates_per_rank
-from sim.schedules.registry import is_staggered
+from sim.schedules.actions import KINDS
+from sim.schedules.passes import updates_per_rank
 from sim.units import show_time
+
+WHATS = (*map(str, KINDS), "gather", "reduce", "reduce", "tied", "update", "gather", "setup")
+"""Names of what tasks are, by their codes."""
+STREAMS = ("compute", "data parallel", "gradients", "once a step")
+"""Names of streams, by their codes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """When everything happened before the step's end; arrays over actions. [s]
+class TaskTable:
+    """Tasks that take time, one a row: the order's actions first, in their turn, then all others.
 
-    start, end : of every action.
-    until : after it, when its rank's stream is done with all it was asked for; None: there are no streams.
-    waited : how long that stream alone kept it waiting, or its rank after it.
+    rank, stream, what : arrays. The codes of `STREAMS` and `WHATS`.
+    action : array. The action that a task is, or whose weights or gradients it moves; −1 for what comes once a step.
+    begin_s, end_s : arrays. Where a fold leaves repetitions out, tasks before its cut are as they were played. [s]
     """
 
-    start: Array
-    end: Array
-    until: Array | None = None
-    waited: Array | None = None
+    rank: IntArray
+    stream: IntArray
+    what: IntArray
+    action: IntArray
+    begin_s: FloatArray
+    end_s: FloatArray
 
-    @classmethod
-    def of(cls, start: Array, end: Array, streams: Streams | None) -> Played:
-        """With what the streams of visits did."""
-        return cls(start, end) if streams is None else cls(start, end, streams.until, streams.waited)
 
-    def later(self, seconds: Array, fold: Fold, blocks: int) -> Played:
-        """With every action so much later, as repetitions that are left out come before it; `blocks` of them are a
-        period, and the last one stands for them all."""
-        if self.until is None or self.waited is None:
-            return Played(self.start + seconds, self.end + seconds)
-        waited, last = self.waited.copy(), fold.block(0)
-        mean = np.mean([waited[fold.block(back)] for back in range(blocks)], axis=0)
-        waited[last] = (waited[last] + fold.times * mean) / (1 + fold.times)
-        return Played(self.start + seconds, self.end + seconds, self.until + seconds, waited)
+class StepTimes(NamedTuple):
+    """When the tasks of a step begin and end; arrays (tasks). [s]"""
 
-    def done(self, order: Order) -> Array:
-        """When each rank, and all that it moves, is done. [s]"""
-        done = np.zeros(order.num_ranks)
-        np.maximum.at(done, order.rank, self.end)
-        if self.until is not None:
-            np.maximum.at(done, order.rank, self.until)
-        return done
+    step: Step
+    begin: FloatArray
+    end: FloatArray
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Timeline(NotebookDisplay):
     """One training step.
 
-    start, end : of every action, as in `program.order`; None where an engine gives totals only. [s]
+    step_time_s : when the slowest rank has updated; without a flush, from batch to batch. [s]
     pipeline_end_s : when each rank's last action, send included, and what it moves at visits have ended; counted from
         its own first action where ranks do not wait for each other between steps. [s]
     exposed_reduce_s : gradient reduction of each rank that no backward hid. [s]
     exposed_gather_s : weight gather of each rank that no forward hid. [s]
-    step_time_s : when the slowest rank has updated; without a flush, from batch to batch. [s]
-    waited_s : how long each rank waited for what is moved at visits. [s]
+    waited_s : how long each rank waited for what is moved at visits; None: nothing is. [s]
+    times : of the step's tasks; None where an engine gives totals only.
     """
 
     program: Program
     engine: str
-    start: Array | None
-    end: Array | None
-    pipeline_end_s: Array
-    exposed_reduce_s: Array
-    exposed_gather_s: Array
     step_time_s: float
-    waited_s: Array | None = None
+    pipeline_end_s: RankFloats
+    exposed_reduce_s: RankFloats
+    exposed_gather_s: RankFloats
+    waited_s: RankFloats | None = None
+    times: StepTimes | None = None
 
     def __repr__(self) -> str:
-        """One line: the fields hold every action of the step."""
+        """One line: the fields hold every task of the step."""
         order = self.program.order
         step = show_time(self.step_time_s)
         return f"<Timeline {order.schedule}: {order.num_ranks} ranks, {step} a step, by {self.engine}>"
@@ -91,146 +82,209 @@ class Timeline(NotebookDisplay):
     @property
     def updates(self) -> float:
         """Weight updates in a step: one, but for asynchronous schedules that update after every micro-batch."""
-        order = self.program.order
-        return max(1.0, updates_per_rank(order))
+        return max(1.0, updates_per_rank(self.program.order))
 
-    def to_frame(self) -> Any:
-        """Every action that was played as a pandas table: rank, kind, stage, micro-batch, start and end. [s]
+    @property
+    def start(self) -> ActionFloats | None:
+        """Begin of every action, as in `program.order`; None where an engine gives totals only.  [s]"""
+        return None if self.times is None else self.times.begin[: len(self.program.order)]
+
+    @property
+    def end(self) -> ActionFloats | None:
+        """End of every action, the send that blocks its rank included.  [s]"""
+        return None if self.times is None else self.times.end[: len(self.program.order)]
+
+    @property
+    def begun_s(self) -> RankFloats:
+        """When each rank's step begins: with all others at 0, unless ranks do not wait for each other.  [s]"""
+        if self.times is None or self.times.step.since is None:
+            return np.zeros(self.program.order.num_ranks)
+        step, begin, _ = self.times
+        return np.asarray(begin[step.ready] - begin[step.since])
+
+    @property
+    def tasks(self) -> TaskTable:
+        """The table of all tasks that were played.
 
         Raises
         ------
         SpecError
             The engine gives totals only.
         """
-        if self.start is None or self.end is None:
+        if self.times is None:
             raise SpecError(f"engine {self.engine} gives totals, not a time for every action; use dag, des or shared")
+        return _table(self.program.order, *self.times)
+
+    def to_frame(self) -> Any:
+        """Every task that was played as a pandas table: rank, stream, kind, stage, micro-batch, start and end. [s]
+
+        Stage and micro-batch are those of the weights or gradients that a task moves; −1 for what comes once a step.
+
+        Raises
+        ------
+        SpecError
+            The engine gives totals only.
+        """
+        tasks, order = self.tasks, self.program.order
         import pandas as pd
 
-        order = self.program.order
-        kinds = np.array([kind.value for kind in Kind])[order.kind]
-        columns = {"rank": order.rank, "kind": kinds, "stage": order.stage, "microbatch": order.microbatch}
-        return pd.DataFrame({**columns, "start_s": self.start, "end_s": self.end})
+        there = tasks.action >= 0
+        columns = {
+            "rank": tasks.rank,
+            "stream": np.array(STREAMS)[tasks.stream],
+            "kind": np.array(WHATS)[tasks.what],
+            "stage": np.where(there, order.stage[tasks.action], -1),
+            "microbatch": np.where(there, order.microbatch[tasks.action], -1),
+        }
+        return pd.DataFrame({**columns, "start_s": tasks.begin_s, "end_s": tasks.end_s})
 
 
-def finish_step(
+def timeline_of(
     program: Program,
     engine: str,
-    played: Played | None,
-    pipeline_end: Array | None = None,
+    step: Step,
+    begin: FloatArray,
+    end: FloatArray,
+    waited: RankFloats | None,
     period_s: float | None = None,
-    reduced: Array | None = None,
 ) -> Timeline:
-    """What follows the pipeline: gradient reduction, tied embedding, update, weight gather.
+    """What was played of a step, for every rank.
 
     Parameters
     ----------
-    played : Played or None
-    pipeline_end_s : array over ranks, where there are no starts and ends
+    begin, end : arrays (tasks)
         [s]
+    waited : array (ranks) or None
+        As of Timeline. [s]
     period_s : float, optional
-        Of an order without flush, from batch to batch. [s]
-    reduced : array over ranks, optional
-        When the reductions beside the backwards are done, where there are no starts and ends; otherwise each rank is
-        taken to have worked without a pause up to its end. [s]
+        Of a folded order, how long the repetition of a block takes: without a flush, a step. [s]
     """
-    costs = program.costs
-    start, end = (None, None) if played is None else (played.start, played.end)
-    if period_s is None and end is not None and (program.order.kind == U).any():
-        period_s = float(end.max())  # so many batches as the order holds
-    if period_s is not None:
-        return _without_flush(program, engine, start, end, period_s)
-    waited = None
-    if played is None:
-        assert pipeline_end is not None
-        absolute = pipeline_end
-        begun, done = _without_waiting(program, pipeline_end)
-    else:
-        absolute = played.done(program.order)
-        pipeline_end = absolute - step_begin(program, played.start)
-        begun, done = played.start, played.end
-        waited = waits(program.order, played)
-    updated, exposed, gather = end_of_step(
-        pipeline_end,
-        costs.reduce_s,
-        costs.gather_s,
-        costs.optimizer_s,
-        tied_embedding=costs.tied_embedding_s,
-        hidden_share=costs.hidden_share,
-        overlap_reduce=program.hide_grad_reduce,
-        overlap_gather=program.hide_gather,
-        ends=program.order.ends,
-        reduced_after=lambda: (reduction_end(program, begun, done) if reduced is None else reduced) - absolute,
-        gather_window=lambda: gather_window(program),
+    times, costs, fold = StepTimes(step, begin, end), program.costs, program.order.fold
+    if step.update is None or step.regather is None:
+        if period_s is None or fold is None or not fold.endless:
+            period_s = float(begin[step.step])  # so many batches as the order holds
+        return without_flush_of(program, engine, times, period_s)
+    done, ready = begin[step.done], begin[step.ready]
+    begun = 0.0 if step.since is None else ready - begin[step.since]
+    return Timeline(
+        program,
+        engine,
+        float(begin[step.step]) + costs.step_setup_s,
+        done - begun,
+        ready - done,
+        (end - begin)[step.regather],
+        waited,
+        times,
     )
-    step_time = float(updated) + costs.step_setup_s
-    return Timeline(program, engine, start, end, pipeline_end, exposed, gather, step_time, waited)
 
 
-def waits(order: Order, played: Played) -> Array | None:
-    """How long each rank waits for what it moves at visits, in the pipeline and behind it.  [s]"""
-    if played.waited is None:
-        return None
-    ended = np.zeros(order.num_ranks)
-    np.maximum.at(ended, order.rank, played.end)
-    waited = np.bincount(order.rank, played.waited * order.weight, order.num_ranks)
-    return np.asarray(waited + played.done(order) - ended)
-
-
-def _without_flush(program: Program, engine: str, start: Array | None, end: Array | None, period_s: float) -> Timeline:
+def without_flush_of(program: Program, engine: str, times: StepTimes, period_s: float) -> Timeline:
     """Batch follows batch; updates are in the order."""
     costs, ranks = program.costs, program.order.num_ranks
+    step, exposed = period_s, costs.reduce_s
+    if program.hide_grad_reduce:  # otherwise each update's reduction is part of it, and so of the period
+        updates = max(1.0, updates_per_rank(program.order))
+        lasts, exposes = without_flush(period_s, costs.reduce_s, updates, costs.hidden_share, True)
+        step, exposed = float(lasts), exposes / updates
     busy = np.full(ranks, period_s)
-    timeline = Timeline(
-        program, engine, start, end, busy, costs.reduce_s, costs.gather_s, period_s + costs.step_setup_s
-    )
-    if not program.hide_grad_reduce:  # each update's reduction is part of it, and so of the period
-        return timeline
-    step, exposed = without_flush(period_s, costs.reduce_s, timeline.updates, costs.hidden_share, True)
-    step_time = float(step) + costs.step_setup_s
-    return Timeline(program, engine, start, end, busy, exposed / timeline.updates, costs.gather_s, step_time)
+    return Timeline(program, engine, step + costs.step_setup_s, busy, exposed, costs.gather_s, times=times)
 
 
-def step_begin(program: Program, start: Array) -> Array:
-    """When each rank's step begins: with all others at 0, or, where none waits for the others, its first action. [s]"""
-    begin = np.zeros(program.order.num_ranks)
-    if is_staggered(program.order.schedule):
-        begin[:] = np.inf
-        np.minimum.at(begin, program.order.rank, start)
-        if program.stream is not None:
-            begin -= program.stream.first_waits(program.order)
-    return begin
+def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> TaskTable:
+    """Rows of the tasks of a step that take time.
+
+    A reduction is one row, from the begin of its body to the end of its last bucket. What of a rank's reductions
+    nothing hides occupies the rank once its pipeline is done.
+    """
+    tasks, count = step.graph.tasks, len(order)
+    begin, end, ranks = begin.copy(), end.copy(), np.arange(order.num_ranks)
+    begin[step.bodies] = np.where(end > begin, begin, np.inf)[step.bodies]
+    begin[step.bodies] = np.minimum(begin[step.bodies], begin[step.buckets])
+    end[step.bodies] = end[step.buckets]
+    shown = (end > begin) & (tasks.what != BUCKET) & (tasks.what != JOIN)
+    shown[:count] = True
+    since = np.zeros(order.num_ranks)
+    columns = [tasks.rank, tasks.stream, tasks.what, tasks.action, begin, end]
+    if step.update is not None:
+        beside = np.zeros(len(tasks), dtype=bool)
+        beside[step.bodies] = True
+        shown &= beside | (tasks.what != REDUCE)
+        if step.since is not None:
+            since = begin[step.ready] - begin[step.since]
+            late = since[tasks.rank] * (tasks.phase == TOGETHER)
+            columns[4:] = begin + late, end + late
+    rows = [each[shown] for each in columns]
+    if step.update is not None:
+        exposed = np.flatnonzero(begin[step.ready] > begin[step.done])
+        more = (ranks, np.full_like(ranks, ONCE), np.full_like(ranks, REDUCE), np.full_like(ranks, -1),
+                begin[step.done], begin[step.ready])  # fmt: skip
+        rows = [np.concatenate([row, each[exposed]]) for row, each in zip(rows, more, strict=True)]
+    return TaskTable(*rows)
 
 
-def _without_waiting(program: Program, pipeline_end: Array) -> tuple[Array, Array]:
-    """Start and end of every action if each rank had worked without a pause up to its end. [s]"""
-    order = program.order
-    worked = np.cumsum(program.occupy_s)
-    end = worked - worked[order.first[1:] - 1][order.rank] + pipeline_end[order.rank]
-    return end - program.occupy_s, end
+class _Holds(NamedTuple):
+    """Actions that wait for gathers, and what else they wait for: arrays over these waits, action by action."""
+
+    action: IntArray
+    first: IntArray
+    source: IntArray
+    lag: IntArray
+    from_end: Array
 
 
-def reductions(program: Program, start: Array, end: Array) -> tuple[Array, Array]:
-    """Begin and end of each stage's gradient reduction where it runs beside the backwards of its rank. [s]"""
-    order, costs = program.order, program.costs
-    last = last_gradients(order)
-    there = last >= 0
-    begins, ends = reduction_times(
-        order, last, start[last], end[last], costs.reduce_s, costs.reduce_share, costs.reduce_tail_s
-    )
-    found = np.zeros((2, order.num_stages))
-    found[:, order.stage[last[there]]] = begins[there], ends[there]
-    return found[0], found[1]
+@lru_cache(maxsize=128)
+def _holds_of(order: Order, step: Step) -> _Holds:
+    tasks = step.graph.tasks
+    gathers = tasks.what[tasks.source] == GATHER
+    held = np.zeros(len(tasks), dtype=bool)
+    held[tasks.waiter[gathers & (tasks.stream[tasks.waiter] == COMPUTE)]] = True
+    action = np.flatnonzero(held)
+    others = np.flatnonzero(held[tasks.waiter] & ~gathers)
+    waiter = np.concatenate([action, tasks.waiter[others]])
+    source = np.concatenate([order.previous[action], tasks.source[others]])
+    lag, from_end = (np.concatenate([np.full(len(action), none), each[others]]) for none, each in
+                     ((0, tasks.lag), (True, tasks.from_end)))  # fmt: skip
+    by_waiter = np.argsort(waiter, kind="stable")
+    first = np.searchsorted(waiter[by_waiter], action)
+    return _Holds(action, first, *(each[by_waiter] for each in (source, lag, from_end)))
 
 
-def reduction_end(program: Program, start: Array, end: Array) -> Array:
-    """When each rank's gradient reductions are done where they run beside its backwards. [s]"""
-    done = np.full(program.order.num_ranks, -np.inf)
-    np.maximum.at(done, program.order.rank_of_stage, reductions(program, start, end)[1])
-    return done
+def waits_at_visits(
+    order: Order,
+    step: Step,
+    amounts: FloatArray,
+    begin: FloatArray,
+    moved: FloatArray,
+    durations: FloatArray,
+    repeated: IntArray,
+) -> RankFloats:
+    """How long each rank waits for what it moves at visits, in the pipeline and behind it.  [s]
 
+    An action waits for the gather of its visit from when it could begin without; a rank that reduces gradients itself,
+    from the end of the pass that gives them; and at the end of the pipeline for all that is still moved.
 
-def gather_window(program: Program) -> Array:
-    """Forward seconds of each rank before it needs the last of its gathered weights."""
-    order = program.order
-    worked = np.concatenate([[0.0], np.cumsum(program.compute_s)])
-    return np.asarray(worked[last_first_visits(order) + 1] - worked[order.first[:-1]])
+    Parameters
+    ----------
+    amounts : array (amounts)
+        [s]
+    begin, moved : arrays (tasks)
+        When tasks begin as they were played; and those before a fold's cut after all repetitions. [s]
+    durations : array (tasks)
+        [s]
+    repeated : array (actions)
+        How many actions of the step each stands for.
+    """
+    tasks, holds, count = step.graph.tasks, _holds_of(order, step), len(order)
+    waited = np.zeros(count)
+    if len(holds.action):
+        late = tasks.phase[np.repeat(holds.action, np.diff(holds.first, append=len(holds.source)))] > 0
+        source = np.where(late, moved[holds.source], begin[holds.source]) + holds.from_end * durations[holds.source]
+        could = np.where(holds.source >= 0, source + amounts[holds.lag], 0.0)
+        waited[holds.action] = begin[holds.action] - np.maximum.reduceat(could, holds.first)
+    keeps = np.flatnonzero(np.isin(tasks.source, step.buckets) & (tasks.stream[tasks.waiter] == COMPUTE))
+    closes, bucket = tasks.waiter[keeps] - 1, tasks.source[keeps]
+    over = begin[bucket] + durations[bucket] + amounts[tasks.lag[keeps]]
+    waited[closes] += np.maximum(over - begin[closes] - durations[closes], 0.0)
+    last = order.first[1:] - 1
+    behind = begin[step.done] - begin[last] - durations[last]
+    return np.asarray(np.bincount(order.rank, waited * repeated, order.num_ranks) + behind)

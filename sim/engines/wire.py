@@ -45,27 +45,38 @@ class _Move:
 class Wire:
     """Messages under way, and who waits for them.
 
-    Of a stream one message is under way at a time. It moves at the rate that it has alone, but for those whose links
+    alone : array (streams). Rate of each with the machine to itself, in units of full speed.
+    loads : array (links, streams). Share of each link that each stream takes at that rate.
+    entitled : array (streams). Weight of each on links that are shared.
+
+    One message of a stream is under way at a time. It moves at the rate that it has alone, but for those whose links
     are asked for more than they carry: these share them max-min fairly, by what each is entitled to. Sets of streams
     that meet come back step after step of a schedule, so their rates are kept.
     """
 
-    def __init__(self, environment: simpy.Environment, traffic: Traffic) -> None:
+    def __init__(
+        self, environment: simpy.Environment, alone: FloatArray, loads: FloatArray, entitled: FloatArray
+    ) -> None:
         self._environment = environment
-        self.alone, self._loads = shared_links(traffic.streams, traffic.health)
+        self.alone, self._loads, self._share = alone, loads, entitled / alone
         self._uses = self._loads > 0
         self._links: list[IntArray] = [np.flatnonzero(column) for column in self._uses.T]
         self._parts = [self._loads[links, stream] for stream, links in enumerate(self._links)]
-        self._share = np.array([each.entitled for each in traffic.streams]) / self.alone
         self._asked = np.zeros(len(self._loads))
         self._on_link = np.zeros(len(self._loads), dtype=np.int64)
-        self._active = np.zeros(len(traffic.streams), dtype=bool)
+        self._active = np.zeros(len(alone), dtype=bool)
         self._slowed: tuple[int, ...] = ()
         self._rates: dict[bytes, tuple[tuple[int, ...], list[float]]] = {}
-        self._queue: list[deque[tuple[float, simpy.Event, float]]] = [deque() for _ in traffic.streams]
-        self._moves: list[_Move | None] = [None] * len(traffic.streams)
+        self._queue: list[deque[tuple[float, simpy.Event, float]]] = [deque() for _ in alone]
+        self._moves: list[_Move | None] = [None] * len(alone)
         self.messages: list[Message] = []
         self.meetings = 0
+
+    @classmethod
+    def over(cls, environment: simpy.Environment, traffic: Traffic) -> Wire:
+        """Lay the streams of a step over the links of a machine."""
+        entitled = np.array([each.entitled for each in traffic.streams])
+        return cls(environment, *shared_links(traffic.streams, traffic.health), entitled)
 
     @property
     def is_busy(self) -> bool:

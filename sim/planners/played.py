@@ -14,7 +14,7 @@ from math import ceil
 import numpy as np
 
 from sim.arrays import RankFloats
-from sim.engines import Program, Timeline, build_program, run
+from sim.engines import Program, Timeline, run
 from sim.planners.pipeline_plan import PipelinePlan
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order, build_replicated
@@ -127,4 +127,4 @@ def _program(plan: PipelinePlan, order: Order) -> Program:
         send_backward_s=np.tile(back, ways),
         reduce_s=np.repeat(waits, plan.replicas),
     )
-    return build_program(order, costs)
+    return Program(order, costs)

@@ -14,7 +14,7 @@ from sim.planners.two_buffered import TwoBufferedPlan
 from sim.pricing.batch import batch_of
 from sim.pricing.cells import sent_bytes
 from sim.pricing.cost_model import cut_of
-from sim.pricing.replicas import block_params
+from sim.pricing.replicas import HELD, MOMENTS, TRAINED, block_params
 from sim.search.layout import layout_text
 from sim.specs import Scenario
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
@@ -67,7 +67,8 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
     batch, model, training = batch_of(scenario), scenario.model, scenario.training
     forward, backward = (table[:, 0, 0, 0, 0] for table in batch.prices.total_s)
     kept = batch.prices.activation_bytes[:, 0, 0, 0]
-    held = block_params(batch.costs, batch.layouts)
+    held = block_params(batch.layouts)[..., 0]
+    of_blocks = np.stack([held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]], axis=1).tolist()
     width = GRADIENT_WIDTH[scenario.stack.gradient_precision]
     output = float(np.asarray(sent_bytes(batch.costs, cut_of(scenario))))
     logits = float(batch.prices.logits_bytes[0, 0])
@@ -78,9 +79,7 @@ def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
     blocks.append(("head", HEAD))
     layers = []
     for name, block in blocks:
-        total, trained, moments = (
-            float(each[block, 0]) for each in (held.total, held.trained.total, held.trained.moments)
-        )
+        total, trained, moments = of_blocks[block]
         state = float(state_bytes(trained, moments, training, scenario.stack, scenario.plan.optimizer_offload))
         layers.append(
             {

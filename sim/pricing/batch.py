@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,28 @@ from sim.network.placement import (
 )
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
-from sim.specs import ClusterSpec, ParallelPlan, Scenario
-from sim.specs.plan import MEGATRON_ORDER
+from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import recompute_word
 
 LAYOUT = ("tp", "cp", "pp", "dp", "ep")
 """What a layout's numbers are, in this order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layouts:
-    """How plans are cut over GPUs, and where their groups lie; arrays over layouts.
+    """How plans of one model are cut over a machine's GPUs, and where their groups lie; arrays over layouts.
+
+    They hash by identity, so that what they take can be cached.
 
     degrees : (layouts, 5), in the order of LAYOUT.
     cut_experts : each over its tensor-parallel group (`plan.etp` is tp), in all of them.
     shards, expert_shards : within which ZeRO shards everything but experts, and experts.
     between_shards : of those that hold the same shard; None where all shard together.
     send_share : of a card's rate, what the switches leave where all pipeline ranks send at once.
-    hops : which sends of their pipelines leave an NVLink domain. placement : of all, the order of the dimensions.
+    hops : which sends of their pipelines leave an NVLink domain.
     """
 
+    costs: CostModel
     degrees: Ints
     tensor: Group
     context: Group
@@ -53,16 +55,42 @@ class Layouts:
     cut_experts: bool = False
     send_share: Floats = field(default_factory=lambda: np.ones(1))
     hops: tuple[Hops, ...] = ()
-    placement: str = MEGATRON_ORDER
 
     def __len__(self) -> int:
         return len(self.degrees)
 
+    @property
+    def replicas(self) -> tuple[Group, Group]:
+        """Groups that hold the same and sum its gradients: of everything but experts, and of experts."""
+        return self.data, self.expert_data
+
+    @property
+    def sharding(self) -> tuple[Group, Group]:
+        """Groups within which ZeRO shards: everything but experts, and experts."""
+        return self.shards, self.expert_shards
+
+    def shard_of(self, params: Floats) -> Number:
+        """Return what a GPU's shard has of the parameters (everything but experts, experts) that a GPU holds."""
+        return sum(each / group.size for each, group in zip(params, self.sharding, strict=True))
+
+    def of_copies(self, copies: int) -> Layouts:
+        """Return layouts whose groups sum gradients over several copies of the model, without sharding over these."""
+        if copies == 1:
+            return self
+
+        def over(group: Group) -> Group:
+            spans = group.num_domains * copies
+            return Group(group.size * copies, group.per_domain, group.shares_network, spans, group.card_share)
+
+        data, experts = over(self.data), over(self.expert_data)
+        if self.between_shards is not None:
+            return replace(self, data=data, expert_data=experts, between_shards=over(self.between_shards))
+        return replace(self, data=data, expert_data=experts, shards=data, expert_shards=experts)
+
     @cached_property
-    def key(self) -> bytes:
-        """What tells layouts apart."""
-        cut = bytes([self.cut_experts]) + self.placement.encode()
-        return self.degrees.tobytes() + np.asarray(self.shards.size).tobytes() + cut
+    def without_sums_between(self) -> Layouts:
+        """Layouts whose sharding groups do not sum gradients among each other."""
+        return self if self.between_shards is None else replace(self, between_shards=None)
 
     @cached_property
     def kinds_of_hops(self) -> tuple[tuple[Hops, ...], Ints]:
@@ -105,14 +133,18 @@ class Layouts:
         return self.tp if self.cut_experts else np.ones_like(self.tp)
 
 
-def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec, plan: ParallelPlan) -> Layouts:
-    """Layouts (tp, cp, pp, dp, ep) on a cluster.
+def place_layouts(costs: CostModel, degrees: Sequence[Sequence[int]] | Ints, plan: ParallelPlan) -> Layouts:
+    """Place layouts (tp, cp, pp, dp, ep) on the cluster.
 
-    plan : whose `sharding_group` and placement all have, and whose experts are whole or cut over the tensor-parallel
-        group as theirs.
+    plan : all layouts have its `sharding_group` and placement, and their experts are whole or cut over the
+        tensor-parallel group as its are.
     """
-    numbers, group_size, cut = np.asarray(degrees, dtype=np.int64), plan.sharding_group, plan.etp > 1
-    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, plan.placement) for tp, cp, pp, dp, ep in numbers.tolist()]
+    return _place(costs, np.asarray(degrees, dtype=np.int64), plan.etp > 1, plan.sharding_group, plan.placement)
+
+
+def _place(costs: CostModel, numbers: Ints, cut: bool, group_size: int | None, placement: str) -> Layouts:
+    cluster = costs.cluster
+    plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, placement) for tp, cp, pp, dp, ep in numbers.tolist()]
     tensor, context, experts, data, of_experts = (
         stack_groups([place_group(kind, plan, cluster) for plan in plans])
         for kind in ("tp", "cp", "ep", "shards", "expert_shards")
@@ -124,6 +156,7 @@ def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec,
             for kind in ("shards", "expert_shards", "between")
         )
     return Layouts(
+        costs,
         numbers,
         tensor,
         context,
@@ -136,7 +169,6 @@ def place_layouts(degrees: Sequence[Sequence[int]] | Ints, cluster: ClusterSpec,
         cut_experts=cut,
         send_share=np.array([send_share(plan, cluster) for plan in plans]),
         hops=tuple(hops_of(plan, cluster) for plan in plans),
-        placement=plan.placement,
     )
 
 
@@ -152,7 +184,6 @@ class Batch:
     reshard_after_forward, outer_zero_stage : of all plans; the last where the ZeRO stage is 3.
     """
 
-    costs: CostModel
     layouts: Layouts
     prices: CellPrices
     layout: Ints
@@ -170,6 +201,11 @@ class Batch:
     optimizer_offload: Number = 0.0
     reshard_after_forward: bool = True
     outer_zero_stage: int = 0
+
+    @property
+    def costs(self) -> CostModel:
+        """Model and machine of all plans."""
+        return self.layouts.costs
 
     def take(self, places: Any) -> Batch:
         """Some of the plans, of a batch with one axis."""
@@ -221,11 +257,7 @@ def batch_of(scenario: Scenario) -> Batch:
     """A scenario as a batch of one plan."""
     costs, plan, stack = cost_model(scenario), scenario.plan, scenario.stack
     degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
-    key = (*degrees, plan.etp, plan.sharding_group, plan.placement)
-    layouts = costs.known.get(key)
-    if layouts is None:
-        layouts = place_layouts([degrees], scenario.cluster, plan)
-        costs.remember(key, layouts)
+    layouts = _layout_of(costs, degrees, plan.etp > 1, plan.sharding_group, plan.placement)
     cells = Cells(
         layouts.tp,
         layouts.degrees[:, 1],
@@ -242,7 +274,6 @@ def batch_of(scenario: Scenario) -> Batch:
         plan.offloaded_layers,
     )
     return Batch(
-        costs,
         layouts,
         price_cells(costs, cells),
         layout=_FIRST,
@@ -261,6 +292,14 @@ def batch_of(scenario: Scenario) -> Batch:
         reshard_after_forward=plan.reshard_after_forward,
         outer_zero_stage=plan.outer_zero_stage,
     )
+
+
+@lru_cache(maxsize=1024)
+def _layout_of(
+    costs: CostModel, degrees: tuple[int, ...], cut: bool, group_size: int | None, placement: str
+) -> Layouts:
+    """Return the layout of one plan: the same one for plans that are cut alike."""
+    return _place(costs, np.array([degrees]), cut, group_size, placement)
 
 
 def find_cells(

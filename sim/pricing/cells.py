@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,20 +22,21 @@ from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_of
 from sim.specs import Scenario
-from sim.work.layers import block_works, layer_works
-from sim.work.memory import activation_bytes, cut_memory
-from sim.work.operations import BlockWork, Cause
+from sim.work.layers import block_operations, layer_operations
+from sim.work.memory import cut_memory
+from sim.work.operations import Block, BlockWork, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
 from sim.work.stages import FIRST_KIND, blocks_of
+from sim.work.sums import block_works, kept_bytes
 
 CAUSES = tuple(Cause)
 """What seconds are spent on, in the order of the axis over causes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
-    """Ways to cut a layer, each with a micro-batch; arrays over cells.
+    """Ways to cut a layer, each with a micro-batch; arrays over cells. Equal ones have equal numbers.
 
     kinds : (tensor-parallel collectives overlapped, sequence parallel), those there are.
     recomputes : ways to recompute, those there are.
@@ -57,14 +58,21 @@ class Cells:
     slices: int = 1
     offloaded_layers: int = 0
 
+    @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What their prices depend on, to be remembered by."""
+        """All of the numbers."""
         groups = (self.tensor, self.context, self.experts)
         lies = [getattr(group, field.name) for group in groups for field in fields(Group)]
         numbers = np.array(
             [self.tp, self.cp, self.ep, self.etp, self.microbatch_size, self.send_share, *lies], dtype=float
         )
         return (numbers.tobytes(), self.kinds, self.recomputes, self.slices, self.offloaded_layers)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cells) and self.key == other.key
 
     def numbers(self) -> Cells:
         """The cells, or where there is one its numbers without an axis, which formulas take faster."""
@@ -192,15 +200,13 @@ def beside(several: Sequence[CellPrices]) -> CellPrices:
 
 
 def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
-    """Price cells, or remember what they took."""
-    key = cells.key()
-    if key in costs.known:
-        known: CellPrices = costs.known[key]
-        return known
+    """Price cells. What single ones took, and the last tables of many, is cached."""
+    return (_price_one if len(cells.tp) == 1 else _price_many)(costs, cells)
+
+
+def _price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     if cells.offloaded_layers:
-        prices = price_cells(costs, replace(cells, offloaded_layers=0)).offloading(costs, cells.offloaded_layers)
-        costs.remember(key, prices)
-        return prices
+        return price_cells(costs, replace(cells, offloaded_layers=0)).offloading(costs, cells.offloaded_layers)
     model, fabric, compute = costs.model, costs.fabric, costs.noting()
     numbers, blocks = cells.numbers(), blocks_of(model)
     groups = {"tp": numbers.tensor, "cp": numbers.context, "ep": numbers.experts}
@@ -214,7 +220,9 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
     for kind, (overlaps, flag) in enumerate(cells.kinds):
         stack = costs.stack_with(overlaps)
         cuts = [numbers.cut(costs, flag, each) for each in cells.recomputes]
-        for block, work in enumerate(block_works(model, stack, cuts[0], ways)):
+        operations = block_operations(model, stack, cuts[0])
+        for block, of_block in enumerate(operations):
+            work = block_works(of_block, stack, ways)
             same = _alike(work)  # a layer without experts runs the same again, whatever of experts is named
             distinct = block_costs([work[each] for each in dict.fromkeys(same)], compute, groups, fabric)
             number = {each: place for place, each in enumerate(dict.fromkeys(same))}
@@ -228,10 +236,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
                     _add(backward[block], each.backward, here, share)
                     _add(split[block], each.split, here, share)
                     weight_grad[(block, *here)] += share * each.weight_grad
-                kept[(block, *here)] = activation_bytes(blocks[block], model, stack, cut)
+                kept[(block, *here)] = kept_bytes(of_block, cut.recompute)
             _add(at_peak[block], priced[0].at_peak, (kind,))
         for again, cut in enumerate(cuts):
-            sizes = cut_memory(model, stack, cut)
+            sizes = cut_memory(operations, model, stack, cut, cut.recompute)
             working[kind, again] = sizes.working
         for table, nbytes in zip(of_logits, (sizes.logits, sizes.held_logits, sizes.boundary), strict=True):
             table[kind] = nbytes
@@ -241,9 +249,10 @@ def price_cells(costs: CostModel, cells: Cells) -> CellPrices:
         (forward, backward, split, at_peak, weight_grad, near, far),
         (kept, working, logits, held_logits, boundary),
     )
-    prices = CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
-    costs.remember(key, prices)
-    return prices
+    return CellPrices(cells, *seconds, *nbytes, notes=frozenset(compute.notes))
+
+
+_price_one, _price_many = lru_cache(maxsize=1024)(_price_cells), lru_cache(maxsize=4)(_price_cells)
 
 
 def _alike(work: Sequence[BlockWork]) -> list[int]:
@@ -284,5 +293,5 @@ def sent_bytes(costs: CostModel, cut: Cut) -> Any:
 def layer_costs(scenario: Scenario) -> BlockCosts:
     """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
     costs, cut = cost_model(scenario), cut_of(scenario)
-    works = layer_works(costs.model, costs.stack, cut, (cut.recompute,))
+    works = block_works(Block(layer=layer_operations(costs.model, costs.stack, cut)), costs.stack, (cut.recompute,))
     return block_costs(works, costs.noting(), layer_groups(scenario.plan, scenario.cluster), costs.fabric)[0]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.costs.host import Host
-from sim.specs import GpuSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
+from sim.specs import ClusterSpec, GpuSpec, ModelSpec, ParallelPlan, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
 from sim.work.adapters import adapters_of
 from sim.work.pieces import Cut
@@ -21,92 +19,86 @@ from sim.work.routing import routing_of
 
 _OTHER_NETWORK = 0.1
 """Bandwidths that differ by more are those of another network."""
-_KEPT_MODELS, _KEPT_BYTES = 16, 4_000_000
-_models: OrderedDict[tuple[int, ...], CostModel] = OrderedDict()
 
 
+@dataclass(frozen=True, eq=False)
 class CostModel:
-    """Model, machine, training, software and profile of a scenario: all of it but the plan.
+    """Model, machine, training, software and profile of a scenario, and their rates: all of it but the plan.
 
-    compute, fabric, host : the GPU's, the network's and the host's rates.
+    It hashes by identity, and `cost_model` gives scenarios with the same records the same one, so that what was priced
+    with it can be cached.
+
+    compute, fabric, host : rates of the GPU, of the network and of the host.
     forward_setup_s : host time before each forward of a chunk while the GPU waits.
-    known : what was priced, by what it depends on; plans that cut a layer alike share it.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.model, self.cluster, self.training = scenario.model, scenario.cluster, scenario.training
-        self.stack, self.profile = scenario.stack, scenario.profile
-        stack = scenario.stack
-        graphs = stack.cuda_graphs == "full_iteration"
-        host = scenario.profile.host
-        in_graph = stack.graph_launch_s if host.graph_launch_s is None else host.graph_launch_s
-        same = in_graph if graphs else host.kernel_launch_s
-        slow = scenario.cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else stack.unbound_slowdown)
-        stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
-        kernel, backward, collective = (slow * each if same is None else same for each in stated)
-        self.forward_setup_s = 0.0 if graphs else stack.forward_setup_s
-        self.compute = ComputeModel(
-            scenario.cluster.gpu,
-            _sustained(scenario.profile, scenario.cluster.gpu),
-            scenario.training.precision,
-            scenario.training.activation_bytes,
-            kernel,
-            backward,
-            collective,
-            in_graph,
-            0.0 if graphs else slow,
-            stack.elementwise_rate,
-            stack.flash_version,
-            stack.fp8_attention,
-            scenario.training.high_precision_layers / scenario.model.num_layers,
-        )
-        self.fabric = Fabric.of(scenario.cluster, scenario.profile)
-        self.host = Host.of(scenario.cluster.node, scenario.profile)
-        self.known: OrderedDict[Any, Any] = OrderedDict()
-        self._sizes: dict[Any, int] = {}
-        self._kept_bytes = 0
-
-    def remember(self, key: Any, value: Any) -> None:
-        """Keep what was priced; the oldest goes where all takes more than four megabytes."""
-        self.known[key] = value
-        self._sizes[key] = _nbytes(key) + _nbytes(value)
-        self._kept_bytes += self._sizes[key]
-        while self._kept_bytes > _KEPT_BYTES:
-            oldest, _ = self.known.popitem(last=False)
-            self._kept_bytes -= self._sizes.pop(oldest)
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    stack: StackSpec
+    profile: Profile
+    compute: ComputeModel
+    fabric: Fabric
+    host: Host
+    forward_setup_s: float
 
     def noting(self) -> ComputeModel:
-        """The compute model with notes of its own."""
+        """Return the compute model with notes of its own."""
         return replace(self.compute, notes=set())
 
     def stack_with(self, overlap_tp_backward: bool) -> StackSpec:
-        """The stack with tensor-parallel collectives overlapped or not."""
+        """Return the stack with tensor-parallel collectives overlapped or not."""
         if self.stack.overlap_tp_backward == overlap_tp_backward:
             return self.stack
         return self.stack.replace(overlap_tp_backward=overlap_tp_backward)
 
 
+class _Records(tuple[Any, ...]):
+    """Records that equal others only if they are the very same objects, since some of them do not hash."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple) and all(one is two for one, two in zip(self, other, strict=True))
+
+
 def cost_model(scenario: Scenario) -> CostModel:
-    """The cost model of a scenario: the same one for scenarios that share all records but the plan."""
-    records = (scenario.model, scenario.cluster, scenario.training, scenario.stack, scenario.profile)
-    key = tuple(map(id, records))  # a model that is kept keeps its records, so no other can have their place
-    found = _models.get(key)
-    if found is None:
-        found = _models[key] = CostModel(scenario)
-        if len(_models) > _KEPT_MODELS:
-            _models.popitem(last=False)
-    return found
+    """Return the cost model of a scenario: the same one for scenarios that share all records but the plan."""
+    return _cost_model(
+        _Records((scenario.model, scenario.cluster, scenario.training, scenario.stack, scenario.profile))
+    )
 
 
-def _nbytes(value: Any) -> int:
-    """About what a value takes in memory: arrays, and records and tuples of them.  [bytes]"""
-    if isinstance(value, np.ndarray):
-        return 100 + int(value.nbytes)
-    if isinstance(value, (tuple, list)):
-        return 50 + sum(map(_nbytes, value))
-    if is_dataclass(value):
-        return 100 + sum(_nbytes(getattr(value, field.name)) for field in fields(value))
-    return len(value) if isinstance(value, (bytes, str)) else 30
+@lru_cache(maxsize=16)
+def _cost_model(records: _Records) -> CostModel:
+    model, cluster, training, stack, profile = records
+    graphs = stack.cuda_graphs == "full_iteration"
+    in_graph = stack.graph_launch_s if profile.host.graph_launch_s is None else profile.host.graph_launch_s
+    same = in_graph if graphs else profile.host.kernel_launch_s
+    slow = cluster.node.launch_slowdown * (1.0 if stack.bound_to_cpus else stack.unbound_slowdown)
+    stated = stack.kernel_launch_s, stack.backward_launch_s, stack.collective_launch_s
+    kernel, backward, collective = (slow * each if same is None else same for each in stated)
+    compute = ComputeModel(
+        cluster.gpu,
+        _sustained(profile, cluster.gpu),
+        training.precision,
+        training.activation_bytes,
+        kernel,
+        backward,
+        collective,
+        in_graph,
+        0.0 if graphs else slow,
+        stack.elementwise_rate,
+        stack.flash_version,
+        stack.fp8_attention,
+        training.high_precision_layers / model.num_layers,
+    )
+    fabric, host = Fabric.of(cluster, profile), Host.of(cluster.node, profile)
+    setup_s = 0.0 if graphs else stack.forward_setup_s
+    return CostModel(model, cluster, training, stack, profile, compute, fabric, host, setup_s)
 
 
 def _sustained(profile: Profile, gpu: GpuSpec) -> Profile:

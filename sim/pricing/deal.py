@@ -7,73 +7,98 @@ few.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import Ints, Number
+from sim.arrays import Floats, Ints, Number
 from sim.pricing.batch import Batch, Layouts
-from sim.pricing.cost_model import CostModel
-from sim.pricing.ranks import RankKind
+from sim.pricing.parts import counts_of
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import num_stages_of
-from sim.work.params import layer_params
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
+from sim.work.sums import layer_params
+
+_NO_STAGES = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Deal:
-    """The stages of one plan, of all copies of its model.
+@dataclass(frozen=True, eq=False, slots=True)
+class RankKinds:
+    """Kinds of pipeline ranks. They hash by identity, so that what they do once a step can be cached.
 
-    copies : of the model. span : pipeline ranks from that of its first stage to that of its last, both counted.
-    stage_parts, kind_of_stage : what each kind of stage holds; and of which kind each stage is.
-    rank_kinds, kind_of_rank : the same of ranks.
+    counts : how often each kind has each block, (kinds, blocks + 1[, layouts]) (`sim.pricing.parts`).
+    first_block : the block that is first on the first stage of each kind, as a place on the axis over blocks: its
+        gradients are complete last; (kinds, layouts or 1).
+    number : ranks of each kind, 0 where a layout has none; (kinds, layouts or 1).
     """
 
-    stages: tuple[Stage, ...]
-    stage_parts: tuple[ModelPart, ...]
-    kind_of_stage: Ints
-    rank_kinds: tuple[RankKind, ...]
-    kind_of_rank: Ints
-    copies: int
-    span: int
-
-    @property
-    def alone(self) -> bool:
-        """Whether embedding and head share a stage."""
-        return bool(self.stages[0].has_head)
+    counts: Floats
+    first_block: Ints
+    number: Ints
 
 
-def deal_of(costs: CostModel, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
-    """Deal the layers of a plan to stages, and the stages to ranks as an order does; remembered."""
-    stages = num_stages_of(costs.model.num_layers, plan)
-    how = (stages, plan.embedding_as_layer, plan.head_as_layer, plan.uneven_layers, plan.pipeline_layout)
-    key = ("deal", how, rank_of_stage.tobytes(), copies)
-    found: Deal | None = costs.known.get(key)
-    if found is None:
-        found = _deal(deal_stages(costs.model, plan), rank_of_stage, copies)
-        costs.remember(key, found)
-    return found
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """What the kinds of stages and of ranks of plans hold; and where their order is known, of which kind each is.
+
+    stage_kinds : how often each kind of stage has each block, (kinds, blocks + 1[, plans]) (`sim.pricing.parts`).
+    rank_kinds : kinds of ranks.
+    alone : whether embedding and head share a stage, and a tied table with it; of all plans, or an array over layouts.
+    copies : models, each with a pipeline of its own, that run through the ranks.
+    span : ranks from that of the first stage to that of the last, both counted; None: all.
+    stages, kind_of_stage, kind_of_rank : the virtual stages of all copies, and the kind of every stage and rank.
+    """
+
+    stage_kinds: Floats
+    rank_kinds: RankKinds
+    alone: Number = False
+    copies: int = 1
+    span: Number | None = None
+    stages: tuple[Stage, ...] = ()
+    kind_of_stage: Ints = field(default_factory=_NO_STAGES.copy)
+    kind_of_rank: Ints = field(default_factory=_NO_STAGES.copy)
 
 
-def _deal(stages: tuple[Stage, ...], rank_of_stage: Ints, copies: int) -> Deal:
-    stages = stages * copies
+@dataclass(frozen=True, slots=True)
+class _Dealing:
+    """What of a plan says how it deals layers; plans that are equal in it are equal."""
+
+    stages: int
+    embedding_as_layer: bool
+    head_as_layer: bool
+    uneven_layers: bool
+    pipeline_layout: str
+    plan: ParallelPlan = field(compare=False)
+
+
+def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints, copies: int) -> Deal:
+    """Deal the layers of a plan to stages, and the stages to ranks as an order does."""
+    ends = plan.embedding_as_layer, plan.head_as_layer
+    dealing = _Dealing(num_stages_of(model.num_layers, plan), *ends, plan.uneven_layers, plan.pipeline_layout, plan)
+    return _deal(model, dealing, rank_of_stage.astype(np.int64).tobytes(), copies)
+
+
+@lru_cache(maxsize=512)
+def _deal(model: ModelSpec, dealing: _Dealing, ranks: bytes, copies: int) -> Deal:
+    stages, rank_of_stage = deal_stages(model, dealing.plan) * copies, np.frombuffer(ranks, dtype=np.int64)
     parts = [stage.part for stage in stages]
     kinds = list(dict.fromkeys(parts))
-    number = {part: place for place, part in enumerate(kinds)}
     held: list[tuple[ModelPart, int]] = []
     for rank in range(int(rank_of_stage.max()) + 1):
         here = np.flatnonzero(rank_of_stage == rank).tolist()
         held.append((sum((parts[stage] for stage in here), ModelPart()), first_block(stages[here[0]])))
     alike = list(dict.fromkeys(held))
+    first, number = np.array([[block, held.count((part, block))] for part, block in alike]).T[..., np.newaxis]
     return Deal(
-        stages,
-        tuple(kinds),
-        np.array([number[part] for part in parts]),
-        tuple(RankKind(*each, held.count(each)) for each in alike),
-        np.array([alike.index(each) for each in held]),
+        counts_of(kinds),
+        RankKinds(counts_of([part for part, _ in alike]), first, number),
+        stages[0].has_head,
         copies,
         1 + abs(int(rank_of_stage[0]) - int(rank_of_stage[len(stages) // copies - 1])),
+        stages,
+        np.array([kinds.index(part) for part in parts]),
+        np.array([alike.index(each) for each in held]),
     )
 
 
@@ -86,72 +111,93 @@ def first_block(stage: Stage) -> int:
     return FIRST_KIND + len(stage.layers) if stage.num_mtp else HEAD
 
 
-def dealt_layers(model: ModelSpec, plan: ParallelPlan | Batch) -> int:
-    """Layers that are dealt to stages, embedding and head counted where the plan says so."""
-    return model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+def even_deal(batch: Batch, fullest: bool = False) -> Deal:
+    """Deal the layers of plans evenly to stages, and the stages in turn to ranks.
 
+    The kinds of stages are the first, a middle and the last one of every plan; and a longer middle one, where there are
+    such. The only stage of a plan has all, whichever it is taken for. Where the stages do not divide the layers those
+    from the second on hold one more (`sim.work.stages.deal_stages`). Of a model of several kinds of layers all middle
+    stages are taken for their mean: what each of them takes is then right in sum, and no more than the busiest takes.
+    Or for that of the most parameters (`fullest`), so that none holds more.
 
-def dealt_stages(batch: Batch, fullest: bool = False) -> tuple[ModelPart, ...]:
-    """What the first, a middle and the last stage of every plan hold; and a longer middle one, where there are such.
-
-    The only stage of a plan has all, whichever it is taken for. Where the stages do not divide the layers those from
-    the second on hold one more (`sim.work.stages.deal_stages`). Of a model of several kinds of layers all middle stages
-    are taken for their mean: what each of them takes is then right in sum, and no more than the busiest takes. Or for
-    that of the most parameters (`fullest`), so that none holds more.
+    The kinds of ranks are the first, the second and the last one; and a shorter middle one, where there are such. Of
+    layouts whose ranks do not divide the layers each rank has one stage. Kinds of layers are those of ranks with one
+    stage; with more of them they are the same where the stages in the middle are alike (`stages_alike`).
     """
     model, stages = batch.costs.model, batch.pp * batch.num_chunks
-    alone = stages == 1
-    layers, rest = np.divmod(dealt_layers(model, batch), stages)
-    e, h, mtp = int(batch.embedding_as_layer), int(batch.head_as_layer), model.num_mtp_layers
-    to_last = ~alone & (rest == stages - 1)
-    of_first, of_last = layers - e - h * alone, layers - h - e * alone + to_last
-    ends = _ends(batch, of_first, of_last, stages, fullest)
-    shared = _shared_tables(model)
-    first = ModelPart(ends.first, 1, alone * 1, alone * mtp, alone * shared[0])
-    last = ModelPart(ends.last, alone * 1, 1, mtp, np.where(alone, *shared))
-    middle = ModelPart(_of_middle(model, ends, layers))
-    return first, middle, last, *([ModelPart(_of_middle(model, ends, layers + 1))] if rest.any() else [])
+    ends = int(batch.embedding_as_layer), int(batch.head_as_layer)
+    kinds, *_ = _even_parts(model, ends, stages, fullest)
+    uneven = ((model.num_layers + sum(ends)) % stages).any()
+    return Deal(kinds if uneven else kinds[:3], _even_ranks(model, batch.layouts, ends, fullest), batch.layouts.pp == 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Layers of each kind on the first stage or rank, on the last, and on what stands for those in the middle."""
+@lru_cache(maxsize=8)
+def _even_ranks(model: ModelSpec, layouts: Layouts, ends: tuple[int, int], fullest: bool) -> RankKinds:
+    pp, more = layouts.pp, _longer_ranks(model.num_layers + sum(ends), layouts.pp)
+    (first, middle, last, longer), of_first, of_last = _even_parts(model, ends, pp, fullest)
+    between, embedding = np.maximum(pp - 2, 0), np.full_like(pp, EMBEDDING)
+    second, at_last = (_block_at(model, layer) for layer in (of_first, model.num_layers - of_last))
+    kinds = 4 if more.any() else 3
+    return RankKinds(
+        np.stack([first, np.where(more > 0, longer, middle), last, middle])[:kinds],
+        np.stack([embedding, second, at_last, second])[:kinds],
+        np.stack([embedding + 1, np.where(more > 0, more, between), pp > 1, (between - more) * (more > 0)])[:kinds],
+    )
 
-    first: tuple[Number, ...]
-    last: tuple[Number, ...]
-    middle: tuple[Number, ...]
 
+def _even_parts(model: ModelSpec, ends: tuple[int, int], parts: Ints, fullest: bool) -> tuple[Floats, Ints, Ints]:
+    """Counts of the first, a middle, the last and a longer middle one of so many parts of a model that is dealt evenly;
+    (4, blocks + 1, plans). And the layers of the first and of the last.
 
-def _ends(batch: Batch, of_first: Ints, of_last: Ints, parts: Ints, fullest: bool) -> _Ends:
-    """The first and the last layers by kind, so many; and of those that `parts` − 2 share the mean, or the fullest."""
-    layers = dealt_layers(batch.costs.model, batch) // parts
-    model = batch.costs.model
+    Parameters
+    ----------
+    ends : (int, int)
+        Layers that embedding and head take the place of.
+    """
+    alone, mtp, tied = parts == 1, model.num_mtp_layers, int(model.tied_embeddings)
+    layers, rest = np.divmod(model.num_layers + sum(ends), parts)
+    of_first = layers - ends[0] - ends[1] * alone
+    of_last = layers - ends[1] - ends[0] * alone + (~alone & (rest == parts - 1))
     if len(model.layer_kinds) == 1:
-        return _Ends((of_first,), (of_last,), (0,))
-    before, between = layers_before(model), np.maximum(parts - 2, 1)
-    first, whole = before[:, of_first], before[:, -1].reshape(-1, *(1,) * np.ndim(of_first))
+        first, middle, last, longer = ((number,) for number in (of_first, layers, of_last, layers + 1))
+    else:
+        first, middle, last = _kinds_of_layers(model, ends, parts, (of_first, layers, of_last), fullest)
+        longer = middle
+    # Tables that are there once for two readers, on a stage that holds everything and on the last of several.
+    shared = mtp + tied, max(0, mtp - 1) + tied * (mtp > 0)
+    kinds = (
+        ModelPart(first, 1, alone * 1, alone * mtp, alone * shared[0]),
+        ModelPart(middle),
+        ModelPart(last, alone * 1, 1, mtp, np.where(alone, *shared)),
+        ModelPart(longer),
+    )
+    return counts_of(kinds, parts.shape), of_first, of_last
+
+
+def _kinds_of_layers(
+    model: ModelSpec, ends: tuple[int, int], parts: Ints, numbers: tuple[Ints, Ints, Ints], fullest: bool
+) -> tuple[tuple[Number, ...], tuple[Number, ...], tuple[Number, ...]]:
+    """Layers of each kind on the first part, on what stands for those in the middle, and on the last."""
+    (of_first, layers, of_last), before = numbers, layers_before(model)
+    first, whole = before[:, of_first], before[:, -1].reshape(-1, *(1,) * parts.ndim)
     last = whole - before[:, model.num_layers - of_last]
-    # Of two ranks the stages in the middle are like the last rank's.
-    middle = np.where(parts > 2, (whole - first - last) / between, last * (layers / np.maximum(of_last, 1)))
+    # Of two parts the one in the middle is like the last.
+    mean = (whole - first - last) / np.maximum(parts - 2, 1)
+    middle = np.where(parts > 2, mean, last * (layers / np.maximum(of_last, 1)))
     if fullest:
         for number in np.unique(parts[parts > 2]).tolist():
-            middle[:, parts == number] = _fullest_middle(batch, number)[:, np.newaxis]
-    return _Ends(tuple(first), tuple(last), tuple(middle))
+            middle[:, parts == number] = _fullest_middle(model, ends, number)[:, np.newaxis]
+    return tuple(first), tuple(middle), tuple(last)
 
 
-def _fullest_middle(batch: Batch, parts: int) -> Ints:
+def _fullest_middle(model: ModelSpec, ends: tuple[int, int], parts: int) -> Ints:
     """Layers by kind of the middle stage with the most parameters, of so many that are dealt evenly."""
-    model = batch.costs.model
-    layers, rest = divmod(dealt_layers(model, batch), parts)
+    layers, rest = divmod(model.num_layers + sum(ends), parts)
     counts = layers + (np.arange(parts - 1) - 1 < rest) * (np.arange(parts - 1) > 0)
-    counts[0] -= batch.embedding_as_layer
+    counts[0] -= ends[0]
     held = np.diff(layers_before(model)[:, counts.cumsum()], axis=1)
     sizes = np.array([layer_params(model, kind) for kind in model.layer_kinds])
     return np.asarray(held[:, np.argmax(sizes @ held)])
-
-
-def _of_middle(model: ModelSpec, ends: _Ends, layers: Ints) -> tuple[Number, ...]:
-    return (layers,) if len(model.layer_kinds) == 1 else ends.middle
 
 
 def layers_before(model: ModelSpec) -> Ints:
@@ -160,51 +206,18 @@ def layers_before(model: ModelSpec) -> Ints:
     return np.concatenate([np.zeros((len(kinds), 1), dtype=np.int64), kinds.cumsum(axis=1)], axis=1)
 
 
-def _shared_tables(model: ModelSpec) -> tuple[int, int]:
-    """Of a stage that holds everything, and of the last of several, tables that it holds once for two readers."""
-    mtp, tied = model.num_mtp_layers, int(model.tied_embeddings)
-    return mtp + tied, max(0, mtp - 1) + tied * (mtp > 0)
-
-
-def dealt_ranks(batch: Batch, fullest: bool = False) -> tuple[RankKind, ...]:
-    """The first, the second and the last rank of every layout; and a shorter middle one, where there are such.
-
-    Of layouts whose ranks do not divide the layers each rank has one stage (`sim.work.stages.deal_stages`). Kinds of
-    layers are those of ranks with one stage; with more of them they are the same where the stages in the middle are
-    alike (`stages_alike`). `fullest` as of `dealt_stages`.
-    """
-    pp, model = batch.layouts.pp, batch.costs.model
-    alone, e, h = pp == 1, int(batch.embedding_as_layer), int(batch.head_as_layer)
-    mtp, shared = model.num_mtp_layers, _shared_tables(model)
-    layers, rest = np.divmod(dealt_layers(model, batch), pp)
-    of_first, of_last = layers - e - h * alone, layers - h - e * alone + (~alone & (rest == pp - 1))
-    ends = _ends(batch, of_first, of_last, pp, fullest)
-    first = ModelPart(ends.first, 1, alone * 1, alone * mtp, alone * shared[0])
-    last = ModelPart(ends.last, 0, 1, mtp, shared[1])
-    between, longer = np.maximum(pp - 2, 0), longer_ranks(model, batch, batch.layouts)
-    second, at_last = (_block_at(model, layer) for layer in (of_first, model.num_layers - of_last))
-    kinds = [
-        RankKind(first, EMBEDDING, np.ones_like(pp)),
-        RankKind(
-            ModelPart(_of_middle(model, ends, layers + (longer > 0))), second, np.where(longer > 0, longer, between)
-        ),
-        RankKind(last, at_last, (pp > 1) * 1),
-    ]
-    if longer.any():
-        shorter = ModelPart(_of_middle(model, ends, layers))
-        kinds.append(RankKind(shorter, second, np.where(longer > 0, between - longer, 0)))
-    return tuple(kinds)
-
-
-def _block_at(model: ModelSpec, layer: Ints) -> Number:
+def _block_at(model: ModelSpec, layer: Ints) -> Ints:
     """The block of a layer, as a place on the axis over blocks; any behind the last."""
-    if len(model.layer_kinds) == 1:
-        return FIRST_KIND
     kinds = np.array([model.layer_kinds.index(kind) for kind in model.kind_of_layer])
     return FIRST_KIND + kinds[np.clip(layer, 0, model.num_layers - 1)]
 
 
-def stages_alike(model: ModelSpec, plan: ParallelPlan | Batch, pp: int, num_chunks: int) -> bool:
+def dealt_layers(model: ModelSpec, plan: ParallelPlan) -> int:
+    """Layers that are dealt to stages, embedding and head counted where the plan says so."""
+    return model.num_layers + plan.embedding_as_layer + plan.head_as_layer
+
+
+def stages_alike(model: ModelSpec, plan: ParallelPlan, pp: int, num_chunks: int) -> bool:
     """Whether evenly dealt stages other than the first and the last hold the same kinds of layers."""
     if len(model.layer_kinds) == 1 or pp * num_chunks <= 3:
         return True
@@ -216,6 +229,10 @@ def stages_alike(model: ModelSpec, plan: ParallelPlan | Batch, pp: int, num_chun
     return bool((held == held[:, :1]).all())
 
 
-def longer_ranks(model: ModelSpec, plan: ParallelPlan | Batch, layouts: Layouts) -> Ints:
+def longer_ranks(model: ModelSpec, plan: ParallelPlan, layouts: Layouts) -> Ints:
     """How many of the middle ranks of every layout hold a layer more than others; they follow the first rank."""
-    return np.asarray(np.minimum(dealt_layers(model, plan) % layouts.pp, np.maximum(layouts.pp - 2, 0)))
+    return _longer_ranks(dealt_layers(model, plan), layouts.pp)
+
+
+def _longer_ranks(layers: int, pp: Ints) -> Ints:
+    return np.asarray(np.minimum(layers % pp, np.maximum(pp - 2, 0)))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from sim.arrays import Ints, KindPlanFloats, Number, StageFloats
+from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import deal_of
-from sim.pricing.replicas import Params, put_together
+from sim.pricing.parts import put_together
+from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.specs import Scenario
 from sim.units import show
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
-from sim.work.params import expert_params, layer_params
-from sim.work.stages import ModelPart
+from sim.work.stages import HEAD
+from sim.work.sums import expert_params, model_layers, params
 
 
-def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
+def stage_bytes(batch: Batch, parts: Floats) -> KindPlanFloats:
     """Activations that kinds of stages keep of one micro-batch.  [bytes]
 
     Those that send what they compute to another stage, all that have no head, may keep that too.
@@ -27,19 +28,19 @@ def stage_bytes(batch: Batch, parts: Sequence[ModelPart]) -> KindPlanFloats:
     if not batch.costs.stack.keeps_sent_activations:
         return kept
     sent = batch.prices.boundary_bytes[batch.kind, batch.cell]
-    return np.asarray(kept + np.stack([sent * (np.asarray(part.heads) == 0) for part in parts]))
+    return np.asarray(kept + np.stack([sent * (heads == 0) for heads in parts[:, HEAD]]))
 
 
 def activations_by_stage(scenario: Scenario, rank_of_stage: Ints, copies: int) -> StageFloats:
     """Activations that every stage of a scenario keeps of one micro-batch, without logits.  [bytes]"""
     batch = batch_of(scenario)
-    deal = deal_of(batch.costs, scenario.plan, rank_of_stage, copies)
-    return np.asarray(stage_bytes(batch, deal.stage_parts)[deal.kind_of_stage, 0])
+    deal = deal_of(scenario.model, scenario.plan, rank_of_stage, copies)
+    return np.asarray(stage_bytes(batch, deal.stage_kinds)[deal.kind_of_stage, 0])
 
 
 def peak_memory(
     batch: Batch,
-    held: Params,
+    held: Floats,
     activations: Number,
     logits: Number = 0,
     weight_versions: Number = 1,
@@ -49,8 +50,8 @@ def peak_memory(
 
     Parameters
     ----------
-    held : Params
-        By one GPU of each rank.
+    held : array
+        Parameters on one GPU of each rank (`sim.pricing.replicas`).
     activations : array
         Most bytes of kept activations that are in flight at once. [bytes]
     logits : array
@@ -66,32 +67,38 @@ def peak_memory(
     # Masters that are sharded further are no longer the weights' shards.
     fp32_shards = (zero == 3) & stack.fp32_shards & (not batch.outer_zero_stage)
     sizes = batch.layouts.shards.size[batch.layout], batch.layouts.expert_shards.size[batch.layout]
-    shards, trained = _shards(held, *sizes), held.trained
-    of_trained = _shards(trained, *sizes) / np.maximum(trained.total, 1e-30)
+    (others, experts), moments = held[HELD], held[MOMENTS]
+    total, shards = others + experts, others / sizes[0] + experts / sizes[1]
+    trained, of_trained = total, shards
+    if training.adapter_rank:
+        others_trained, experts_trained = held[TRAINED]
+        trained = others_trained + experts_trained
+        of_trained = others_trained / sizes[0] + experts_trained / sizes[1]
+    of_trained = of_trained / np.maximum(trained, 1e-30)
     shard = [np.where(zero >= level, of_trained, 1.0) for level in (1, 2)]
     outer = (zero == 3) & bool(batch.outer_zero_stage)
     if batch.layouts.between_shards is not None:
         shard[0] = shard[0] / np.where(outer, batch.layouts.between_shards.size[batch.layout], 1)
-    of_weights = np.where(zero >= 3, shards / np.maximum(held.total, 1e-30), 1.0)
+    of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
     # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
     frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
-    kept_here = held.total * ~fp32_shards
-    if held.adapters:
-        kept_here = trained.total * ~fp32_shards + frozen * (held.total - trained.total)
+    kept_here = total * ~fp32_shards
+    if training.adapter_rank:
+        kept_here = trained * ~fp32_shards + frozen * (total - trained)
     grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
-    cast = fp32_shards * (shards - held.experts * (np.asarray(sizes[1]) == 1))
+    cast = fp32_shards * (shards - experts * (np.asarray(sizes[1]) == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
     # The fp32 part of the logits is gone before a layer's backward begins.
     freed = of_logits - prices.held_logits_bytes[of_cut] * (np.asarray(logits) > 0)
     working = np.maximum(prices.working_bytes[batch.place] - freed, 0.0)
-    moment = working + _gathered_bytes(batch, held.total, held.total - shards + cast, both_ways) + _root_bytes(batch)
+    moment = working + _gathered_bytes(batch, total, total - shards + cast, both_ways) + _root_bytes(batch)
     # An update begins when activations, logits and gathered weights are gone: the larger moment counts.
-    state = trained.total, trained.moments, training, stack, batch.optimizer_offload
+    state = trained, moments, training, stack, batch.optimizer_offload
     moment = np.maximum(moment, update_bytes(*state) * shard[0] - activations - of_logits)
     return MemoryUse(
         weights=kept_here * training.activation_bytes * of_weights * weight_versions,
-        gradients=trained.total * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
+        gradients=trained * grad_width * np.where(batch.moving_stage >= 2, shard[1], 1.0),
         optimizer=state_bytes(*state) * shard[0],
         activations=activations,
         logits=of_logits,
@@ -100,11 +107,6 @@ def peak_memory(
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
-
-
-def _shards(held: Params, data: Number, experts: Number) -> Number:
-    """Parameters of a GPU's shard."""
-    return held.others / data + held.experts / experts
 
 
 def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number) -> Number:
@@ -120,10 +122,11 @@ def _gathered_bytes(batch: Batch, whole: Number, most: Number, both_ways: Number
     if (zero < 2).all():
         return 0.0
     layers = np.where(batch.num_chunks == 1, 1, np.ceil(model.num_layers / (batch.pp * batch.num_chunks)))
-    experts = expert_params(model) / (batch.ep * batch.etp) if model.has("sparse") else 0.0
+    held = [(params(layer), expert_params(layer)) for _, _, layer in model_layers(model)]
+    experts = max(of_experts for _, of_experts in held) / (batch.ep * batch.etp)
     at_work: Number
     if stack.gathers_per_layer == 1:
-        largest = max(layer_params(model, kind) - kind.sparse * expert_params(model) for kind in model.layer_kinds)
+        largest = max(every - of_experts for every, of_experts in held)
         at_work = layers * (largest / batch.tp + experts)
     elif model.num_experts:  # the first matrices of all experts on a GPU are one tensor
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)

@@ -2,79 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from sim.arrays import Floats, Ints, KindPlanFloats, Number, PlanFloats, StagePlanFloats
+from sim.arrays import Floats, Ints, KindPlanFloats, PlanFloats, RankFloats, StageFloats, StagePlanFloats
 from sim.pricing.batch import Batch
 from sim.pricing.cells import CAUSES
-from sim.pricing.replicas import put_together
-from sim.pricing.zero import zero_traffic
+from sim.pricing.deal import Deal
+from sim.pricing.parts import put_together
+from sim.pricing.visits import VisitSeconds, price_visits
+from sim.pricing.zero import lengthened_passes, moved_at_visits
 from sim.work.operations import Cause
-from sim.work.stages import ModelPart
+from sim.work.stages import Stage
+
+_NONE = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
-    """Seconds of one micro-batch on each kind of stage. [s]
+    """Everything that takes time in a step: per pass, per visit and once a step. [s]
 
-    forward, backward : (kinds of stages, causes, plans); of one cause, all, where causes were not asked for.
-    split : what the halves of a backward, each by itself, take more than the whole; likewise.
-    weight_grad : a weight gradient by itself; (kinds of stages, plans).
+    Arrays have axes (stages, plans) or (ranks, plans). Of columns of plans these are kinds of stages and of ranks; of
+    one plan whose order is known they are its virtual stages and its pipeline ranks, and there is no axis over plans.
+    What was not asked for is empty.
+
+    forward, backward : of one micro-batch on every stage, by cause; `backward` is recomputation, input and weight
+        gradient. Matrix multiplies stand for everything where causes were not asked for.
+    split : what the halves of a backward, each by itself, take more than the whole; by cause.
+    at_peak : what the executed FLOPs of forward and backward, recomputation aside, would take at the GPU's peak.
+    weight_grad_s : a weight gradient by itself, for schedules that split the backward.
+    visits : what a visit to every stage moves, of ranks with several chunks; None: nothing.
+    stages : what each holds.
+    send_forward_s, send_backward_s : to the next and to the previous stage; zero where there is none.
+    p2p_blocks : sends occupy the rank that sends (compute overlaps them otherwise).
+    reduce_s, reduce_tail_s : gradient reduction of each rank, and the part of it that no backward can hide.
+    reduce_share : share that each stage has in its rank's gradients.
+    gather_s : ZeRO's weight gather of each rank after the update.
+    optimizer_s : the update on each rank, of which offload_s on the host or on the way there and back.
+    tied_embedding_s : reduction of the tied embedding's gradient between the ranks of the first and the last stage.
+    step_setup_s : host time once a step while the GPUs wait.
+    hidden_share : of data-parallel communication that compute overlaps, the share of its time that is really hidden.
+    notes : what was extrapolated.
     """
 
-    forward: Floats
-    backward: Floats
-    split: Floats
-    weight_grad: KindPlanFloats
+    forward: dict[Cause, StageFloats]
+    backward: dict[Cause, StageFloats]
+    split: dict[Cause, StageFloats] = field(default_factory=dict)
+    at_peak: dict[Cause, StageFloats] = field(default_factory=dict)
+    weight_grad_s: StageFloats = field(default_factory=_NONE.copy)
+    visits: VisitSeconds | None = None
+    stages: tuple[Stage, ...] = ()
+    send_forward_s: StageFloats = field(default_factory=_NONE.copy)
+    send_backward_s: StageFloats = field(default_factory=_NONE.copy)
+    p2p_blocks: bool = False
+    reduce_s: RankFloats = field(default_factory=_NONE.copy)
+    reduce_tail_s: RankFloats = field(default_factory=_NONE.copy)
+    reduce_share: StageFloats = field(default_factory=_NONE.copy)
+    gather_s: RankFloats = field(default_factory=_NONE.copy)
+    optimizer_s: RankFloats = field(default_factory=_NONE.copy)
+    offload_s: RankFloats = field(default_factory=_NONE.copy)
+    tied_embedding_s: float = 0.0
+    step_setup_s: float = 0.0
+    hidden_share: float = 1.0
+    notes: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_compute(
+        cls,
+        stages: tuple[Stage, ...],
+        num_ranks: int,
+        forward: StageFloats,
+        backward: StageFloats,
+        weight_grad_s: StageFloats | None = None,
+        **more: Floats,
+    ) -> StageSeconds:
+        """Return stages of given seconds, with nothing sent, reduced or done once a step but what is named. [s]"""
+        of_stages = ("send_forward_s", "send_backward_s")
+        of_ranks = ("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s")
+        given: dict[str, Any] = {name: np.zeros(len(stages)) for name in of_stages}
+        given |= {name: np.zeros(num_ranks) for name in of_ranks}
+        given |= {"reduce_share": np.full(len(stages), num_ranks / len(stages)), **more}
+        weights = np.zeros(len(stages)) if weight_grad_s is None else weight_grad_s
+        return cls({Cause.MATMUL: forward}, {Cause.MATMUL: backward}, weight_grad_s=weights, stages=stages, **given)
 
     @property
-    def input_grad(self) -> KindPlanFloats:
-        """An input gradient by itself, with what is recomputed; (kinds of stages, plans). [s]"""
-        return np.asarray((self.backward + self.split).sum(axis=1) - self.weight_grad)
+    def forward_s(self) -> StageFloats:
+        """Forward of one micro-batch, by stage. [s]"""
+        return _sum(self.forward)
+
+    @property
+    def backward_s(self) -> StageFloats:
+        """Backward of one micro-batch, by stage. [s]"""
+        return _sum(self.backward)
+
+    @property
+    def input_grad_s(self) -> StageFloats:
+        """Input gradient of one micro-batch by itself, with what is recomputed, by stage. [s]"""
+        return sum(self.split.values(), self.backward_s) - self.weight_grad_s
+
+    @property
+    def typical_send(self) -> float:
+        """The longest send between two stages. [s]"""
+        return float(max(self.send_forward_s.max(initial=0.0), self.send_backward_s.max(initial=0.0)))
+
+    def of_stages(self, kind_of_stage: Ints) -> StageSeconds:
+        """Return the seconds of stages of these kinds, of the first plan."""
+        forward, backward, split, at_peak = (
+            {cause: seconds[kind_of_stage, 0] for cause, seconds in table.items()}
+            for table in (self.forward, self.backward, self.split, self.at_peak)
+        )
+        return replace(
+            self,
+            forward=forward,
+            backward=backward,
+            split=split,
+            at_peak=at_peak,
+            weight_grad_s=self.weight_grad_s[kind_of_stage, 0],
+            visits=None if self.visits is None else self.visits.of_stages(kind_of_stage).take(0),
+        )
 
 
-def price_stages(
-    batch: Batch,
-    parts: Sequence[ModelPart],
-    alone: Number,
-    *,
-    by_cause: bool = False,
-    split: bool = True,
-) -> StageSeconds:
-    """Forward and backward of one micro-batch on kinds of stages.
+def _sum(table: dict[Cause, StageFloats]) -> StageFloats:
+    first, *others = table.values()
+    return sum(others, first)
+
+
+def price_stages(batch: Batch, deal: Deal, *, by_cause: bool = False, split: bool = True) -> StageSeconds:
+    """Price passes of one micro-batch through kinds of stages, and visits to them.
 
     Parameters
     ----------
-    parts : sequence of ModelPart
-        What each kind of stage holds; numbers, or arrays over plans.
-    alone
-        As of `sim.pricing.zero.zero_traffic`.
     by_cause : bool
-        Also by what they are spent on.
+        Also by what they are spent on, and what they would take at the GPU's peak.
     split : bool
-        Also the backward's halves; else these are left empty.
+        Also the backward's halves.
     """
     prices, here = batch.prices, (slice(None), slice(None), *batch.place)
-    forward, backward = (each[here] for each in ((prices.forward_s, prices.backward_s) if by_cause else prices.total_s))
-    passes = [forward.sum(axis=1), backward.sum(axis=1)]
+    whole = (*prices.total_s, prices.total_split_s)
+    chosen = (prices.forward_s, prices.backward_s, prices.split_s) if by_cause else whole
+    tables = [each[here] for each in chosen[: 3 if split else 2]]
+    forward, backward = (each.sum(axis=1) for each in tables[:2])
+    passes = [forward, backward]
     if split:
-        apart = (prices.split_s if by_cause else prices.total_split_s)[here]
         weight_grad = prices.weight_grad_s[(slice(None), *batch.place)]
-        passes += [passes[1] + apart.sum(axis=1) - weight_grad, weight_grad]
-    traffic = zero_traffic(batch, passes, alone)
-    host, data = (CAUSES.index(Cause.HOST), CAUSES.index(Cause.DATA_PARALLEL)) if by_cause else (0, 0)
-    if traffic is not None:
-        forward, backward = _plus(forward, data, traffic[0]), _plus(backward, data, traffic[1])
-    forward, backward = put_together(parts, forward), put_together(parts, backward)
-    forward[:, host] += batch.costs.forward_setup_s
-    if not split:
-        return StageSeconds(forward, backward, np.empty((len(forward), 1, 0)), np.empty((len(forward), 0)))
-    if traffic is not None:
-        apart, weight_grad = _plus(apart, data, traffic[2] + traffic[3] - traffic[1]), weight_grad + traffic[3]
-    return StageSeconds(forward, backward, put_together(parts, apart), put_together(parts, weight_grad))
+        passes += [backward + tables[2].sum(axis=1) - weight_grad, weight_grad]
+    moved = moved_at_visits(batch, deal.alone)
+    if moved is not None and (batch.num_chunks == 1).any():
+        more = lengthened_passes(batch, moved, passes)
+        exposed = (more[0], more[1], more[2] + more[3] - more[1])
+        cause = CAUSES.index(Cause.DATA_PARALLEL) if by_cause else 0
+        tables = [_plus(table, cause, seconds) for table, seconds in zip(tables, exposed, strict=False)]
+        if split:
+            weight_grad = weight_grad + more[3]
+    tables = [put_together(deal.stage_kinds, each) for each in tables]
+    tables[0][:, CAUSES.index(Cause.HOST) if by_cause else 0] += batch.costs.forward_setup_s
+    sums = [each.sum(axis=1) if by_cause else each[:, 0] for each in tables]
+    weights = put_together(deal.stage_kinds, weight_grad) if split else _NONE
+    inputs = sums[1] + sums[2] - weights if split else sums[1]
+    of_forward, of_backward, *halves = (_by_cause(each) for each in tables)
+    peak = put_together(deal.stage_kinds, prices.at_peak_s[:, :, batch.kind, batch.cell]) if by_cause else None
+    return StageSeconds(
+        of_forward,
+        of_backward,
+        split=halves[0] if split else {},
+        at_peak={} if peak is None else _by_cause(peak),
+        weight_grad_s=weights,
+        visits=price_visits(batch, moved, deal.stage_kinds, (*sums[:2], inputs)),
+    )
 
 
 def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:
@@ -84,6 +180,14 @@ def _plus(seconds: Floats, cause: int, more: Floats) -> Floats:
     )
     whole[:, cause] += more
     return whole
+
+
+def _by_cause(seconds: Floats) -> dict[Cause, KindPlanFloats]:
+    """Seconds (kinds of stages, causes, plans) by cause, of causes that take any; or of one, that stands for all."""
+    if seconds.shape[1] == 1:
+        return {Cause.MATMUL: seconds[:, 0]}
+    taken = np.any(seconds, axis=(0, *range(2, seconds.ndim)))
+    return {cause: seconds[:, place] for place, cause in enumerate(CAUSES) if taken[place] or cause is Cause.HOST}
 
 
 def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[StagePlanFloats, StagePlanFloats]:
@@ -104,7 +208,7 @@ def sends_by_stage(batch: Batch, rank_of_stage: Ints, copies: int) -> tuple[Stag
     if not within.any():
         return forward, backward
     kinds, of_layout = batch.layouts.kinds_of_hops
-    hops, which = np.unique(of_layout[batch.layout], return_inverse=True)
+    hops, which = np.unique(of_layout[batch.layout], return_inverse=True) if len(kinds) > 1 else ([0], 0 * batch.layout)
     crosses = np.stack([kinds[number].cross(here, there) for number in hops], axis=1)
     forward[:-1] = np.where(crosses[:, which.ravel()], far, near) * within[:, np.newaxis]
     backward[1:] = forward[:-1]

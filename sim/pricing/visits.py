@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Bools, Floats, Ints, KindPlanFloats, Number
+from sim.arrays import Bools, Floats, Ints, KindPlanFloats
 from sim.pricing.batch import Batch
-from sim.pricing.replicas import put_together
-from sim.pricing.zero import gathered_later, gathers_ahead, moves_at_visits, reduced_at_visits, shard_blocks
-from sim.work.stages import ModelPart
+from sim.pricing.parts import put_together
+from sim.pricing.zero import Moved, gathers_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +67,16 @@ _OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "
 
 
 def price_visits(
-    batch: Batch,
-    parts: Sequence[ModelPart],
-    passes: Sequence[Number],
-    alone: Number,
+    batch: Batch, moved: Moved | None, parts: Floats, passes: Sequence[KindPlanFloats]
 ) -> VisitSeconds | None:
     """What visits to kinds of stages move; None where no plan moves anything so.
 
     Parameters
     ----------
-    parts : sequence of ModelPart
-        What each kind of stage holds.
+    parts : array
+        How often each kind of stage has each block (`sim.pricing.parts`).
     passes : arrays (kinds of stages, plans)
         Forward, backward and input gradient of one micro-batch. [s]
-    alone
-        As of `sim.pricing.zero.zero_traffic`.
 
     Notes
     -----
@@ -90,34 +84,28 @@ def price_visits(
     micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
     pieces, these are the blocks.
     """
-    several = batch.num_chunks > 1
-    if not moves_at_visits(batch) or not several.any():
+    several, group, fabric = batch.num_chunks > 1, batch.layouts.data.take(batch.layout), batch.costs.fabric
+    if moved is None or not several.any():
         return None
-    sharded, layout = shard_blocks(batch.costs, batch.layouts, alone), batch.layout
-    group, fabric = batch.layouts.data.take(layout), batch.costs.fabric
-    gather, nbytes = (
-        sharded.gather_s[:, layout] * (several * (batch.moving_stage == 3)),
-        sharded.weight_bytes[:, layout],
+    ahead, beside, num_blocks = gathers_ahead(batch), np.asarray(batch.overlap_grad_reduce), len(moved.gather_s)
+    gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
+    slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
+    reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
+    of_gather, gather_slows = (
+        np.stack([put_together(parts, each) for each in both])
+        for both in ((gather, regather), (gather * slows, regather * slows))
     )
-    again = gathered_later(batch, sharded, gather.ndim)
-    reduce = reduced_at_visits(batch, sharded, alone) * several
-    ahead, beside = gathers_ahead(batch), batch.overlap_grad_reduce
-    gather_slows = gather * (1.0 - fabric.hidden_share(group, nbytes, gather)) * ahead
-    reduce_slows = reduce * (1.0 - fabric.hidden_share(group, sharded.gradient_bytes[:, layout], reduce)) * beside
-    gathers = (gather, gather * again)
-    of_gather = np.stack([put_together(parts, each) for each in gathers])
-    of_reduce = put_together(parts, reduce)
-    first = 1.0 / np.maximum(put_together(parts, np.ones((len(gather), *[1] * (gather.ndim - 1)))), 1.0)
-    of_slows = put_together(parts, reduce_slows)
+    of_reduce, of_slows = put_together(parts, reduce), put_together(parts, reduce_slows)
+    first = 1.0 / np.maximum(put_together(parts, np.ones((num_blocks, *[1] * (gather.ndim - 1)))), 1.0)
     hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
     return VisitSeconds(
         gather=of_gather,
         early=np.stack(hidden) * (1.0 - first / batch.costs.stack.gathers_per_layer) * ahead,
         reduce=of_reduce,
         tail=np.minimum(of_reduce * first, of_reduce - of_slows),
-        gather_slows=np.stack([put_together(parts, gather_slows), put_together(parts, gather_slows * again)]),
+        gather_slows=gather_slows,
         reduce_slows=of_slows,
-        ahead=np.asarray(ahead),
-        beside=np.asarray(beside),
+        ahead=ahead,
+        beside=beside,
         prefetched=max(1, batch.costs.stack.prefetched_layers),
     )

@@ -1,23 +1,25 @@
-"""What ZeRO stages 2 and 3 move while the pipeline runs, and what of it lengthens a block's passes."""
+"""What ZeRO stages 2 and 3 move whenever a rank turns to a stage, and what of it lengthens a block's passes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import BlockPlanFloats, Bools, Number
+from sim.arrays import BlockPlanFloats, Bools, Floats, Number
 from sim.costs.collectives import all_gather
-from sim.network.placement import Group
 from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
-from sim.pricing.replicas import Params, Replicas, params_of, reduced_to_shards, replicas_of, summed_over
+from sim.pricing.parts import counts_of
+from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.params import layer_params
 from sim.work.recompute import recompute_word
 from sim.work.stages import ModelPart, blocks_of
+from sim.work.sums import layer_params
 
 
 def zero_visits(num_chunks: Number, num_forwards: Number, scheduled: Number | None = None) -> Number:
@@ -30,62 +32,74 @@ def zero_visits(num_chunks: Number, num_forwards: Number, scheduled: Number | No
     return np.where(np.asarray(num_chunks) == 1, num_forwards, each)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardedBlocks:
-    """The blocks of a model, their parameters sharded by ZeRO; arrays (blocks, layouts).
+class Moved(NamedTuple):
+    """What a visit to every block moves, (blocks, plans); nothing where the plan's ZeRO stage moves nothing then.
 
-    weight_bytes, gradient_bytes : of a whole block. [bytes]
-    gather_s, reduce_s : gathering its weights once, and reducing its gradients once. [s]
-    again : whether its weights are gathered again for the backward where they are dropped after the forward; (blocks).
-    after_recompute : share of its weights that are gathered for the gradients of a pass that was recomputed; (blocks).
+    weight_bytes, gradient_bytes : of the whole block. [bytes]
+    gather_s, regather_s : gathering its weights for the forward, and for the backward. [s]
+    reduce_s : reducing its gradients. A sharded gradient is accumulated on its shard only, so every visit reduces. [s]
     """
 
-    weight_bytes: Number
-    gradient_bytes: Number
-    gather_s: Number
-    reduce_s: Number
-    again: Number
-    after_recompute: Number
+    weight_bytes: BlockPlanFloats
+    gradient_bytes: BlockPlanFloats
+    gather_s: BlockPlanFloats
+    regather_s: BlockPlanFloats
+    reduce_s: BlockPlanFloats
+
+
+def moved_at_visits(batch: Batch, alone: Number) -> Moved | None:
+    """Price what plans move every time that they turn to a stage; None where no plan does.
+
+    Parameters
+    ----------
+    alone : bool, or array over layouts
+        Embedding and head share a stage, and one table serves all that need it.
+    """
+    zero, layouts, layout = batch.moving_stage, batch.layouts, batch.layout
+    replicas = layouts.data.size * layouts.expert_data.size
+    if not (zero >= 2).any() or not (replicas > 1).any():
+        return None
+    weights, gradients, gather, reduce = _of_blocks(layouts, alone)[:, :, layout]
+    if batch.outer_zero_stage:  # sharding groups sum gradients once a step
+        reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
+    gather, model = gather * (zero == 3), batch.costs.model
+    blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
+    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * batch.reshard_after_forward
+    after = np.array([gathered_after_recompute(part, model, batch.costs.stack) for part in blocks])
+    if after.any():
+        full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
+        again = again + after.reshape(over_blocks) * full
+    return Moved(weights, gradients, gather, gather * again, reduce * (zero >= 2))
+
+
+def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
+    """Bytes of weights and gradients, and seconds of a gather and a reduction, of every block; (4, blocks, layouts)."""
+    if np.all(alone) or not np.any(alone):
+        return _of_blocks_sharing(layouts, bool(np.any(alone)))
+    return np.where(alone, _of_blocks_sharing(layouts, True), _of_blocks_sharing(layouts, False))
+
+
+@lru_cache(maxsize=256)
+def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
+    costs = layouts.costs
+    params = params_of(counts_of(blocks_sharing(costs.model, alone)), layouts)
+    width = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
+    weights = params[HELD].sum(axis=0) * width
+    gradients = params[TRAINED].sum(axis=0) * GRADIENT_WIDTH[costs.stack.gradient_precision]
+    return np.stack([weights, gradients, *visit_seconds(layouts, params, width)])
 
 
 def gathered_widths(costs: CostModel) -> list[int]:
-    """In numbers of how many bytes ZeRO gathers the weights of every block."""
+    """Bytes of the numbers in which ZeRO gathers the weights of every block. [bytes]"""
     width = costs.training.activation_bytes
     layer = 1 if costs.training.format is not None and costs.stack.fp8_gathers else width
     return [width, width, *[layer] * len(costs.model.layer_kinds), layer]
 
 
-def shard_blocks(costs: CostModel, layouts: Layouts, alone: Number, outer_zero_stage: int = 0) -> ShardedBlocks:
-    """What moving the blocks takes, over layouts; remembered.
-
-    alone : where one stage holds the embedding and the head, and one table for all that needs one.
-    outer_zero_stage : with 1 sharding groups sum gradients once a step.
-    """
-    key = ("sharded", layouts.key, np.asarray(alone).tobytes(), outer_zero_stage)
-    if key in costs.known:
-        known: ShardedBlocks = costs.known[key]
-        return known
-    blocks = blocks_sharing(costs.model, alone)
-    params, replicas = params_of(blocks, costs, layouts), replicas_of(layouts)
-    replicas = replicas.inside if outer_zero_stage else replicas
-    widths = np.array(gathered_widths(costs), dtype=float)[:, np.newaxis]
-    gather, reduce = visit_seconds(costs, params, widths, replicas)
-    grad_width = GRADIENT_WIDTH[costs.stack.gradient_precision]
-    again, after = (
-        np.array([each(part) for part in blocks])
-        for each in (gathered_again, lambda part: gathered_after_recompute(part, costs.model, costs.stack))
-    )
-    found = ShardedBlocks(params.total * widths, params.trained.total * grad_width, gather, reduce, again, after)
-    costs.remember(key, found)
-    return found
-
-
-def blocks_sharing(model: ModelSpec, alone: Number) -> list[ModelPart]:
-    """The blocks of a model, of which head and multi-token prediction have no tables of their own where all share."""
+def blocks_sharing(model: ModelSpec, alone: bool) -> list[ModelPart]:
+    """The blocks of a model. Where all share one stage, head and multi-token prediction have no tables of their own."""
     tied = int(model.tied_embeddings)
-    return [
-        replace(part, shared_tables=(part.heads * tied + part.mtps) * np.asarray(alone)) for part in blocks_of(model)
-    ]
+    return [replace(part, shared_tables=(part.heads * tied + part.mtps) * int(alone)) for part in blocks_of(model)]
 
 
 def gathered_again(part: ModelPart) -> bool:
@@ -97,7 +111,7 @@ def gathered_again(part: ModelPart) -> bool:
 
 
 def gathered_after_recompute(part: ModelPart, model: ModelSpec, stack: StackSpec) -> float:
-    """Of a block's weights, the share that a full recomputation drops again before their gradients.
+    """Share of a block's weights that a full recomputation drops again before their gradients.
 
     The last matrix of a layer is used next; of those before it, twice what follows them lies between.
     """
@@ -117,99 +131,57 @@ def gathers_for_backward(part: ModelPart, scenario: Scenario) -> float:
     )
 
 
-def visit_seconds(
-    costs: CostModel, params: Params, gathered_width: Number, replicas: Replicas
-) -> tuple[Number, Number]:
-    """Gathering a block's weights, in numbers of so many bytes, and reducing its gradients.  [s]"""
-    stack, fabric = costs.stack, costs.fabric
-    pieces, slicing = stack.gathers_per_layer, _slices_s(stack, replicas.shards)
+def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> tuple[Number, Number]:
+    """Time to gather blocks' weights, in numbers of so many bytes, and to reduce their gradients.  [s]"""
+    costs, stack, size = layouts.costs, layouts.costs.stack, layouts.shards.size
+    slicing = stack.slice_s * size * (np.asarray(size) > 1)  # cutting a buffer into a slice for each rank
     # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
-    at_once = pieces if stack.slice_s else 1
+    pieces, at_once = stack.gathers_per_layer, stack.gathers_per_layer if stack.slice_s else 1
     grad_width = GRADIENT_WIDTH[stack.gradient_precision]
-    gather = summed_over(all_gather, params, gathered_width, replicas.sharding, fabric, pieces) + pieces * slicing
-    reduce = reduced_to_shards(params.trained, grad_width, replicas, fabric, at_once) + at_once * slicing
+    gather = summed_over(all_gather, params[HELD], gathered_width, layouts.sharding, costs.fabric, pieces)
+    reduce = reduced_to_shards(params[TRAINED], grad_width, layouts, costs.fabric, at_once)
+    gather, reduce = gather + pieces * slicing, reduce + at_once * slicing
     if stack.slice_s:  # zeros are written, what arrived or is to be sent is read and written
-        copied = (np.asarray(replicas.shards.size) > 1) / costs.compute.memory_bandwidth("copy")
-        gather = gather + 3 * params.total * gathered_width * copied
-        reduce = reduce + 2 * params.trained.total * grad_width * copied
+        copied = (np.asarray(size) > 1) / costs.compute.memory_bandwidth("copy")
+        gather = gather + 3 * params[HELD].sum(axis=0) * gathered_width * copied
+        reduce = reduce + 2 * params[TRAINED].sum(axis=0) * grad_width * copied
     return gather, reduce
 
 
-def _slices_s(stack: StackSpec, group: Group) -> Number:
-    """Cutting a buffer into a slice for each rank.  [s]"""
-    return stack.slice_s * group.size * (np.asarray(group.size) > 1)
+def lengthened_passes(
+    batch: Batch, moved: Moved, passes: Sequence[BlockPlanFloats]
+) -> tuple[BlockPlanFloats, BlockPlanFloats, BlockPlanFloats, BlockPlanFloats]:
+    """What a visit adds to forward, backward, input and weight gradient of every block, of ranks with one chunk.  [s]
 
-
-def zero_traffic(batch: Batch, passes: Sequence[BlockPlanFloats], alone: Number) -> list[BlockPlanFloats] | None:
-    """What ZeRO stages 2 and 3 add to the passes of every block; None where they are not used.  [s]
-
-    Of ranks with one chunk, which move things block by block with every micro-batch; those with several move them once
-    a visit (`sim.pricing.visits`). Stage 3 gathers weights forward and, where it drops them in between, backward; 2 and
-    3 reduce gradients. What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer
+    They move things block by block with every micro-batch; ranks with several chunks move them once a visit
+    (`sim.pricing.visits`). What compute does not hide of what overlaps it is exposed. Gathers are hidden by the layer
     before, which takes one to be gathered ahead.
 
     Parameters
     ----------
     passes : arrays over blocks and plans
-        Forward and backward; and the backward's halves, input and weight gradient, where these are asked for. [s]
-    alone : array over layouts
-        As of `shard_blocks`.
+        The four passes; the last two only where they are asked for. [s]
     """
-    zero, here = batch.moving_stage, batch.num_chunks == 1
-    if not moves_at_visits(batch) or not here.any():
-        return None
-    sharded, layout = shard_blocks(batch.costs, batch.layouts, alone), batch.layout
-    group = batch.layouts.data.take(layout)
-    gather = sharded.gather_s[:, layout] * (here * (zero == 3))
-    gather_again = gather * gathered_later(batch, sharded, gather.ndim)
-    ahead = gathers_ahead(batch)
-    reduce = reduced_at_visits(batch, sharded, alone) * here
-    weights, gradients = sharded.weight_bytes[:, layout], sharded.gradient_bytes[:, layout]
+    here, ahead = batch.num_chunks == 1, gathers_ahead(batch)
+    group, nothing = batch.layouts.data.take(batch.layout), np.zeros(1)
+    gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
         hidden = gathering * ahead + reducing * batch.overlap_grad_reduce
-        moved = weights * (gathering > 0) + gradients * (reducing > 0)
-        seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, moved, hidden, compute)
+        nbytes = moved.weight_bytes * (gathering > 0) + moved.gradient_bytes * (reducing > 0)
+        seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, nbytes, hidden, compute)
         return np.asarray(seconds)
 
-    nothing = np.zeros(1)
     # An input gradient needs the weights; a weight gradient does not, and leaves gradients to be reduced.
-    moved = (gather, nothing), (gather_again, reduce), (gather_again, nothing), (nothing, reduce)
-    return [exposed(*each, compute) for each, compute in zip(moved, passes, strict=False)]
-
-
-def gathered_later(batch: Batch, sharded: ShardedBlocks, axes: int) -> Number:
-    """How often, at a visit, the weights of every block are gathered after its forward: (blocks, … plans)."""
-    over_blocks = (-1, *[1] * (axes - 1))
-    again = sharded.again.reshape(over_blocks) * batch.reshard_after_forward
-    if not sharded.after_recompute.any():
-        return again
-    full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
-    return again + sharded.after_recompute.reshape(over_blocks) * full
-
-
-def moves_at_visits(batch: Batch) -> bool:
-    """Whether any plan moves something every time that it turns to a stage."""
-    replicas = batch.layouts.data.size * batch.layouts.expert_data.size
-    return bool((batch.moving_stage >= 2).any() and (replicas > 1).any())
+    forward, backward = exposed(gather, nothing, passes[0]), exposed(regather, reduce, passes[1])
+    if len(passes) == 2:
+        return forward, backward, nothing, nothing
+    return forward, backward, exposed(regather, nothing, passes[2]), exposed(nothing, reduce, passes[3])
 
 
 def gathers_ahead(batch: Batch) -> Bools:
     """Whether weights are gathered while the rank computes with others."""
     return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
-
-
-def reduced_at_visits(batch: Batch, sharded: ShardedBlocks, alone: Number) -> BlockPlanFloats:
-    """Reducing every block's gradients at the end of a backward visit.  [s]
-
-    A sharded gradient is accumulated on its shard only: every visit reduces.
-    """
-    zero, layout = batch.moving_stage, batch.layout
-    reduce = sharded.reduce_s[:, layout]
-    if batch.outer_zero_stage:
-        inside = shard_blocks(batch.costs, batch.layouts, alone, batch.outer_zero_stage)
-        reduce = np.where(zero == 3, inside.reduce_s[:, layout], reduce)
-    return np.asarray(reduce * (zero >= 2))
 
 
 def assumed(scenario: Scenario, visits: float) -> Iterator[str]:

@@ -15,6 +15,7 @@ from sim.errors import require_positive
 from sim.network.placement import Group
 from sim.network.ranks import places_of_ranks
 from sim.pricing.batch import batch_of
+from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.programs import price_order
 from sim.specs import Scenario
 from sim.work.optimizer import state_bytes
@@ -150,26 +151,24 @@ def state_of(scenario: Scenario) -> State:
     batch = batch_of(scenario)
     plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, batch.layouts
     held = price_order(scenario, batch)[3]
-    trained, stage, outer = held.trained, plan.zero_stage, bool(plan.outer_zero_stage)
+    trained, stage, outer = held[TRAINED].sum(axis=0), plan.zero_stage, bool(plan.outer_zero_stage)
     weights_sharded: Literal["none", "within"] = "within" if stage == 3 else "none"
     optimizer_sharded: Literal["none", "within", "everyone"] = "everyone" if outer else "within" if stage else "none"
     width = 0.0 if stage == 3 and stack.fp32_shards and not outer else float(training.activation_bytes)
     # Bytes of optimizer state a parameter; experts have the average rank's.
     everywhere, on_gpu = (
-        state_bytes(trained.total, trained.moments, training, stack, offloaded)
-        for offloaded in (0.0, plan.optimizer_offload)
+        state_bytes(trained, held[MOMENTS], training, stack, offloaded) for offloaded in (0.0, plan.optimizer_offload)
     )
-    each = everywhere / np.maximum(trained.total, 1e-30)
+    each = everywhere / np.maximum(trained, 1e-30)
     kept = float(np.sum(on_gpu) / max(float(np.sum(everywhere)), 1e-30))
     pieces: list[Piece] = []
-    for name in ("others", "experts"):
-        params, own = (np.broadcast_to(getattr(part, name), held.total.shape) for part in (held, trained))
+    for name, params, own in zip(("others", "experts"), held[HELD], held[TRAINED], strict=True):
         if not params.any():
             continue
         holders = _Holders(layouts.data, layouts.shards, layouts.between_shards)
         if name == "experts":
             holders = _Holders(layouts.expert_data, layouts.expert_shards, layouts.between_shards)
-        if held.adapters is not None:
+        if training.adapter_rank:
             frozen = holders.of(training.activation_bytes * (params - own), weights_sharded)
             pieces.append(Piece("frozen weights", *frozen, saved=False))
         if width:

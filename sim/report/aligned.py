@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engines import build_program
-from sim.engines.critical_path import longest_path
+from sim.engines import Program, run
 from sim.errors import SpecError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
@@ -57,7 +56,9 @@ def format_aligned(order: Order, times: tuple[int, int, int | None]) -> str:
             f"three, such as --times {forward},{max(1, backward // 2)},{max(1, backward - backward // 2)}"
         )
     costs = _plain(order, float(forward), float(backward + (weight or 0)), float(weight or 0))
-    played = longest_path(build_program(order, costs))
+    played = run(Program(order, costs))
+    assert played.start is not None
+    assert played.end is not None
     start, end = np.rint(played.start).astype(int), np.rint(played.end).astype(int)
     length = int(end.max(initial=0))
     width = max((len(action) for row in _texts(order) for action in row), default=1)

@@ -13,9 +13,9 @@ from sim.estimate import Estimate
 from sim.network.placement import Group
 from sim.rl.rollout import RolloutPool
 from sim.specs import Scenario
-from sim.work.adapters import adapter_params, adapters_of
+from sim.work.adapters import adapters_of
 from sim.work.inference import inference_params
-from sim.work.stages import ModelPart
+from sim.work.sums import adapter_params, model_layers
 
 Method = Literal["broadcast", "sharded", "storage"]
 
@@ -49,9 +49,8 @@ def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
     adapters = adapters_of(scenario.training)
     if adapters is None:
         return WIDTHS[pool.engine.weight_format] * inference_params(pool.engine.model)
-    model = scenario.model
-    layers = ModelPart(tuple(model.layers_of(kind) for kind in model.layer_kinds))
-    return ACTIVATION_WIDTH * float(adapter_params(layers, model, adapters, 1)[0])
+    layers = model_layers(scenario.model, adapters=adapters)
+    return ACTIVATION_WIDTH * sum(count * float(adapter_params(layer)[0]) for count, _, layer in layers)
 
 
 def sync_time(scenario: Scenario, pool: RolloutPool, exchange: Exchange) -> float:

@@ -22,7 +22,7 @@ from sim.scaling.published import DEFAULT_LAW, LossLaw, form_of, get_law
 from sim.specs import ModelSpec
 from sim.units import show_short
 from sim.work.operations import Number
-from sim.work.params import active_params, total_params
+from sim.work.sums import active_params, total_params
 
 DEFAULT_BATCH_LAW = "kaplan-2020"
 

@@ -240,7 +240,7 @@ class _Found:
         code = np.ravel_multi_index(tuple(numbers), tuple(numbers.max(axis=1, initial=0) + 1))
         _, first, which = np.unique(code, return_index=True, return_inverse=True)
         self.layout, layouts = which.ravel(), rows.layout[first]
-        self.layouts: Layouts = place_layouts(layouts, scenario.cluster, scenario.plan)
+        self.layouts: Layouts = place_layouts(cost_model(scenario), layouts, scenario.plan)
         self.of_layouts = deals_at(self.deals, rows.shape[first])
         without = (layouts[:, 0] == 1) | (not scenario.model.num_experts)  # experts' tokens are routed apart
         cut = cuts_sequences(layouts, scenario.training.sequence_length)
@@ -254,15 +254,14 @@ def _batch(
 ) -> Batch:
     """Rows of one choice as columns of what they cost."""
     scenario, layouts, layout, rows = found.scenario, found.layouts, found.layout[where], found.rows.take(where)
-    costs, stack = cost_model(scenario), scenario.stack
+    stack = scenario.stack
     kinds, recomputes = ((stack.overlap_tp_backward, sequence_parallel),), (searched_word(recompute, scenario.plan),)
     offloaded = {"offloaded_layers": offloaded_layers}
     cells, cell = find_cells(layouts, layout, rows.microbatch_size, kinds, recomputes, **offloaded)
     all_rows = np.zeros(len(rows), dtype=np.int64)
     return Batch(
-        costs,
         layouts,
-        price_cells(costs, cells),
+        price_cells(layouts.costs, cells),
         layout=layout,
         cell=cell,
         kind=all_rows,

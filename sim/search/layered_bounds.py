@@ -9,12 +9,14 @@ import numpy as np
 from sim.arrays import Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.step_end import end_of_step
 from sim.pricing.batch import Batch
+from sim.pricing.deal import Deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import VisitSeconds, price_visits
+from sim.pricing.visits import VisitSeconds
 from sim.search.layered_deals import FIRST, LAST, Deals, Rounds
+from sim.work.stages import HEAD
 
 
 def least_step_s(batch: Batch, deals: Deals, of_layouts: Deals) -> PlanFloats:
@@ -31,9 +33,9 @@ def least_step_s(batch: Batch, deals: Deals, of_layouts: Deals) -> PlanFloats:
     deals, of_layouts : of every plan, and of every layout of the batch; the same ranks hold the same.
     """
     stack = batch.costs.stack
-    seconds = price_stages(batch, deals.stages, False, split=False)
-    forward, backward = (each[:, 0] for each in (seconds.forward, seconds.backward))
-    moved = _least_at_visits(price_visits(batch, deals.stages, (forward, backward, backward), False), deals)
+    deal = Deal(deals.stages, of_layouts.ranks, span=deals.span)
+    seconds = price_stages(batch, deal, split=False)
+    forward, backward, moved = seconds.forward_s, seconds.backward_s, _least_at_visits(seconds.visits, deals)
     m = batch.num_microbatches
     near, far = near_and_far(batch)
     send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
@@ -58,19 +60,19 @@ def least_step_s(batch: Batch, deals: Deals, of_layouts: Deals) -> PlanFloats:
         there = np.maximum(there, fetched + down + m * forward[LAST])
         complete = np.maximum(complete, m * backward[LAST] + hops(deals.down, backward) + returned)
     ended = np.maximum(there + complete, moved.all)
-    once = once_a_step(batch, of_layouts.ranks).take(slice(0, 1))
+    once = once_a_step(batch, deal).of_kinds(slice(0, 1))
     window = m * (deals.before * forward).sum(axis=0) + forward[deals.end, np.arange(len(m))]
     end = end_of_step(
         ended[np.newaxis],
-        once.reduce,
-        once.gather,
-        once.update,
-        tied_embedding=tied_reduction(batch, deals.span),
+        once.reduce_s,
+        once.gather_s,
+        once.optimizer_s,
+        tied_embedding=tied_reduction(batch, deal),
         hidden_share=once.hidden_share,
         overlap_reduce=stack.overlap_grad_reduce,
         overlap_gather=stack.overlap_param_gather,
         # Of the first rank's reduction all but the last bucket may be over when its last backward is.
-        reduced_after=lambda: np.maximum(there + back + once.tail, there + once.reduce) - ended,
+        reduced_after=lambda: np.maximum(there + back + once.reduce_tail_s, there + once.reduce_s) - ended,
         gather_window=lambda: window,
     )
     return np.asarray(end.step + stack.step_setup_s)
@@ -135,12 +137,8 @@ def _streamed(visits: VisitSeconds, deals: Deals) -> tuple[PlanFloats, PlanFloat
 
 def memory_bytes(batch: Batch, of_layouts: Deals) -> PlanFloats:
     """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
-    kinds = [of_layouts.ranks[place].part for place in of_layouts.fullest]
-
-    def of_plans(number: Number) -> Number:
-        return number[batch.layout] if np.ndim(number) else number
-
-    peaks = batch.num_microbatches * stage_bytes(batch, [part.each(of_plans) for part in kinds])
-    logits = batch.num_microbatches * of_layouts.heads[list(of_layouts.fullest)][:, batch.layout]
-    held = params_of(kinds, batch.costs, batch.layouts).take(batch.layout)
+    ranks = of_layouts.ranks.counts[list(of_layouts.fullest)]
+    of_plans = ranks[..., batch.layout]
+    peaks, logits = (batch.num_microbatches * each for each in (stage_bytes(batch, of_plans), of_plans[:, HEAD]))
+    held = params_of(ranks, batch.layouts)[..., batch.layout]
     return np.asarray(peak_memory(batch, held, peaks, logits).total.max(axis=0))

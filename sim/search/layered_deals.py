@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Ints
-from sim.pricing.deal import layers_before
-from sim.pricing.ranks import RankKind
+from sim.arrays import Floats, Ints
+from sim.pricing.deal import RankKinds, layers_before
+from sim.pricing.parts import counts_of
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import layers_of_stages
-from sim.work.stages import EMBEDDING, ModelPart
+from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart
 
 FIRST, LAST, MIDDLE = range(3)
 """Kinds of stages: that of the embedding, that of the head, and from the third on those between."""
@@ -48,7 +48,7 @@ class Rounds:
 class Deals:
     """The stages and ranks of some shapes, each a number of ranks and of chunks; arrays over shapes, the last axis.
 
-    stages : kinds of stages.
+    stages : how often each kind of stage has each block, (kinds, blocks + 1, shapes) (`sim.pricing.parts`).
     there, back : rounds of the first rank forward, and of the last stage's rank backward.
     down : stages of each kind from the first rank's last one on, the model's last left out; (kinds, shapes).
     up : those from the model's second on that the last backwards come through before the first.
@@ -56,12 +56,11 @@ class Deals:
     before, returning : stages of each kind that the first rank holds before that one; and of them those whose weights
         it asks for only when it has gone through that one backward.
     span : ranks from that of the first stage to that of the last, both counted.
-    ranks : kinds of ranks, the first of them first. fullest : places of those of which one needs most memory.
-    heads : of these, on how many stages the head is; (ranks, shapes).
+    ranks : kinds of ranks, the first rank first. fullest : places of those of which one needs most memory.
     same_ranks : the first of the shapes whose ranks hold the same.
     """
 
-    stages: tuple[ModelPart, ...]
+    stages: Floats
     there: Rounds
     back: Rounds
     down: Ints
@@ -70,22 +69,21 @@ class Deals:
     before: Ints
     returning: Ints
     span: Ints
-    ranks: tuple[RankKind, ...]
+    ranks: RankKinds
     fullest: tuple[int, ...]
-    heads: Ints
     same_ranks: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class _Deal:
-    """Of one shape: kinds of its stages in turn, and what its ranks hold."""
+    """One shape: kinds of its stages in turn; and how many ranks hold so much, and are the first or not."""
 
     there: Counter[Any]
     back: Counter[Any]
     counts: dict[str, Ints]
     end: int
     span: int
-    ranks: dict[tuple[ModelPart, bool], int]
+    ranks: Counter[tuple[tuple[float, ...], bool]]
 
 
 def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 1) -> Deals:
@@ -106,21 +104,21 @@ def deals_of(model: ModelSpec, plans: Sequence[ParallelPlan], prefetched: int = 
         ModelPart(tuple(last), heads=1, mtps=mtp, shared_tables=max(0, mtp - 1) + tied * (mtp > 0)),
         *(ModelPart(tuple(each)) for each in middle),
     ]
+    stages = counts_of(parts, (len(plans),))
     found = [
-        _deal(plan.pp, _kinds(each, kinds), _of_shape(parts, shape), prefetched)
+        _deal(plan.pp, _kinds(each, kinds), stages[..., shape], prefetched)
         for shape, (plan, each, kinds) in enumerate(zip(plans, held, middles, strict=True))
     ]
-    ranks, heads = _ranks(found)
+    ranks = _ranks(found)
     counts = {name: np.stack([each.counts[name] for each in found], axis=1) for name in found[0].counts}
     return Deals(
-        stages=tuple(parts),
+        stages=stages,
         there=_rounds([each.there for each in found], len(parts)),
         back=_rounds([each.back for each in found], len(parts)),
         end=np.array([each.end for each in found]),
         span=np.array([each.span for each in found]),
         ranks=ranks,
         fullest=_fullest(ranks),
-        heads=heads,
         same_ranks=_first_alike(plans, ranks),
         **counts,
     )
@@ -132,11 +130,7 @@ def _kinds(held: Ints, middles: list[tuple[int, ...]]) -> list[int]:
     return [FIRST, *(number[tuple(each)] for each in held[1:-1].tolist()), LAST]
 
 
-def _of_shape(parts: Sequence[ModelPart], shape: int) -> list[ModelPart]:
-    return [part.each(lambda number: int(number[shape]) if np.ndim(number) else number) for part in parts]
-
-
-def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], prefetched: int) -> _Deal:
+def _deal(ranks: int, kinds: list[int], parts: Floats, prefetched: int) -> _Deal:
     num_kinds = len(parts)
 
     def counted(stages: Iterable[int]) -> Ints:
@@ -151,10 +145,7 @@ def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], prefetched: int)
     stages = len(kinds)
     own = range(0, stages, ranks)  # of the first rank
     span = stages - own[-1]
-    of_ranks = Counter((tuple(counted(range(rank, stages, ranks)).tolist()), rank == 0) for rank in range(ranks))
-    held: Counter[tuple[ModelPart, bool]] = Counter()
-    for (numbers, begins), count in of_ranks.items():
-        held[_together(parts, numbers), begins] += count
+    held = [counted(range(rank, stages, ranks)) @ parts for rank in range(ranks)]
     return _Deal(
         there=rounds(own[:-1], 1),
         back=rounds(range(stages - 1, ranks - 1, -ranks), -1),
@@ -166,14 +157,8 @@ def _deal(ranks: int, kinds: list[int], parts: list[ModelPart], prefetched: int)
         },
         end=kinds[own[-1]],
         span=span,
-        ranks=dict(held),
+        ranks=Counter((tuple(counts.tolist()), rank == 0) for rank, counts in enumerate(held)),
     )
-
-
-def _together(parts: Sequence[ModelPart], numbers: Sequence[int]) -> ModelPart:
-    """So many of each part."""
-    each = (part.each(lambda held, often=often: held * often) for part, often in zip(parts, numbers, strict=True))  # type: ignore[misc]
-    return sum(each, ModelPart())
 
 
 def _rounds(found: Sequence[Counter[Any]], num_kinds: int) -> Rounds:
@@ -186,74 +171,50 @@ def _rounds(found: Sequence[Counter[Any]], num_kinds: int) -> Rounds:
     return Rounds(numbers[0], numbers[1], numbers[2], through)
 
 
-def _ranks(found: Sequence[_Deal]) -> tuple[tuple[RankKind, ...], Ints]:
-    """Kinds of ranks, (part, count) over shapes: the first rank, that of the head, the others; and where the head is.
+def _ranks(found: Sequence[_Deal]) -> RankKinds:
+    """Kinds of ranks over shapes: the first rank, that of the head, the others.
 
     Where the head is on the first rank, and where a shape has fewer kinds than others, one of them counts nothing.
     """
     rows = []
     for each in found:
-        first = next(part for part, begins in each.ranks if begins)
+        first = next(counts for counts, begins in each.ranks if begins)
         others = sorted(
-            ((part, count) for (part, begins), count in each.ranks.items() if not begins),
-            key=lambda item: (-item[0].heads, [-number for number in item[0].layers]),
+            ((counts, number) for (counts, begins), number in each.ranks.items() if not begins),
+            key=lambda item: (-item[0][HEAD], [-number for number in item[0][FIRST_KIND:-2]]),
         )
-        if first.heads:
-            others = [(first, 0), *others]
-        rows.append([(first, 1), *others])
+        rows.append([(first, 1), *([(first, 0)] if first[HEAD] else []), *others])
     most = max(map(len, rows), default=0)
     rows = [row + [(row[-1][0], 0)] * (most - len(row)) for row in rows]
-    kinds = []
-    for row in zip(*rows, strict=True):
-        parts, counts = zip(*row, strict=True)
-        kinds.append(RankKind(_stacked(parts), EMBEDDING, np.array(counts)))
-    return tuple(kinds), np.array([np.broadcast_to(kind.part.heads, len(found)) for kind in kinds])
+    counts = np.array([[counts for counts, _ in row] for row in rows], dtype=float).transpose(1, 2, 0)
+    numbers = np.array([[number for _, number in row] for row in rows], dtype=np.int64).T
+    return RankKinds(counts, np.full((most, 1), EMBEDDING), numbers)
 
 
-def _first_alike(plans: Sequence[ParallelPlan], ranks: Sequence[RankKind]) -> Ints:
+def _first_alike(plans: Sequence[ParallelPlan], ranks: RankKinds) -> Ints:
     """Of every shape the first with as many ranks, of which as many hold the same."""
-    numbers = [[plan.pp for plan in plans]]
-    for kind in ranks:
-        numbers += [np.broadcast_to(each, len(plans)).tolist() for each in (*kind.part.counts, kind.count)]
-    first: dict[tuple[int, ...], int] = {}
-    return np.array([first.setdefault(key, shape) for shape, key in enumerate(zip(*numbers, strict=True))])
+    keys = [[plan.pp for plan in plans], *ranks.counts[:, :-1].reshape(-1, len(plans)), *ranks.number]
+    first: dict[tuple[float, ...], int] = {}
+    return np.array([first.setdefault(key, shape) for shape, key in enumerate(zip(*keys, strict=True))])
 
 
-def _stacked(parts: Sequence[ModelPart]) -> ModelPart:
-    """Parts of one shape each as one of all."""
-    layers = tuple(np.array(each) for each in zip(*(part.layers for part in parts), strict=True))
-    names = ("embeddings", "heads", "mtps", "shared_tables")
-    return ModelPart(layers, *(np.array([getattr(part, name) for part in parts]) for name in names))
-
-
-def _fullest(ranks: Sequence[RankKind]) -> tuple[int, ...]:
+def _fullest(ranks: RankKinds) -> tuple[int, ...]:
     """Of the ranks in the middle those of which none holds at least as much, of any shape; and the two ends."""
 
     def covered(place: int, other: int) -> bool:
-        mine, others = ranks[place].part, ranks[other].part
-        less = all((np.asarray(a) <= b).all() for a, b in zip(mine.counts, others.counts, strict=True))
-        return less and not np.any(others.shared_tables)
+        mine, others = ranks.counts[place], ranks.counts[other]
+        return bool((mine[:-1] <= others[:-1]).all()) and not others[-1].any()
 
-    middle = list(range(2, len(ranks)))
+    middle = list(range(2, len(ranks.counts)))
     kept = [each for each in middle if not any(covered(each, other) for other in middle if other != each)]
     if not kept and middle:  # all alike
         kept = middle[:1]
-    return (*range(min(2, len(ranks))), *kept)
+    return (*range(min(2, len(ranks.counts))), *kept)
 
 
 def deals_at(deals: Deals, shapes: Ints) -> Deals:
-    """Of some shapes, one after the other, as many times as they are asked for."""
-
-    def chosen(number: Any) -> Any:
-        return number[shapes] if np.ndim(number) else number
-
-    names = ("down", "up", "end", "before", "returning", "span", "heads", "same_ranks")
+    """Return the deals of some shapes, one after the other, as many times as they are asked for."""
+    names = ("stages", "down", "up", "end", "before", "returning", "span", "same_ranks")
     changed: dict[str, Any] = {name: getattr(deals, name)[..., shapes] for name in names}
-    return replace(
-        deals,
-        stages=tuple(part.each(chosen) for part in deals.stages),
-        there=deals.there.take(shapes),
-        back=deals.back.take(shapes),
-        ranks=tuple(RankKind(kind.part.each(chosen), EMBEDDING, kind.count[shapes]) for kind in deals.ranks),
-        **changed,
-    )
+    ranks = RankKinds(deals.ranks.counts[..., shapes], deals.ranks.first_block, deals.ranks.number[:, shapes])
+    return replace(deals, there=deals.there.take(shapes), back=deals.back.take(shapes), ranks=ranks, **changed)

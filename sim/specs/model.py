@@ -51,6 +51,21 @@ class LayerKind(NamedTuple):
         return self.mlp == "sparse"
 
 
+class RecurrentWidths(NamedTuple):
+    """Columns of the projections of a layer that carries a state, all heads together.
+
+    values : what the state gives.
+    gates : beside what is mixed: the output's gate, steps, decays, one or several a head.
+    mixed : what the convolution mixes: values and twice the keys.
+    narrow : of the projections to one head's width and up again, the columns of the two together, or 0.
+    """
+
+    values: int
+    gates: int
+    mixed: int
+    narrow: int
+
+
 class ModelSpec(Spec):
     """A decoder-only transformer.
 
@@ -340,6 +355,32 @@ class ModelSpec(Spec):
     def layers_of(self, kind: LayerKind) -> int:
         """How many layers are of a kind."""
         return self.kind_of_layer.count(kind)
+
+    def norms_of(self, kind: LayerKind) -> int:
+        """Norms of a layer, before and after its blocks."""
+        both = kind.mixer != "none" and kind.mlp != "none"
+        return self.norms_per_layer if both else max(1, self.norms_per_layer // 2)
+
+    def reach(self, kind: LayerKind, sequence: float, packed: int | None = None) -> float:
+        """Tokens that a token of a layer attends to at most, the mask of what comes after it left aside.
+
+        packed : length of the sequences that are packed into one, if any are.
+        """
+        limit = {"sliding_attention": self.sliding_window, "chunked_attention": self.attention_chunk_size}
+        return min(sequence, limit.get(kind.mixer, sequence), packed or sequence)
+
+    def recurrent_widths(self, kind: LayerKind) -> RecurrentWidths:
+        """Columns of the projections of a layer that carries a state."""
+        heads = self.linear_num_heads
+        values, keys = heads * self.linear_head_dim, self.linear_num_key_heads * self.linear_key_head_dim
+        gates = {"mamba2": values + heads, "gated_delta_net": values + 2 * heads}.get(kind.mixer, heads)
+        narrow = 2 * self.linear_head_dim if kind.mixer == "kimi_delta_attention" else 0
+        return RecurrentWidths(values, gates, values + 2 * keys, narrow)
+
+    @property
+    def expert_width(self) -> int:
+        """Numbers of a token that experts read and write."""
+        return self.expert_latent_size or self.hidden_size
 
     @property
     def num_sparse_layers(self) -> int:

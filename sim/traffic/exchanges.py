@@ -16,15 +16,17 @@ from sim.costs.block import block_costs, chosen, total_time
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
-from sim.pricing.batch import batch_of
+from sim.pricing.batch import Layouts, batch_of
 from sim.pricing.cost_model import cost_model, cut_of
-from sim.pricing.replicas import Params, Replicas, params_of, put_together, replicas_of, sent_between, sent_in_rings
+from sim.pricing.parts import counts_of, put_together
+from sim.pricing.replicas import HELD, TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, visit_seconds
 from sim.specs import Scenario
-from sim.work.layers import block_works
+from sim.work.layers import block_operations
 from sim.work.operations import BlockWork, Cause, Collective, Phase
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import Stage
+from sim.work.sums import block_works
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
 """Rows of an Exchange; recomputation belongs to the input gradient, as does all that ZeRO moves in a backward."""
@@ -76,22 +78,23 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     """
     plan = scenario.plan
     costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
-    compute, fabric, replicas = costs.noting(), costs.fabric, replicas_of(batch.layouts)
-    replicas = replicas.inside if plan.outer_zero_stage else replicas
-    groups = layer_groups(plan, scenario.cluster) | {"dp": replicas.data.take(0)}
+    compute, fabric, layouts = costs.noting(), costs.fabric, batch.layouts
+    layouts = layouts.without_sums_between if plan.outer_zero_stage else layouts
+    groups = layer_groups(plan, scenario.cluster) | {"dp": layouts.data.take(0)}
     tables = []
-    blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
-    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
-    for (work,), part, width in zip(works, blocks, gathered_widths(costs), strict=True):
+    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
+    operations = block_operations(scenario.model, scenario.stack, cut)
+    for block, part, width in zip(operations, blocks, gathered_widths(costs), strict=True):
+        (work,) = block_works(block, scenario.stack, (cut.recompute,))
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
         if batch.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
-            priced, held = block_costs([work], compute, groups, fabric)[0], params_of([part], costs, batch.layouts)
+            priced, held = block_costs([work], compute, groups, fabric)[0], params_of(counts_of([part]), layouts)[:, 0]
             budgets = float(priced.forward_s), float(priced.backward_s)
             again = gathers_for_backward(part, scenario)
-            _zero(table, held.take(0), width, again, budgets, scenario, replicas)
+            _zero(table, held, width, again, budgets, scenario, layouts)
         tables.append(table)
-    parts = [stage.part for stage in stages]
+    parts = counts_of([stage.part for stage in stages])
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         rows = [table.get(key) or _rows() for table in tables]
@@ -184,23 +187,23 @@ def _moved(items: Sequence[Collective], group: Group, fabric: Fabric) -> tuple[f
 
 def _zero(
     table: _Table,
-    held: Params,
+    held: Floats,
     width: int,
     again: float,
     budgets: tuple[float, float],
     scenario: Scenario,
-    replicas: Replicas,
+    layouts: Layouts,
 ) -> None:
-    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.zero_traffic` prices them.
+    """Gathers and reductions of ZeRO stages 2 and 3, as `sim.pricing.zero.lengthened_passes` prices them.
 
     again : how often weights are gathered for the backward.
     """
     plan, stack = scenario.plan, scenario.stack
-    gather, reduce = visit_seconds(cost_model(scenario), held, width, replicas)
-    trained, grad_width = held.trained, GRADIENT_WIDTH[stack.gradient_precision]
+    gather, reduce = visit_seconds(layouts, held, width)
+    trained, grad_width = held[TRAINED], GRADIENT_WIDTH[stack.gradient_precision]
     ahead = stack.overlap_param_gather and stack.prefetched_layers > 0
     if plan.zero_stage == 3:
-        sent, buffers = np.asarray(sent_in_rings(held, replicas)).item() * width, held.total.item() * width
+        sent, buffers = sent_in_rings(held[HELD], layouts.sharding).item() * width, held[HELD].sum().item() * width
         for row, times, budget in zip((FORWARD, INPUT_GRAD), (1.0, again), budgets, strict=True):
             if times:
                 _add(table, ("dp", ahead), row, gather.item() * times, sent * times, budget, buffers * times)
@@ -208,10 +211,9 @@ def _zero(
         # Where the gather runs beside the same backward its budget is the gather's, and is there already.
         beside_gather = plan.zero_stage == 3 and again and ahead == stack.overlap_grad_reduce
         budget = 0.0 if beside_gather else budgets[1]
-        inside, between = (
-            np.asarray(each(trained, replicas)).item() * grad_width for each in (sent_in_rings, sent_between)
-        )
-        key, buffers = ("dp", stack.overlap_grad_reduce), trained.total.item() * grad_width
+        inside = sent_in_rings(trained, layouts.sharding).item() * grad_width
+        between = np.asarray(sent_between(trained, layouts)).item() * grad_width
+        key, buffers = ("dp", stack.overlap_grad_reduce), trained.sum().item() * grad_width
         _add(table, key, INPUT_GRAD, reduce.item(), inside + between, budget, buffers, between)
 
 
@@ -237,20 +239,18 @@ def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | N
     moving = int(batch.moving_stage.item())
     if plan.num_chunks == 1 or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
         return None
-    replicas, costs = replicas_of(batch.layouts), cost_model(scenario)
-    replicas, grad_width = (
-        replicas.inside if plan.outer_zero_stage else replicas,
-        GRADIENT_WIDTH[stack.gradient_precision],
-    )
-    blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
+    layouts = batch.layouts.without_sums_between if plan.outer_zero_stage else batch.layouts
+    grad_width = GRADIENT_WIDTH[stack.gradient_precision]
+    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
     rows = []
-    for part, width in zip(blocks, gathered_widths(costs), strict=True):
-        held = params_of([part], costs, batch.layouts).take(0)
-        weights = np.asarray(sent_in_rings(held, replicas)).item() * width * (moving == 3)
-        inside, between = (np.asarray(each(held.trained, replicas)).item() for each in (sent_in_rings, sent_between))
+    for part, width in zip(blocks, gathered_widths(batch.costs), strict=True):
+        held = params_of(counts_of([part]), layouts)[:, 0]
+        weights = sent_in_rings(held[HELD], layouts.sharding).item() * width * (moving == 3)
+        inside = sent_in_rings(held[TRAINED], layouts.sharding).item()
+        between = np.asarray(sent_between(held[TRAINED], layouts)).item()
         again, reduces = gathers_for_backward(part, scenario), moving >= 2
         rows.append(
             [weights, weights * again, (inside + between) * grad_width * reduces, between * grad_width * reduces]
         )
-    found = put_together([stage.part for stage in stages], np.array(rows)).T
+    found = put_together(counts_of([stage.part for stage in stages]), np.array(rows)).T
     return VisitBytes(found[:2], found[2], found[3])

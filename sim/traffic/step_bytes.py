@@ -9,14 +9,17 @@ from typing import Literal
 
 import numpy as np
 
+from sim.arrays import Floats
 from sim.pricing.batch import Batch, batch_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.replicas import Params, params_of, replicas_of
+from sim.pricing.parts import counts_of
+from sim.pricing.replicas import HELD, TRAINED, params_of
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, zero_visits
 from sim.specs import Scenario
-from sim.work.layers import block_works
+from sim.work.layers import block_operations
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.stages import ModelPart, deal_stages
+from sim.work.sums import block_works
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
@@ -137,8 +140,9 @@ def _in_layers(scenario: Scenario, whole: ModelPart) -> Iterator[StepCollective]
     plan, cut = scenario.plan, cut_of(scenario)
     sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep}
     microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
-    works = block_works(scenario.model, scenario.stack, cut, (cut.recompute,))
-    for count, (work,) in zip(whole.counts, works, strict=True):
+    blocks = block_operations(scenario.model, scenario.stack, cut)
+    for count, block in zip(whole.counts, blocks, strict=True):
+        (work,) = block_works(block, scenario.stack, (cut.recompute,))
         for phase in (work.forward, work.input_grad, work.weight_grad, work.recompute):
             for item in phase.collectives:
                 size, times = sizes[item.group], float(microbatches * count)
@@ -152,24 +156,22 @@ def _at_visits(
     plan, stack = scenario.plan, scenario.stack
     pieces, of_gradients = stack.gathers_per_layer, GRADIENT_WIDTH[stack.gradient_precision]
     at_once = pieces if stack.slice_s else 1
-    blocks = blocks_sharing(scenario.model, int(plan.num_stages == 1))
+    blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
     for count, part, width in zip(whole.counts, blocks, gathered_widths(batch.costs), strict=True):
-        held, times = params_of([part], batch.costs, batch.layouts), float(count) * visits * copies / plan.pp
-        gathers = 1 + gathers_for_backward(part, scenario)
-        yield from _over_shards("gather weights", "all_gather", held, width, batch, times * gathers, pieces)
-        yield from _over_shards("reduce gradients", "reduce_scatter", held.trained, of_gradients, batch, times, at_once)
+        held, times = params_of(counts_of([part]), batch.layouts), float(count) * visits * copies / plan.pp
+        weights, gradients, gathers = held[HELD], held[TRAINED], 1 + gathers_for_backward(part, scenario)
+        yield from _over_shards("gather weights", "all_gather", weights, width, batch, times * gathers, pieces)
+        yield from _over_shards("reduce gradients", "reduce_scatter", gradients, of_gradients, batch, times, at_once)
 
 
 def _of_all(
     scenario: Scenario, batch: Batch, stage: int, whole: ModelPart, visits: float, updates: float, copies: int
 ) -> Iterator[StepCollective]:
     """Of other ZeRO stages: everything that a GPU holds in one collective, once an update; stage 2 may reduce more."""
-    stack, replicas, share = scenario.stack, replicas_of(batch.layouts), copies / scenario.plan.pp
-    held = params_of([whole], batch.costs, batch.layouts).trained
-    held, width = Params(held.total * share, held.experts * share), GRADIENT_WIDTH[stack.gradient_precision]
+    share, width = copies / scenario.plan.pp, GRADIENT_WIDTH[scenario.stack.gradient_precision]
+    held = params_of(counts_of([whole]), batch.layouts)[TRAINED] * share
     if stage == 0:
-        groups = (("data", held.others, replicas.data), ("expert_data", held.experts, replicas.experts))
-        for name, params, group in groups:
+        for name, params, group in zip(("data", "expert_data"), held, batch.layouts.replicas, strict=True):
             size, nbytes = int(np.asarray(group.size).item()) * copies, np.asarray(params * width).item()
             yield StepCollective("reduce gradients", name, "all_reduce", size, nbytes, updates)
         return
@@ -179,21 +181,21 @@ def _of_all(
 
 
 def _over_shards(
-    name: str, kind: Kind, held: Params, width: float, batch: Batch, times: float, pieces: int = 1, copies: int = 1
+    name: str, kind: Kind, held: Floats, width: float, batch: Batch, times: float, pieces: int = 1, copies: int = 1
 ) -> Iterator[StepCollective]:
     """Gathers or reductions within sharding groups; behind reductions, the sums between groups.
 
     pieces : collectives for everything but experts. copies : of the model, that sum gradients together.
     """
-    replicas = replicas_of(batch.layouts)
-    between = None if batch.outer_zero_stage else replicas.between_shards
+    layouts = batch.layouts
+    between = None if batch.outer_zero_stage else layouts.between_shards
     groups = (
-        ("shards", np.asarray(held.others).item() / pieces, replicas.shards, pieces),
-        ("expert_shards", np.asarray(held.experts).item(), replicas.expert_shards, 1),
+        ("shards", held[0].item() / pieces, layouts.shards, pieces),
+        ("expert_shards", held[1].item(), layouts.expert_shards, 1),
     )
     for group, params, lies, number in groups:
         size, nbytes = int(np.asarray(lies.size).item()), params * width
-        together = copies if replicas.between_shards is None else 1
+        together = copies if layouts.between_shards is None else 1
         yield StepCollective(name, group, kind, size * together, nbytes, times * number)
         if between is not None and kind == "reduce_scatter":
             apart = int(np.asarray(between.size).item()) * copies
@@ -204,11 +206,10 @@ def _between_groups(
     scenario: Scenario, batch: Batch, whole: ModelPart, updates: float, copies: int
 ) -> Iterator[StepCollective]:
     """Of groups that shard the optimizer's state among each other: a GPU's shard, once an update."""
-    replicas, stack = replicas_of(batch.layouts), scenario.stack
-    assert replicas.between_shards is not None
-    held = params_of([whole], batch.costs, batch.layouts).trained
-    shard = np.asarray(replicas.shard_of(held)).item() * copies / scenario.plan.pp
-    size, width = int(replicas.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]
+    layouts, stack = batch.layouts, scenario.stack
+    assert layouts.between_shards is not None
+    shard = layouts.shard_of(params_of(counts_of([whole]), layouts)[TRAINED]).item() * copies / scenario.plan.pp
+    size, width = int(layouts.between_shards.size.item()), GRADIENT_WIDTH[stack.gradient_precision]
     yield StepCollective("reduce shards", "between", "reduce_scatter", size * copies, shard * width, updates)
     width = scenario.training.activation_bytes
     yield StepCollective("gather shards", "between", "all_gather", size, shard * width, updates)

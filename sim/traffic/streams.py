@@ -22,7 +22,8 @@ from sim.arrays import FloatArray, IntArray
 from sim.network.ranks import gpu_of_rank
 from sim.network.topology import Topology
 from sim.pricing.batch import batch_of
-from sim.pricing.replicas import params_of, replicas_of, sent_between, sent_in_rings
+from sim.pricing.parts import counts_of
+from sim.pricing.replicas import TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.scenario import StageCosts
 from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_bytes
@@ -152,17 +153,17 @@ def _between_replicas(
     """
     plan, batch = scenario.plan, batch_of(scenario)
     widths = GRADIENT_WIDTH[scenario.stack.gradient_precision], scenario.training.activation_bytes
-    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), replicas_of(batch.layouts)
-    for table, name, seconds, width, passes, replicas in (
+    reduce, gather, own = np.full(plan.pp, -1), np.full(plan.pp, -1), batch.layouts
+    for table, name, seconds, width, passes, layouts in (
         (reduce, "gradients", costs.reduce_s, widths[0], 2 if plan.zero_stage == 0 else 1, own.of_copies(copies)),
         (gather, "weights", costs.gather_s, widths[1], 1, own),
     ):
         for rank in np.flatnonzero(seconds > 0).tolist():
             held = [stage for stage, where in zip(costs.stages, rank_of_stage, strict=True) if where == rank]
-            holds = params_of([sum((stage.part for stage in held), ModelPart())], batch.costs, batch.layouts)
-            inside = passes * width * np.asarray(sent_in_rings(holds.trained, replicas)).item()
+            holds = params_of(counts_of([sum((stage.part for stage in held), ModelPart())]), batch.layouts)[TRAINED]
+            inside = passes * width * sent_in_rings(holds, layouts.sharding).item()
             inside *= batch.moving_stage.item() < 3
-            between = width * np.asarray(sent_between(holds.trained, replicas)).item()
+            between = width * np.asarray(sent_between(holds, layouts)).item()
             between *= 0.5 if plan.outer_zero_stage else float(name == "gradients")
             others = [] if name == "weights" else _holders(rank, rank_of_stage, copies)
             if not others and max(plan.num_replicas, plan.num_expert_replicas) == 1:

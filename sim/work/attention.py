@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -10,200 +10,237 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, StackSpec
 from sim.specs.formats import FORMATS
-from sim.work.flops import reach
-from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
-from sim.work.pieces import (
-    Cut,
-    gather_in,
-    key_value_width,
-    linear,
-    norm_work,
-    norms_of_block,
-    reduce_out,
-    residual,
-)
+from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
+from sim.work.pieces import AS_BEFORE, Cut, Writer, key_value_width
 
 
-def projections_around(core: BlockWork, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Norm, projections to queries, keys and values, the attention core, output projection, residual."""
-    h, w, tokens = model.hidden_size, cut.width, cut.tokens
-    context = model.num_heads * model.value_head_dim / cut.tp
-    # Transformer Engine runs the norm inside the module of the multiply after it; latent attention's stands alone.
-    norm_f, norm_b = norms_of_block(model, stack, cut, "attn_layernorm" if model.key_value_rank else "attn")
-    res_f, res_b = residual(model, stack, cut, model.attention_output_bias, "attn")
-    before = _latent_projections(model, stack, cut) if model.key_value_rank else _projections(model, stack, cut)
-    out_f, out_i, out_w = linear("attention output", tokens, h, context, stack, w, module="attn")
+def attention(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
+    """Projections to queries, keys and values, the attention core, its gate, output projection."""
+    model, cut, h = write.model, write.cut, write.model.hidden_size
+    q, k, v = _latent_projections(write, y) if model.key_value_rank else _projections(write, y)
+    context = write.tensor("context", model.num_heads * model.value_head_dim / cut.tp)
+    attention_core(write, q, k, v, context, kind)
     # The heads are laid out anew around the core: one read and one write of the context.
-    permute = memory("head layout", 2 * w * tokens * context, module="attn")
-    gates: tuple[Operation, ...] = ()
+    moved = cut.width * cut.tokens * context.columns
+    layout = memory("head layout", 2 * moved, module="attn")
+    write.add("head layout", "attn", forward=(layout,), input_grad=(layout,))
+    # A core in 16 bits keeps its output anyway, so that the projection after it keeps that too, and no copy in fewer
+    # bits (NVIDIA/Megatron-LM:megatron/core/transformer/attention.py, set_save_original_input).
+    width: float | None = None
     if model.attention_gate:  # a sigmoid and a product; backward the gradients of both
-        gates = (memory("attention gate", 3 * w * tokens * context, 2, sort="activation", module="attn"),)
-    reduce_f, reduce_b = reduce_out(cut, h, "attn")
-    return BlockWork(
-        forward=Phase((norm_f,)) + before.forward + core.forward + Phase((permute, *gates, out_f, res_f), reduce_f),
-        input_grad=Phase((res_b, out_i, *gates, *gates, permute), reduce_b)
-        + core.input_grad
-        + before.input_grad
-        + Phase((norm_b,)),
-        weight_grad=Phase((out_w,)) + before.weight_grad,
-    )
+        before, gate = context, context.like("gate")
+        context = context.like("context gated")
+        kernel = memory("attention gate", 3 * moved, 2, sort="activation", module="attn")
+        write.add(
+            "attention gate", "attn", reads=(before, gate), writes=(context,), kept=(before, gate), forward=(kernel,),
+            input_grad=(kernel, kernel),
+        )  # fmt: skip
+    out, bias = y.like("attention output"), [Weight(h)] * model.attention_output_bias
+    weights = [Weight(h, context.columns), *bias]
+    write.linear(out.name, "attn", context, [out], weights, cut_by="rows", width=width)
+    write.reduce("attn", h)
+    return out
 
 
-def _projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+def _heads(model: ModelSpec, cut: Cut) -> tuple[Number, Number]:
+    """Heads of queries on one GPU, and of keys and values: it holds one of these at least."""
+    return model.num_heads / cut.tp, np.maximum(model.num_kv_heads / cut.tp, 1)
+
+
+def _projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values by one matrix multiply, their norms and rotary positions."""
-    h, w, tokens = model.hidden_size, cut.width, cut.tokens
-    query, key_value = model.num_heads * model.head_dim / cut.tp, key_value_width(model, cut.tp)
-    turned = query + key_value * model.head_dim / (model.head_dim + model.value_head_dim)
-    context = model.num_heads * model.value_head_dim / cut.tp * model.attention_gate
-    qkv_f, qkv_i, qkv_w = linear("query, key, value", tokens, query + key_value + context, h, stack, w, module="attn")
-    turns, turns_back = _rotary(tokens * turned, model, stack, cut, "attn")
-    qk_f, qk_b = _query_key_norms(tokens * turned, model, stack, w)
-    gather_f, gather_b = gather_in(cut, h, stack, "attn")
-    return BlockWork(
-        Phase((qkv_f, *qk_f, *turns), gather_f), Phase((*turns_back, *qk_b, qkv_i), gather_b), Phase((qkv_w,))
-    )
+    model, cut, h, (heads, shared) = write.model, write.cut, write.model.hidden_size, _heads(write.model, write.cut)
+    q, k = write.tensor("queries", heads * model.head_dim), write.tensor("keys", shared * model.head_dim)
+    v = write.tensor("values", shared * model.value_head_dim)
+    outs = [q, k, v, *[write.tensor("gate", heads * model.value_head_dim)] * model.attention_gate]
+    weights = [Weight(out.columns, h) for out in outs] + [Weight(out.columns) for out in outs] * model.qkv_bias
+    if "attention gate" in AS_BEFORE and model.attention_gate:
+        weights[3] = Weight(outs[3].columns * h)
+    (whole,) = write.gather("attn", y)
+    write.linear("query, key, value", "attn", whole, outs, weights, cut_by="columns", own=y)
+    if model.query_key_norm != "none":
+        q, k = (
+            write.norm("attn", each, weights=model.head_dim if model.query_key_norm == "head" else each.columns)
+            for each in (q, k)
+        )
+    if model.position == "rotary":
+        q, k = _rotary(write, "attn", (q, k), cut.tokens * (q.columns + k.columns))
+    return q, k, v
 
 
-def _latent_projections(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
+def _latent_projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Latent attention: down to two latent vectors, each normed, and up from them to the heads of this GPU.
 
     Every GPU has the projections down and applies them to its own tokens; under tensor parallelism the latent vectors
     are gathered, not the hidden state (DeepSeek-V2, arXiv:2405.04434, section 2.1; NVIDIA/Megatron-LM:megatron/core/
     transformer/multi_latent_attention.py).
     """
-    h, w, tokens, own = model.hidden_size, cut.width, cut.tokens, cut.norm_tokens
-    heads, turning = model.num_heads / cut.tp, model.rotary_head_dim
-    latent = model.key_value_rank + turning
+    model, cut, h, (heads, _) = write.model, write.cut, write.model.hidden_size, _heads(write.model, write.cut)
+    turning, source = model.rotary_head_dim, y
     up = "mla_up_proj"  # projections up and positions, from the normed latent vectors on
-    down_f, down_i, down_w = linear("keys' and values' latent", own, latent, h, stack, w, module="attn")
-    up_width = heads * (model.head_dim - turning + model.value_head_dim)
-    up_f, up_i, up_w = linear(
-        "keys and values from latent", tokens, up_width, model.key_value_rank, stack, w, module=up
-    )
-    of_queries = model.query_rank or h
-    query_f, query_i, query_w = linear("queries", tokens, heads * model.head_dim, of_queries, stack, w, module=up)
-    norm_f, norm_b = norm_work(own * model.key_value_rank, stack, w, module="attn")
-    multiplies = [down_f, up_f, query_f], [query_i, up_i, down_i], [query_w, up_w, down_w]
-    norms = [norm_f], [norm_b]
     if model.query_rank:
-        for passes, one in zip(
-            multiplies, linear("queries' latent", own, model.query_rank, h, stack, w, module="attn"), strict=True
-        ):
-            passes.append(one)
-        for passes, one in zip(norms, norm_work(own * model.query_rank, stack, w, module="attn"), strict=True):
-            passes.append(one)
-    turns, turns_back = _rotary(tokens * (heads + 1) * turning, model, stack, cut, up)
+        down = y.like("queries' latent", model.query_rank)
+        write.linear(down.name, "attn", y, [down], [Weight(model.query_rank, h)])
+        source = write.norm("attn", down, weights=model.query_rank)
+    both = y.like("keys' and values' latent", model.key_value_rank + turning)
+    write.linear(both.name, "attn", y, [both], [Weight(both.columns, h)])
+    normed = write.norm("attn", both, model.key_value_rank, model.key_value_rank)
+    q, k = (write.tensor(name, heads * model.head_dim) for name in ("queries", "keys"))
+    v, parts = write.tensor("values", heads * model.value_head_dim), k.like("keys apart", q.columns - heads * turning)
+    if "gathered" in AS_BEFORE and cut.sequence_parallel and not write.stack.regather_sequence:
+        whole = Tensor("hidden state gathered", cut.tokens - cut.norm_tokens, h, cut.width)
+        write.add("", "attn", kept=(whole.in_bytes(cut.kept),))
+    of_queries, of_keys = write.gather(up, source, normed, columns=source.columns + both.columns)
+    write.linear("queries", up, of_queries, [q], [Weight(q.columns, source.columns)], cut_by="columns", own=source)
+    weight = Weight(parts.columns + v.columns, model.key_value_rank)
+    write.linear("keys and values from latent", up, of_keys, [parts, v], [weight], cut_by="columns", own=normed)
+    (turned,) = _rotary(write, up, (q,), cut.tokens * (heads + 1) * turning)
     # Each head's key is its own part and the part that all heads share, joined.
-    join = memory("keys joined", 2 * w * tokens * heads * model.head_dim, module=up)
-    gather_f, gather_b = gather_in(cut, latent + of_queries, stack, up)
-    return BlockWork(
-        Phase((*multiplies[0], *norms[0], *turns, join), gather_f),
-        Phase((join, *turns_back, *multiplies[1], *norms[1]), gather_b),
-        Phase(tuple(multiplies[2])),
-    )
+    join = memory("keys joined", 2 * cut.width * cut.tokens * k.columns, module=up)
+    write.add("keys joined", up, reads=(parts, both), writes=(k,), forward=(join,), input_grad=(join,))
+    return turned, k, v
 
 
-def _rotary(
-    elements: Number, model: ModelSpec, stack: StackSpec, cut: Cut, module: str
-) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """Turning so many elements of queries and keys, forward and backward: one pass; step by step negate, join, two
-    products and a sum.
+def _rotary(write: Writer, module: str, tensors: tuple[Tensor, ...], elements: Number) -> tuple[Tensor, ...]:
+    """Turn so many elements of queries and keys: in one pass; step by step negate, join, two products and a sum.
 
-    Step by step the host may look up one packed sequence's angles after the other's, which autograd does not do again
-    (NVIDIA/Megatron-LM:megatron/core/models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd).
+    A rotation's gradient needs its angles, not its input. Step by step the host may look up one packed sequence's
+    angles after the other's, which autograd does not do again (NVIDIA/Megatron-LM:megatron/core/models/common/
+    embeddings/rope_utils.py, _apply_rotary_pos_emb_thd).
     """
+    model, stack, cut = write.model, write.stack, write.cut
     if model.position != "rotary":
-        return (), ()
+        return tensors
+    turned = tuple(each.like(f"{each.name} turned") for each in tensors)
     if stack.fused_rotary and (stack.fused_scaled_rotary or not model.rotary_scaled or model.key_value_rank):
-        turns = (memory("rotary positions", 2 * cut.width * elements, module=module),)
-        return turns, turns
-    turn = memory("rotary positions", 10 * cut.width * elements, 10, module=module)
-    sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
-    return (replace(turn, host_s=stack.rotary_sequence_s * sequences),), (turn,)
+        there = back = memory("rotary positions", 2 * cut.width * elements, module=module)
+    else:
+        back = memory("rotary positions", 10 * cut.width * elements, 10, module=module)
+        sequences = cut.microbatch_size * cut.sequence_length / cut.packed if cut.packed else 0.0
+        there = back._replace(host_s=stack.rotary_sequence_s * sequences)
+    write.add("rotary positions", module, reads=tensors, writes=turned, forward=(there,), input_grad=(back,))
+    return turned
 
 
 TILE = 128
 """Keys of a tile of fused kernels, all of which are computed where a window ends inside it."""
 
 
-def attention_core(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
+def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tensor, kind: LayerKind) -> None:
     """Scores, softmax, dropout and values: what selective recomputation runs again.
 
     A fused kernel leaves out what a window or a piece of the sequence hides; step by step all scores are computed.
+    Its backward finds them again, from what it read and wrote and from each row's statistics; step by step the
+    probabilities are kept.
     """
-    kind = kind or model.layer_kinds[0]
-    s, b, w = cut.sequence_length, cut.microbatch_size, cut.width
-    d, of_values = model.head_dim, model.value_head_dim
-    # On this GPU are some queries of every head, by which the whole sequence's keys and values come, or all of some.
-    by_heads = cut.cp if stack.context_by_heads else 1
-    heads = model.num_heads / (cut.tp * by_heads) * b
-    rows = s * by_heads / (cut.cp * cut.slices)
+    model, stack, cut = write.model, write.stack, write.cut
+    read = core_width(stack, cut)
+    kept = [each.in_bytes(read) for each in (q, k, v)]
+    forward, backward = (_fused_core if stack.attention == "flash" else _core_by_hand)(model, stack, cut, kind)
+    exchange, exchange_back = _exchanges(model, stack, cut)
+    scratch: Number = 0.0
+    if stack.attention == "flash":
+        kept += [context.in_bytes(read)] * ("eight bits" not in AS_BEFORE)
+        kept.append(context.like("row statistics", model.num_heads / cut.tp, width=4))
+    else:
+        # Step by step the softmax is taken in fp32: its output is kept, and the cast to 16 bits that multiplies the
+        # values (NVIDIA/Megatron-LM:megatron/model/fused_softmax.py, forward_torch_softmax); in fp32 there is none.
+        # Dropout keeps a mask and what it leaves. The backward holds the gradients of the probabilities and of the
+        # scores; step by step also the first one's cast to fp32 and the fp32 gradient of the scores, in place of the
+        # second.
+        w, cast = cut.width, not (stack.fused_softmax or cut.width == 4)
+        columns = model.num_heads / cut.tp * cut.sequence_length
+        width = w + 4 * cast + (1 + w) * bool(model.dropout)
+        kept.append(context.like("probabilities", columns, width=width))
+        scratch = (w + 8 if cast else 2 * w) * cut.tokens * columns
+    sinks = (Weight(model.num_heads / cut.tp),) if model.attention_sinks else ()
+    write.add(
+        "attention", "core_attn", reads=(q, k, v), writes=(context,), kept=tuple(kept), weights=sinks, forward=forward,
+        input_grad=backward, sent=exchange, sent_back=exchange_back, scratch=scratch,
+    )  # fmt: skip
+
+
+def _fused_core(
+    model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """The core in one kernel each way."""
+    s, d, of_values = cut.sequence_length, model.head_dim, model.value_head_dim
+    heads, rows = _heads_and_rows(model, stack, cut)
     # Two multiplies of rows × s × d a head forward (the second by the values' columns), four backward.
     full = 2.0 * rows * s * (d + of_values) * heads
-    exchange_f, exchange_b = _exchanges(model, stack, cut)
-    ordered = _ordering(stack, cut)
-    if stack.attention == "flash":
-        # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
-        skipped: Number = 1.0
-        length: Number = s
-        if stack.causal_attention:
-            even = stack.balanced_context or stack.context_by_heads
-            skipped = 0.5 if even else 1.0 - 0.5 / cut.cp
-        seen = reach(model, s, kind, cut.packed)
-        if seen < s:
-            # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
-            window = kind.mixer == "sliding_attention" and seen == model.sliding_window
-            whole = cut.packed or s
-            corner = 0.5 * seen / whole if window else 0.5
-            # Tiles at either end of a window are computed whole, as those on the diagonal are without one.
-            more = TILE * window
-            some = (seen + more) / (s + more) * (1.0 - corner if stack.causal_attention else 1.0)
-            skipped, length = np.minimum(skipped, some), whole if window else seen
-        queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
-        read = core_width(stack, cut) * (queries + key_value_width(model, cut.tp))
-        nbytes = cut.tokens * (read + w * outputs)
-
-        def fused(name: str, times: float, credited: float, back: bool) -> Operation:
-            return Operation(
-                name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if back else 1),
-                k=0.5 * (d + of_values), batch=heads, length=length, backward=back,
-                credited_flop=credited * full * seen / s, module="core_attn", host_s=ordered,
-            )  # fmt: skip
-
-        cast_f, cast_b = _casts_of_core(model, stack, cut)
-        # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
-        # two of them by the values' columns.
-        multiplies = (3 * d + 2 * of_values) / (d + of_values)
-        return BlockWork(
-            forward=Phase((*cast_f, fused("flash attention", 1.0, 1.0, False)), exchange_f),
-            input_grad=Phase((*cast_b, fused("flash attention backward", multiplies, 2.0, True)), exchange_b),
-            weight_grad=Phase(),
+    # Of the scores, what a kernel that skips the masked half computes; the slowest rank counts.
+    skipped: Number = 1.0
+    length: Number = s
+    if stack.causal_attention:
+        even = stack.balanced_context or stack.context_by_heads
+        skipped = 0.5 if even else 1.0 - 0.5 / cut.cp
+    seen = model.reach(kind, s, cut.packed)
+    if seen < s:
+        # Of a window also the corner before its first row; pieces and packed sequences are attended to one by one.
+        window = kind.mixer == "sliding_attention" and seen == model.sliding_window
+        whole = cut.packed or s
+        corner = 0.5 * seen / whole if window else 0.5
+        # Tiles at either end of a window are computed whole, as those on the diagonal are without one.
+        more = TILE * window
+        some = (seen + more) / (s + more) * (1.0 - corner if stack.causal_attention else 1.0)
+        skipped, length = np.minimum(skipped, some), whole if window else seen
+    queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
+    read = core_width(stack, cut) * (queries + key_value_width(model, cut.tp))
+    nbytes = cut.tokens * (read + cut.width * outputs)
+    # The backward recomputes the scores: five multiplies instead of four (Dao 2023, arXiv:2307.08691, section 3.1),
+    # two of them by the values' columns.
+    multiplies = (3 * d + 2 * of_values) / (d + of_values)
+    casts, casts_back = _casts_of_core(model, stack, cut)
+    there, back = (
+        Kernel(
+            name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
+            k=0.5 * (d + of_values), batch=heads, length=length, backward=backward,
+            credited_flop=credited * full * seen / s, module="core_attn", host_s=_ordering(stack, cut),
         )
+        for name, times, credited, backward in (
+            ("flash attention", 1.0, 1.0, False), ("flash attention backward", multiplies, 2.0, True)
+        )
+    )  # fmt: skip
+    return (*casts, there), (*casts_back, back)
 
-    scores = heads * rows * s
+
+def _core_by_hand(
+    model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """The core step by step."""
+    s, w, d, of_values = cut.sequence_length, cut.width, model.head_dim, model.value_head_dim
+    heads, rows = _heads_and_rows(model, stack, cut)
+    scores, host_s = heads * rows * s, _ordering(stack, cut)
     softmax, softmax_back, kernels = _softmax_by_hand(w, heads, stack)
-    attention, core = Cause.ATTENTION, "core_attn"
-    forward = [
-        matmul("scores", rows, s, d, w, batch=heads, cause=attention, module=core),
-        replace(memory("softmax", softmax * scores, kernels, attention, sort="softmax", module=core), host_s=ordered),
-    ]
-    backward = [
-        matmul("values' gradient", s, of_values, rows, w, batch=heads, cause=attention, module=core),
-        matmul("probabilities' gradient", rows, s, of_values, w, batch=heads, cause=attention, module=core),
-        replace(
-            memory("softmax backward", softmax_back * scores, kernels, attention, sort="softmax", module=core),
-            host_s=ordered,
+    multiply = partial(matmul, width=w, batch=heads, cause=Cause.ATTENTION, module="core_attn")
+    move = partial(memory, cause=Cause.ATTENTION, module="core_attn")
+    dropout = [move("attention dropout", (2 * w + 1) * scores, sort="dropout")] * bool(model.dropout)
+    return (
+        (
+            multiply("scores", rows, s, d),
+            move("softmax", softmax * scores, kernels, sort="softmax")._replace(host_s=host_s),
+            *dropout,
+            multiply("values", rows, of_values, s),
         ),
-        matmul("queries' gradient", rows, d, s, w, batch=heads, cause=attention, module=core),
-        matmul("keys' gradient", s, d, rows, w, batch=heads, cause=attention, module=core),
-    ]
-    if model.dropout:
-        forward.append(memory("attention dropout", (2 * w + 1) * scores, cause=attention, sort="dropout", module=core))
-        backward.append(
-            memory("attention dropout backward", (2 * w + 1) * scores, cause=attention, sort="dropout", module=core)
-        )
-    forward.append(matmul("values", rows, of_values, s, w, batch=heads, cause=attention, module=core))
-    return BlockWork(Phase(tuple(forward), exchange_f), Phase(tuple(backward), exchange_b), Phase())
+        (
+            multiply("values' gradient", s, of_values, rows),
+            multiply("probabilities' gradient", rows, s, of_values),
+            *dropout,
+            move("softmax backward", softmax_back * scores, kernels, sort="softmax")._replace(host_s=host_s),
+            multiply("queries' gradient", rows, d, s),
+            multiply("keys' gradient", s, d, rows),
+        ),
+    )
+
+
+def _heads_and_rows(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Number, Number]:
+    """Heads of all sequences of a micro-batch on this GPU, and rows of queries of each.
+
+    On this GPU are some queries of every head, by which the whole sequence's keys and values come, or all of some.
+    """
+    by_heads = cut.cp if stack.context_by_heads else 1
+    heads = model.num_heads / (cut.tp * by_heads) * cut.microbatch_size
+    return heads, cut.sequence_length * by_heads / (cut.cp * cut.slices)
 
 
 EIGHT_BITS = FORMATS["fp8"]
@@ -219,7 +256,7 @@ def _in_eight_bits(stack: StackSpec, cut: Cut) -> bool:
     return stack.fp8_attention and stack.attention == "flash" and cut.format is not None
 
 
-def _casts_of_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+def _casts_of_core(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Queries, keys and values to 8 bits before a core that multiplies these; the output's gradient in its backward."""
     if not _in_eight_bits(stack, cut):
         return (), ()
@@ -300,13 +337,3 @@ def _ordering(stack: StackSpec, cut: Cut) -> Number:
         return 0.0
     sequences = cut.microbatch_size * cut.sequence_length / cut.packed
     return stack.context_sequence_s * sequences * (cut.cp > 1)
-
-
-def _query_key_norms(
-    elements: Number, model: ModelSpec, stack: StackSpec, width: int
-) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """Norms of queries and keys where there are any, a kernel each: forward, backward."""
-    if model.query_key_norm == "none":
-        return (), ()
-    forward, backward = norm_work(elements / 2, stack, width, 2, "attn")
-    return (forward,), (backward,)

@@ -18,15 +18,15 @@ they go home [2]_. In the backward the two change places.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
-from sim.work.operations import BlockWork, Collective, Operation, Phase, memory
-from sim.work.params import expert_width
-from sim.work.pieces import Cut, linear, mlp_between, norms_of_block, residual
+from sim.work.operations import Collective, Kernel, Tensor, Weight, memory
+from sim.work.pieces import AS_BEFORE, Cut, Writer
 from sim.work.routing import busiest_share, different
 
 MODULE = "moe_dispatch"
@@ -71,82 +71,92 @@ def routed(model: ModelSpec, cut: Cut, layers: int = 1) -> Routed:
     return Routed(own, arrived, copies, received, copies / here, here)
 
 
-def experts_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Norm, router, dispatch, experts, combine, residual; experts that every token goes through beside them."""
-    h, w, to = model.hidden_size, cut.width, routed(model, cut)
-    inner, outer = model.expert_intermediate_size / cut.etp, expert_width(model)
-    inputs = 2 if model.gated_mlp else 1
-    norm_f, norm_b = norms_of_block(model, stack, cut, "moe_layernorm")
-    res_f, res_b = residual(model, stack, cut, False, "moe_residual")
-    router_f, router_i, router_w = linear("router", to.own, model.num_experts, h, stack, w, module="moe_router")
-    # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
-    scores = 4.0 * to.own * model.num_experts
-    launches = stack.routing_launches + (0.0 if stack.fused_router else UNFUSED_ROUTING)
-    choose_f = _routing("routing", 6 * scores, launches)
-    choose_b = _routing("routing backward", 6 * scores, launches * BACKWARD_ROUTING)
+def experts(write: Writer, y: Tensor) -> Tensor:
+    """Router, dispatch, experts, combine; experts that every token goes through beside them."""
+    model, stack, cut, h = write.model, write.stack, write.cut, write.model.hidden_size
+    to, inner, outer = routed(model, cut), model.expert_intermediate_size / cut.etp, model.expert_width
+    inputs, bias = write.inputs, bool(model.mlp_bias)
+    layers = sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse)
+    _router(write, y)
+    source = y
+    if model.expert_latent_size:
+        source = y.like("experts' latent", outer)
+        write.linear("to experts' latent", "moe_router", y, [source], [Weight(outer, h)])
+        if "latent experts" in AS_BEFORE:
+            write.add("", "moe_router", kept=(source.like("latent again").in_bytes(cut.kept),))
+    # A GPU keeps of all layers what it has of their mean.
+    copies = Tensor("copies", to.copies, outer, cut.width, mean=routed(model, cut, layers).copies / to.copies)
+    up, down, out = copies.like("experts up", inputs * inner), copies.like("experts down"), source.like("experts' sum")
+    arrived, home = copies.like("copies arrived"), copies.like("copies home")
+    there, back = _layouts(cut.width * outer, to, stack, cut)
+    dispatch, combine = (
+        _exchange(name, cut.width * to.arrived * outer, model, stack) for name in ("dispatch", "combine")
+    )
+    gather, scatter = _between_parts(cut.width * outer, to, stack, cut)
+    write.add(
+        "dispatch",
+        MODULE,
+        reads=(source,),
+        writes=(arrived,),
+        forward=there[:1],
+        input_grad=there[:1],
+        sent=(dispatch, *gather),
+        sent_back=(*scatter, dispatch),
+        waits=not cut.routing.padded,  # experts that multiply as many tokens as they have room for need no count
+    )
+    write.add("sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there[1:])
     launches = 1 + to.experts * stack.launches_per_expert
     if stack.fused_experts:
         launches = 1
     elif cut.format:
         launches = 1 + stack.fp8_launches_of_experts + to.experts * stack.fp8_launches_per_expert
-    up_f, up_i, up_w, down_f, down_i, down_w = (
-        replace(multiply, kernels=launches)
-        for name, n, k in (("experts up", inputs * inner, outer), ("experts down", outer, inner))
-        for multiply in linear(name, to.each, n, k, stack, w, batch=to.experts, module="experts")
-    )
-    act_f, act_b = _activation(w * to.copies * inner, model, stack)
-    bias_f, bias_b = _biases(w * to.copies * outer, to.experts, model)
-    if stack.fused_experts:
-        up_f, down_i = _between_inside(up_f, down_i, to.copies * inner, inputs, cut)
-        act_f, act_b = (), ()
-    shared = _shared(model, stack, cut)
-    there, back = _layouts(w * outer, to, stack, cut)
-    dispatch, combine = (_exchange(name, w * to.arrived * outer, model, stack) for name in ("dispatch", "combine"))
-    gather, scatter = _between_parts(w * outer, to, stack, cut)
-    inside = BlockWork(
-        # Experts that multiply as many tokens as they have room for need no count.
-        Phase(
-            (*there, up_f, *act_f, down_f, *bias_f, *back),
-            (dispatch, *gather, *scatter, combine),
-            waits=not cut.routing.padded,
-        ),
-        Phase((*back, *bias_b, down_i, *act_b, up_i, *there), (combine, *gather, *scatter, dispatch)),
-        Phase((down_w, up_w)),
-    )
+    moved = _between_inside(to.copies * inner, inputs, cut) if stack.fused_experts else (0.0, 0.0)
+    each = partial(write.linear, module="experts", batch=to.experts, launches=launches)
+    weights = [Weight(inner, outer, to.experts * inputs, of_experts=True)]
+    weights += [Weight(to.experts * up.columns, of_experts=True)] * bias
+    each(up.name, x=copies, outs=[up], weights=weights, cut_by="columns", moved=(moved[0], 0.0))
+    activated = _activation(write, up)
+    weights = [Weight(outer, inner, to.experts, of_experts=True)]
+    weights += [Weight(to.experts * outer, of_experts=True)] * bias
+    if "expert biases" in AS_BEFORE and bias:
+        weights[1] = Weight(to.experts * outer / cut.etp, of_experts=True)
+    each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
+    forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
+    write.add("experts' biases", "experts", forward=forward, input_grad=backward)
+    write.add("sort back", MODULE, reads=(down,), writes=(home,), forward=back[:-1], input_grad=back[:-1])
+    write.add(
+        "combine", MODULE, reads=(home,), writes=(out,), forward=back[-1:], input_grad=back[-1:],
+        sent=(*scatter, combine), sent_back=(combine, *gather),
+    )  # fmt: skip
     if model.expert_latent_size:
-        inside = _through_latent(inside, model, stack, cut)
-    return BlockWork(
-        forward=Phase((norm_f, router_f, *choose_f)) + inside.forward + Phase((res_f,)) + shared.forward,
-        input_grad=Phase((res_b,)) + inside.input_grad + Phase((*choose_b, router_i, norm_b)) + shared.input_grad,
-        weight_grad=inside.weight_grad + Phase((router_w,)) + shared.weight_grad,
-    )
+        narrow, out = out, y.like("experts' output")
+        write.linear("from experts' latent", "experts", narrow, [out], [Weight(h, outer)])
+    return _with_shared(write, y, out)
 
 
-def _through_latent(inside: BlockWork, model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Experts between projections, of the tokens that a GPU routes, to the vector they work on and back."""
-    h, own, latent = model.hidden_size, cut.norm_tokens, model.expert_latent_size
-    down_f, down_i, down_w = linear("to experts' latent", own, latent, h, stack, cut.width, module="moe_router")
-    up_f, up_i, up_w = linear("from experts' latent", own, h, latent, stack, cut.width, module="experts")
-    return BlockWork(
-        Phase((down_f,)) + inside.forward + Phase((up_f,)),
-        Phase((up_i,)) + inside.input_grad + Phase((down_i,)),
-        Phase((up_w,)) + inside.weight_grad + Phase((down_w,)),
-    )
+def _router(write: Writer, y: Tensor) -> None:
+    """Scores of all experts, which multiply in 16 bits whatever the experts do; the choice of some."""
+    model, stack, cut = write.model, write.stack, write.cut
+    scores = y.like("scores", model.num_experts, width=4)
+    chances = scores.like("chances")
+    weights = [Weight(model.num_experts, model.hidden_size), *[Weight(model.num_experts)] * bool(model.mlp_bias)]
+    write.linear("router", "moe_router", y, [scores], weights, width=cut.width)
+    # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
+    launches = stack.routing_launches + (0.0 if stack.fused_router else UNFUSED_ROUTING)
+    for part, module, share in (("", "moe_router", 1 - MAPS_OF_ROUTING), (": maps", "moe_preprocess", MAPS_OF_ROUTING)):
+        forward, backward = (
+            memory(f"{name}{part}", share * 6 * scores.nbytes, share * times, sort="softmax", module=module)
+            for name, times in (("routing", launches), ("routing backward", launches * BACKWARD_ROUTING))
+        )
+        tensors = () if part else (scores, chances)
+        write.add(
+            f"routing{part}", module, reads=tensors[:1], writes=tensors[1:], kept=tensors, forward=(forward,),
+            input_grad=(backward,),
+        )  # fmt: skip
 
 
-def _routing(name: str, nbytes: Number, launches: float) -> tuple[Operation, Operation]:
-    """Scoring and choosing, and the maps of tokens to experts: `nbytes` of scores, in so many launches."""
-    maps = MAPS_OF_ROUTING
-    return (
-        memory(name, (1 - maps) * nbytes, (1 - maps) * launches, sort="softmax", module="moe_router"),
-        memory(f"{name}: maps", maps * nbytes, maps * launches, sort="softmax", module="moe_preprocess"),
-    )
-
-
-def _between_inside(
-    up: Operation, down_back: Operation, elements: Number, inputs: int, cut: Cut
-) -> tuple[Operation, Operation]:
-    """The first multiply, and the second one's gradient, with the activation of so many elements inside.
+def _between_inside(elements: Number, inputs: int, cut: Cut) -> tuple[Number, Number]:
+    """Bytes that the first multiply and the second one's gradient move for an activation of so many elements inside.
 
     The first writes its result, which the backward reads, and what the activation makes of it as the second multiply
     reads it; the second one's gradient reads that result, and writes its gradient instead of the activation's. In few
@@ -154,19 +164,32 @@ def _between_inside(
     forward_grouped_mlp.py, backward_grouped_mlp.py).
     """
     written = 2 * cut.format.nbytes if cut.format else cut.width
-    forward = written * elements
-    backward = (inputs * (cut.width + written) - cut.width) * elements
-    return replace(up, nbytes=up.nbytes + forward), replace(down_back, nbytes=down_back.nbytes + backward)
+    return written * elements, (inputs * (cut.width + written) - cut.width) * elements
 
 
-def _activation(
-    nbytes: Number, model: ModelSpec, stack: StackSpec
-) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """The activation of copies of one width of `nbytes`, and the token's weight for the expert: forward, backward.
+def _activation(write: Writer, up: Tensor) -> Tensor:
+    """The activation of copies, and the token's weight for the expert; none where it is inside the multiplies.
 
     One that is clamped (OpenAI 2025, arXiv:2508.10925, section 2.1) limits both halves and joins them again before a
     fused kernel, and autograd writes a mask for every limit [3]_; a compiler makes one kernel of it.
     """
+    model, stack, inputs = write.model, write.stack, write.inputs
+    y = up.like(f"{up.name} activated", up.columns / inputs)
+    fused = stack.fused_bias_activation if model.gated_mlp else stack.fused_weighting
+    # Step by step what is weighted is kept besides, and the gate's activation.
+    kept = (up, *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)))
+    module: str = "moe_act"
+    forward, backward = activation_kernels(write.cut.width * y.rows * y.columns, model, stack)
+    if stack.fused_experts:
+        module, forward, backward = "experts", (), ()
+    write.add("experts' activation", module, reads=(up,), writes=(y,), kept=kept, forward=forward, input_grad=backward)
+    return y
+
+
+def activation_kernels(
+    nbytes: Number, model: ModelSpec, stack: StackSpec
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the activation of copies of one width of `nbytes`: forward, backward."""
     inputs = 2 if model.gated_mlp else 1
     times, kernels, sort = (inputs + 1, 2 * inputs + 1), (1, 1), "activation"
     if _clamped(model) and not stack.compiled:
@@ -182,7 +205,7 @@ def _clamped(model: ModelSpec) -> bool:
     return bool(model.mlp_bias and model.gated_mlp)
 
 
-def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Biases of so many experts' outputs of `nbytes`: forward, backward.
 
     Grouped multiplies leave them out, since each is weighted as its token is: expert by expert a product in fp32 and a
@@ -197,7 +220,7 @@ def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Op
     )
 
 
-def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tuple[Operation, ...], ...]:
+def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tuple[Kernel, ...], ...]:
     """Laying tokens of `width` bytes out by expert; and the same on the way back.
 
     An all-to-all needs copies in order before they leave, and sorts them by local expert where they arrive. Kernels of
@@ -215,7 +238,7 @@ def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tup
     return (out,), (home,)
 
 
-def _permute(name: str, nbytes: Number, launches: Number) -> Operation:
+def _permute(name: str, nbytes: Number, launches: Number) -> Kernel:
     return memory(name, nbytes, launches, sort="permute", module=MODULE)
 
 
@@ -249,73 +272,31 @@ def _between_parts(
     )
 
 
-def _shared(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Experts for every token: one MLP, cut over the tensor-parallel group like any other."""
+def _with_shared(write: Writer, y: Tensor, out: Tensor) -> Tensor:
+    """Add what experts for every token give: one MLP, cut over the tensor-parallel group like any other.
+
+    Its gate is a product with one column, a sigmoid, and a scaling: forward reads the tokens, and reads and writes what
+    the experts gave; autograd's backward moves about twice that.
+    """
+    model, cut, h, module = write.model, write.cut, write.model.hidden_size, "shared_experts"
     if not model.shared_expert_intermediate_size:
-        return BlockWork(Phase(), Phase(), Phase())
-    name = "shared_experts"
-    inner = mlp_between("shared expert", model.shared_expert_intermediate_size, model, stack, cut, name)
-    nbytes = cut.width * cut.norm_tokens * model.hidden_size
+        return out
+    given = write.mlp("shared expert", module, y, model.shared_expert_intermediate_size)
+    nbytes = cut.width * cut.norm_tokens * h
+    if model.shared_expert_gate:
+        plain, given = given, given.like("shared expert gated")
+        flop = 2.0 * cut.norm_tokens * h
+        forward, backward = (
+            memory(name, times * nbytes, times, sort="add", module=module)._replace(credited_flop=credited * flop)
+            for name, times, credited in (
+                ("shared expert's gate", 3, 1), ("shared expert's gate backward", 6, 2 - bool(cut.adapters)),
+            )
+        )  # fmt: skip
+        write.add(
+            "shared expert's gate", module, reads=(y, plain), writes=(given,), kept=(y, plain), weights=(Weight(h),),
+            forward=(forward,), input_grad=(backward,),
+        )  # fmt: skip
     add = memory("add shared expert", 3 * nbytes, sort="add", module="moe_residual")
-    gate_f, gate_b = _shared_gate(nbytes, model)
-    return BlockWork(
-        forward=inner.forward + Phase((*gate_f, add)),
-        input_grad=Phase(gate_b) + inner.input_grad + Phase((add,)),
-        weight_grad=inner.weight_grad,
-    )
-
-
-def _shared_gate(nbytes: Number, model: ModelSpec) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """The weight of shared experts, on `nbytes` of tokens: a product with one column, a sigmoid, and a scaling.
-
-    Forward reads the tokens, and reads and writes what the experts gave; autograd's backward about twice that.
-    """
-    if not model.shared_expert_gate:
-        return (), ()
-    return (
-        (memory("shared expert's gate", 3 * nbytes, 3, sort="add", module="shared_experts"),),
-        (memory("shared expert's gate backward", 6 * nbytes, 6, sort="add", module="shared_experts"),),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertsActivations:
-    """What a block of experts keeps for the backward beside its norm's input. [bytes]
-
-    norm : the norm's output.
-    scores : of all experts, and their softmax.
-    copies : copy by copy, the tokens that experts read and the activation's input.
-    activation : its output, weighted, copy by copy; step by step also what is weighted, and the gate's activation.
-    shared : of experts that every token goes through the same, once a token, and what they gave where a gate weighs it.
-    """
-
-    norm: Number
-    scores: Number
-    copies: Number
-    activation: Number
-    shared: Number
-
-    @property
-    def total(self) -> Number:
-        """All of it. [bytes]"""
-        return self.norm + self.scores + self.copies + self.activation + self.shared
-
-
-def experts_activations(model: ModelSpec, stack: StackSpec, cut: Cut) -> ExpertsActivations:
-    """What the block keeps for the backward, by what recomputation may spare."""
-    h, w = model.hidden_size, cut.width
-    to = routed(model, cut, sum(model.layers_of(kind) for kind in model.layer_kinds if kind.sparse))
-    kept, outer = cut.kept, expert_width(model)
-    products = 2 if model.gated_mlp else 1
-    inner = model.expert_intermediate_size / cut.etp
-    fused = stack.fused_bias_activation if model.gated_mlp else stack.fused_weighting
-    unfused = 0 if fused else products
-    shared = cut.tokens / cut.tp * model.shared_expert_intermediate_size * (w * products + kept)
-    gated = w * h * model.shared_expert_gate  # what shared experts gave, for their gate's gradient
-    return ExpertsActivations(
-        norm=to.own * w * h,
-        scores=to.own * 8.0 * model.num_experts,
-        copies=to.copies * (kept * outer + w * products * inner) + kept * to.own * 2 * model.expert_latent_size,
-        activation=to.copies * (kept + w * unfused) * inner,
-        shared=shared + to.own * gated,
-    )
+    both = y.like("experts and shared expert")
+    write.add("sum of experts", "moe_residual", reads=(given, out), writes=(both,), forward=(add,), input_grad=(add,))
+    return both

@@ -13,10 +13,10 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec
-from sim.work.flops import layers_forward_flop, mixer_core_flop, reach
-from sim.work.params import active_params, expert_params, latent_projection_params, mtp_params, total_params
+from sim.work.operations import Cause
 from sim.work.pieces import key_value_width
 from sim.work.recurrent import STATE_WIDTH
+from sim.work.sums import expert_params, forward_flop, model_layers, total_params
 
 SAMPLING_PASSES = 6
 """Times that the logits of a step are read or written in fp32: cast, scaled, softmax and draw. Assumed."""
@@ -29,7 +29,7 @@ and sum too. Assumed: as engines fuse them."""
 
 def inference_params(model: ModelSpec) -> int:
     """Parameters that an inference engine holds: all but the modules that predict further tokens."""
-    return total_params(model) - model.num_mtp_layers * mtp_params(model)
+    return total_params(model, with_mtp=False)
 
 
 def _unread(model: ModelSpec) -> int:
@@ -46,8 +46,16 @@ def weights_held(model: ModelSpec, tp: Number) -> Number:
 
 
 def _whole(model: ModelSpec) -> int:
+    """Latent attention's projections down and their norms, of all layers."""
     attending = sum(kind.attends for kind in model.kind_of_layer)
-    return attending * latent_projection_params(model) if model.key_value_rank else 0
+    latent = model.query_rank + model.key_value_rank
+    down = model.hidden_size * (latent + model.rotary_head_dim) + latent
+    return attending * down if model.key_value_rank else 0
+
+
+def _experts(model: ModelSpec) -> Number:
+    """Parameters of all experts that a router picks from."""
+    return sum(count * expert_params(layer) for count, _, layer in model_layers(model))
 
 
 def touched_experts(model: ModelSpec, batch: Number) -> Number:
@@ -64,12 +72,9 @@ def touched_experts(model: ModelSpec, batch: Number) -> Number:
 
 def weights_read(model: ModelSpec, batch: Number, tp: Number) -> Number:
     """Parameters that one of `tp` GPUs reads in a step of `batch` tokens."""
-    every = inference_params(model) - _unread(model) - model.num_sparse_layers * expert_params(model)
-    touched: Number = 0.0
-    if model.num_experts:
-        share = touched_experts(model, batch) / model.num_experts
-        touched = model.num_sparse_layers * expert_params(model) * share
-    whole = _whole(model)
+    whole, experts = _whole(model), _experts(model)
+    every = inference_params(model) - _unread(model) - experts
+    touched = experts * touched_experts(model, batch) / max(model.num_experts, 1)
     return whole + (every - whole + touched) / tp
 
 
@@ -91,15 +96,14 @@ def cache_bytes(model: ModelSpec, context: Number, width: float, tp: Number) -> 
             nbytes = nbytes + layers * width * row * _seen(model, context, kind)
         elif kind.recurs:
             numbers = model.linear_num_heads * model.linear_head_dim * model.linear_key_head_dim
-            values = model.linear_num_heads * model.linear_head_dim
-            mixed = values + 2 * model.linear_num_key_heads * model.linear_key_head_dim
-            nbytes = nbytes + layers * (STATE_WIDTH * numbers + width * mixed * model.linear_conv_kernel) / tp
+            mixed = width * model.recurrent_widths(kind).mixed
+            nbytes = nbytes + layers * (STATE_WIDTH * numbers + mixed * model.linear_conv_kernel) / tp
     return nbytes
 
 
 def _seen(model: ModelSpec, context: Number, kind: LayerKind) -> Number:
     """Tokens of a sequence of `context` that the next one sees; of a piece, half of it on average."""
-    limit = reach(model, float("inf"), kind)
+    limit = model.reach(kind, float("inf"))
     if kind.mixer == "chunked_attention":
         return np.where(context > limit, limit / 2, np.minimum(context, limit))
     return np.minimum(context, limit)
@@ -114,34 +118,24 @@ def decode_flop(model: ModelSpec, context: Number) -> Number:
     .. [1] DeepSeek-V2, arXiv:2405.04434, section 2.1.2 (weight absorption).
     """
     context = np.asarray(context, dtype=float)
-    meets = active_params(model) - _active_mtp(model) - _unread(model)
-    flop: Number = 2.0 * meets + np.zeros_like(context)
-    for kind in set(model.kind_of_layer):
-        layers = model.layers_of(kind)
+    idle = _experts(model) * (1.0 - model.experts_per_token / max(model.num_experts, 1))
+    flop: Number = 2.0 * (inference_params(model) - idle - _unread(model)) + np.zeros_like(context)
+    for layers, kind, layer in model_layers(model):
         if kind.attends:
             columns = model.head_dim + model.value_head_dim
             if model.key_value_rank:
                 columns = 2 * model.key_value_rank + model.rotary_head_dim
             flop = flop + 2.0 * layers * model.num_heads * columns * _seen(model, context, kind)
         elif kind.recurs:
-            flop = flop + layers * mixer_core_flop(model, 1, 1, kind)
+            flop = flop + layers * forward_flop(layer, cause=Cause.ATTENTION)
     return flop
-
-
-def _active_mtp(model: ModelSpec) -> int:
-    idle = expert_params(model) // max(model.num_experts, 1) * (model.num_experts - model.experts_per_token)
-    return model.num_mtp_layers * (mtp_params(model) - model.mtp_kind.sparse * idle)
 
 
 def prefill_flop(model: ModelSpec, prompt: float) -> float:
     """Matrix FLOPs of reading one prompt, on all GPUs together; the mask halves its attention.  [FLOP]"""
-    without = model.replace(num_mtp_layers=0) if model.num_mtp_layers else model
-    cores = sum(
-        model.layers_of(kind) * mixer_core_flop(model, 1, prompt, kind)
-        for kind in set(model.kind_of_layer)
-        if kind.attends
-    )
-    return layers_forward_flop(without, 1, prompt) - 0.5 * cores + 2.0 * model.hidden_size * model.vocab_size
+    layers = model_layers(model, 1, prompt)
+    flop = sum(count * (forward_flop(layer) - 0.5 * forward_flop(layer, ("core_attn",))) for count, _, layer in layers)
+    return flop + 2.0 * model.hidden_size * model.vocab_size
 
 
 def decode_kernels(model: ModelSpec) -> int:

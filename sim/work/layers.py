@@ -1,57 +1,34 @@
-"""One transformer layer, the embedding and the head as operations on one GPU of a tensor-parallel group.
-
-Shapes are those of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3): column- then row-parallel
-matrices, so that a layer needs two all-reduces forward and two backward; with sequence parallelism each becomes a
-reduce-scatter and an all-gather, and norms and dropouts are cut along the sequence (Korthikanti et al. 2022,
-arXiv:2205.05198, section 4.2.2).
-
-Elementwise kernels are counted by the bytes they read and write: `width` bytes an activation, one byte a dropout mask.
-"""
+"""The blocks of a model as operations: layers, the embedding, the head, modules of multi-token prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
+from typing import Literal
 
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
-from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
-from sim.work.adapters import with_adapters
-from sim.work.attention import attention_core, projections_around
-from sim.work.experts import experts_work, routed
-from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
-from sim.work.params import expert_params, layer_params, recurrent_widths
-from sim.work.pieces import (
-    Cut,
-    gather_in,
-    gradient_accumulation,
-    key_value_width,
-    linear,
-    mlp_between,
-    norm_work,
-    norms_of_block,
-    residual,
-)
-from sim.work.recompute import read_recompute
-from sim.work.recurrent import recurrent_work
+from sim.work.attention import attention
+from sim.work.experts import experts, routed
+from sim.work.operations import Block, Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
+from sim.work.pieces import AS_BEFORE, Cut, Writer, accumulation, key_value_width, norm_kernels
+from sim.work.recurrent import recurrent
 
 
-def block_works(model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str]) -> list[list[BlockWork]]:
-    """Work of every block of a model (`sim.work.stages.blocks_of`), each under all ways to recompute that it knows.
-
-    Embedding and head are never recomputed.
-    """
-    layers = [layer_works(model, stack, cut, recomputes, kind) for kind in model.layer_kinds]
-    mtp = [[BlockWork(Phase(), Phase(), Phase())]]
+def block_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Block, ...]:
+    """Return the operations of every block of a model, in the order of `sim.work.stages.blocks_of`."""
+    layers = [layer_operations(model, stack, cut, kind) for kind in model.layer_kinds]
+    mtp = Block()
     if model.num_mtp_layers:
-        mtp = [mtp_works(model, stack, cut, layers[model.layer_kinds.index(model.mtp_kind)])]
-    ends = (embedding_work(model, stack, cut), head_work(model, stack, cut))
-    return [*([with_adapters(end, cut.adapters, cut.width)] for end in ends), *layers, *mtp]
+        mtp = Block(mtp_operations(model, stack, cut), layers[model.layer_kinds.index(model.mtp_kind)])
+    ends = Block(embedding_operations(model, stack, cut)), Block(head_operations(model, stack, cut))
+    return (*ends, *(Block(layer=each) for each in layers), mtp)
 
 
-def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None) -> BlockWork:
-    """One transformer layer, one micro-batch, on one GPU.
+def layer_operations(
+    model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | None = None
+) -> tuple[Operation, ...]:
+    """Return the operations of one transformer layer and micro-batch on one GPU, in the order of the forward.
 
     Parameters
     ----------
@@ -59,115 +36,101 @@ def layer_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind | N
     cut : Cut
         Degrees and sizes; arrays broadcast.
     kind : LayerKind, optional
-        Of the model's `layer_kinds`. Default: the last layer's.
-
-    Returns
-    -------
-    BlockWork
-        Forward, input gradient, weight gradient, and what `cut.recompute` runs again in the backward.
+        One of the model's `layer_kinds`. Default: the last layer's.
     """
-    return layer_works(model, stack, cut, (cut.recompute,), kind)[0]
-
-
-def layer_works(
-    model: ModelSpec, stack: StackSpec, cut: Cut, recomputes: Sequence[str], kind: LayerKind | None = None
-) -> list[BlockWork]:
-    """As `layer_work`, for several ways to recompute instead of the cut's own; they share all other phases."""
     kind = kind or model.layer_kinds[0]
-    mixer = _mixer(model, stack, cut, kind)
-    mlp = _NOTHING
-    if kind.mlp != "none":
-        mlp = experts_work(model, stack, cut) if kind.sparse else _mlp(model, stack, cut)
-    params = (layer_params(model, kind) - kind.sparse * expert_params(model)) / cut.tp
-    if kind.sparse:
-        params = params + expert_params(model) / (cut.ep * cut.etp)
-    accumulate = gradient_accumulation(params, stack, cut.width)
-    cast_f, cast_b = _casts(params, model, stack, cut, kind)
-    mixer = BlockWork(cast_f + mixer.forward, cast_b + mixer.input_grad, mixer.weight_grad)
-    forward = mixer.forward + mlp.forward
-    input_grad = mlp.input_grad + mixer.input_grad
-    weight_grad = mlp.weight_grad + mixer.weight_grad + accumulate
-    frozen = with_adapters(BlockWork(forward, input_grad, weight_grad), cut.adapters, cut.width, stack.adapter_stall_s)
-    forward, input_grad, weight_grad = frozen.forward, frozen.input_grad, frozen.weight_grad
-    if stack.cuda_graph_scope:
-        # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.
-        graphed = {name for each in stack.cuda_graph_scope for name in GRAPH_MODULES[each]}
-        forward, input_grad = forward.in_graph(graphed, 1), input_grad.in_graph(graphed, 1)
-        weight_grad = weight_grad.in_graph(graphed, 0)
-    return [BlockWork(forward, input_grad, weight_grad, _again(forward, each, stack)) for each in recomputes]
-
-
-_NOTHING = BlockWork(Phase(), Phase(), Phase())
-
-
-def _mixer(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> BlockWork:
-    """What mixes the tokens of a layer."""
-    if kind.recurs:
-        return recurrent_work(model, stack, cut, kind)
-    if not kind.attends:
-        return _NOTHING
-    return projections_around(attention_core(model, stack, cut, kind), model, stack, cut)
-
-
-def mtp_works(model: ModelSpec, stack: StackSpec, cut: Cut, layers: Sequence[BlockWork]) -> list[BlockWork]:
-    """One module of multi-token prediction, around a layer: it looks the next token up, norms that and the hidden
-    state, projects both to one, and norms what the layer makes of it; the head is the model's (DeepSeek-V3,
-    arXiv:2412.19437, section 2.2; NVIDIA/Megatron-LM:megatron/core/transformer/multi_token_prediction.py).
-    """
-    h, w = model.hidden_size, cut.width
-    norm_f, norm_b = norm_work(cut.norm_tokens * h, stack, w, 3)
-    both = memory("hidden states joined", 4 * w * cut.norm_tokens * h)
-    up_f, up_i, up_w = linear("multi-token projection", cut.tokens, h / cut.tp, 2 * h, stack, w)
-    gather_f, gather_b = gather_in(cut, 2 * h, stack)
-    whole = Collective("gather multi-token projection", "all_gather", w * cut.tokens * h)
-    table = embedding_work(model, stack, cut)
-    around = BlockWork(
-        table.forward + Phase((norm_f, both, up_f), (*gather_f, whole)),
-        Phase((up_i, both, norm_b), gather_b) + table.input_grad,
-        Phase((up_w,)) + table.weight_grad + gradient_accumulation(2 * h * h / cut.tp, stack, w),
-    )
-    around = with_adapters(around, cut.adapters, cut.width)
-    return [
-        BlockWork(
-            around.forward + layer.forward,
-            layer.input_grad + around.input_grad,
-            layer.weight_grad + around.weight_grad,
-            layer.recompute,
+    write = Writer(model, stack, cut)
+    write.whole = kind.attends and kind.mlp != "none"
+    x = write.tensor("layer input", model.hidden_size, whole=False)
+    y, norms = x, model.norms_of(kind)
+    halves = [half for half in (kind.mixer, kind.mlp) if half != "none"]
+    for place, half in enumerate(halves):
+        # Of one norm the first half's, which both read; of four one before and one after each half.
+        here = norms // len(halves) or 1 - place
+        x, y = _half(write, kind, half == kind.mixer, here, x, y)
+    layer = tuple(write.operations)
+    params = sum(weight.params for each in layer for weight in each.weights if not weight.of_adapters)
+    if "sums of gradients" in AS_BEFORE and not (isinstance(cut.tp, int) and cut.tp == cut.ep == cut.etp == 1):
+        whole = layer_operations(model, stack, Cut(1, 1, 1, False, "none"), kind)
+        every, of_experts = (
+            sum(weight.params for each in whole for weight in each.weights if weight.of_experts in which)
+            for which in ((True, False), (True,))
         )
-        for layer in layers
-    ]
+        params = (every - of_experts) / cut.tp + of_experts / (cut.ep * cut.etp)
+    casts, casts_back = _casts(params, model, stack, cut, kind)
+    write.operations = [Operation("casts", forward=casts, input_grad=casts_back), *layer]
+    _accumulate(write, params)
+    if cut.adapters is not None and "adapters" in AS_BEFORE:
+        spared = _spared_before(model, kind, cut)
+        write.add("", kept=(Tensor("spared by adapters", -1.0, spared, 1),))
+    if "per_op" in AS_BEFORE and write.whole:
+        context, query = (model.num_heads * columns / cut.tp for columns in (model.value_head_dim, model.head_dim))
+        up = (
+            routed(model, cut).copies * model.expert_intermediate_size
+            if kind.sparse
+            else cut.tokens * model.intermediate_size / cut.tp
+        )
+        outputs = cut.width * cut.tokens * (context + query + key_value_width(model, cut.tp))
+        outputs = outputs + cut.width * write.inputs * up
+        write.add("per_op before", writes=(Tensor("outputs", outputs, 1, 1),))
+    return tuple(write.operations)
 
 
-def _again(forward: Phase, recompute: str, stack: StackSpec) -> Phase:
-    """What of a forward runs again in the backward; of several layers' mean, as much as that."""
-    said = read_recompute(recompute)
-    if said.mode == "selective":
-        again = forward.of_modules(said.modules)
-        return replace(again, setups=stack.checkpoint_launches * _checkpoints(forward, said.names))
-    if said.mode == "full":
-        again = replace(forward, setups=stack.checkpoint_launches / said.group)
-        return again.scaled(said.share) if said.share < 1.0 else again
-    return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
+def _spared_before(model: ModelSpec, kind: LayerKind, cut: Cut) -> Number:
+    assert cut.adapters is not None
+    h, narrow, own, kept = model.hidden_size, cut.width * cut.adapters.rank, cut.norm_tokens, cut.kept
+    targets = set(cut.adapters.targets)
+
+    def input_of(target: str, columns: Number) -> Number:
+        return columns * (kept if target not in targets else kept - cut.width) - narrow * own * (target in targets)
+
+    spared: Number = 0.0
+    if kind.mixer != "none":
+        spared = spared + input_of("in_proj" if kind.recurs else "linear_qkv", own * h)
+    if kind.mlp == "dense":
+        inner = cut.tokens * model.intermediate_size / cut.tp
+        spared = spared + input_of("linear_fc1", own * h) + input_of("linear_fc2", inner)
+    elif kind.mlp == "sparse":
+        copies = own * model.experts_per_token * cut.etp
+        spared = spared + input_of("linear_fc1", copies * h)
+        spared = spared + input_of("linear_fc2", copies * model.expert_intermediate_size / cut.etp)
+    return spared
 
 
-def _checkpoints(forward: Phase, names: Collection[str]) -> int:
-    """Of modules to run again, those that are one by one: every norm is by itself. CUDA graphs launch their own."""
-    launched = {item.module for item in forward.operations if not item.graphed}
-    count = 0
-    for name in names:
-        here = [part in launched for part in RECOMPUTE_MODULES[name]]
-        count += sum(here) if name == "layernorm" else any(here)
-    return count
+def _half(write: Writer, kind: LayerKind, mixes: bool, norms: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Write a mixer or an MLP with the norms around it and its residual; without a norm it reads what the last read.
+
+    Transformer Engine runs a norm inside the module of the multiply after it; those before latent attention and before
+    experts stand alone.
+    """
+    model = write.model
+    if mixes:
+        module = alone = "mamba" if kind.recurs else "attn"
+        alone = "attn_layernorm" if kind.attends and model.key_value_rank else alone
+        residual, bias = module, model.attention_output_bias and kind.attends
+    else:
+        module, alone = ("moe", "moe_layernorm") if kind.sparse else ("mlp", "mlp")
+        residual, bias = f"{module}_residual", model.mlp_bias and not kind.sparse
+    y = write.norm(alone, x) if norms else y
+    if mixes:
+        out = recurrent(write, y, kind) if kind.recurs else attention(write, y, kind)
+    else:
+        out = experts(write, y) if kind.sparse else write.mlp("MLP", module, y, model.intermediate_size)
+    if norms == 2:
+        out = write.norm(alone, out)
+    return write.residual("mixer residual" if mixes else "MLP residual", residual, x, out, bias), y
 
 
-def _per_op(forward: Phase) -> Phase:
-    """What torchtitan's selective activation checkpointing runs again: every other multiply, every cheap kernel."""
-    multiplies = [item for item in forward.operations if item.kind == "matmul" and item.cause is Cause.MATMUL]
-    cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
-    return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
+def _accumulate(write: Writer, params: Number) -> None:
+    """Add a micro-batch's weight gradients to the main gradients, if weights have any."""
+    if write.cut.adapters is None:
+        kernels = accumulation(params, write.stack, write.cut.width)
+        write.add("gradient accumulation", weight_grad=kernels)
 
 
-def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> tuple[Phase, Phase]:
+def _casts(
+    params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Scaling linears' inputs, weights and output gradients to 8 or 4 bits, where no other kernel does it in passing.
 
     Where casts are fused, or a compiler fuses them, a norm writes 8 bits itself; what attention, activations and
@@ -177,7 +140,7 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
     transposed for the weight gradient.
     """
     if cut.format is None:
-        return Phase(), Phase()
+        return (), ()
     h, tokens = model.hidden_size, cut.tokens
     products = 2 if model.gated_mlp else 1
     copies: Number = 0.0
@@ -196,103 +159,142 @@ def _casts(params: Number, model: ModelSpec, stack: StackSpec, cut: Cut, kind: L
         by_norms = mixes * h + (copies * h if kind.mlp == "dense" else 0.0)
         there, back = cut.format.cast * (inputs - fused * by_norms), cut.format.cast * gradients
         first, kernels = (2 if fused else 4) * cut.format.kernels, 4 * cut.format.kernels
-        return Phase((memory("casts", there, first),)), Phase((memory("gradients' casts", back, kernels),))
+        return (memory("casts", there, first),), (memory("gradients' casts", back, kernels),)
     return (
-        Phase((memory("casts to fp8", 5 * (inputs + params), kernels=16),)),
-        Phase((memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),)),
+        (memory("casts to fp8", 5 * (inputs + params), kernels=16),),
+        (memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),),
     )
 
 
 def _mixer_columns(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[Number, Number]:
     """Columns that come out of a mixer's first multiply on one GPU, and that go into its last."""
     if kind.recurs:
-        wide = recurrent_widths(model, kind)
+        wide = model.recurrent_widths(kind)
         return (wide.mixed + wide.gates) / cut.tp, wide.values / cut.tp
     query = model.num_heads * model.head_dim / cut.tp
     return query + key_value_width(model, cut.tp), query
 
 
-def _mlp(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Norm, up (and gate), activation, down, residual."""
-    # Transformer Engine runs the norm inside the module of the multiply after it.
-    norm_f, norm_b = norms_of_block(model, stack, cut, "mlp")
-    res_f, res_b = residual(model, stack, cut, model.mlp_bias, "mlp_residual")
-    inner = mlp_between("MLP", model.intermediate_size, model, stack, cut, "mlp")
-    return BlockWork(
-        forward=Phase((norm_f,)) + inner.forward + Phase((res_f,)),
-        input_grad=Phase((res_b,)) + inner.input_grad + Phase((norm_b,)),
-        weight_grad=inner.weight_grad,
-    )
+def mtp_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, ...]:
+    """Return what a module of multi-token prediction has around its layer.
+
+    It looks the next token up, norms that and the hidden state, projects both to one, and norms what the layer makes of
+    it; the head is the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2; NVIDIA/Megatron-LM:megatron/core/
+    transformer/multi_token_prediction.py).
+    """
+    h, w, write = model.hidden_size, cut.width, Writer(model, stack, cut)
+    x, both = (write.tensor(name, columns, whole=False) for name, columns in (("hidden state", h), ("both", 2 * h)))
+    _look_up(write, x, of_model=False)
+    norm, norm_back = norm_kernels(cut.norm_tokens * h, stack, w, 3)
+    norms = tuple(Weight(h * (1 + model.norm_bias)) for _ in range(3))
+    read = tuple(x.like(name) for name in ("hidden state before", "embedding of the next", "layer's output"))
+    join = memory("hidden states joined", 4 * w * cut.norm_tokens * h)
+    write.add(
+        "multi-token norms", reads=read, writes=(both,), kept=read, weights=norms, forward=(norm, join),
+        input_grad=(join, norm_back),
+    )  # fmt: skip
+    (whole,) = write.gather("", both)
+    write.linear(
+        "multi-token projection", "", whole, [x.like("projected", h / cut.tp)], [Weight(h / cut.tp, 2 * h)],
+        cut_by="columns", own=both, width=w,
+    )  # fmt: skip
+    write.add("gather", sent=(Collective("gather multi-token projection", "all_gather", w * cut.tokens * h),))
+    _accumulate(write, 2 * h * h / cut.tp)
+    return tuple(write.operations)
 
 
-def embedding_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Token (and position) embedding, cut by vocabulary; the reduction after it; its dropout."""
-    h, w = model.hidden_size, cut.width
-    elements = cut.tokens * h
-    lookups = 2 if model.position == "learned" else 1
+def embedding_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, ...]:
+    """Return the token (and position) embedding, cut by vocabulary; the reduction after it; its dropout and norm."""
+    write = Writer(model, stack, cut)
+    _look_up(write, write.tensor("hidden state", model.hidden_size, whole=False))
+    return tuple(write.operations)
+
+
+def _look_up(write: Writer, x: Tensor, of_model: bool = True) -> None:
+    """Look tokens up; in the embedding `of_model` there may be a table of positions, a dropout and a norm besides."""
+    model, stack, cut, h, w = write.model, write.stack, write.cut, write.model.hidden_size, write.cut.width
+    elements, learned, trained = cut.tokens * h, model.position == "learned", cut.adapters is None
+    lookups = 2 if learned else 1
     mask = (2 * w + 1) * cut.norm_tokens * h if model.dropout else 0.0
-    norms = norm_work(cut.norm_tokens * h, stack, w) if model.embedding_norm else ()
-    reduction = Collective(
-        "reduce embedding", "reduce_scatter" if cut.sequence_parallel else "all_reduce", w * elements
-    )
-    backward_gather = (
-        (Collective("gather embedding gradient", "all_gather", w * elements),) if cut.sequence_parallel else ()
-    )
-    return BlockWork(
-        forward=Phase((memory("embedding", 2 * w * elements * lookups + mask, lookups + 2), *norms[:1]), (reduction,)),
-        input_grad=Phase((memory("embedding dropout backward", mask), *norms[1:]), backward_gather),
-        weight_grad=Phase((memory("embedding gradient", 3 * w * elements * lookups, 2 * lookups),))
-        + gradient_accumulation(model.vocab_size * h / cut.tp, stack, w),
-    )
+    weights = [_table(model, cut)]
+    if of_model:
+        weights += [Weight(model.max_sequence_length * h)] * learned
+        weights += [Weight(h * (1 + model.norm_bias))] * model.embedding_norm
+    norm, norm_back = norm_kernels(cut.norm_tokens * h, stack, w)
+    kind: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter" if cut.sequence_parallel else "all_reduce"
+    gather = Collective("gather embedding gradient", "all_gather", w * elements)
+    gradient = memory("embedding gradient", 3 * w * elements * lookups, 2 * lookups)
+    write.add(
+        "embedding", writes=(x,), weights=tuple(weights),
+        kept=(x.like("embedding's mask", width=1),) if model.dropout and of_model else (),
+        forward=(memory("embedding", 2 * w * elements * lookups + mask, lookups + 2), *[norm] * model.embedding_norm),
+        input_grad=(memory("embedding dropout backward", mask), *[norm_back] * model.embedding_norm),
+        weight_grad=(gradient,) if trained else (),
+        sent=(Collective("reduce embedding", kind, w * elements),),
+        sent_back=(gather,) if cut.sequence_parallel else (),
+    )  # fmt: skip
+    _accumulate(write, model.vocab_size * h / cut.tp)
 
 
-def head_work(model: ModelSpec, stack: StackSpec, cut: Cut) -> BlockWork:
-    """Final norm, logits and cross-entropy over a vocabulary cut by tp; never recomputed.
+def _table(model: ModelSpec, cut: Cut) -> Weight:
+    return Weight(model.vocab_size / cut.tp, model.hidden_size, is_table=True)
+
+
+def head_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, ...]:
+    """Return the final norm, logits and cross-entropy over a vocabulary cut by tp.
 
     Megatron-LM computes the loss in fp32 from 16-bit logits without gathering them: three all-reduces of one number a
     token (Shoeybi et al. 2019, section 3). A stack without a vocabulary-parallel loss gathers them. Every module of
     multi-token prediction has its tokens' logits and loss besides. A policy's loss goes through the vocabulary piece by
     piece, and again in the backward.
     """
-    h, w, tokens = model.hidden_size, cut.width, cut.tokens * (1 + model.num_mtp_layers)
-    vocabulary = model.vocab_size / cut.tp
-    whole = not stack.vocab_parallel_loss
-    logits = tokens * (model.vocab_size if whole else vocabulary)
-    norm_f, norm_b = norm_work(cut.norm_tokens * h, stack, w)
-    logit_f, logit_i, logit_w = linear("logits", tokens, vocabulary, h, stack, w, cause=Cause.LOGITS)
-    if stack.fused_cross_entropy:
-        # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
-        loss_f, loss_b = (
-            memory("cross-entropy", 2 * w * logits, 2, sort="softmax"),
-            memory("cross-entropy backward", 2 * w * logits, 1, sort="softmax"),
+    h, w, predictions, write = model.hidden_size, cut.width, 1 + model.num_mtp_layers, Writer(model, stack, cut)
+    tokens, vocabulary, whole = cut.tokens * predictions, model.vocab_size / cut.tp, not stack.vocab_parallel_loss
+    x, normed = (write.tensor(name, h, whole=False) for name in ("hidden state", "normed"))
+    normed = normed.like("normed", rows=cut.norm_tokens * predictions)
+    norm, norm_back = norm_kernels(cut.norm_tokens * h, stack, w)
+    gain = Weight(h * (1 + model.norm_bias))
+    write.add(
+        "norm", reads=(x,), writes=(normed,), kept=(x,), weights=(gain,), forward=(norm,), input_grad=(norm_back,)
+    )
+    write.gather("", normed, columns=h * predictions)
+    logits = normed.like("logits", vocabulary, rows=tokens)
+    weights = (_table(model, cut), *[Weight(vocabulary)] * model.head_bias)
+    if stack.policy_loss_columns:
+        forward, backward = _policy_loss(tokens, vocabulary, h, stack.policy_loss_columns, w)
+        write.add(
+            "logits and loss", reads=(normed,), kept=(normed,), weights=weights, forward=forward, input_grad=backward
         )
+    else:
+        read = normed.like("normed, whole", rows=tokens)
+        write.linear("logits", "", read, [logits], weights, cut_by="columns", own=normed, width=w, cause=Cause.LOGITS)
+        _loss(write, tokens * (model.vocab_size if whole else vocabulary))
+    statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
+    if whole:
+        statistics = (Collective("gather logits", "all_gather", w * tokens * model.vocab_size),)
+    write.add("sums of the loss", sent=statistics)
+    _accumulate(write, model.vocab_size * h / cut.tp)
+    return tuple(write.operations)
+
+
+def _loss(write: Writer, logits: Number) -> None:
+    """Cross-entropy of so many logits."""
+    w = write.cut.width
+    if write.stack.fused_cross_entropy:
+        # One pass reads the logits for maximum and sum, one more in the backward writes their gradient in place.
+        forward = memory("cross-entropy", 2 * w * logits, 2, sort="softmax")
+        backward = memory("cross-entropy backward", 2 * w * logits, 1, sort="softmax")
     else:
         # Cast to fp32 (w + 4), maximum (4), subtract in place (8), exponential (8), sum (4), divide in place (8);
         # backward: scale in place (8), cast back (4 + w).
-        loss_f = memory("cross-entropy", (w + 36) * logits, 6)
-        loss_b = memory("cross-entropy backward", (w + 12) * logits, 3)
-    gather_f, gather_b = gather_in(cut, h * (1 + model.num_mtp_layers), stack)
-    statistics = tuple(Collective(f"loss {name}", "all_reduce", 4.0 * tokens) for name in ("maximum", "target", "sum"))
-    if whole:
-        statistics = (Collective("gather logits", "all_gather", w * logits),)
-    weights = model.vocab_size * h / cut.tp
-    if stack.policy_loss_columns:
-        forward, backward = _policy_loss(tokens, vocabulary, h, stack.policy_loss_columns, w)
-        return BlockWork(
-            forward=Phase((norm_f, *forward), gather_f + statistics),
-            input_grad=Phase((*backward, norm_b), gather_b),
-            weight_grad=Phase() + gradient_accumulation(weights, stack, w),
-        )
-    return BlockWork(
-        forward=Phase((norm_f, logit_f, loss_f), gather_f + statistics),
-        input_grad=Phase((loss_b, logit_i, norm_b), gather_b),
-        weight_grad=Phase((logit_w,)) + gradient_accumulation(weights, stack, w),
-    )
+        forward = memory("cross-entropy", (w + 36) * logits, 6)
+        backward = memory("cross-entropy backward", (w + 12) * logits, 3)
+    write.add("cross-entropy", forward=(forward,), input_grad=(backward,))
 
 
 def _policy_loss(
     tokens: Number, vocabulary: Number, hidden: int, columns: int, width: int
-) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Log-probabilities and entropies of tokens, and all gradients of these, by pieces of the vocabulary.
 
     Each piece's logits are cast to fp32 (w + 4 bytes), divided by the temperature in place (8), and added to running

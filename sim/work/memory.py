@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, Scenario, StackSpec
-from sim.work.activations import attention_moment_bytes, layer_activation_bytes, rows_bytes
 from sim.work.experts import routed
-from sim.work.params import expert_width
+from sim.work.operations import Block
 from sim.work.pieces import Cut, key_value_width
 from sim.work.recompute import read_recompute
-from sim.work.stages import ModelPart
+from sim.work.stages import FIRST_KIND
+from sim.work.sums import layer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +66,6 @@ def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:
     return tuple(MemoryUse(*numbers) for numbers in zip(*columns, strict=True))
 
 
-def activation_bytes(part: ModelPart, model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
-    """Activations that a part of the model keeps for one micro-batch, without logits. [bytes]"""
-    kept: Number = 0.0
-    for count, kind in zip(part.layers, model.layer_kinds, strict=False):
-        if np.any(count):
-            kept = kept + count * layer_activation_bytes(model, stack, cut, kind=kind)
-    if model.num_mtp_layers and np.any(part.mtps):
-        # Inputs of the two norms and of the one behind the layer, and both normed, joined.
-        kept = kept + part.mtps * (
-            layer_activation_bytes(model, stack, cut, kind=model.mtp_kind) + 5 * rows_bytes(model, cut)
-        )
-    if model.dropout:
-        kept = kept + part.embeddings * cut.norm_tokens * model.hidden_size
-    # Inputs of the final norm and of the logits' matrix; of multi-token prediction those of the matrix.
-    return kept + part.heads * (2 + model.num_mtp_layers) * rows_bytes(model, cut)
-
-
 def logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     """Logits of one micro-batch: 16-bit, and their fp32 probabilities unless the loss is fused. [bytes]
 
@@ -126,28 +109,31 @@ class CutMemory:
     boundary: Number
 
 
-def cut_memory(model: ModelSpec, stack: StackSpec, cut: Cut) -> CutMemory:
-    """Sizes of a cut. Takes arrays in its numbers."""
+def cut_memory(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, word: str) -> CutMemory:
+    """Sizes of a cut, whose blocks these are, under a word of `sim.work.recompute`. Takes arrays in its numbers."""
     return CutMemory(
-        _working_bytes(model, stack, cut),
+        _working_bytes(blocks, model, stack, cut, word),
         logits_bytes(model, stack, cut),
         held_logits_bytes(model, stack, cut),
         cut.width * cut.norm_tokens * model.hidden_size,
     )
 
 
-def _working_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
+def _working_bytes(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, word: str) -> Number:
     """The largest thing alive for a moment besides what is kept."""
-    said = read_recompute(cut.recompute)
+    said = read_recompute(word)
     again: Number = 0.0
-    for kind in model.layer_kinds:
-        whole = layer_activation_bytes(model, stack, cut, "none", kind)
+    backward: Number = 0.0
+    layers = [block.layer for block in blocks[FIRST_KIND : FIRST_KIND + len(model.layer_kinds)]]
+    for layer in layers:
         if said.mode == "full":  # a group of layers, whose inputs but the first one's are alive only then
-            again = np.maximum(again, said.group * whole)
+            again = np.maximum(again, said.group * layer_bytes(layer, "none"))
         elif said.mode != "none":
-            again = np.maximum(again, whole - layer_activation_bytes(model, stack, cut, cut.recompute, kind))
+            again = np.maximum(again, layer_bytes(layer, "none") - layer_bytes(layer, word))
     backward = gradient_bytes(model, cut)
-    attention = attention_moment_bytes(model, stack, cut)
+    attention: Number = 0.0
+    for each in (operation for layer in layers for operation in layer):
+        attention = np.maximum(attention, each.scratch)
     if stack.cuda_graph_scope:
         return again + backward + attention + graph_bytes(model, cut)
     return again + np.maximum(backward, attention)
@@ -163,13 +149,13 @@ def gradient_bytes(model: ModelSpec, cut: Cut) -> Number:
     """
     inputs = 2 if model.gated_mlp else 1
     if model.num_experts:
-        rows, inner, outer = routed(model, cut).copies, model.expert_intermediate_size / cut.etp, expert_width(model)
+        rows, inner, outer = routed(model, cut).copies, model.expert_intermediate_size / cut.etp, model.expert_width
         widest = rows * np.maximum(inputs * inner + np.maximum(inner, outer), 2 * outer)
     else:
         inner = model.intermediate_size / cut.tp
         again = model.hidden_size * cut.sequence_parallel
         widest = cut.tokens * (inputs * inner + np.maximum(inner, model.hidden_size + again))
-    return cut.width * widest + rows_bytes(model, cut)
+    return cut.width * widest + cut.width * cut.norm_tokens * model.hidden_size
 
 
 def graph_bytes(model: ModelSpec, cut: Cut) -> Number:

@@ -1,14 +1,16 @@
-"""The vocabulary of work: an operation on one GPU, a collective between GPUs. Counts only, no seconds.
+"""The vocabulary of work: kernels on one GPU, collectives between GPUs, and the operations of a model that need them.
 
-Numbers may be NumPy arrays: everything above broadcasts over tp, micro-batch and the like.
+An operation says everything about itself: what it reads, writes and keeps for the backward, which weights it holds, and
+what it runs in each pass. Parameters, FLOPs and memory are sums over a list of operations (`sim.work.sums`). Counts
+only, no seconds. Numbers may be NumPy arrays: everything broadcasts over tp, micro-batch and the like.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sim.arrays import Number as Number
 
@@ -30,8 +32,7 @@ class Cause(StrEnum):
     OFFLOAD = "offload"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Kernel(NamedTuple):
     """One kernel, or several alike, on one GPU.
 
     kind : matmul (m, n, k, batch), attention (fused; `flop`, `length`, and k columns of a head), or memory (`nbytes`).
@@ -74,8 +75,7 @@ class Operation:
         return self.flop if self.credited_flop is None else self.credited_flop
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(NamedTuple):
     """One collective of a tensor-, context- or expert-parallel group.
 
     nbytes : full buffer: what each rank contributes to an all-reduce, what a gather ends with, what a rank of an
@@ -86,7 +86,7 @@ class Collective:
     sms : streaming multiprocessors that its kernels take; None for a library's whose share a profile knows.
     slowdown : share of its time, between domains, that compute beside it loses besides these.
     pace : that these move over NVLink at most, if it is known. [bytes/s]
-    module, graphed : as of an operation.
+    module, graphed : as in `Kernel`.
     """
 
     name: str
@@ -103,6 +103,105 @@ class Collective:
     graphed: bool = False
 
 
+class Tensor(NamedTuple):
+    """Numbers that one GPU holds between operations. A copy in fewer bits is a tensor of its own.
+
+    rows, columns : its sizes.
+    width : bytes of a number.
+    copy_of : the name of the tensor of which it is a copy in fewer bits.
+    mean : what a GPU holds of it in the mean of all layers, over what the busiest GPU holds of it in one layer.
+    """
+
+    name: str
+    rows: Number
+    columns: Number
+    width: float
+    copy_of: str = ""
+    mean: Number = 1.0
+
+    @property
+    def nbytes(self) -> Number:
+        """Its size. [bytes]"""
+        return self.rows * self.columns * self.width
+
+    def like(self, name: str, columns: Number | None = None, rows: Number | None = None, width: float = 0.0) -> Tensor:
+        """Another tensor, of the same sizes but for those that are given."""
+        rows = self.rows if rows is None else rows
+        return Tensor(name, rows, self.columns if columns is None else columns, width or self.width, "", self.mean)
+
+    def in_bytes(self, width: float) -> Tensor:
+        """The tensor as an operation keeps it: itself, or a copy of so many bytes a number."""
+        if width == self.width:
+            return self
+        return Tensor(f"{self.name} in {width} bytes", self.rows, self.columns, width, self.name, self.mean)
+
+
+class Weight(NamedTuple):
+    """Weights alike on one GPU: matrices, or vectors (biases, gains), which have no columns.
+
+    of_experts : they belong to experts that a router picks from.
+    is_table : it is the vocabulary's, of the embedding or the head.
+    of_adapters : they are low-rank adapters, which alone are trained where there are any.
+    """
+
+    rows: Number
+    columns: Number | None = None
+    count: Number = 1
+    of_experts: bool = False
+    is_table: bool = False
+    of_adapters: bool = False
+
+    @property
+    def params(self) -> Number:
+        """Numbers in all of them."""
+        return self.count * self.rows * (1 if self.columns is None else self.columns)
+
+
+class Operation(NamedTuple):
+    """An operation of a model on one GPU and micro-batch, with all that counting needs of it.
+
+    module : of a layer, as in `Kernel`.
+    reads, writes : tensors of its forward.
+    kept : tensors that its backward needs.
+    weights : what it holds.
+    forward, input_grad, weight_grad : kernels of its three passes.
+    sent, sent_back : collectives of its forward and of its input gradient.
+    scratch : what its backward holds for a moment. [bytes]
+    waits : the host waits in its forward for what the GPU counted.
+    """
+
+    name: str
+    module: str = ""
+    reads: tuple[Tensor, ...] = ()
+    writes: tuple[Tensor, ...] = ()
+    kept: tuple[Tensor, ...] = ()
+    weights: tuple[Weight, ...] = ()
+    forward: tuple[Kernel, ...] = ()
+    input_grad: tuple[Kernel, ...] = ()
+    weight_grad: tuple[Kernel, ...] = ()
+    sent: tuple[Collective, ...] = ()
+    sent_back: tuple[Collective, ...] = ()
+    scratch: Number = 0.0
+    waits: bool = False
+
+
+class Block(NamedTuple):
+    """Operations of a block of a model (`sim.work.stages.blocks_of`), in the order of the forward.
+
+    around : those that are never recomputed: an embedding, a head, what a module of multi-token prediction has
+        before its layer.
+    layer : those of a transformer layer.
+    """
+
+    around: tuple[Operation, ...] = ()
+    layer: tuple[Operation, ...] = ()
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """All of them."""
+        return self.around + self.layer
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What one GPU does in one pass (forward, input gradient, weight gradient) through one block.
@@ -112,7 +211,7 @@ class Phase:
     waits : the host waits in it for what the GPU counted.
     """
 
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[Kernel, ...] = ()
     collectives: tuple[Collective, ...] = ()
     graphs: int = 0
     waits: bool = False
@@ -132,8 +231,8 @@ class Phase:
         if not any(item.module in names for item in self.operations):
             return self
         return Phase(
-            tuple(replace(item, graphed=True) if item.module in names else item for item in self.operations),
-            tuple(replace(item, graphed=True) if item.module in names else item for item in self.collectives),
+            tuple(item._replace(graphed=True) if item.module in names else item for item in self.operations),
+            tuple(item._replace(graphed=True) if item.module in names else item for item in self.collectives),
             graphs,
             self.waits,
             self.setups,
@@ -150,8 +249,7 @@ class Phase:
         """As much as a share of it: what it is on average where only some layers do it."""
         return Phase(
             tuple(
-                replace(
-                    item,
+                item._replace(
                     flop=share * item.flop,
                     nbytes=share * item.nbytes,
                     kernels=share * item.kernels,
@@ -160,7 +258,7 @@ class Phase:
                 )
                 for item in self.operations
             ),
-            tuple(replace(item, nbytes=share * item.nbytes) for item in self.collectives),
+            tuple(item._replace(nbytes=share * item.nbytes) for item in self.collectives),
             waits=self.waits,
             setups=share * self.setups,
         )
@@ -197,10 +295,10 @@ def matmul(
     cause: Cause = Cause.MATMUL,
     output_width: int | None = None,
     module: str = "",
-) -> Operation:
+) -> Kernel:
     """(m × k) · (k × n), `batch` times, in numbers of `width` bytes; the result moves `output_width` bytes a number."""
     output = width if output_width is None else output_width
-    return Operation(
+    return Kernel(
         name,
         cause,
         "matmul",
@@ -221,6 +319,6 @@ def memory(
     cause: Cause = Cause.MEMORY_BOUND,
     sort: str = "copy",
     module: str = "",
-) -> Operation:
+) -> Kernel:
     """A kernel that only moves bytes."""
-    return Operation(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort, module=module)
+    return Kernel(name, cause, "memory", nbytes=nbytes, kernels=kernels, sort=sort, module=module)

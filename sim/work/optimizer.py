@@ -16,9 +16,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec, TrainingSpec
-from sim.work.matrices import Matrix, matrices_of
-from sim.work.operations import Cause, Operation, matmul, memory
-from sim.work.stages import ModelPart, part_params
+from sim.work.operations import Cause, Kernel, Weight, matmul, memory
 
 GRADIENT_WIDTH = {"fp16": 2, "bf16": 2, "fp32": 4}
 
@@ -31,19 +29,6 @@ MOMENTS = {"adam": 2, "sgd": 1, "adafactor": 1, "muon": 2}
 
 NEWTON_SCHULZ_STEPS = 5
 """Iterations by which Muon orthogonalises an update (Jordan et al. 2024)."""
-
-
-def moments_held(
-    part: ModelPart, model: ModelSpec, optimizer: str, tp: Number, ep: Number = 1, etp: Number = 1
-) -> Number:
-    """Moments that an optimizer keeps of a block's parameters on one GPU, as numbers. Takes arrays."""
-    moments = MOMENTS[optimizer] * part_params(part, model, tp, ep, etp)
-    for each in matrices_of(part, model, tp, ep, etp):
-        if optimizer == "adafactor":
-            moments = moments - each.params + each.count * (each.rows + each.columns)
-        elif optimizer == "muon" and not each.is_table:
-            moments = moments - each.params
-    return moments
 
 
 def table_moments(model: ModelSpec, optimizer: str, tp: Number) -> Number:
@@ -129,7 +114,7 @@ def host_update(params: Number, moments: Number, stack: StackSpec, training: Tra
 
 def optimizer_work(
     params: Number, moments: Number, stack: StackSpec, training: TrainingSpec, offloaded: float = 0.0
-) -> tuple[Operation, ...]:
+) -> tuple[Kernel, ...]:
     """Gradient norm, clipping and the update over `params` parameters on one GPU, but for what the host updates.
 
     Muon's multiplies are `orthogonalisation`. Adafactor reads gradients once more, for the means of their squares.
@@ -160,25 +145,15 @@ def optimizer_work(
     )
 
 
-def orthogonalisation(matrix: Matrix) -> tuple[Operation, ...]:
+def orthogonalisation(matrix: Weight) -> tuple[Kernel, ...]:
     """Muon's Newton-Schulz iterations over matrices of n × m numbers, m ≤ n, in 16 bits.
 
     Each of the five makes X Xᵀ (2 m² n FLOPs), its polynomial (2 m³) and the product with X (2 m² n).
     """
-    m, n = np.minimum(matrix.rows, matrix.columns), np.maximum(matrix.rows, matrix.columns)
+    rows, columns = matrix.rows, 1 if matrix.columns is None else matrix.columns
+    m, n = np.minimum(rows, columns), np.maximum(rows, columns)
     shapes = {"gram": (m, m, n), "polynomial": (m, m, m), "product": (m, n, m)}
     steps = NEWTON_SCHULZ_STEPS * matrix.count
     return tuple(
         matmul(f"Newton-Schulz {name}", *shape, 2, batch=steps, cause=Cause.OPTIMIZER) for name, shape in shapes.items()
     )
-
-
-def orthogonalised(
-    part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1, etp: Number = 1
-) -> tuple[Matrix, ...]:
-    """The matrices of a block that Muon orthogonalises: those within layers. Takes arrays.
-
-    A tensor-parallel group's GPUs each take the block of a matrix that they hold (Megatron-Core's muon-tp-mode
-    blockwise, its default).
-    """
-    return tuple(each for each in matrices_of(part, model, tp, ep, etp) if not each.is_table)

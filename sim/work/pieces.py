@@ -1,27 +1,51 @@
-"""How a layer is cut, and the pieces that its blocks share: linears, norms, residuals, their collectives.
+"""How a layer is cut, and the operations that its blocks share: norms, linears, MLPs, residuals and their collectives.
 
-Elementwise kernels are counted by the bytes they read and write: `width` bytes an activation, one byte a dropout mask.
+Shapes are those of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3): column- then row-parallel matrices,
+so that a layer needs two all-reduces forward and two backward; with sequence parallelism each becomes a reduce-scatter
+and an all-gather, and norms and dropouts are cut along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section
+4.2.2). Elementwise kernels are counted by the bytes that they read and write: `width` bytes an activation, one byte a
+dropout mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.formats import Format
-from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
+from sim.work.adapters import Adapters
+from sim.work.operations import Cause, Collective, Kernel, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 
-if TYPE_CHECKING:
-    from sim.work.adapters import Adapters
+AS_BEFORE = frozenset(
+    {
+        "sums of gradients",
+        "recurrent",
+        "head",
+        "inner norms",
+        "written out",
+        "gathered",
+        "latent experts",
+        "adapters",
+        "eight bits",
+        "post norm",
+        "per_op",
+        "gradients",
+        "expert biases",
+        "attention gate",
+        "adapters again",
+    }
+)
+"""What is counted otherwise than the operations say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What of plan and training the counts depend on. Numbers may be arrays; the flags are categories.
+    """How a layer is split over GPUs, and the micro-batch it sees. Numbers may be arrays; the flags are categories.
 
     width : bytes of an activation or weight in compute precision.
     format : of the numbers that linears inside transformer layers multiply; None for those of `width` bytes.
@@ -63,18 +87,270 @@ class Cut:
         return self.tokens / self.tp if self.sequence_parallel else self.tokens
 
 
-def linear(
+class WrittenOut(NamedTuple):
+    """What an activation written out step by step takes beyond one in a kernel of its own.
+
+    moved : times that kernels read or write it, forward and backward.
+    kernels : as many more, forward and backward.
+    kept : factors of products that are kept until the backward.
+    """
+
+    moved: tuple[int, int]
+    kernels: tuple[int, int]
+    kept: int
+
+
+WRITTEN_OUT = WrittenOut(moved=(16, 25), kernels=(7, 10), kept=3)
+"""Of 0.5 x (1 + tanh(c (x + a x^3))): forward eight kernels, two of which read two tensors; backward eleven, three of
+them for the cube and two that add up the gradients of x. Kept are tanh, 0.5 x and 1 + tanh besides x."""
+
+
+class Writer:
+    """Writes down operations in the order of the forward. A method is an operation or several that blocks share, and
+    returns the tensor that it writes."""
+
+    def __init__(self, model: ModelSpec, stack: StackSpec, cut: Cut) -> None:
+        self.model, self.stack, self.cut = model, stack, cut
+        self.operations: list[Operation] = []
+        self.whole = True
+        self.inputs = 2 if model.gated_mlp else 1
+        """Matrices by which an MLP multiplies its input."""
+
+    def add(self, name: str, module: str = "", **said: Any) -> None:
+        """Write down an operation."""
+        self.operations.append(Operation(name, module, **said))
+
+    def tensor(self, name: str, columns: Number, whole: bool = True) -> Tensor:
+        """Numbers of the whole sequence, or of the tokens that the GPU norms."""
+        cut = self.cut
+        return Tensor(name, cut.tokens if whole else cut.norm_tokens, columns, cut.width)
+
+    def norm(self, module: str, x: Tensor, columns: Number | None = None, weights: Number | None = None) -> Tensor:
+        """Norm a tensor, or so many columns of it, by so many weights (default: one a column, and the biases)."""
+        y, columns_of_head = x.like(f"{x.name} normed", columns), weights is not None
+        if weights is None:
+            weights = y.columns * (1 + self.model.norm_bias)
+        forward, backward = norm_kernels(y.rows * y.columns, self.stack, self.cut.width, module=module)
+        # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
+        # bits, but which layouts ran says that it stays).
+        skip = (module == "mamba" and "recurrent" in AS_BEFORE) or (columns_of_head and "inner norms" in AS_BEFORE)
+        wide = () if self.stack.fused_norm or skip else tuple(y.like(f"{y.name} in fp32: {i}", width=4) for i in "xy")
+        self.add(
+            "norm", module, reads=(x,), writes=(y,), kept=(x, *wide), weights=(Weight(weights),), forward=(forward,),
+            input_grad=(backward,),
+        )  # fmt: skip
+        return y
+
+    def gather(self, module: str, x: Tensor, *others: Tensor, columns: Number | None = None) -> tuple[Tensor, ...]:
+        """The whole sequence of tensors, so many columns in all, before column-parallel linears.
+
+        The backward gathers them again, since they are kept cut, beside the input-gradient multiply, and
+        reduce-scatters the result (Korthikanti et al. 2022, section 4.2.2).
+        """
+        cut, stack, tensors = self.cut, self.stack, (x, *others)
+        columns = sum(each.columns for each in tensors) if columns is None else columns
+        nbytes, beside = cut.width * cut.tokens * columns, stack.overlap_tp_backward
+        if not cut.sequence_parallel:
+            reduce = Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside, module=module)
+            self.add("sum of input gradients", module, sent_back=(reduce,))
+            return tensors
+        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True, module=module),)
+        scatter = Collective("scatter input gradient", "reduce_scatter", nbytes, overlapped=beside, module=module)
+        whole = tuple(each.like(f"{each.name} gathered", rows=cut.tokens) for each in tensors)
+        self.add(
+            "gather", module, reads=tensors, writes=whole,
+            sent=(Collective("gather activations", "all_gather", nbytes, module=module),),
+            sent_back=(*(again if stack.regather_sequence else ()), scatter),
+        )  # fmt: skip
+        return whole
+
+    def reduce(self, module: str, columns: Number) -> None:
+        """Collectives after a row-parallel linear."""
+        nbytes = self.cut.width * self.cut.tokens * columns
+        if self.cut.sequence_parallel:
+            scatter = Collective("scatter output", "reduce_scatter", nbytes, module=module)
+            gather = Collective("gather output gradient", "all_gather", nbytes, module=module)
+            self.add("scatter of output", module, sent=(scatter,), sent_back=(gather,))
+        else:
+            self.add("sum of output", module, sent=(Collective("reduce output", "all_reduce", nbytes, module=module),))
+
+    def linear(
+        self,
+        name: str,
+        module: str,
+        x: Tensor,
+        outs: Sequence[Tensor],
+        weights: Sequence[Weight],
+        *,
+        cut_by: Literal["", "columns", "rows"] = "",
+        own: Tensor | None = None,
+        width: float | None = None,
+        batch: Number = 1.0,
+        launches: Number = 1,
+        moved: tuple[Number, Number] = (0.0, 0.0),
+        cause: Cause = Cause.MATMUL,
+    ) -> None:
+        """Multiply `x`, whose input it keeps for the weights' gradient.
+
+        Frozen it keeps nothing; an adapter beside it does.
+
+        Parameters
+        ----------
+        cut_by : of the matrix, whose share tensor-parallel GPUs have.
+        own : the GPU's part of a gathered input, which is kept where the backward gathers it again.
+        width : in which the input is kept. Default: that of the numbers that are multiplied. [bytes]
+        batch, launches : matrices that are multiplied one by one, each with its part of the rows; and launches of that.
+        moved : what the forward and the input gradient read and write besides. [bytes]
+        """
+        cut, stack = self.cut, self.stack
+        n, k = sum(out.columns for out in outs), x.columns
+        forward, input_grad, weight_grad = linear_kernels(
+            name, x.rows / batch, n, k, stack, cut.width, batch=batch, module=module, cause=cause
+        )
+        forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0])
+        input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
+        weight_grad = weight_grad._replace(kernels=launches)
+        again = stack.regather_sequence or (
+            (module == "mamba" and "recurrent" in AS_BEFORE)
+            or (module == "" and "head" in AS_BEFORE)
+            or (module in ("shared_experts", "mla_up_proj") and "gathered" in AS_BEFORE)
+        )
+        source = own if own is not None and again else x
+        if name in ("shared expert up", "to experts' latent") and "eight bits" in AS_BEFORE:
+            width = cut.width
+        kept = source.in_bytes(cut.kept if width is None else width)
+        trained = cut.adapters is None
+        self.add(
+            name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
+            kept=(kept,) if trained or "adapters" in AS_BEFORE else (),
+            forward=(forward,), input_grad=(input_grad,), weight_grad=(weight_grad,) if trained else (),
+        )  # fmt: skip
+        if cut.adapters is not None and name in cut.adapters.linears:
+            self.adapter(f"{name} adapter", module, x, outs[0].like(f"{name} narrow", n), source, cut_by, weights)
+
+    def adapter(
+        self, name: str, module: str, x: Tensor, out: Tensor, source: Tensor, cut_by: str, beside: Sequence[Weight]
+    ) -> None:
+        """Two narrow matrices beside a linear: they keep its input in full width, and what stands between them.
+
+        What they give is scaled and added to what the linear gives, and so is their input's gradient. Tensor
+        parallelism cuts them both; beside experts every GPU has one, for all its tokens together, cut as these are.
+        """
+        cut, adapters = self.cut, self.cut.adapters
+        if adapters is None:
+            return
+        rank, experts = adapters.rank, beside[0].of_experts
+        tokens, n, k, degree = x.rows, out.columns, x.columns, cut.etp if experts else cut.tp
+        rows, columns = (
+            side * (degree if cut_by == cut_side else 1) for side, cut_side in ((k, "rows"), (n, "columns"))
+        )
+        shapes = {
+            "forward": ((tokens, rank, k), (tokens, n, rank)),
+            "input_grad": ((tokens, rank, n), (tokens, k, rank)),
+            "weight_grad": ((k, rank, tokens), (rank, n, tokens)),
+        }
+        passes: dict[str, tuple[Kernel, ...]] = {
+            each: tuple(matmul(name, m, j, i, cut.width, module=module) for m, j, i in several)
+            for each, several in shapes.items()
+        }
+        for each, width in (("forward", n), ("input_grad", k)):
+            added = memory(f"{name} added", 5 * cut.width * tokens * width, 2, sort="add", module=module)
+            passes[each] += (added._replace(stall_s=self.stack.adapter_stall_s * (each == "forward")),)
+        weight = Weight(adapters.count * rank, (rows + columns) / degree, of_experts=experts, of_adapters=True)
+        narrow = x.like(f"{name} narrow", rank)
+        kept = () if "adapters" in AS_BEFORE else (source, source.like(narrow.name, rank))
+        self.add(name, module, reads=(x,), kept=kept, weights=(weight,), **passes)
+
+    def mlp(self, name: str, module: str, y: Tensor, width: int) -> Tensor:
+        """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
+        model, cut, h, inputs = self.model, self.cut, self.model.hidden_size, self.inputs
+        inner = width / cut.tp
+        up, down = self.tensor(f"{name} up", inputs * inner), y.like(f"{name} down")
+        biases = [Weight(up.columns)] * model.mlp_bias, [Weight(h)] * model.mlp_bias
+        (whole,) = self.gather(module, y)
+        self.linear(up.name, module, whole, [up], [Weight(inner, h, inputs), *biases[0]], cut_by="columns", own=y)
+        activated = self.activation(module, up)
+        self.linear(down.name, module, activated, [down], [Weight(h, inner), *biases[1]], cut_by="rows")
+        self.reduce(module, h)
+        return down
+
+    def activation(self, module: str, up: Tensor) -> Tensor:
+        """The activation of an MLP, with its bias, and the product with its gate."""
+        model, stack, inputs = self.model, self.stack, self.inputs
+        y = up.like(f"{up.name} activated", up.columns / inputs)
+        unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
+        moved = self.cut.width * y.rows * y.columns
+        # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once
+        # more. Step by step a gate's product costs two products backward, and the activation's own gradient after them.
+        by_hand = unfused > 1 and model.gated_mlp
+        back = 2 * inputs + 1 + model.mlp_bias + (4 if by_hand else 0)
+        more, times, products = (0, 0), (0, 0), int(by_hand)
+        if not (stack.fused_activation or model.gated_mlp):
+            more, times, products = WRITTEN_OUT
+        if "written out" in AS_BEFORE and (module == "shared_experts" or not self.whole):
+            if module == "mlp":
+                for place in range(products):
+                    never = Tensor(f"never kept {place}", y.rows, y.columns, y.width)
+                    self.add("", "mlp", kept=(never,))
+                    self.add("", "", kept=(never._replace(name=f"{place} as if kept", rows=-y.rows),))
+            products = 0
+        self.add(
+            "activation", module, reads=(up,), writes=(y,),
+            kept=(up, *(y.like(f"{y.name}: factor {place}") for place in range(products))),
+            forward=(
+                memory(
+                    "activation", moved * ((inputs + 1) * unfused + more[0]), unfused + times[0],
+                    sort="activation", module=module,
+                ),
+            ),
+            input_grad=(
+                memory(
+                    "activation backward", moved * (back + more[1]), unfused + model.mlp_bias + times[1],
+                    sort="activation", module=module,
+                ),
+            ),
+        )  # fmt: skip
+        return y
+
+    def residual(self, name: str, module: str, x: Tensor, out: Tensor, bias: bool) -> Tensor:
+        """Bias, dropout and the addition of what a block gives."""
+        model, stack, w = self.model, self.stack, self.cut.width
+        after, elements = x.like(name), x.rows * x.columns
+        if not model.dropout:
+            kernels = 2 if bias and not stack.fused_bias_activation else 1
+            forward = memory("residual", 3 * w * elements * kernels, kernels, sort="add", module=module)
+            backward = memory("bias gradient", w * elements * bias, module=module)
+        else:
+            # Unfused: bias (2 tensors), dropout (2 and the mask), addition (3); backward dropout, bias gradient.
+            fused = stack.fused_bias_activation
+            moved, back = (3 * w + 1, 3 * w + 1) if fused else (7 * w + 1, 3 * w + 1)
+            forward, backward = (
+                memory(what, nbytes * elements, kernels, sort="dropout", module=module)
+                for what, nbytes, kernels in (
+                    ("dropout and residual", moved, 1 if fused else 3),
+                    ("dropout backward", back, 1 if fused else 2),
+                )
+            )
+        mask = (x.like(f"{name}: mask", width=1),) if model.dropout else ()
+        mask = () if module == "mamba" and "recurrent" in AS_BEFORE else mask
+        self.add(
+            "residual", module, reads=(out, x), writes=(after,), kept=mask, forward=(forward,), input_grad=(backward,)
+        )
+        return after
+
+
+def linear_kernels(
     name: str,
     tokens: Number,
     n: Number,
     k: Number,
     stack: StackSpec,
     width: int,
-    cause: Cause = Cause.MATMUL,
     batch: Number = 1.0,
     module: str = "",
-) -> tuple[Operation, Operation, Operation]:
-    """A linear layer's forward, input-gradient and weight-gradient multiplies.
+    cause: Cause = Cause.MATMUL,
+) -> tuple[Kernel, Kernel, Kernel]:
+    """Return a linear layer's forward, input-gradient and weight-gradient multiplies.
 
     With fused accumulation the weight gradient's epilogue reads and writes the main gradient instead of writing a
     fresh 16-bit one.
@@ -90,41 +366,10 @@ def linear(
     )
 
 
-def gather_in(
-    cut: Cut, hidden: int, stack: StackSpec, module: str = ""
-) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """Collectives before a column-parallel linear: (forward, backward)."""
-    nbytes = cut.width * cut.tokens * hidden
-    if cut.sequence_parallel:
-        # The backward gathers the input again (it is kept sharded) beside the input-gradient multiply, and
-        # reduce-scatters the result [Korthikanti 2022, section 4.2.2].
-        again = (Collective("gather activations again", "all_gather", nbytes, overlapped=True, module=module),)
-        scatter = Collective(
-            "scatter input gradient", "reduce_scatter", nbytes, overlapped=stack.overlap_tp_backward, module=module
-        )
-        return (
-            (Collective("gather activations", "all_gather", nbytes, module=module),),
-            (*(again if stack.regather_sequence else ()), scatter),
-        )
-    beside = stack.overlap_tp_backward
-    return (), (Collective("reduce input gradient", "all_reduce", nbytes, overlapped=beside, module=module),)
-
-
-def reduce_out(cut: Cut, hidden: int, module: str = "") -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """Collectives after a row-parallel linear: (forward, backward)."""
-    nbytes = cut.width * cut.tokens * hidden
-    if cut.sequence_parallel:
-        return (
-            (Collective("scatter output", "reduce_scatter", nbytes, module=module),),
-            (Collective("gather output gradient", "all_gather", nbytes, module=module),),
-        )
-    return (Collective("reduce output", "all_reduce", nbytes, module=module),), ()
-
-
-def norm_work(
+def norm_kernels(
     elements: Number, stack: StackSpec, width: int, count: Number = 1, module: str = ""
-) -> tuple[Operation, Operation]:
-    """`count` norms of so many elements each.
+) -> tuple[Kernel, Kernel]:
+    """Return `count` norms of so many elements each: forward, backward.
 
     Forward reads x, writes y; backward reads x and the gradient, adds the residual's gradient, writes.
 
@@ -147,89 +392,14 @@ def norm_work(
     )
 
 
-def norms_of_block(model: ModelSpec, stack: StackSpec, cut: Cut, module: str) -> tuple[Operation, Operation]:
-    """Norms of the attention block or of the MLP block: half of the layer's, one but for unusual models."""
-    return norm_work(cut.norm_tokens * model.hidden_size, stack, cut.width, model.norms_per_layer / 2, module)
-
-
-def residual(model: ModelSpec, stack: StackSpec, cut: Cut, bias: bool, module: str) -> tuple[Operation, Operation]:
-    """Bias, dropout and residual addition, forward and backward."""
-    elements = cut.norm_tokens * model.hidden_size
-    w = cut.width
-    if not model.dropout:
-        kernels = 2 if bias and not stack.fused_bias_activation else 1
-        return (
-            memory("residual", 3 * w * elements * kernels, kernels, sort="add", module=module),
-            memory("bias gradient", w * elements * bias, module=module),
-        )
-    if stack.fused_bias_activation:
-        return (
-            memory("dropout and residual", (3 * w + 1) * elements, sort="dropout", module=module),
-            memory("dropout backward", (3 * w + 1) * elements, sort="dropout", module=module),
-        )
-    # bias add (2 tensors), dropout (2 and the mask), addition (3); backward: dropout, bias gradient
-    return (
-        memory("dropout and residual", (7 * w + 1) * elements, kernels=3, sort="dropout", module=module),
-        memory("dropout backward", (2 * w + 1) * elements + w * elements, kernels=2, sort="dropout", module=module),
-    )
-
-
-class WrittenOut(NamedTuple):
-    """What an activation written out step by step takes beyond one in a kernel of its own.
-
-    moved : times that kernels read or write it, forward and backward.
-    kernels : as many more, forward and backward.
-    kept : factors of products that are kept until the backward.
-    """
-
-    moved: tuple[int, int]
-    kernels: tuple[int, int]
-    kept: int
-
-
-WRITTEN_OUT = WrittenOut(moved=(16, 25), kernels=(7, 10), kept=3)
-"""Of 0.5 x (1 + tanh(c (x + a x^3))): forward eight kernels, two of which read two tensors; backward eleven, three of
-them for the cube and two that add up the gradients of x. Kept are tanh, 0.5 x and 1 + tanh besides x."""
-
-
-def mlp_between(name: str, width: int, model: ModelSpec, stack: StackSpec, cut: Cut, module: str) -> BlockWork:
-    """An MLP of so many columns between its norm and its residual: up (and gate), activation, down."""
-    h, w, tokens, inner = model.hidden_size, cut.width, cut.tokens, width / cut.tp
-    inputs = 2 if model.gated_mlp else 1
-    up_f, up_i, up_w = linear(f"{name} up", tokens, inputs * inner, h, stack, w, module=module)
-    down_f, down_i, down_w = linear(f"{name} down", tokens, h, inner, stack, w, module=module)
-    unfused = 1 if stack.fused_bias_activation else 2  # bias first, then the activation
-    moved = w * tokens * inner
-    # Backward reads the input and the gradient, writes the input's gradient; the bias gradient reads that once more.
-    # Step by step a gate's product costs two products backward, and the activation's own gradient after them.
-    back = 2 * inputs + 1 + model.mlp_bias + (4 if unfused > 1 and model.gated_mlp else 0)
-    kernels = unfused + model.mlp_bias
-    again, times = (0, 0), (0, 0)
-    if not (stack.fused_activation or model.gated_mlp):
-        again, times = WRITTEN_OUT.moved, WRITTEN_OUT.kernels
-    act_f = memory(
-        "activation", moved * ((inputs + 1) * unfused + again[0]), unfused + times[0], sort="activation", module=module
-    )
-    act_b = memory(
-        "activation backward", moved * (back + again[1]), kernels + times[1], sort="activation", module=module
-    )
-    gather_f, gather_b = gather_in(cut, h, stack, module)
-    reduce_f, reduce_b = reduce_out(cut, h, module)
-    return BlockWork(
-        forward=Phase((up_f, act_f, down_f), gather_f + reduce_f),
-        input_grad=Phase((down_i, act_b, up_i), reduce_b + gather_b),
-        weight_grad=Phase((down_w, up_w)),
-    )
-
-
-def gradient_accumulation(params: Number, stack: StackSpec, width: int) -> Phase:
-    """Adding a micro-batch's weight gradients to the main gradients."""
+def accumulation(params: Number, stack: StackSpec, width: int) -> tuple[Kernel, ...]:
+    """Return what adds a micro-batch's weight gradients to the main gradients."""
     main = GRADIENT_WIDTH[stack.gradient_precision]
     if stack.fused_gradient_accumulation:
-        return Phase()  # the weight-gradient multiply's epilogue does it: see linear
+        return ()  # the weight-gradient multiply's epilogue does it: see linear_kernels
     if main > width and not stack.fused_gradient_cast:
-        return Phase((memory("cast and accumulate gradients", params * (width + 4 * main), kernels=16, sort="add"),))
-    return Phase((memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),))
+        return (memory("cast and accumulate gradients", params * (width + 4 * main), kernels=16, sort="add"),)
+    return (memory("accumulate gradients", params * (width + 2 * main), kernels=8, sort="add"),)
 
 
 def key_value_width(model: ModelSpec, tp: Number) -> Number:

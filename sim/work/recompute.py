@@ -7,14 +7,15 @@ tenths of its layers again, whole, and the others not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
 from sim.specs import ModelSpec, ParallelPlan, Scenario, StackSpec
 from sim.specs.modules import RECOMPUTE_MODULES, what_is_missing
 from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES
+from sim.work.operations import Cause, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,35 @@ def mixture(word: str) -> tuple[tuple[str, float], ...]:
     """Ways to recompute one layer that a word mixes, each with its share of the layers."""
     share = read_recompute(word).share
     return ((word, 1.0),) if share == 1.0 else (("full", share), ("none", 1.0 - share))
+
+
+def again(forward: Phase, word: str, stack: StackSpec) -> Phase:
+    """Return what of a layer's forward runs again in the backward; of layers treated differently, the mean."""
+    said = read_recompute(word)
+    if said.mode == "selective":
+        phase = forward.of_modules(said.modules)
+        return replace(phase, setups=stack.checkpoint_launches * _checkpoints(forward, said.names))
+    if said.mode == "full":
+        whole = replace(forward, setups=stack.checkpoint_launches / said.group)
+        return whole.scaled(said.share) if said.share < 1.0 else whole
+    return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
+
+
+def _checkpoints(forward: Phase, names: Collection[str]) -> int:
+    """Modules that run again one by one: every norm is by itself. CUDA graphs launch their own."""
+    launched = {item.module for item in forward.operations if not item.graphed}
+    count = 0
+    for name in names:
+        here = [part in launched for part in RECOMPUTE_MODULES[name]]
+        count += sum(here) if name == "layernorm" else any(here)
+    return count
+
+
+def _per_op(forward: Phase) -> Phase:
+    """What torchtitan's selective activation checkpointing runs again: every other multiply, every cheap kernel."""
+    multiplies = [item for item in forward.operations if item.kind == "matmul" and item.cause is Cause.MATMUL]
+    cheap = [item for item in forward.operations if item.kind == "memory" and item.cause is Cause.MEMORY_BOUND]
+    return Phase((*multiplies[1::2], *cheap), tuple(item for item in forward.collectives if item.kind == "all_gather"))
 
 
 def assumed(scenario: Scenario) -> Iterator[str]:

@@ -12,13 +12,17 @@ Context parallelism exchanges the sequence's cut for one of heads before the con
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import LayerKind, ModelSpec, StackSpec
-from sim.work.operations import BlockWork, Cause, Collective, Operation, Phase, matmul, memory
-from sim.work.params import recurrent_widths
-from sim.work.pieces import Cut, gather_in, linear, norms_of_block, reduce_out, residual
+from sim.specs import LayerKind, ModelSpec
+from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
+from sim.work.pieces import AS_BEFORE, Cut, Writer
+
+MODULE = "mamba"
+"""The module of all its operations, by Megatron-Core's name."""
 
 CHUNK = {"mamba2": 128, "gated_delta_net": 64, "kimi_delta_attention": 64}
 """Tokens of a chunk (Megatron-Core's mamba_chunk_size; flash-linear-attention's chunk kernels)."""
@@ -26,49 +30,72 @@ STATE_WIDTH = 4
 """Bytes of a number of a state at a chunk's end: kept in fp32."""
 
 
-def recurrent_work(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> BlockWork:
-    """Norm, projection in, convolution, the state, gated norm, projection out, residual."""
-    h, w, tokens, wide = model.hidden_size, cut.width, cut.tokens, recurrent_widths(model, kind)
-    values, mixed, columns = (each / cut.tp for each in (wide.values, wide.mixed, wide.mixed + wide.gates))
-    norm_f, norm_b = norms_of_block(model, stack, cut, "mamba")
-    res_f, res_b = residual(model, stack, cut, False, "mamba")
-    multiplies = [linear(f"{kind.mixer} in", tokens, columns, h, stack, w, module="mamba")]
+def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
+    """Projection in, convolution, the state, gated norm, projection out."""
+    model, cut, h, move = write.model, write.cut, write.model.hidden_size, partial(memory, module=MODULE)
+    wide, heads = model.recurrent_widths(kind), model.linear_num_heads / cut.tp
+    w, mamba = cut.width, kind.mixer == "mamba2"
+    mixed, gates = write.tensor("mixed", wide.mixed / cut.tp), write.tensor("gates", wide.gates / cut.tp)
+    convolved, state = mixed.like("convolved"), mixed.like("state's output", wide.values / cut.tp)
+    (whole,) = write.gather(MODULE, y)
+    weight = Weight(mixed.columns + gates.columns, h)
+    write.linear(f"{kind.mixer} in", MODULE, whole, [mixed, gates], [weight], cut_by="columns", own=y)
+    steps = [gates]
     if wide.narrow:
-        multiplies += [
-            linear("gates' narrow projection", cut.norm_tokens, wide.narrow, h, stack, w, module="mamba"),
-            *(linear("gates", tokens, values, wide.narrow / 2, stack, w, module="mamba") for _ in range(2)),
-        ]
-    out_f, out_i, out_w = linear(f"{kind.mixer} out", tokens, h, values, stack, w, module="mamba")
-    conv_f, conv_b = (
-        memory("convolution", 2 * w * tokens * mixed, module="mamba"),
-        memory("convolution backward", 4 * w * tokens * mixed, 2, module="mamba"),
-    )
-    core = recurrent_core(model, cut, kind)
+        narrow = [y.like(f"{name}, narrow", wide.narrow / 2) for name in ("decays", "output gates")]
+        write.linear("gates' narrow projection", MODULE, y, narrow, [Weight(wide.narrow / 2, h, 2)])
+        for each in narrow:
+            up = state.like(f"{each.name}, wide")
+            weight = Weight(up.columns, each.columns)
+            before = "recurrent" in AS_BEFORE
+            write.linear(
+                "gates",
+                MODULE,
+                each.like(f"{each.name} gathered", rows=cut.tokens),
+                [up],
+                [weight],
+                own=each.like(each.name, rows=cut.tokens / cut.tp) if before else each,
+                width=w if before else None,
+            )
+            if not before:
+                steps.append(up)
+    write.add(
+        "convolution", MODULE, reads=(mixed,), writes=(convolved,), kept=(mixed,),
+        weights=(Weight(mixed.columns * (model.linear_conv_kernel + mamba)),),
+        forward=(move("convolution", 2 * w * cut.tokens * mixed.columns),),
+        input_grad=(move("convolution backward", 4 * w * cut.tokens * mixed.columns, 2),),
+    )  # fmt: skip
+    # Context parallelism exchanges what comes out of the projections.
+    there, back = _cut_by_heads(w * cut.tokens * (mixed.columns + gates.columns), w * cut.tokens * state.columns, cut)
+    own = {"mamba2": 3 * heads, "gated_delta_net": 2 * heads}.get(kind.mixer, heads + state.columns)
+    forward, backward = recurrent_core(model, cut, kind)
+    # States at the ends of chunks are computed again.
+    write.add(
+        "state", MODULE, reads=(convolved, *steps), writes=(state,), kept=(convolved, *steps), weights=(Weight(own),),
+        forward=forward, input_grad=backward, sent=there, sent_back=back,
+    )  # fmt: skip
     # The gated norm reads the state's output and the gate, writes one; backward reads both and a gradient, writes two.
-    gated_f = memory("gated norm", 3 * w * tokens * values, 1, sort="norm", module="mamba")
-    gated_b = memory("gated norm backward", 5 * w * tokens * values, 2, sort="norm", module="mamba")
-    gather_f, gather_b = gather_in(cut, h, stack, "mamba")
-    reduce_f, reduce_b = reduce_out(cut, h, "mamba")
-    heads_f, heads_b = _cut_by_heads(w * tokens * columns, w * tokens * values, cut)
-    return BlockWork(
-        forward=Phase((norm_f, *(each[0] for each in multiplies), conv_f), gather_f + heads_f)
-        + core.forward
-        + Phase((gated_f, out_f, res_f), reduce_f),
-        input_grad=Phase((res_b, out_i, gated_b), reduce_b)
-        + core.input_grad
-        + Phase((conv_b, *(each[1] for each in reversed(multiplies)), norm_b), heads_b + gather_b),
-        weight_grad=Phase((out_w, *(each[2] for each in reversed(multiplies)))),
-    )
+    normed, moved = state.like("state's output normed"), w * cut.tokens * state.columns
+    write.add(
+        "gated norm", MODULE, reads=(state,), writes=(normed,), kept=(state,),
+        weights=(Weight(state.columns if mamba else model.linear_head_dim),),
+        forward=(move("gated norm", 3 * moved, 1, sort="norm"),),
+        input_grad=(move("gated norm backward", 5 * moved, 2, sort="norm"),),
+    )  # fmt: skip
+    out = y.like("recurrent output")
+    write.linear(f"{kind.mixer} out", MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows")
+    write.reduce(MODULE, h)
+    return out
 
 
-def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> BlockWork:
-    """The state, carried chunk by chunk: what selective recomputation runs again."""
+def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels that carry the state chunk by chunk: forward, backward."""
     heads, groups = model.linear_num_heads / cut.tp, model.linear_num_key_heads / cut.tp
     columns, state, chunk = model.linear_head_dim, model.linear_key_head_dim, CHUNK[kind.mixer]
     w, chunks = cut.width, cut.tokens / chunk
 
-    def product(name: str, m: int, n: int, k: int, count: Number) -> Operation:
-        return matmul(name, m, n, k, w, batch=count * chunks, cause=Cause.ATTENTION, module="mamba")
+    def product(name: str, m: int, n: int, k: int, count: Number) -> Kernel:
+        return matmul(name, m, n, k, w, batch=count * chunks, cause=Cause.ATTENTION, module=MODULE)
 
     scores = product("chunk scores", chunk, chunk, state, groups)
     mixed = product("chunk values", chunk, columns, chunk, heads)
@@ -86,22 +113,14 @@ def recurrent_core(model: ModelSpec, cut: Cut, kind: LayerKind) -> BlockWork:
         ]
     # States at the ends of chunks: written, carried along, and read.
     states = STATE_WIDTH * heads * chunks * columns * state
-    carry = memory("states carried", 3 * states, 2, Cause.ATTENTION, module="mamba")
+    carry = memory("states carried", 3 * states, 2, Cause.ATTENTION, module=MODULE)
     credited = (7.0 if kind.mixer == "mamba2" else 6.0) * cut.tokens * heads * columns * state
-    executed = sum(each.flop for each in multiplies)
-    forward = Phase((*(_credited(each, each.flop / executed * credited) for each in multiplies), carry))
+    share = credited / sum(each.flop for each in multiplies)
     # States and scores are computed again, then two gradients of every product.
-    again = [_credited(each, 0.0) for each in multiplies if each is not mixed and each is not read]
-    twice = [_credited(each, each.flop / executed * credited) for each in multiplies for _ in range(2)]
-    backward = Phase((*again, *twice, memory("states carried back", 5 * states, 4, Cause.ATTENTION, module="mamba")))
-    return BlockWork(forward, backward, Phase())
-
-
-def _credited(operation: Operation, flop: Number) -> Operation:
-    return Operation(
-        operation.name, operation.cause, operation.kind, operation.flop, operation.nbytes, operation.m, operation.n,
-        operation.k, operation.batch, credited_flop=flop, module="mamba",
-    )  # fmt: skip
+    again = [each._replace(credited_flop=0.0) for each in multiplies if each is not mixed and each is not read]
+    once = [each._replace(credited_flop=each.flop * share) for each in multiplies]
+    carry_back = memory("states carried back", 5 * states, 4, Cause.ATTENTION, module=MODULE)
+    return (*once, carry), (*again, *once, *once, carry_back)
 
 
 def _cut_by_heads(before: Number, after: Number, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
@@ -111,14 +130,3 @@ def _cut_by_heads(before: Number, after: Number, cut: Cut) -> tuple[tuple[Collec
     there = Collective("sequence to heads", "all_to_all", before, group="cp")
     back = Collective("heads to sequence", "all_to_all", after, group="cp")
     return (there, back), (back, there)
-
-
-def recurrent_activation_bytes(model: ModelSpec, stack: StackSpec, cut: Cut, kind: LayerKind) -> Number:
-    """What the block keeps for the backward beside its norm's input. [bytes]
-
-    What comes out of the projection, before and after the convolution; the state's output, before and after its norm
-    and gate. States at the ends of chunks are computed again.
-    """
-    w, wide, kept = cut.width, recurrent_widths(model, kind), cut.kept
-    columns = w * (2 * wide.mixed + wide.gates + wide.values) + kept * wide.values + w * wide.narrow
-    return cut.tokens * columns / cut.tp + kept * cut.norm_tokens * model.hidden_size

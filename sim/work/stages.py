@@ -6,22 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
-
 from sim.arrays import Number
-from sim.specs import LayerKind, ModelSpec, ParallelPlan
+from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import layers_of_stages
-from sim.work.params import (
-    embedding_params,
-    expert_params,
-    latent_projection_params,
-    layer_params,
-    norm_params,
-    norms_of,
-    query_key_norm_params,
-    recurrent_whole_params,
-    router_params,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,65 +134,3 @@ def _even_pieces(model: ModelSpec, plan: ParallelPlan) -> list[_Piece]:
         _Piece(held, index == 0, model.num_mtp_layers * (index == last), index == last)
         for index, held in enumerate(layers)
     ]
-
-
-def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number, etp: Number = 1) -> Number:
-    """Of `part_params`, those of the experts on one GPU: of every ep-th expert one of etp parts."""
-    return _sparse_layers(part, model) * expert_params(model) / (ep * etp)
-
-
-def _sparse_layers(part: ModelPart, model: ModelSpec) -> Number:
-    """Layers of a part that have experts, modules of multi-token prediction among them."""
-    kinds = model.layer_kinds
-    of_kinds = sum(count for count, kind in zip(part.layers, kinds, strict=False) if kind.sparse)
-    return of_kinds + part.mtps * model.mtp_kind.sparse
-
-
-def part_params(part: ModelPart, model: ModelSpec, tp: Number, ep: Number = 1, etp: Number = 1) -> Number:
-    """Parameters of a part of the model on one GPU. Takes arrays.
-
-    Matrices, the embedding and the biases of column-parallel layers are cut by tp; norms, the biases of row-parallel
-    layers, routers, latent attention's projections down and learned positions are on every GPU, and so are key/value
-    heads that are fewer than the GPUs. Experts are dealt over ep GPUs, and cut over etp. A tied output projection on
-    another stage than the embedding is a second copy.
-    """
-    norm, h = norm_params(model), model.hidden_size
-    cut: Number = 0
-    replicated: Number = 0
-    for count, kind in zip((*part.layers, part.mtps), (*model.layer_kinds, model.mtp_kind), strict=False):
-        whole = _replicated_params(model, kind)
-        replicated = replicated + count * whole
-        of_layer = layer_params(model, kind) - (expert_params(model) if kind.sparse else 0)
-        cut = cut + count * (of_layer - whole + _extra_heads(model, tp) * kind.attends)
-    cut = cut + part.mtps * 2 * h * h
-    table = model.vocab_size * h
-    tables = part.embeddings + part.heads + part.mtps - part.shared_tables
-    cut = cut + table * tables + part.heads * (model.vocab_size * model.head_bias)
-    replicated = replicated + part.embeddings * (embedding_params(model) - table) + (part.heads + 3 * part.mtps) * norm
-    held: Number = cut / tp + replicated + part_expert_params(part, model, ep, etp)
-    return held
-
-
-def _replicated_params(model: ModelSpec, kind: LayerKind) -> int:
-    """Of one layer what every tensor-parallel GPU holds."""
-    h = model.hidden_size
-    whole = norms_of(model, kind) * norm_params(model)
-    if kind.recurs:
-        whole += recurrent_whole_params(model, kind)
-    elif kind.attends and model.key_value_rank:
-        whole += latent_projection_params(model)
-    elif kind.attends:
-        whole += h * model.attention_output_bias
-        if model.query_key_norm == "head":  # one weight for all heads
-            whole += query_key_norm_params(model)
-    if kind.sparse:
-        whole += router_params(model) + h * model.mlp_bias * (model.shared_expert_intermediate_size > 0)
-    elif kind.mlp == "dense":
-        whole += h * model.mlp_bias
-    return whole
-
-
-def _extra_heads(model: ModelSpec, tp: Number) -> Number:
-    """Parameters, over all GPUs, of key/value heads that several hold: each has at least one."""
-    head_weights = model.head_dim * (model.hidden_size + (1 if model.qkv_bias else 0))
-    return np.maximum(0, tp - model.num_kv_heads) * 2 * head_weights

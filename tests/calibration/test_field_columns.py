@@ -6,7 +6,7 @@ from flopcast_calibration.readers.field_columns import ABOUT_THE_RUN, CELLS, che
 from flopcast_calibration.readers.training_runs import read_run, read_training_runs, unread_columns
 from sim.errors import SpecError
 from sim.specs.loading import SECTIONS
-from sim.work.flops import hardware_flop, model_flop
+from sim.work.sums import hardware_flop, model_flop
 
 
 def test_short_columns_stand_for_fields():

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from counts import layer_forward_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,7 @@ from flopcast_calibration.readers.machines import cluster_of
 from flopcast_calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.work.flops import hardware_flop, layer_forward_flop, model_flop
-from sim.work.params import total_params
+from sim.work.sums import hardware_flop, model_flop, total_params
 
 CONVENTIONS = [
     "", "model", "hardware incl. full recompute (4x forward)", "megatron2021", "hardware: 8*N per token (full recompute)",

@@ -11,7 +11,7 @@ from sim.costs.compute import ComputeModel
 from sim.costs.efficiency import attention_efficiency, gemm_time
 from sim.network.placement import Group
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
-from sim.work.operations import BlockWork, Cause, Operation, Phase, matmul, memory
+from sim.work.operations import BlockWork, Cause, Kernel, Phase, matmul, memory
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 H100 = GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100")
@@ -186,10 +186,10 @@ def test_under_fp8_attention_and_logits_stay_in_16_bits(cause, precision):
 
 def test_fused_attention_is_bounded_by_flops_or_by_bytes():
     compute, params = model(), PROFILE.attention
-    long = Operation("flash", Cause.ATTENTION, "attention", flop=1e13, nbytes=1.0, length=1e9)
+    long = Kernel("flash", Cause.ATTENTION, "attention", flop=1e13, nbytes=1.0, length=1e9)
     share = A100.peak("fp16") * params.forward_efficiency
     assert compute.operation_time(long) == pytest.approx(1e13 / share, rel=1e-3)
-    moved = Operation("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, length=1e9)
+    moved = Kernel("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, length=1e9)
     assert compute.operation_time(moved) == pytest.approx(1e12 / compute.memory_bandwidth("copy"), rel=1e-3)
 
 

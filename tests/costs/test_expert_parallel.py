@@ -5,7 +5,7 @@ import pytest
 from sim.estimate import estimate
 from sim.simulate import simulate
 from sim.specs import build_scenario
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 MODEL = {
     "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "num_kv_heads": 4, "vocab_size": 32000,

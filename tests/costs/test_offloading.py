@@ -9,7 +9,7 @@ from sim.costs.host import COPY_SHARE, Host, exposed_copy
 from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.work.optimizer import host_update, state_bytes
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 QWEN3 = {  # Qwen3 30B on two nodes of H100, as Megatron-Bridge's card on offloading has it; batch and length are not in it
     "model": "qwen3-30b-a3b",

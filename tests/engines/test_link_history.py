@@ -87,7 +87,7 @@ def test_a_link_on_which_flows_come_and_go_never_carries_more_than_it_can():
     environment = simpy.Environment()
     none = np.zeros(0, dtype=int)
     traffic = Traffic(OneLink(), np.ones(1), (long, short), none, none, none, none)
-    wire = Wire(environment, traffic)
+    wire = Wire.over(environment, traffic)
     wire.move(0, 3.0)
     environment.run(1.0)
     wire.move(1, 1.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import orders
 
-from sim.engines import build_program, network, run
+from sim.engines import Program, network, run
 from sim.engines.wire import Wire, shared_links
 from sim.network.flow_run import finish_times
 from sim.network.flows import Flows
@@ -60,7 +60,7 @@ def test_with_links_of_their_own_messages_take_what_the_longest_path_says(order,
     costs = random_costs(rng, order, blocks=blocks)
     if not blocks:  # short enough that no message waits for the one before it
         costs = replace(costs, send_forward_s=costs.send_forward_s / 10, send_backward_s=costs.send_backward_s / 10)
-    program = build_program(order, costs, hide_grad_reduce=beside)
+    program = Program(order, costs, hide_grad_reduce=beside)
     shared = network.run(program, traffic_of(order, costs, lambda number: [number]))
     plain = run(program)
     assert shared.timeline.step_time_s == pytest.approx(plain.step_time_s, rel=1e-9)
@@ -72,7 +72,7 @@ def test_with_links_of_their_own_messages_take_what_the_longest_path_says(order,
 @given(order=orders(), rng=seeds, blocks=switch, beside=switch, health=st.floats(0.05, 1))
 def test_contention_never_shortens(order, rng, blocks, beside, health, random_costs):
     costs = random_costs(rng, order, blocks=blocks)
-    program = build_program(order, costs, hide_grad_reduce=beside)
+    program = Program(order, costs, hide_grad_reduce=beside)
     alone, shared = run(program), network.run(program, traffic_of(order, costs, lambda _: [0], health=health)).timeline
     assert (shared.end >= alone.end * (1 - 1e-9)).all()
     if not get_schedule(order.schedule).staggered:  # there each rank's step begins with its first action, late or not
@@ -84,14 +84,14 @@ def test_a_fold_hides_no_contention(random_costs):
     assert len(folded) < len(whole)
     costs = random_costs(np.random.default_rng(3), whole)
     traffic = traffic_of(whole, costs, lambda _: [0], health=0.2)
-    times = [network.run(build_program(order, costs), traffic).timeline.step_time_s for order in (whole, folded)]
+    times = [network.run(Program(order, costs), traffic).timeline.step_time_s for order in (whole, folded)]
     assert times[1] == pytest.approx(times[0], rel=1e-9)
-    assert times[0] > run(build_program(whole, costs)).step_time_s * 1.01
+    assert times[0] > run(Program(whole, costs)).step_time_s * 1.01
 
 
 def wire(streams, health):
     environment = simpy.Environment()
-    return environment, Wire(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((4, 0))))
+    return environment, Wire.over(environment, Traffic(None, np.asarray(health), tuple(streams), *np.zeros((4, 0))))
 
 
 def ends_of(streams, health, starts):
@@ -183,7 +183,7 @@ def test_a_fold_hides_nothing_of_updates_copies_and_pairs(name, blocks, beside, 
     endless = folded.fold.endless
     whole = build_order(*size, 24, **({"batches": 12} if endless else {}))
     costs = random_costs(np.random.default_rng(5), whole, blocks=blocks)
-    programs = [build_program(order, costs, hide_grad_reduce=beside) for order in (whole, folded)]
+    programs = [Program(order, costs, hide_grad_reduce=beside) for order in (whole, folded)]
     for links, health in ((lambda number: [number], 1.0), (lambda _: [0], 0.3)):
         traffic = traffic_of(whole, costs, links, health=health)
         long, short = (network.run(program, traffic).timeline for program in programs)
@@ -200,7 +200,7 @@ def test_a_stream_of_batches_without_a_rhythm_is_averaged(random_costs, monkeypa
     """Of so few actions that it is not found: what is late on average comes on top of the longest path."""
     order = build_order("pipedream", 4, 1, 8, fold=True)
     costs = random_costs(np.random.default_rng(7), order)
-    program = build_program(order, costs)
+    program = Program(order, costs)
     results = {}
     for most in (network.MOST_ACTIONS, 0):
         monkeypatch.setattr(network, "MOST_ACTIONS", most)
@@ -220,7 +220,7 @@ def updating(costs_of, beside):
     once = {"reduce_s": [1.0, 1.0], "optimizer_s": [0.25, 0.25], "gather_s": [0.5, 0.5]}
     costs = costs_of(2, [1.0, 1.0], [1.0, 1.0], **once)
     place = {str(action): number for number, action in enumerate(sum(order.actions, ()))}
-    return build_program(order, costs, hide_grad_reduce=beside), place
+    return Program(order, costs, hide_grad_reduce=beside), place
 
 
 def test_an_update_reduces_steps_and_gathers_by_hand(costs_of):
@@ -260,7 +260,7 @@ def within(order, seconds, budget, beside, streams):
 def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(beside, budget, random_costs):
     order = build_order("1f1b", 4, 1, 6)
     costs = random_costs(np.random.default_rng(1), order, sends=False)
-    program = build_program(order, replace(costs, reduce_s=np.zeros(4)))
+    program = Program(order, replace(costs, reduce_s=np.zeros(4)))
     plain = run(program)
     for links, same in ((range(4), True), ([0] * 4, False)):
         # 0.8 of a link each, so that any two meet; on links of their own the slower rate alone makes them flows.
@@ -281,7 +281,7 @@ def test_weights_are_gathered_by_all_ranks_at_once(random_costs):
     order = build_order("1f1b", 3, 1, 4)
     costs = random_costs(np.random.default_rng(2), order, sends=False)
     costs = replace(costs, reduce_s=np.zeros(3), gather_s=np.array([1.0, 1.0, 2.0]), tied_embedding_s=0.0)
-    program, none = build_program(order, costs), np.full(3, -1)
+    program, none = Program(order, costs), np.full(3, -1)
     traffic = Traffic(None, np.ones(1), tuple(stream(s, [0]) for s in (1.0, 1.0, 2.0)), none, none, none, np.arange(3))
     shared, plain = network.run(program, traffic).timeline, run(program)
     # Thirds of the link until 3, then all of it: the third is done at 4.

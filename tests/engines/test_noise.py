@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import orders
 
-from sim.engines import build_program, run
+from sim.engines import Program, run
 from sim.engines.noise import factors_of, noisy_program, noisy_steps, replica, slowed
 from sim.errors import ScheduleError
 from sim.schedules import build_order, get_schedule
@@ -29,7 +29,7 @@ def has_a_step(order):
 @given(order=orders(), rng=seeds, blocks=switch, beside=switch)
 def test_without_jitter_every_step_is_the_longest_path(order, rng, blocks, beside, random_costs):
     assume(has_a_step(order))
-    program = build_program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
+    program = Program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
     steps = noisy_steps([alike(program)] * 3, 0.0, 2)
     np.testing.assert_allclose(steps, run(program).step_time_s, rtol=1e-12)
 
@@ -37,7 +37,7 @@ def test_without_jitter_every_step_is_the_longest_path(order, rng, blocks, besid
 @given(order=orders(), rng=seeds, blocks=switch, beside=switch)
 def test_a_noisy_step_is_what_the_event_engine_makes_of_it(order, rng, blocks, beside, random_costs):
     assume(has_a_step(order) and order.pair_needs is None)
-    program = build_program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
+    program = Program(order, random_costs(rng, order, blocks=blocks), hide_grad_reduce=beside)
     steps = noisy_steps([alike(program)], 0.3, 2, seed=5)
     played = [run(noisy_program(alike(program), 0.3, number, seed=5), "des").step_time_s for number in range(2)]
     np.testing.assert_allclose(steps, played, rtol=1e-9)
@@ -46,7 +46,7 @@ def test_a_noisy_step_is_what_the_event_engine_makes_of_it(order, rng, blocks, b
 @given(order=orders(), rng=seeds)
 def test_the_step_waits_for_every_replica(order, rng, random_costs):
     assume(has_a_step(order))
-    program = build_program(order, random_costs(rng, order))
+    program = Program(order, random_costs(rng, order))
     counted = [noisy_steps([alike(program)] * count, 0.2, 3) for count in (1, 2, 5)]
     assert (counted[0] <= counted[1]).all()
     assert (counted[1] <= counted[2]).all()
@@ -57,7 +57,7 @@ def test_the_step_waits_for_every_replica(order, rng, random_costs):
 )
 def test_a_slower_gpu_never_shortens_any_step(order, rng, factor, more, jitter, random_costs):
     assume(has_a_step(order))
-    program = build_program(order, random_costs(rng, order))
+    program = Program(order, random_costs(rng, order))
     rank, member = rng.integers(order.num_ranks), rng.integers(4)
     steps = []
     for slow in (1.0, factor, factor * more):
@@ -81,22 +81,22 @@ def test_slow_everywhere_is_kernels_times_the_factor(order, rng, factor, random_
         weight_grad_s=costs.weight_grad_s * factor,
         optimizer_s=costs.optimizer_s * factor,
     )
-    steps = noisy_steps([alike(build_program(order, costs), 2, factor)], 0.0, 1)
-    assert steps[0] == pytest.approx(run(build_program(order, scaled)).step_time_s, rel=1e-12)
+    steps = noisy_steps([alike(Program(order, costs), 2, factor)], 0.0, 1)
+    assert steps[0] == pytest.approx(run(Program(order, scaled)).step_time_s, rel=1e-12)
     same = slowed(costs, order.rank_of_stage, np.full(order.num_ranks, factor))
     np.testing.assert_allclose(same.forward_s, scaled.forward_s)
 
 
 def test_more_jitter_makes_the_mean_longer(random_costs):
     order = build_order("1f1b", 4, 1, 16)
-    program = build_program(order, random_costs(np.random.default_rng(1), order))
+    program = Program(order, random_costs(np.random.default_rng(1), order))
     means = [noisy_steps([alike(program, 1)] * 2, jitter, 200).mean() for jitter in (0.0, 0.02, 0.05, 0.1, 0.3)]
     assert means == sorted(means)
 
 
 def test_steps_do_not_depend_on_how_many_are_drawn(random_costs, monkeypatch):
     order = build_order("1f1b", 4, 1, 16)
-    program = build_program(order, random_costs(np.random.default_rng(1), order))
+    program = Program(order, random_costs(np.random.default_rng(1), order))
     many = noisy_steps([alike(program)] * 2, 0.1, 7, seed=3)
     assert many.tobytes() == noisy_steps([alike(program)] * 2, 0.1, 7, seed=3).tobytes()
     np.testing.assert_array_equal(many[:3], noisy_steps([alike(program)] * 2, 0.1, 3, seed=3))
@@ -128,6 +128,6 @@ def test_one_gpu_has_mean_one_and_the_deviation_asked_for():
 @pytest.mark.parametrize(("name", "chunks"), [("pipedream", 1), ("zb_h2", 1), ("zb_v", 2)])
 def test_steps_that_overlap_are_refused(name, chunks, random_costs):
     order = build_order(name, 4, chunks, 12)
-    program = build_program(order, random_costs(np.random.default_rng(0), order))
+    program = Program(order, random_costs(np.random.default_rng(0), order))
     with pytest.raises(ScheduleError, match=f"{name}.*lets steps overlap"):
         noisy_steps([alike(program)], 0.1, 1)

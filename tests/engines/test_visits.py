@@ -11,8 +11,9 @@ from strategies import orders
 from test_network_engine import traffic_of
 
 from sim.breakdown import break_down
-from sim.engines import build_program, closed_form, network, run
-from sim.engines.visits import least_at_visits, moved_at_visits
+from sim.engines import Program, closed_form, network, run
+from sim.engines.tasks import DATA
+from sim.engines.visits import least_at_visits
 from sim.estimate import estimate
 from sim.pricing.visits import VisitSeconds
 from sim.programs import priced_order, program_of
@@ -43,7 +44,7 @@ def moving(gather, reduce, *, early=0.0, tail=0.0, ahead=True, beside=True, slow
 
 
 def step(order, costs, visits=None, engine="dag"):
-    return run(build_program(order, replace(costs, visits=visits)), engine)
+    return run(Program(order, replace(costs, visits=visits)), engine)
 
 
 def ahead_by(costs, prefetched):
@@ -115,7 +116,7 @@ def test_weights_arrive_while_a_rank_waits_for_the_pipeline(costs_of):
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch, hide=switch)
 def test_engines_agree(order, rng, sends, blocks, hide, random_costs):
     costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=True)
-    program = build_program(order, costs, hide_grad_reduce=hide)
+    program = Program(order, costs, hide_grad_reduce=hide)
     dag, des = run(program), run(program, "des")
     assert des.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
     np.testing.assert_allclose(des.start, dag.start, rtol=1e-9, atol=1e-9)
@@ -131,11 +132,12 @@ def test_engines_agree(order, rng, sends, blocks, hide, random_costs):
 @given(order=orders(CHUNKED), rng=seeds)
 def test_a_stream_moves_one_thing_after_the_other(order, rng, random_costs):
     order = order if order.fold is None else order.fold.unfold()
-    program = build_program(order, random_costs(rng, order, visits=True))
+    program = Program(order, random_costs(rng, order, visits=True))
     timeline = run(program)
-    moved = moved_at_visits(order, program.stream, timeline.start, timeline.end)
+    tasks = timeline.tasks
     for rank in range(order.num_ranks):
-        spans = sorted((begin, end) for number, _, begin, end in moved if number == rank)
+        here = np.flatnonzero((tasks.rank == rank) & (tasks.stream == DATA))
+        spans = sorted(zip(tasks.begin_s[here].tolist(), tasks.end_s[here].tolist(), strict=True))
         assert all(later[0] >= earlier[1] - 1e-9 for earlier, later in pairwise(spans))
         taken = sum(end - begin for begin, end in spans)
         assert taken >= least_at_visits(order, program.costs.visits).moved[rank] * (1 - 1e-9)
@@ -155,7 +157,7 @@ def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks,
     moved = tuple(Stream(0.0, 1.0, 0.0, np.array([place]), np.ones(1), np.ones(1), 1.0) for place in own.tolist())
     health = np.ones(len(sent.streams) + order.num_ranks)
     traffic = replace(sent, health=health, streams=sent.streams + moved, visits=own)
-    program = build_program(order, costs)
+    program = Program(order, costs)
     dag, shared = run(program), network.run(program, traffic).timeline
     assert shared.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
     np.testing.assert_allclose(shared.start, dag.start, rtol=1e-9, atol=1e-9)
@@ -165,7 +167,7 @@ def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks,
 @given(order=orders(["interleaved"]), rng=seeds, sends=switch, blocks=switch, hide=switch)
 def test_formula_is_a_lower_bound(order, rng, sends, blocks, hide, random_costs):
     costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=True)
-    program = build_program(order, costs, hide_grad_reduce=hide)
+    program = Program(order, costs, hide_grad_reduce=hide)
     formula, exact = (run(program, engine) for engine in ("closed_form", "dag"))
     assert closed_form.SCHEDULES[-1] == order.schedule
     assert (formula.pipeline_end_s <= exact.pipeline_end_s * (1 + 1e-9)).all()
@@ -175,9 +177,9 @@ def test_formula_is_a_lower_bound(order, rng, sends, blocks, hide, random_costs)
 @given(order=orders(CHUNKED), rng=seeds)
 def test_ranks_lose_no_less_than_is_said_of_them(order, rng, random_costs):
     costs = random_costs(rng, order, visits=True)
-    program, least = build_program(order, costs), least_at_visits(order, costs.visits)
+    program, least = Program(order, costs), least_at_visits(order, costs.visits)
     done = run(program).pipeline_end_s
-    busy = np.bincount(order.rank, program.on(order).compute_s * order.weight, order.num_ranks)
+    busy = np.bincount(order.rank, program.action_seconds()[0] * order.weight, order.num_ranks)
     assert (done >= (busy + least.lost + least.tail) * (1 - 1e-9)).all()
     assert (done >= least.moved * (1 - 1e-9)).all()
 
@@ -196,7 +198,7 @@ def test_weights_gathered_further_ahead_never_lengthen_a_step(order, rng, sends,
     """They come in the same order, and each no later."""
     costs, steps = random_costs(rng, order, sends=sends, blocks=blocks, visits=True), []
     for prefetched in (1, 2, 3, 7):
-        program = build_program(order, ahead_by(costs, prefetched))
+        program = Program(order, ahead_by(costs, prefetched))
         timeline, des = run(program), run(program, "des")
         assert des.step_time_s == pytest.approx(timeline.step_time_s, rel=1e-9)
         least = least_at_visits(order, program.costs.visits)
@@ -226,7 +228,7 @@ def test_a_fold_hides_nothing(name, prefetched, rng, random_costs):
     folded = build_order(name, 4, 2, 64)
     costs = ahead_by(random_costs(rng, folded, visits=True), prefetched)
     whole = folded if folded.fold is None else folded.fold.unfold()
-    one, other = (run(build_program(order, costs)) for order in (folded, whole))
+    one, other = (run(Program(order, costs)) for order in (folded, whole))
     assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
     np.testing.assert_allclose(one.waited_s, other.waited_s, rtol=1e-6, atol=1e-6 * other.step_time_s)
 
@@ -259,5 +261,5 @@ def test_an_order_that_turns_more_often_moves_more():
         scenario = large(64, schedule=schedule)
         order, costs = priced_order(scenario)
         moved.append(least_at_visits(order, costs.visits).moved.max())
-        assert program_of(scenario, order, costs).stream is not None
+        assert program_of(scenario, order, costs).costs.visits is not None
     assert moved[1] == pytest.approx(4 * moved[0])

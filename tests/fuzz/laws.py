@@ -133,7 +133,7 @@ def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> 
     if "times" not in get_schedule(scenario.plan.schedule).options or order is other:
         return False
     batch = batch_of(faster)
-    deal = deal_of(batch.costs, faster.plan, order.rank_of_stage, order.copies)
+    deal = deal_of(faster.model, faster.plan, order.rank_of_stage, order.copies)
     costs, _ = price_plan(batch, faster, deal, order.rank_of_stage)
     return run(program_of(faster, order, costs), "dag").step_time_s <= before * (1 + ROUNDING)
 

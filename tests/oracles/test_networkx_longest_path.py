@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from sim.engines import build_program, run
+from sim.engines import Program, run
 from sim.schedules import Kind, build_order, get_schedule, schedule_names
 
 SIZES = {
@@ -119,7 +119,7 @@ def test_dag_is_the_longest_path(name, p, v, m, stages, sends, blocks, random_co
     for _ in range(3):
         costs = random_costs(rng, order, sends=sends, blocks=blocks)
         longest = nx.dag_longest_path_length(step_graph(order, costs))
-        timeline = run(build_program(order, costs), "dag")
+        timeline = run(Program(order, costs), "dag")
         if get_schedule(name).staggered:  # a step is as long as the longest rank's own
             costs = replace(
                 costs,
@@ -130,7 +130,7 @@ def test_dag_is_the_longest_path(name, p, v, m, stages, sends, blocks, random_co
             )
             costs = replace(costs, gather_s=0 * costs.reduce_s)
             timeline, longest = (
-                run(build_program(order, costs), "dag"),
+                run(Program(order, costs), "dag"),
                 nx.dag_longest_path_length(step_graph(order, costs)),
             )
             assert timeline.end.max() == pytest.approx(longest, rel=1e-12)

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from sim.specs import ModelSpec, StackSpec  # noqa: E402
-from sim.work.experts import _activation, _biases  # noqa: E402
+from sim.work.experts import _biases, activation_kernels  # noqa: E402
 
 COPIES, OUTER, INNER = 1536, 2880, 2880
 EAGER = StackSpec(kernel_launch_s=0.0)
@@ -64,7 +64,7 @@ def test_biases_of_the_outputs(experts):
         assert sum(item.kernels for item in ours) == torchs.kernels + hooks * experts
 
 
-def test_the_clamped_activation():
+def test_the_clampedactivation_kernels():
     """Both halves limited and joined again, before the kernel that multiplies them with the tokens' weights."""
     both = torch.randn(COPIES, 2 * INNER, dtype=torch.bfloat16, requires_grad=True)
 
@@ -77,17 +77,17 @@ def test_the_clamped_activation():
     _, back = counted(lambda: joined.backward(gradient))
     width = 2 * COPIES * INNER
     # The fused kernel reads two halves and writes their product; in the backward it reads three and writes two.
-    for (ours,), torchs, fused in zip(_activation(width, MODEL, EAGER), (there, back), (3, 5), strict=True):
+    for (ours,), torchs, fused in zip(activation_kernels(width, MODEL, EAGER), (there, back), (3, 5), strict=True):
         assert ours.nbytes == pytest.approx(torchs.nbytes + fused * width, rel=0.01)
         assert ours.kernels == torchs.kernels + 1
 
 
-def test_a_compiler_makes_one_kernel_of_the_clamped_activation():
+def test_a_compiler_makes_one_kernel_of_the_clampedactivation_kernels():
     compiled = EAGER.replace(compiled=True)
-    assert [item.kernels for (item,) in _activation(1.0, MODEL, compiled)] == [1, 1]
+    assert [item.kernels for (item,) in activation_kernels(1.0, MODEL, compiled)] == [1, 1]
 
 
 def test_experts_without_biases_add_nothing():
     plain = MODEL.replace(mlp_bias=False)
     assert _biases(1.0, 8, plain) == ((), ())
-    assert [item.kernels for (item,) in _activation(1.0, plain, EAGER)] == [1, 1]
+    assert [item.kernels for (item,) in activation_kernels(1.0, plain, EAGER)] == [1, 1]

@@ -1,10 +1,11 @@
 """FLOPs of layers, head and whole steps are those torch counts when it runs the same matrices on the meta device."""
 
 import pytest
+from counts import head_work, layer_work
 
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec
-from sim.work.flops import hardware_flop, model_flop
-from sim.work.layers import Cut, head_work, layer_work
+from sim.work.layers import Cut
+from sim.work.sums import hardware_flop, model_flop
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

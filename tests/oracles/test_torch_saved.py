@@ -1,9 +1,9 @@
 """Activations a layer keeps are those torch keeps: every tensor that autograd saves, each storage once."""
 
 import pytest
+from counts import attention_core_bytes, layer_activation_bytes
 
 from sim.specs import ModelSpec, StackSpec
-from sim.work.activations import attention_core_bytes, layer_activation_bytes
 from sim.work.layers import Cut
 from sim.work.memory import logits_bytes
 

@@ -17,7 +17,7 @@ from sim.specs.importers import import_text
 from sim.specs.importers.huggingface.architectures import known_architectures
 from sim.specs.importers.keys import _TABLES as TABLES
 from sim.specs.importers.keys import table
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

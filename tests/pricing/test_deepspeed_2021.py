@@ -6,8 +6,8 @@ import pytest
 from sim import build_scenario, estimate
 from sim.pricing.zero import gathered_after_recompute, gathers_for_backward
 from sim.traffic.step_bytes import step_collectives
-from sim.work.params import layer_params
 from sim.work.stages import blocks_of
+from sim.work.sums import layer_params
 
 DATA = {
     "model": "gpt3-175b",

@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
+from counts import head_params
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from sim.programs import priced_order
 from sim.schedules.passes import visits_per_stage
 from sim.specs.importers import Given, import_text
 from sim.traffic.step_bytes import step_collectives, step_traffic
-from sim.work.params import head_params, layer_params, total_params
+from sim.work.sums import layer_params, total_params
 
 DATA = {
     "name": "small",

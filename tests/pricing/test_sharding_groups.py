@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,11 +17,11 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import members_of
 from sim.pricing.batch import batch_of
-from sim.pricing.replicas import Params, reduced_to_shards, replicas_of
+from sim.pricing.replicas import reduced_to_shards
 from sim.specs import ParallelPlan
 from sim.specs.importers import Given, import_text
 from sim.traffic.step_bytes import step_collectives, step_traffic
-from sim.work.params import expert_params, total_params
+from sim.work.sums import total_params
 
 DATA = {
     "name": "small",
@@ -56,9 +57,9 @@ def test_groups_of_one_hold_what_nobody_shards(stage):
     if stage == 1:
         assert alone.step_time_s == pytest.approx(none.step_time_s, rel=0.03)
     batch = batch_of(built(f"plan.zero_stage={stage}", "plan.sharding_group=1"))
-    held, replicas = Params(np.array([1e9])), replicas_of(batch.layouts)
-    summed = reduced_to_shards(held, 2, replicas, batch.costs.fabric)
-    assert summed == pytest.approx(all_reduce(2e9, replicas.data, batch.costs.fabric))
+    held, layouts = np.array([[1e9], [0.0]]), batch.layouts
+    summed = reduced_to_shards(held, 2, layouts, batch.costs.fabric)
+    assert summed == pytest.approx(all_reduce(2e9, layouts.data, batch.costs.fabric))
 
 
 @given(stage=st.sampled_from((1, 2, 3)), power=st.integers(0, 4))
@@ -74,9 +75,9 @@ def test_what_moves_is_counted_and_priced_alike():
     """Weights within the group, gradients within it and then what a shard has of them between the groups."""
     scenario = built("plan.sharding_group=8")
     batch, params = batch_of(scenario), 1e9
-    inside, between = replicas_of(batch.layouts).shards, replicas_of(batch.layouts).between_shards
+    inside, between = batch.layouts.shards, batch.layouts.between_shards
     fabric = batch.costs.fabric
-    found = reduced_to_shards(Params(np.array([params])), 2, replicas_of(batch.layouts), fabric)
+    found = reduced_to_shards(np.array([[params], [0.0]]), 2, batch.layouts, fabric)
     wanted = reduce_scatter(2 * params, inside, fabric) + all_reduce(2 * params / 8, between, fabric)
     assert found == pytest.approx(wanted)
     whole, grouped = (step_collectives(built(f"plan.sharding_group={size}")) for size in ("", 8))
@@ -108,7 +109,7 @@ SLOW = "cluster.inter_node_bandwidth=20 Gbit/s"
 
 def test_gathers_stay_in_a_node():
     """What groups of a node's GPUs are for: on a slow network the weights do not cross it."""
-    whole, grouped = (replicas_of(batch_of(built(SLOW, f"plan.sharding_group={size}")).layouts) for size in ("", 8))
+    whole, grouped = (batch_of(built(SLOW, f"plan.sharding_group={size}")).layouts for size in ("", 8))
     fabric = batch_of(built(SLOW)).costs.fabric
     assert all_gather(1e9, grouped.shards, fabric) < 0.2 * all_gather(1e9, whole.shards, fabric)
 
@@ -134,14 +135,11 @@ def test_experts_shard_over_what_expert_parallelism_leaves(stage):
     """8 experts a layer, 4 GPUs a set of them, groups of 8: two shards of each expert, 8 of all else; by hand."""
     scenario = built(*MIXTURE, f"plan.zero_stage={stage}")
     batch = batch_of(scenario)
-    replicas = replicas_of(batch.layouts)
-    assert [int(each.size.item()) for each in (replicas.shards, replicas.expert_shards, replicas.between_shards)] == [
-        8,
-        2,
-        8,
-    ]
+    layouts = batch.layouts
+    sizes = [int(each.size.item()) for each in (layouts.shards, layouts.expert_shards, layouts.between_shards)]
+    assert sizes == [8, 2, 8]
     model = scenario.model
-    experts = model.num_layers * expert_params(model)
+    experts = model.num_layers * layer_expert_params(model)
     others = total_params(model) - experts
     shard = others / 8 + experts / 4 / 2
     use = estimate(scenario).memory[0]

@@ -8,7 +8,7 @@ from sim.network.placement import Group
 from sim.pricing.scenario import stage_costs
 from sim.specs import load_scenario
 from sim.work.operations import Cause
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 IDEAL = {
     "efficiency": 1.0, "p2p_efficiency": 1.0, "base_latency_s": 0.0, "hop_latency_s": 0.0, "half_volume_bytes": 0.0,

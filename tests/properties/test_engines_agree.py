@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import orders
 
 from sim.breakdown import CAUSES, break_down
-from sim.engines import ENGINES, build_program, closed_form, run
+from sim.engines import ENGINES, Program, closed_form, run
 from sim.errors import SpecError
 from sim.schedules import build_order, get_schedule, schedule_names
 
@@ -18,11 +18,11 @@ switch = st.booleans()
 
 
 def program_of(order, costs, hide_grad_reduce=False, hide_gather=False):
-    return build_program(order, costs, hide_grad_reduce=hide_grad_reduce, hide_gather=hide_gather)
+    return Program(order, costs, hide_grad_reduce=hide_grad_reduce, hide_gather=hide_gather)
 
 
 def step(order, costs, engine="dag"):
-    return run(build_program(order, costs), engine).step_time_s
+    return run(Program(order, costs), engine).step_time_s
 
 
 def plays(engine, order):
@@ -173,7 +173,7 @@ def test_breakdown_names_the_right_causes(costs_of):
     # matrix multiplies' time is at peak.
     order = build_order("1f1b", 3, 1, 4)
     even = {"optimizer_s": [0.5] * 3, "reduce_s": [1.5] * 3, "reduce_tail_s": [0.25] * 3, "gather_s": [0.75] * 3}
-    seconds = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, **even)))).seconds
+    seconds = break_down(run(Program(order, costs_of(3, [1] * 3, [2] * 3, **even)))).seconds
     expected = {
         "flop_at_peak": 4 * 0.5 * (1 + 1.5),
         "matmul_inefficiency": 4 * 0.5 * (1 + 1.5),
@@ -184,12 +184,12 @@ def test_breakdown_names_the_right_causes(costs_of):
     }
     assert seconds == pytest.approx({**dict.fromkeys(CAUSES, 0.0), **expected})
     # One slower rank keeps the others waiting; sends that block count apart.
-    slow = break_down(run(build_program(order, costs_of(3, [1, 1, 1], [2, 2, 5])))).seconds
+    slow = break_down(run(Program(order, costs_of(3, [1, 1, 1], [2, 2, 5])))).seconds
     assert slow["stage_imbalance"] == pytest.approx(4 * (6 - (3 + 3 + 6) / 3))
     sends = {"send_forward_s": [0.2, 0.4, 0.0], "send_backward_s": [0.0, 0.2, 0.4]}
-    blocking = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, **sends)))).seconds
+    blocking = break_down(run(Program(order, costs_of(3, [1] * 3, [2] * 3, **sends)))).seconds
     assert blocking["pipeline_comm"] == pytest.approx(4 * (0.2 + 0.4 + 0.2 + 0.4) / 3)
-    beside = break_down(run(build_program(order, costs_of(3, [1] * 3, [2] * 3, p2p_blocks=False, **sends)))).seconds
+    beside = break_down(run(Program(order, costs_of(3, [1] * 3, [2] * 3, p2p_blocks=False, **sends)))).seconds
     assert beside["pipeline_comm"] == 0
 
 

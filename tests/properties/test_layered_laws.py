@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from counts import layer_expert_params
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -17,8 +18,8 @@ from sim.network.placement import Degrees, place_group
 from sim.pricing.batch import batch_of
 from sim.programs import priced_order, program_of
 from sim.specs import build_scenario
-from sim.work.params import expert_params, total_params
-from sim.work.stages import deal_stages, part_params
+from sim.work.stages import deal_stages
+from sim.work.sums import part_params, total_params
 
 switch = st.booleans()
 
@@ -142,7 +143,7 @@ def test_experts_are_gathered_and_reduced_among_those_that_hold_the_same(tp, cp,
     )
     _, costs = priced_order(scenario)
     batch, of_layer = batch_of(scenario), scenario.model.kind_of_layer[0]
-    experts = expert_params(scenario.model) / (ep * etp)
+    experts = layer_expert_params(scenario.model) / (ep * etp)
     others = part_params(deal_stages(scenario.model, scenario.plan)[1].part, scenario.model, tp, ep, etp) - experts
     assert of_layer.sparse
     degrees = Degrees(tp, cp, 4, 8, ep, etp)

@@ -1,17 +1,17 @@
 """Laws of what recipes differ in: layers dealt unevenly, recomputation, casts, the cut of long sequences, norms, the loss."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.estimate import estimate
 from sim.pricing.batch import batch_of
-from sim.pricing.cost_model import cost_model
-from sim.pricing.replicas import Params, replicas_of
+from sim.pricing.replicas import HELD
 from sim.pricing.zero import visit_seconds
 from sim.specs import ModelSpec, ParallelPlan, build_scenario
-from sim.work.flops import hardware_flop, model_flop
 from sim.work.stages import deal_stages
+from sim.work.sums import hardware_flop, model_flop
 
 FEW = settings(max_examples=20)
 
@@ -141,12 +141,13 @@ def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, 
     scenario = scenario_of(stack=stack, **{**plan, "zero_stage": 3})
     blocking = {"gathers_per_layer": pieces, "overlap_param_gather": False, "slice_s": 0.0}
     scenario = scenario.replace(stack=scenario.stack.replace(**blocking))
-    replicas = replicas_of(batch_of(scenario).layouts)
-    ranks, params, width = float(replicas.data.take(0).size), Params(5e8), 2
-    costs = [cost_model(scenario.replace(stack=scenario.stack.replace(slice_s=each))) for each in (0.0, slice_s)]
-    quick, slow = (visit_seconds(each, params, width, replicas)[0].item() for each in costs)
+    layouts = [
+        batch_of(scenario.replace(stack=scenario.stack.replace(slice_s=each))).layouts for each in (0.0, slice_s)
+    ]
+    ranks, params, width = float(layouts[0].data.take(0).size), np.array([[1e9], [5e8], [0.0]]), 2
+    quick, slow = (visit_seconds(each, params, width)[0].item() for each in layouts)
     # Of the buffer zeros are written, and what arrived is read and written.
-    copied = 3 * params.total * width / costs[1].compute.memory_bandwidth("copy")
+    copied = 3 * params[HELD].sum() * width / layouts[1].costs.compute.memory_bandwidth("copy")
     assert slow - quick == pytest.approx((pieces * ranks * slice_s + copied) * (ranks > 1), abs=1e-9)
     quick, slow = times(scenario, slice_s=slice_s)
     assert slow >= quick * (1 - 1e-9)

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import sizes
 
-from sim.engines import build_program, run
+from sim.engines import Program, run
 from sim.errors import ScheduleError
 from sim.schedules import Action, Kind, build_order, get_schedule, make_order, schedule_names
 from sim.schedules.passes import peak_in_flight, visits_per_stage, weight_versions
@@ -63,7 +63,7 @@ def played(order, costs_of, forward, inputs, weights, **given):
     costs = costs_of(
         order.num_ranks, forward * stages, (inputs + weights) * stages, weight_grad_s=weights * stages, **given
     )
-    program = build_program(order, costs)
+    program = Program(order, costs)
     timeline = run(program, "dag")
     start, end = np.full(order.num_ranks, np.inf), np.zeros(order.num_ranks)
     np.minimum.at(start, order.rank, timeline.start)
@@ -239,7 +239,7 @@ def test_asynchronous_pipelines_have_no_bubble_and_state_their_versions(p, m, f,
         if get_schedule(name).requirement(p, 1, m):
             continue
         costs = costs_of(p, f * np.ones(p), b * np.ones(p), optimizer_s=u * np.ones(p))
-        step = run(build_program(build_order(name, p, 1, m, fold=True), costs)).step_time_s
+        step = run(Program(build_order(name, p, 1, m, fold=True), costs)).step_time_s
         assert step == pytest.approx(m * (f + b) + updates * u, rel=1e-9)
         versions, late = weight_versions(build_order(name, p, 1, m, batches=2 * p + 2))
         if name == "pipedream":
@@ -295,7 +295,7 @@ def test_a_fold_leaves_the_last_gradients_of_every_stage_behind_it(random_costs)
     """On one rank of a V the gradients of its second stage end before the first's: both reductions count."""
     whole, folded = (build_order("zb_v", 1, 2, 5, fold=fold) for fold in (False, True))
     costs = random_costs(np.random.default_rng(125433), whole, blocks=False)
-    exact, found = (run(build_program(order, costs, hide_grad_reduce=True)) for order in (whole, folded))
+    exact, found = (run(Program(order, costs, hide_grad_reduce=True)) for order in (whole, folded))
     assert found.exposed_reduce_s == pytest.approx(exact.exposed_reduce_s, rel=1e-9)
     assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
 
@@ -317,7 +317,7 @@ def test_a_folded_order_takes_as_long(name, data, blocks, more, random_costs):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     costs = random_costs(rng, whole, blocks=blocks)
     options = {"hide_grad_reduce": True, "hide_gather": True}
-    exact, found = (run(build_program(order, costs, **options)) for order in (whole, folded))
+    exact, found = (run(Program(order, costs, **options)) for order in (whole, folded))
     assert found.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
     np.testing.assert_allclose(found.pipeline_end_s, exact.pipeline_end_s, rtol=1e-9)
     np.testing.assert_allclose(found.exposed_reduce_s, exact.exposed_reduce_s, rtol=1e-7, atol=1e-9)

@@ -27,7 +27,7 @@ from sim.reliability import (
 )
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TRILLION, LLAMA = SCENARIOS / "gpt-1t-3072-a100.yaml", SCENARIOS / "llama3-405b-16384-h100.yaml"

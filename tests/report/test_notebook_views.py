@@ -57,9 +57,13 @@ def test_numbers_are_those_of_the_answer(shown):
     assert shown["validation"].to_frame()["error"].abs().mean() == pytest.approx(shown["validation"].mean_error)
 
 
-def test_the_table_of_a_timeline_holds_its_actions(scenarios):
+def test_the_table_of_a_timeline_holds_its_tasks(scenarios):
     timeline = estimate(load_scenario(scenarios / SCENARIO, ["training.global_batch_size=128"])).timeline
-    frame = timeline.to_frame()
+    every = timeline.to_frame()
+    once = every[every["stream"] == "once a step"]
+    assert set(once["kind"]) == {"reduce", "tied", "update"}
+    assert once["end_s"].max() <= timeline.step_time_s
+    frame = every[every["stream"] == "compute"]
     assert len(frame) == 16 * 16 * 2
     assert set(frame["kind"]) == {"F", "B"}
     assert (frame["end_s"] > frame["start_s"]).all()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from counts import layer_activation_bytes
 
 from flopcast_validation.strategies.question import family
 from sim.pricing.zero import zero_visits
@@ -17,7 +18,6 @@ from sim.schedules.passes import peak_in_flight, visits_per_stage
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
-from sim.work.activations import layer_activation_bytes
 from sim.work.layers import Cut
 
 A100 = 312e12

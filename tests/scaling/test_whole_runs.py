@@ -21,7 +21,7 @@ from sim.scaling.ramp import Ramp, best_ramp, parse_ramp, ramped, ramped_steps, 
 from sim.scaling.run import Terms, training_run
 from sim.scaling.training import train
 from sim.specs import load_scenario
-from sim.work.params import active_params, total_params
+from sim.work.sums import active_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 GPT3, TRILLION = SCENARIOS / "gpt3-175b-1024-a100.yaml", SCENARIOS / "gpt-1t-3072-a100.yaml"

@@ -17,7 +17,7 @@ from sim.specs import ModelSpec, load_preset
 from sim.specs.importers import KINDS, Given, import_file
 from sim.specs.importers.huggingface.hub_models import known_model
 from sim.specs.yaml12 import load_yaml
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 TABLES = Path(__file__).parent / "corpus"
 FILES = os.environ.get("FLOPCAST_CORPUS")

@@ -8,7 +8,7 @@ from sim.specs.importers.huggingface.hub_models import known_model
 from sim.specs.importers.keys import table
 from sim.specs.model import ModelSpec
 from sim.specs.presets import load_preset, preset_names
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 HUB = table("hub_models")
 

@@ -17,7 +17,7 @@ from sim.specs.importers.ledger import Ledger
 from sim.specs.importers.nemo.names import model_named
 from sim.specs.importers.recipes.recipe import whole_shape
 from sim.specs.yaml12 import load_yaml
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 FOLDER = Path(__file__).parents[2] / "sim" / "presets" / "importers"
 HUGGINGFACE = table("huggingface")

@@ -14,8 +14,8 @@ from sim.errors import SpecError
 from sim.specs import ModelSpec, load_preset
 from sim.specs.importers import Given, import_file, import_text
 from sim.specs.yaml12 import parse_yaml
-from sim.work.params import active_params, total_params
 from sim.work.stages import deal_stages
+from sim.work.sums import active_params, total_params
 
 FOREIGN = Path(__file__).parent / "foreign"
 LLAMA = {

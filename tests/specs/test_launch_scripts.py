@@ -10,7 +10,7 @@ from sim import estimate
 from sim.cli import app
 from sim.errors import SpecError
 from sim.specs.importers import Given, import_file, import_text
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 FOREIGN = Path(__file__).parent / "foreign"
 SHAPE = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from counts import embedding_params
 
 from sim.specs import (
     ClusterSpec,
@@ -17,7 +18,7 @@ from sim.specs import (
     preset_source,
 )
 from sim.specs.loading import resolve
-from sim.work.params import active_params, embedding_params, total_params
+from sim.work.sums import active_params, total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # kind -> (record, where its presets stand in a scenario)

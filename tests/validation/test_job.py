@@ -15,8 +15,8 @@ from strategies import orders
 from flopcast_validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SUITE, Configuration, GptShape
 from sim import estimate, load_scenario
 from sim.breakdown import break_down
-from sim.engines import build_program, run
-from sim.engines.shared import share_out
+from sim.engines import Program, run
+from sim.engines.timeline import WHATS
 from sim.errors import SpecError
 from sim.schedules import build_order, get_schedule, schedule_names
 
@@ -31,9 +31,9 @@ seeds = st.integers(0, 2**32).map(np.random.default_rng)
 @given(order=orders(FLUSHED), rng=seeds, twins=st.integers(1, 4), blocks=st.booleans())
 def test_with_a_core_for_each_process_nothing_is_shared(order, rng, twins, blocks, random_costs):
     costs = random_costs(rng, order, blocks=blocks)
-    exact = run(build_program(order, costs), "dag")
+    exact = run(Program(order, costs), "dag")
     for cores in (None, order.num_ranks * twins, 1000.0):
-        shared = run(build_program(order, costs, cores=cores, twins=twins), "shared")
+        shared = run(Program(order, costs, cores=cores, twins=twins), "shared")
         assert shared.step_time_s == pytest.approx(exact.step_time_s, rel=1e-9)
         np.testing.assert_allclose(shared.start, exact.start, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(shared.end, exact.end, rtol=1e-9, atol=1e-9)
@@ -42,42 +42,45 @@ def test_with_a_core_for_each_process_nothing_is_shared(order, rng, twins, block
 @given(order=orders(FLUSHED), rng=seeds, twins=st.integers(1, 4), cores=st.floats(1.0, 8.0))
 def test_the_work_is_done_and_fewer_cores_never_finish_it_sooner(order, rng, twins, cores, random_costs):
     assume(not get_schedule(order.schedule).staggered)  # a rank's own clock does not see the others' work
-    program = build_program(order, random_costs(rng, order), cores=cores, twins=twins)
+    program = Program(order, random_costs(rng, order), cores=cores, twins=twins)
     timeline = run(program, "shared")
     work = twins * (
-        program.occupy_s.sum()
+        program.action_seconds()[1].sum()
         + program.costs.reduce_s.sum()
         + (program.costs.optimizer_s + program.costs.gather_s).sum()
     )
     assert timeline.step_time_s >= work / cores * (1 - 1e-9)
-    assert timeline.step_time_s >= run(build_program(order, program.costs), "dag").step_time_s * (1 - 1e-9)
-    alone = build_program(order, program.costs, cores=1.0, twins=twins)
+    assert timeline.step_time_s >= run(Program(order, program.costs), "dag").step_time_s * (1 - 1e-9)
+    alone = Program(order, program.costs, cores=1.0, twins=twins)
     assert run(alone, "shared").step_time_s >= max(work, timeline.step_time_s) * (1 - 1e-9)
 
 
 def test_one_core_that_never_waits_takes_exactly_the_sum_of_all_work(costs_of):
     order = build_order("gpipe", 3, 1, 4)
-    timeline = run(build_program(order, costs_of(3, [1.0] * 3, [2.0] * 3), cores=1.0, twins=2), "shared")
+    timeline = run(Program(order, costs_of(3, [1.0] * 3, [2.0] * 3), cores=1.0, twins=2), "shared")
     assert timeline.step_time_s == pytest.approx(2 * 3 * 4 * 3.0)
 
 
 def test_a_bubble_lends_its_core(costs_of):
     """Two ranks on one core: in fill and drain one runs alone at full speed, so the pipeline costs no bubble."""
     order = build_order("gpipe", 2, 1, 2)
-    shared = run(build_program(order, costs_of(2, [1.0] * 2, [1.0] * 2), cores=1.0), "shared")
+    shared = run(Program(order, costs_of(2, [1.0] * 2, [1.0] * 2), cores=1.0), "shared")
     assert shared.step_time_s == pytest.approx(8.0)
     # F0 alone ends at 1, then rank 0's F1 and rank 1's F0 at half speed.
     np.testing.assert_allclose(shared.end[[0, 1]], [1.0, 3.0])
 
 
-def test_shares_of_unequal_work():
-    # Three at a third of the speed until 1 is done, two at a half, one alone.
-    np.testing.assert_allclose(share_out(np.array([3.0, 1.0, 2.0]), 1, 1.0), [6.0, 3.0, 5.0])
+def test_shares_of_unequal_work(costs_of):
+    """Three updates at a third of the speed until 1 is done, two at a half, one alone."""
+    order, costs = build_order("gpipe", 3, 1, 1), costs_of(3, [1.0] * 3, [1.0] * 3, optimizer_s=[3.0, 1.0, 2.0])
+    tasks = run(Program(order, costs, cores=1.0), "shared").tasks
+    updates = tasks.what == WHATS.index("update")
+    np.testing.assert_allclose((tasks.end_s - tasks.begin_s)[updates], [6.0, 3.0, 5.0])
 
 
 @given(order=orders(FLUSHED), rng=seeds, twins=st.integers(1, 3), cores=st.floats(1.0, 4.0))
 def test_a_breakdown_of_shared_cores_sums_to_the_step(order, rng, twins, cores, random_costs):
-    timeline = run(build_program(order, random_costs(rng, order), cores=cores, twins=twins), "shared")
+    timeline = run(Program(order, random_costs(rng, order), cores=cores, twins=twins), "shared")
     breakdown = break_down(timeline)
     assert breakdown.total == pytest.approx(timeline.step_time_s, rel=1e-9)
     assert min(breakdown.seconds.values()) >= -1e-9 * timeline.step_time_s

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flopcast_validation.strategies.question import family, gather_intensity, training_time
-from sim.engines import build_program, run
+from sim.engines import Program, run
 from sim.errors import SpecError
 from sim.scaling.limits import (
     data_parallel_intensity,
@@ -16,7 +16,7 @@ from sim.scaling.limits import (
 from sim.schedules import build_order
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
-from sim.work.params import layer_params
+from sim.work.sums import layer_params
 
 A100, DAY, YEAR = 312e12, 86400.0, 365.25 * 86400.0
 X160 = family(160)
@@ -75,7 +75,7 @@ def test_bubbles():
 def test_the_schedule_played_has_the_modular_pipelines_bubble(pp, layers, microbatches, costs_of):
     chunks = layers // pp
     order = build_order("breadth_first", pp, chunks, microbatches)
-    step = run(build_program(order, costs_of(pp, [1.0] * layers, [3.0] * layers)), "dag").step_time_s
+    step = run(Program(order, costs_of(pp, [1.0] * layers, [3.0] * layers)), "dag").step_time_s
     assert step / (4.0 * chunks * microbatches) - 1 == pytest.approx(pipeline_bubble(pp, microbatches, chunks))
 
 

@@ -1,6 +1,7 @@
 """Frozen weights have no gradients: what adapters multiply, hold and keep, and what packed sequences and few bits change."""
 
 import pytest
+from counts import layer_activation_bytes, layer_work, part_adapter_params
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,13 +9,11 @@ from sim import estimate
 from sim.errors import FlopcastError
 from sim.specs import build_scenario
 from sim.specs.formats import FORMATS
-from sim.work.activations import layer_activation_bytes
-from sim.work.adapters import Adapters, adapter_params, with_adapters
-from sim.work.flops import model_flop
-from sim.work.layers import layer_work
-from sim.work.operations import BlockWork, Phase
-from sim.work.pieces import Cut, linear
+from sim.work.adapters import Adapters
+from sim.work.operations import Block, Tensor, Weight
+from sim.work.pieces import Cut, Writer
 from sim.work.stages import deal_stages
+from sim.work.sums import block_works, model_flop
 
 ATTENTION = Adapters(16, ("linear_qkv", "linear_proj"))
 EVERY = Adapters(16, ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"))
@@ -47,22 +46,25 @@ def test_multiplies_of_an_adapted_linear_are_those_torch_counts():
         y = x @ weight + (x @ down) @ up
     with FlopCounterMode(display=False) as backward:
         y.sum().backward()
-    stack = scenario_of().stack
-    ours = linear("attention output", tokens, n, k, stack, 2)
-    work = BlockWork(*(Phase((each,)) for each in ours))
-    adapted = with_adapters(work, Adapters(r, ("linear_proj",)), 2)
+
+    def work_with(target):
+        one, cut = scenario_of(), Cut(1, 1, tokens, False, "none", adapters=Adapters(r, (target,)) if target else None)
+        write, read = Writer(one.model, one.stack, cut), Tensor("context", tokens, k, 2)
+        write.linear("attention output", "attn", read, [read.like("output", n)], [Weight(n, k)], cut_by="rows")
+        return block_works(Block(tuple(write.operations)), one.stack, ("none",))[0]
+
+    trained, adapted, frozen = (work_with(target) for target in ("", "linear_proj", "linear_fc1"))
     assert adapted.forward.flop == forward.get_total_flops()
     assert adapted.input_grad.flop + adapted.weight_grad.flop == backward.get_total_flops()
-    frozen = with_adapters(work, Adapters(r, ("linear_fc1",)), 2)
-    assert (frozen.forward.flop, frozen.weight_grad.flop) == (work.forward.flop, 0)
+    assert (frozen.forward.flop, frozen.weight_grad.flop) == (trained.forward.flop, 0)
 
 
 def test_adapters_of_llama_2_70b():
     """Rank 16 beside one fused projection and the output's: 80 · 16 · (8192 + 10240 + 8192 + 8192)."""
     model = scenario_of().model
     (stage,) = deal_stages(model, scenario_of().plan)
-    assert adapter_params(stage.part, model, ATTENTION, 1) == (44_564_480, 0)
-    total, experts = adapter_params(stage.part, model, ATTENTION, 4)
+    assert part_adapter_params(stage.part, model, ATTENTION, 1) == (44_564_480, 0)
+    total, experts = part_adapter_params(stage.part, model, ATTENTION, 4)
     assert (total, experts) == (44_564_480 / 4, 0)
 
 
@@ -79,7 +81,7 @@ def test_adapters_side_by_side_are_all_held_and_each_token_meets_one():
 def test_experts_of_a_gpu_share_one_adapter():
     model = scenario_of(model="qwen3-30b-a3b").model
     (stage,) = deal_stages(model, scenario_of().plan)
-    total, experts = adapter_params(stage.part, model, EVERY, 1)
+    total, experts = part_adapter_params(stage.part, model, EVERY, 1)
     assert experts == 48 * 16 * ((2048 + 2 * 768) + (768 + 2048))
     assert total > experts
 

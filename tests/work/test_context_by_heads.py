@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from counts import attention_core
 
 from sim import estimate, search
 from sim.errors import InfeasiblePlan, SpecError
 from sim.specs import ModelSpec, StackSpec, load_scenario
 from sim.specs.importers import Given, import_text
-from sim.work.attention import attention_core
 from sim.work.pieces import Cut
 
 MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")

@@ -1,17 +1,17 @@
 """Parameters, FLOPs, activation bytes and communication volumes are the papers' formulas, number for number."""
 
 import pytest
+from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 
 from sim.pricing.batch import batch_of
 from sim.pricing.memory import peak_memory
+from sim.pricing.parts import counts_of
 from sim.pricing.replicas import params_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_preset, load_scenario
-from sim.work.activations import attention_core_bytes, attention_moment_bytes, layer_activation_bytes
-from sim.work.flops import hardware_flop, model_flop
-from sim.work.layers import Cut, layer_work
+from sim.work.layers import Cut
 from sim.work.memory import by_rank, gradient_bytes, logits_bytes
-from sim.work.params import layer_params, total_params
-from sim.work.stages import ModelPart, deal_stages, part_params
+from sim.work.stages import ModelPart, deal_stages
+from sim.work.sums import hardware_flop, layer_params, model_flop, part_params, total_params
 
 GIB = 2.0**30
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
@@ -183,8 +183,10 @@ def test_bytes_of_a_score(stack, kept, moment):
     model, stack = gpt(96, 12288, 96), StackSpec(kernel_launch_s=0.0, **stack)
     short, long = cut(batch=4, sequence=1024), cut(batch=2, sequence=2048)  # as many tokens, twice the scores
     scores = 96 * 4 * 1024**2
-    for count, expected in ((attention_core_bytes, kept), (attention_moment_bytes, moment)):
-        assert count(model, stack, long) - count(model, stack, short) == pytest.approx(expected * scores)
+    more = attention_core_bytes(model, stack, long) - attention_core_bytes(model, stack, short)
+    assert more == pytest.approx(kept * scores)
+    for_a_moment = [core_operation(model, stack, each).scratch for each in (long, short)]
+    assert for_a_moment[0] - for_a_moment[1] == pytest.approx(moment * scores)
 
 
 def test_rotary_positions_keep_nothing_of_their_own():
@@ -198,7 +200,7 @@ def test_rotary_positions_keep_nothing_of_their_own():
 
 def test_a_kernel_that_does_not_scale_leaves_scaled_rotary_positions_to_its_steps():
     """Transformer Engine's takes no mscale, which YaRN has; latent attention has a kernel of its own."""
-    from sim.work.layers import layer_work
+    from counts import layer_work
 
     plain = gpt(32, 4096, 32, position="rotary")
     latent = {"key_value_rank": 512, "head_dim": 128, "rotary_head_dim": 64}
@@ -227,8 +229,8 @@ def memory_of(scenarios, changes, **stack):
 def memory_of_all(scenario):
     """Of a GPU that holds all stages, without activations."""
     batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
-    held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.costs, batch.layouts)
-    return by_rank(peak_memory(batch, held.take(0), 0.0), 1)[0]
+    held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)
+    return by_rank(peak_memory(batch, held[..., 0], 0.0), 1)[0]
 
 
 def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):

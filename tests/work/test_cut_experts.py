@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from counts import layer_expert_params, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,13 +12,12 @@ from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
 from sim.pricing.batch import batch_of
 from sim.pricing.cost_model import cut_of
-from sim.pricing.replicas import params_of, replicas_of
+from sim.pricing.parts import counts_of
+from sim.pricing.replicas import HELD, params_of
 from sim.search import rank_plan
 from sim.specs import ParallelPlan
 from sim.traffic.step_bytes import step_collectives, step_traffic
 from sim.work.experts import routed
-from sim.work.layers import layer_work
-from sim.work.params import expert_params
 from sim.work.stages import ModelPart, deal_stages
 
 DATA = {
@@ -54,12 +54,13 @@ def test_parameters_are_dealt_out_once(ep, etp, zero):
     """Of 16 experts every GPU holds one of ep · etp parts; the optimizer's 12 bytes a parameter are there once."""
     scenario = built(f"plan.ep={ep}", f"plan.etp={etp}", f"plan.zero_stage={zero}")
     batch, stages = batch_of(scenario), deal_stages(scenario.model, scenario.plan)
-    held = params_of([sum((stage.part for stage in stages), ModelPart())], batch.costs, batch.layouts)
-    assert held.experts.item() * ep * etp == pytest.approx(3 * expert_params(scenario.model), rel=1e-12)
-    replicas, plan = replicas_of(batch.layouts), scenario.plan
-    assert replicas.experts.size.item() == plan.num_expert_replicas == 32 // (ep * etp)
-    kept = 12 * 32 * replicas.shard_of(held).item()
-    of_all = plan.tp * held.others.item() + 3 * expert_params(scenario.model)
+    held = params_of(counts_of([sum((stage.part for stage in stages), ModelPart())]), batch.layouts)[HELD]
+    others, experts = held.ravel().tolist()
+    assert experts * ep * etp == pytest.approx(3 * layer_expert_params(scenario.model), rel=1e-12)
+    layouts, plan = batch.layouts, scenario.plan
+    assert layouts.expert_data.size.item() == plan.num_expert_replicas == 32 // (ep * etp)
+    kept = 12 * 32 * layouts.shard_of(held).item()
+    of_all = plan.tp * others + 3 * layer_expert_params(scenario.model)
     assert kept == pytest.approx(12 * of_all, rel=1e-12)
     if zero:
         (use,) = estimate(scenario).memory

@@ -1,12 +1,12 @@
 """What decoding reads, computes and keeps: by hand for known models, and against the counts of training."""
 
 import pytest
+from counts import layers_forward_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset, preset_names
-from sim.work.flops import layers_forward_flop
 from sim.work.inference import (
     cache_bytes,
     decode_flop,
@@ -16,7 +16,7 @@ from sim.work.inference import (
     weights_held,
     weights_read,
 )
-from sim.work.params import active_params, total_params
+from sim.work.sums import active_params, total_params
 
 
 def model(name):

@@ -1,18 +1,16 @@
 """Mixtures of experts and latent attention: counts against formulas, laws, and each other."""
 
 import pytest
+from counts import layer_activation_bytes, layer_forward_flop, layer_work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import SpecError
 from sim.specs import ModelSpec, build_scenario
-from sim.work.activations import layer_activation_bytes
-from sim.work.experts import experts_activations, routed
-from sim.work.flops import layer_forward_flop, model_flop
-from sim.work.layers import layer_work
-from sim.work.params import active_params, layer_params, total_params
+from sim.work.experts import routed
 from sim.work.pieces import Cut
-from sim.work.stages import FIRST_KIND, blocks_of, deal_stages, part_params
+from sim.work.stages import FIRST_KIND, blocks_of, deal_stages
+from sim.work.sums import active_params, layer_params, model_flop, part_params, total_params
 
 TRAINING = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
 
@@ -217,6 +215,5 @@ def test_what_a_token_s_weight_multiplies_is_kept_where_no_kernel_does_both(gate
     )  # fmt: skip
     stack = scenario_of(model, dp=8).stack.replace(fused_weighting=True)
     here = Cut(1, 4, 1024, False, "none", ep=8)
-    plain, unfused = (experts_activations(model, stack.replace(**each), here) for each in ({}, changes))
-    assert unfused.activation - plain.activation == more * 2 * 4 * 1024 * 2 * 1024
-    assert unfused.total - plain.total == unfused.activation - plain.activation
+    plain, unfused = (layer_activation_bytes(model, stack.replace(**each), here) for each in ({}, changes))
+    assert unfused - plain == more * 2 * 4 * 1024 * 2 * 1024

@@ -1,6 +1,7 @@
 """What happens inside kernels in few bits: experts' activation between their multiplies, attention's multiplies."""
 
 import pytest
+from counts import attention_core, experts_work, layer_activation_bytes, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,11 +10,8 @@ from sim.costs.compute import ComputeModel
 from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile, build_scenario, load_preset
 from sim.specs.formats import FORMATS
-from sim.work.activations import layer_activation_bytes
-from sim.work.attention import attention_core
-from sim.work.experts import experts_work, routed
-from sim.work.layers import layer_work
-from sim.work.operations import Cause, Operation
+from sim.work.experts import routed
+from sim.work.operations import Cause, Kernel
 from sim.work.pieces import Cut
 
 GPUS = {"h100": "h100-sxm-80gb", "b200": "b200-sxm-180gb", "b300": "gb300-279gb"}
@@ -118,7 +116,7 @@ def seconds_of_core(name, columns, eight, backward=False):
         GpuSpec.read(load_preset("gpus", GPUS[name]), name),
         Profile.read(load_preset("profiles", name), name),
     )
-    core = Operation(
+    core = Kernel(
         "core", Cause.ATTENTION, "attention", flop=1e15, nbytes=1.0, k=columns, length=4096, backward=backward
     )
     return float(ComputeModel(gpu, profile, "mxfp8", 2.0, fp8_attention=eight).operation_time(core))

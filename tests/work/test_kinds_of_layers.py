@@ -1,6 +1,15 @@
 """Windows, pieces of the sequence, states, hybrids and multi-token prediction: laws that any pattern of layers keeps."""
 
 import pytest
+from counts import (
+    head_work,
+    layer_activation_bytes,
+    layer_forward_flop,
+    layer_work,
+    layer_works,
+    layers_forward_flop,
+    logits_flop,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,11 +18,9 @@ from sim.errors import SpecError
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.importers.pipeline_layouts import layout_of
 from sim.specs.plan import layout_stages
-from sim.work.activations import layer_activation_bytes
-from sim.work.flops import layer_forward_flop, layers_forward_flop, logits_flop, model_flop
-from sim.work.layers import Cut, head_work, layer_work, layer_works, mtp_works
-from sim.work.params import active_params, layer_params, mtp_params, total_params
-from sim.work.stages import deal_stages, part_params
+from sim.work.layers import Cut, block_operations
+from sim.work.stages import deal_stages
+from sim.work.sums import active_params, block_works, layer_params, model_flop, part_params, total_params
 
 STACK = StackSpec(kernel_launch_s=0.0)
 SIZES = {
@@ -103,7 +110,10 @@ def test_tensor_parallel_gpus_hold_the_model_once_and_norms_again(model, tp, ep)
 def test_parameters_are_those_of_the_layers(model):
     each = sum(layer_params(model, kind) for kind in model.kind_of_layer)
     alone = model.replace(num_mtp_layers=0)
-    assert total_params(model) - total_params(alone) == model.num_mtp_layers * mtp_params(model)
+    module = (
+        layer_params(model, model.mtp_kind) + 2 * model.hidden_size**2 + 3 * model.hidden_size * (1 + model.norm_bias)
+    )
+    assert total_params(model) - total_params(alone) == model.num_mtp_layers * module
     ends = total_params(alone) - each
     tables = 1 if model.tied_embeddings else 2
     assert ends == tables * model.vocab_size * model.hidden_size + model.hidden_size * (2 if model.norm_bias else 1)
@@ -141,7 +151,7 @@ def test_multi_token_prediction_adds_a_layer_a_projection_and_logits(model):
     assert added == pytest.approx(3 * (layer + projection + logits), rel=1e-12)
     cut = Cut(1, 2, 256, False, "none")
     works = layer_works(more, STACK, cut, ("none",), more.mtp_kind)
-    (module,) = mtp_works(more, STACK, cut, works)
+    (module,) = block_works(block_operations(more, STACK, cut)[-1], STACK, ("none",))
     assert module.forward.flop - works[0].forward.flop == projection
     assert module.weight_grad.flop - works[0].weight_grad.flop == projection
     heads = [head_work(each, STACK, cut).forward.flop for each in (alone, more)]

@@ -10,19 +10,25 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from sim import estimate  # noqa: E402
 from sim.errors import SpecError  # noqa: E402
 from sim.specs import ModelSpec, StackSpec, TrainingSpec, build_scenario  # noqa: E402
-from sim.work.matrices import Matrix, matrices_of  # noqa: E402
+from sim.work.operations import Weight  # noqa: E402
 from sim.work.optimizer import (  # noqa: E402
     MOMENT_BYTES,
     host_update,
-    moments_held,
     optimizer_work,
     orthogonalisation,
-    orthogonalised,
     state_bytes,
     table_moments,
 )
-from sim.work.params import layer_params, total_params  # noqa: E402
-from sim.work.stages import blocks_of, part_params  # noqa: E402
+from sim.work.sums import (  # noqa: E402
+    held_blocks,
+    layer_params,
+    matrices,
+    model_blocks,
+    moments,
+    orthogonalised,
+    params,
+    total_params,
+)
 
 STACK = StackSpec(kernel_launch_s=0.0)
 SHAPE = {
@@ -50,32 +56,30 @@ def training(**changes):
 
 def blocks(model):
     """Every block of the model with how often it is there."""
-    embedding, head, *layers = blocks_of(model)
-    kinds = [(part, model.layers_of(kind)) for part, kind in zip(layers, model.layer_kinds, strict=False)]
-    return [*kinds, (embedding, 1), (head, 1)]
+    return [(block.operations, count) for count, block in model_blocks(model)]
 
 
 def of_model(model, optimizer):
     """(parameters, moments, matrices that Muon takes) of the whole model on one GPU."""
     shared = model.tied_embeddings
     table = model.vocab_size * model.hidden_size
-    params = sum(count * part_params(part, model, 1) for part, count in blocks(model)) - shared * table
-    moments = sum(count * moments_held(part, model, optimizer, 1) for part, count in blocks(model))
-    matrices = [(each, count) for part, count in blocks(model) for each in orthogonalised(part, model, 1)]
-    return params, moments - shared * table_moments(model, optimizer, 1), matrices
+    held = sum(count * params(block) for block, count in blocks(model)) - shared * table
+    numbers = sum(count * moments(block, optimizer) for block, count in blocks(model))
+    taken = [(each, count) for block, count in blocks(model) for each in orthogonalised(block)]
+    return held, numbers - shared * table_moments(model, optimizer, 1), taken
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_matrices_are_all_but_norms_and_biases(model):
-    for part, _ in blocks(model):
-        rest = part_params(part, model, 1) - sum(each.params for each in matrices_of(part, model, 1))
+    for (block, _), of_two in zip(blocks(model), held_blocks(model, 2, 2), strict=True):
+        rest = params(block) - sum(each.params for each in matrices(block))
         assert (
             0 <= rest <= max(20 * model.hidden_size, model.hidden_size + model.max_sequence_length * model.hidden_size)
         )
-        cut = sum(each.params for each in matrices_of(part, model, 2, 2))
-        assert cut <= sum(each.params for each in matrices_of(part, model, 1))
+        cut = sum(each.params for each in matrices(of_two.operations))
+        assert cut <= sum(each.params for each in matrices(block))
     if not model.bias:
-        inside = sum(each.params for each in matrices_of(blocks_of(model)[2], model, 1))
+        inside = sum(each.params for each in matrices(blocks(model)[2][0]))
         norms = 2 * model.hidden_size + model.query_rank + model.key_value_rank
         assert layer_params(model) - inside == norms
 
@@ -128,7 +132,7 @@ def test_muon_multiplies_as_often_as_torch(shape):
     optimizer = torch.optim.Muon([weight])
     with FlopCounterMode(display=False) as counter:
         optimizer.step()
-    assert sum(each.flop for each in orthogonalisation(Matrix(*shape))) == counter.get_total_flops()
+    assert sum(each.flop for each in orthogonalisation(Weight(*shape))) == counter.get_total_flops()
 
 
 def test_muon_multiplies_over_a_whole_model_as_often_as_torch(llama):
@@ -139,7 +143,7 @@ def test_muon_multiplies_over_a_whole_model_as_often_as_torch(llama):
     ours = sum(count * each.flop for matrix, count in matrices for each in orthogonalisation(matrix))
     assert ours == counter.get_total_flops()
     m, n = 64, 160
-    assert sum(o.flop for o in orthogonalisation(Matrix(n, m))) == 5 * (4 * m * m * n + 2 * m**3)
+    assert sum(o.flop for o in orthogonalisation(Weight(n, m))) == 5 * (4 * m * m * n + 2 * m**3)
 
 
 def test_moments_in_fewer_bits():
@@ -187,7 +191,7 @@ def test_a_muon_step_gathers_and_orthogonalises_its_share():
     assert times == sorted(times)
     # 32 layers' matrices at 5 (4 m² n + 2 m³): 666 TFLOP at about 600 TFLOP/s.
     flop = sum(
-        32 * each.flop for matrix in orthogonalised(blocks_of(adam.scenario.model)[2], adam.scenario.model, 1)
+        32 * each.flop for matrix in orthogonalised(blocks(adam.scenario.model)[2][0])
         for each in orthogonalisation(matrix)
     )  # fmt: skip
     assert alone.breakdown.seconds["optimizer"] == pytest.approx(flop / 650e12, rel=0.35)

@@ -1,12 +1,13 @@
 """The loss of a policy: log-probabilities by pieces of the vocabulary, multiplied again in the backward."""
 
 import pytest
+from counts import head_work
 
 from sim.costs.compute import ComputeModel
 from sim.specs import ModelSpec, Profile, StackSpec, load_preset
 from sim.specs.hardware import GpuSpec
-from sim.work.adapters import Adapters, with_adapters
-from sim.work.layers import Cut, head_work
+from sim.work.adapters import Adapters
+from sim.work.layers import Cut
 
 WHOLE = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
 POLICY = WHOLE.replace(policy_loss_columns=2048)
@@ -15,7 +16,7 @@ LLAMA = ModelSpec(num_heads=32, hidden_size=4096, num_layers=32, vocab_size=1282
 
 def head(stack, *, tokens=16384, width=2, adapters=None, model=LLAMA):
     cut = Cut(1, 1, tokens, False, "none", width, adapters=adapters)
-    return with_adapters(head_work(model, stack, cut), adapters, width)
+    return head_work(model, stack, cut)
 
 
 def test_its_backward_multiplies_the_logits_again():

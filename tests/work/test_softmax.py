@@ -1,10 +1,10 @@
 """Scale, mask and softmax step by step, as Megatron-LM's code has them, bytes counted by hand."""
 
 import pytest
+from counts import layer_works
 
 from sim import build_scenario, estimate
 from sim.pricing.cost_model import cut_of
-from sim.work.layers import layer_works
 
 GPT_175B = {
     "model": "gpt3-175b",

@@ -1,14 +1,14 @@
 """What sets architectures apart (norms, biases, a head with a bias) is counted once, on every cut, and has a price."""
 
 import pytest
+from counts import embedding_work, layer_activation_bytes, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import ModelSpec, ParallelPlan, StackSpec
-from sim.work.activations import layer_activation_bytes
-from sim.work.layers import Cut, embedding_work, layer_work
-from sim.work.params import active_params, total_params
-from sim.work.stages import deal_stages, part_expert_params, part_params
+from sim.work.layers import Cut
+from sim.work.stages import deal_stages
+from sim.work.sums import active_params, part_expert_params, part_params, total_params
 
 STACK = StackSpec(kernel_launch_s=0.0)
 CUT = Cut(1, 1, 2048, False, "none")

@@ -40,7 +40,7 @@ from flopcast_validation.job.quiet import Watch, quietly
 from flopcast_validation.job.runners import PlainRunner, PlainStage, trace
 from flopcast_validation.job.train import foreign_share, share_of_batch
 from sim.specs import Scenario
-from sim.work.params import total_params
+from sim.work.sums import total_params
 
 _TINY_TOKENS = 8
 _TINY_WIDTH, _TINY_VOCABULARY = 512, 512

@@ -10,13 +10,13 @@ import numpy as np
 from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
-from sim.engines import Timeline, build_program, run
+from sim.engines import Program, Timeline, run
 from sim.pricing.cost_model import cost_model
 from sim.pricing.scenario import StageCosts, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
-from sim.work.stages import part_expert_params, part_params
+from sim.work.sums import part_expert_params, part_params
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Keys and values
 #: are gathered before attention, logits before the loss.
@@ -143,7 +143,7 @@ def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> 
         waiting = machine.host_for(cut.passes_block(), cut.num_ranks)["waiting"]
         idle = (waiting * costs.forward[Cause.HOST], waiting * costs.backward[Cause.HOST])
     costs = with_flat_buffers(costs, scenario, home)
-    program = build_program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
+    program = Program(order, costs, cores=cores, twins=cut.num_replicas * cut.tp, idle_per_stage=idle)
     return run(program, "dag" if cores is None else "shared")
 
 

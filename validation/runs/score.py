@@ -14,8 +14,7 @@ from flopcast_validation.runs.scored import Scored
 from flopcast_validation.runs.sweeps import sweeps_of
 from sim.errors import FlopcastError
 from sim.specs import Scenario
-from sim.work.flops import hardware_flop, model_flop
-from sim.work.params import total_params
+from sim.work.sums import hardware_flop, model_flop, total_params
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ def model_params(text: str) -> float:
     """A preset's parameters, or the number that `text` is."""
     from sim.specs import ModelSpec, preset_names
     from sim.specs.presets import load_preset
-    from sim.work.params import total_params
+    from sim.work.sums import total_params
 
     if text.lstrip("+-. ")[:1].isdigit():
         return parse_count(text, "parameters")

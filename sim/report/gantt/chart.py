@@ -50,8 +50,7 @@ def step_chart(view: StepView, window: Window, shift: float = 0.0) -> Chart:
         else each
         for each in (*_actions(order.kind, order.rank, view.start, view.compute_end), *_sends(view))
     ]
-    overlapped = view.overlapped_reductions()
-    strips = [*view.at_visits(), *([] if overlapped is None else [overlapped])]
+    strips = (*view.at_visits(), *view.overlapped_reductions())
     return Chart(order.num_ranks, window, (idle, *actions, *view.after(), *strips))
 
 

@@ -221,7 +221,7 @@ def legend_handles(view: StepView, seen: set[str], *, durations: bool = True) ->
     if "U" in seen:
         often = "micro-batch" if view.answer.timeline.updates > 1 else "batch"
         included = ", its reduction included" if (view.program.costs.reduce_s > 0).any() else ""
-        updates = view.program.occupy_s[view.program.order.kind == U]
+        updates = (view.end - view.start)[view.program.order.kind == U]
         length = f", {show_time(float(updates.max()))}" if durations else ""
         reduced = included if durations and not view.program.hide_grad_reduce else ""
         label = f"update after each {often}{length}{reduced}"

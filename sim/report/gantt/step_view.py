@@ -8,8 +8,8 @@ import numpy as np
 
 from sim.arrays import Array
 from sim.engines import Program, Timeline, run
-from sim.engines.timeline import step_begin
-from sim.engines.visits import GRADIENTS, WEIGHTS, moved_at_visits
+from sim.engines.tasks import DATA, GRADIENTS, ONCE
+from sim.engines.timeline import WHATS
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
@@ -124,57 +124,26 @@ class StepView:
 
     def after(self) -> list[Bars]:
         """What follows the pipeline, kind by kind; nothing where updates are actions of their own."""
-        if self.streams:
-            return []
-        timeline, costs, zero = self.timeline, self.program.costs, self.begin
-        reduced = timeline.pipeline_end_s + timeline.exposed_reduce_s
-        ready = np.full(len(zero), reduced.max())
-        ends = np.unique(self.program.order.ends) if costs.tied_embedding_s else np.zeros(0, dtype=int)
-        both = np.full(len(ends), max(reduced[each] for each in self.program.order.ends))
-        if costs.tied_embedding_s:
-            ready = np.maximum(ready, both[0] + costs.tied_embedding_s)
-        updated, step = ready + costs.optimizer_s, np.full(len(zero), timeline.step_time_s)
-        every = np.arange(len(zero))
-        spans = {
-            "reduce": (every, timeline.pipeline_end_s, reduced),
-            "tied": (ends, both, both + costs.tied_embedding_s),
-            "update": (every, ready, updated),
-            "gather": (every, updated, updated + timeline.exposed_gather_s),
-            "setup": (every, step - costs.step_setup_s, step),
-        }
-        bars = []
-        for what, (rank, begin, end) in spans.items():
-            here = np.flatnonzero(end > begin)
-            if len(here):
-                bars.append(Bars(what, rank[here], (zero[rank] + begin)[here], (zero[rank] + end)[here]))
-        return bars
-
-    def overlapped_reductions(self) -> Bars | None:
-        """Gradient reductions that backwards overlap: from the first stage's last gradient to the last one's."""
-        order, costs = self.program.order, self.program.costs
-        here = np.flatnonzero(costs.reduce_s > 0)
-        if not self.program.hide_grad_reduce or self.streams or not len(here):
-            return None
-        gradients = np.flatnonzero(order.kind != F)
-        stages, from_end = np.unique(order.stage[gradients][::-1], return_index=True)
-        begins = np.full(order.num_ranks, np.inf)
-        np.minimum.at(begins, order.rank_of_stage[stages], self.start[gradients[::-1][from_end]])
-        ends = self.begin + self.timeline.pipeline_end_s + self.timeline.exposed_reduce_s
-        return Bars("reduce", here, begins[here], ends[here], overlapped=True)
+        return self._bars(ONCE)
 
     def at_visits(self) -> list[Bars]:
         """What ranks with several chunks gather and reduce whenever they turn to one, beside what they do."""
-        program = self.program
-        if program.stream is None:
-            return []
-        moved = moved_at_visits(program.order, program.stream, self.start, self.end)
-        bars = []
-        for what, name in ((WEIGHTS, "gather"), (GRADIENTS, "reduce")):
-            here = sorted((rank, begin, end) for rank, kind, begin, end in moved if kind == what)
-            if here:
-                rank, begin, end = (np.array(each) for each in zip(*here, strict=True))
-                bars.append(Bars(name, rank, begin, end, overlapped=True))
-        return bars
+        return self._bars(DATA)
+
+    def overlapped_reductions(self) -> list[Bars]:
+        """Gradient reductions that backwards overlap, stage by stage."""
+        return self._bars(GRADIENTS)
+
+    def _bars(self, stream: int) -> list[Bars]:
+        """Rows of the table of tasks that are on a stream, by what they are."""
+        tasks, found = self.timeline.tasks, []
+        for what, name in enumerate(WHATS):
+            here = np.flatnonzero((tasks.stream == stream) & (tasks.what == what))
+            if len(here):
+                here = here[np.lexsort((tasks.begin_s[here], tasks.rank[here]))]
+                rows = (tasks.rank[here], tasks.begin_s[here], tasks.end_s[here])
+                found.append(Bars(name, *rows, overlapped=stream != ONCE))
+        return found
 
     def kept(self) -> list[tuple[Array, Array]]:
         """Of every rank, (times, activation bytes from then on). [s], [bytes]"""
@@ -195,7 +164,8 @@ class StepView:
 
     def sends(self) -> tuple[Array, Array, Array, Array]:
         """(receiving action, sending action, when the send begins, when it has arrived) of everything sent. [s]"""
-        order, costs, program = self.program.order, self.program.costs, self.program
+        order, costs = self.program.order, self.program.costs
+        _, occupy, release = self.program.action_seconds()
         needs = order.abroad(order.needs)
         receiver = np.flatnonzero(needs >= 0)
         sender = needs[receiver]
@@ -203,7 +173,7 @@ class StepView:
         seconds = np.where(
             forward, costs.send_forward_s[order.stage[sender]], costs.send_backward_s[order.stage[sender]]
         )
-        arrived = self.end[sender] + (program.release_s - program.occupy_s)[sender]
+        arrived = self.end[sender] + (release - occupy)[sender]
         return receiver, sender, arrived - seconds, arrived
 
 
@@ -235,23 +205,17 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     order, costs = program.order, program.costs
     sends = np.where(order.kind == F, costs.send_forward_s[order.stage], costs.send_backward_s[order.stage])
     blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))
-    begin = np.full(order.num_ranks, np.inf)
-    np.minimum.at(begin, order.rank, start)
     kept = activations_by_stage(scenario, order.rank_of_stage, order.copies)
     step_time = answer.step_time_s
     streams = bool((order.kind == U).any())
-    # Where ranks wait for each other, all steps begin at 0.
-    zero = np.zeros_like(begin) if streams else step_begin(program, start)
-    horizon = float(zero.max()) + step_time
+    horizon = float(timeline.begun_s.max()) + step_time
     if streams:  # what comes after the last but one batch is a drain that the real stream does not have
         last = answer.num_microbatches * max(1, int(order.microbatch.max()) // answer.num_microbatches) - 1
         horizon = float(end[(order.kind == U) & (order.microbatch == last)].max())
-    worked = answer.timeline.program.busy_per_rank()
-    if not streams:
-        worked = worked + timeline.exposed_reduce_s + timeline.exposed_gather_s + costs.optimizer_s + costs.step_setup_s
-        if costs.tied_embedding_s:
-            worked[list(order.ends)] += costs.tied_embedding_s
-    return StepView(answer, timeline, start, end - blocks, end, zero, horizon, worked / step_time, kept)
+    tasks = timeline.tasks
+    once = (tasks.end_s - tasks.begin_s) * (tasks.stream == ONCE)
+    worked = answer.timeline.program.busy_per_rank() + np.bincount(tasks.rank, once, order.num_ranks)
+    return StepView(answer, timeline, start, end - blocks, end, timeline.begun_s, horizon, worked / step_time, kept)
 
 
 def _letter(number: int) -> str:

@@ -22,7 +22,7 @@ from sim.report.gantt.step_view import Bars, StepView
 from sim.report.palette import LOOKS
 from sim.schedules.actions import KINDS, F
 
-COMPUTE, SENDS, DATA, MORE = 1, 2, 3, 10
+COMPUTE, SENDS, DATA, GRADIENTS, MORE = 1, 2, 3, 4, 10
 """Threads of a rank; sends that go on at the same moment as others have further ones, from MORE on."""
 APART = 1000
 """Between the thread numbers of neighbouring ranks: viewers take them to be unique."""
@@ -110,6 +110,8 @@ def _names(view: StepView, lanes: list[list[int]]) -> list[str]:
         for number, thread in enumerate(lanes[rank]):
             name(rank, thread, "sends" if number == 0 else f"sends, at the same moment ({number + 1})", 2 + number)
         name(rank, DATA, "data-parallel communication", MORE + len(lanes[rank]))
+        if _gradients(view) != DATA:
+            name(rank, GRADIENTS, "data-parallel communication, once a step", MORE + len(lanes[rank]) + 1)
     return lines
 
 
@@ -215,11 +217,18 @@ def _sends(view: StepView) -> Iterator[list[str]]:
 def _data(view: StepView) -> list[str]:
     """What is moved at visits, or once a step: gradient reduction, beside or after the backward, the tied embedding's
     reduction, the weight gather."""
-    overlapped = view.overlapped_reductions()
-    kinds = ("tied", "gather") if overlapped else ("reduce", "tied", "gather")
-    bars = [*([overlapped] if overlapped else []), *(bars for bars in view.after() if bars.what in kinds)]
-    at_visits = _once_a_step(view.at_visits(), "data parallel, once a visit", DATA)
-    return at_visits + _once_a_step(bars, "data parallel", DATA, view.timeline.exposed_reduce_s)
+    beside, exposed = view.overlapped_reductions(), view.timeline.exposed_reduce_s
+    kinds = ("tied", "gather") if beside else ("reduce", "tied", "gather")
+    after = [bars for bars in view.after() if bars.what in kinds]
+    return [
+        *_once_a_step(view.at_visits(), "data parallel, once a visit", DATA),
+        *_once_a_step([*beside, *after], "data parallel", _gradients(view), exposed),
+    ]
+
+
+def _gradients(view: StepView) -> int:
+    """Thread of what is moved once a step: one of its own where visits move things beside it."""
+    return GRADIENTS if view.at_visits() and view.overlapped_reductions() else DATA
 
 
 def _memory(view: StepView) -> list[str]:

@@ -11,8 +11,7 @@ import numpy as np
 from sim.arrays import Bools, Ints, PlanFloats
 from sim.pricing.batch import find_cells
 from sim.pricing.cells import CellPrices, beside, price_cells
-from sim.pricing.cost_model import CostModel
-from sim.pricing.replicas import put_together
+from sim.pricing.parts import put_together
 from sim.search.plans.columns import OVERLAPS
 from sim.search.plans.space import Space
 from sim.search.prices.units import Rows, layouts_with_links
@@ -59,15 +58,15 @@ class ChosenRows:
             np.array([int(getattr(each, name)) for each in space.categories])[category]
             for name in ("sequence_parallel", "zero_stage")
         )
-        self._costs = CostModel(space.scenario)
         self._layouts, self._links = layouts_with_links(space.scenario, space.layouts[there])
         overlaps = sorted({category.overlaps[_OVERLAP_TP] for category in space.categories})
         kinds = tuple((overlap, flag) for overlap in overlaps for flag in (False, True))
         words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
         cells, self._cell = find_cells(self._layouts, self._columns.layout, self._columns.microbatch_size, kinds, words)
         layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
-        self._plain = price_cells(self._costs, cells)
-        self._prices = beside([self._plain.offloading(self._costs, each) if each else self._plain for each in layers])
+        costs = self._layouts.costs
+        self._plain = price_cells(costs, cells)
+        self._prices = beside([self._plain.offloading(costs, each) if each else self._plain for each in layers])
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
         self._word_of = np.array(
@@ -92,8 +91,7 @@ class ChosenRows:
 
     def _rows(self, places: Ints, prices: CellPrices, cell: Ints, recompute: Ints | None = None) -> Rows:
         columns, flag = self._columns.take(places), self._flag[places]
-        given = (self.space.scenario, self._costs, self._layouts, self._links)
-        return Rows(*given, prices, columns, cell, flag, recompute)
+        return Rows(self.space.scenario, self._layouts, self._links, prices, columns, cell, flag, recompute)
 
     def memory_bytes(self, places: Ints) -> PlanFloats:
         """Of some rows in every way; (ways, rows).  [bytes]"""
@@ -117,7 +115,7 @@ class ChosenRows:
         rows = self._rows(places, self._plain, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
         forward, backward = (table[(slice(None), 0, *rows.batch.place)] for table in self._plain.total_s)
         both = forward + backward
-        first, middle, last, *longer = put_together(rows.parts, both)[:, 0, 0]
+        first, middle, last, *longer = put_together(rows.deal.stage_kinds, both)[:, 0, 0]
         pp, more = self._columns.pp[places], self._columns.num_chunks[places] - 1
         longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
         between = np.maximum(pp - 2, 0)

@@ -21,13 +21,12 @@ from sim.engines.step_end import end_of_step
 from sim.engines.visits import LeastAtVisits, even_visits
 from sim.pricing.batch import Batch, Layouts, find_cells, place_layouts
 from sim.pricing.cells import CellPrices, price_cells
-from sim.pricing.cost_model import CostModel
-from sim.pricing.deal import dealt_ranks, dealt_stages, longer_ranks
+from sim.pricing.cost_model import cost_model
+from sim.pricing.deal import even_deal, longer_ranks
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.ranks import OnceAStep, once_a_step, tied_reduction
+from sim.pricing.ranks import RankSeconds, once_a_step, tied_reduction
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import price_visits
 from sim.pricing.zero import zero_visits
 from sim.search.plans.columns import OVERLAPS, SCHEDULES, Category, Columns
 from sim.search.plans.space import Space
@@ -75,13 +74,12 @@ def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slic
     flags = {category.sequence_parallel for category in categories}
     cut = [part.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(cut[0]), part.columns.take(np.concatenate(cut))
-    # A cost model of its own: what a unit looked up goes when it is done.
-    costs, (layouts, links) = CostModel(scenario), layouts_with_links(scenario, part.layouts)
+    layouts, links = layouts_with_links(scenario, part.layouts)
     overlaps_tp = sorted({category.overlaps[_OVERLAP_TP] for category in categories})
     kinds = tuple((overlaps, flag) for overlaps in overlaps_tp for flag in (False, True))
     words = tuple(searched_word(mode, scenario.plan) for mode in recomputes)
     cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words)
-    prices, flag = price_cells(costs, cells), (np.arange(len(columns)) >= without).astype(np.int64)
+    prices, flag = price_cells(layouts.costs, cells), (np.arange(len(columns)) >= without).astype(np.int64)
     for begin in range(0, len(columns), _AT_ONCE):
         end = min(begin + _AT_ONCE, len(columns))
         some, border = slice(begin, end), min(max(without - begin, 0), end - begin)
@@ -89,12 +87,12 @@ def _pieces(part: Space) -> Iterator[tuple[Rows, dict[bool, list[tuple[int, slic
             False: [(begin, slice(0, border))] if border else [],
             True: [(begin + border - without, slice(border, end - begin))] if border < end - begin else [],
         }
-        yield Rows(scenario, costs, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
+        yield Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some]), found
 
 
 def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(degrees, scenario.cluster, scenario.plan)
+    layouts = place_layouts(cost_model(scenario), degrees, scenario.plan)
     longer = longer_ranks(scenario.model, scenario.plan, layouts)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
@@ -109,7 +107,6 @@ class Rows:
     def __init__(
         self,
         scenario: Scenario,
-        costs: CostModel,
         layouts: Layouts,
         links: Links,
         prices: CellPrices,
@@ -125,7 +122,6 @@ class Rows:
         self.in_flight = in_flight_by_rank(columns.pp, columns.num_chunks, count, self.gpipe)
         off, none = np.array(False), np.array(0)
         self.batch = Batch(
-            costs,
             layouts,
             prices,
             layout=columns.layout[_ROWS],
@@ -145,11 +141,8 @@ class Rows:
         )
         # Interleaved, a rank turns to a chunk once a round of pp micro-batches.
         self.visits = zero_visits(columns.num_chunks, count, count // columns.pp)[_ROWS]
-        self.parts, self.ranks = dealt_stages(self.batch), dealt_ranks(self.batch)
-        several = len(scenario.model.layer_kinds) > 1
-        self.fullest = (
-            (dealt_stages(self.batch, True), dealt_ranks(self.batch, True)) if several else (self.parts, self.ranks)
-        )
+        self.deal = even_deal(self.batch)
+        self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
         self.longer = longer_ranks(scenario.model, scenario.plan, layouts)[columns.layout]
 
     def recompute(self, category: Category) -> int:
@@ -159,14 +152,13 @@ class Rows:
     def memory_bytes(self, zero_stage: Ints, optimizer_offload: Number = 0.0) -> PlanFloats:
         """Peak memory of the fullest GPU, over choices, ways to recompute and rows.  [bytes]"""
         batch, kept = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload), self.in_flight
-        parts, ranks = self.fullest
-        first, middle, last, *longer = stage_bytes(batch, parts)
+        first, middle, last, *longer = stage_bytes(batch, self.fullest.stage_kinds)
         for each in longer:  # the second rank is the fullest of the middle ones, and among the first to have more
             middle = np.where(self.longer > 0, each, middle)
         peaks = np.stack([kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)])
         most = kept.last.most
         logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
-        held = params_of([kind.part for kind in ranks[:3]], batch.costs, batch.layouts).take(batch.layout)
+        held = params_of(self.fullest.rank_kinds.counts[:3], batch.layouts)[..., batch.layout]
         # Interleaved, a rank turns to chunks forward again where there is more than one round of micro-batches.
         again = batch.num_microbatches > batch.pp
         first, middle, last = peak_memory(batch, held, peaks, logits, both_ways=again).total
@@ -205,21 +197,21 @@ class Rows:
         seconds = self._ended(passes, passes.find_ends(), once, np.array(reduce), np.array(gather))
         return np.asarray(seconds[0])
 
-    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> OnceAStep:
+    def _once(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> RankSeconds:
         batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
         # A shorter middle rank is never the last to be done: it counts in averages only.
-        return once_a_step(batch, self.ranks).take(slice(0, 3))
+        return once_a_step(batch, self.deal).of_kinds(slice(0, 3))
 
     def _ended(
-        self, passes: EvenPipelines, ends_at: RankEnds, once: OnceAStep, reduce: Bools, gather: Bools
+        self, passes: EvenPipelines, ends_at: RankEnds, once: RankSeconds, reduce: Bools, gather: Bools
     ) -> PlanFloats:
         """Step times of pipelines whose ranks end so, with reductions and gathers overlapped or not.  [s]"""
         end = end_of_step(
             ends_at.done,
-            once.reduce,
-            once.gather,
-            once.update,
-            tied_embedding=tied_reduction(self.batch),
+            once.reduce_s,
+            once.gather_s,
+            once.optimizer_s,
+            tied_embedding=tied_reduction(self.batch, self.deal),
             hidden_share=once.hidden_share,
             overlap_reduce=reduce,
             overlap_gather=gather,
@@ -241,12 +233,11 @@ class Rows:
         what ranks with several chunks lose to that."""
         flags: dict[str, Any] = {"overlap_grad_reduce": reduce, "overlap_param_gather": gather}
         batch = replace(self.batch, zero_stage=zero, kind=kind + self._flag[_ROWS], **flags)
-        alone = self.batch.layouts.pp == 1
-        seconds = price_stages(batch, self.parts, alone, split=False)
-        shape = (len(self.parts), *batch.shape)
-        forward, backward = (np.broadcast_to(each[:, 0], shape) for each in (seconds.forward, seconds.backward))
-        moved = price_visits(batch, self.parts, (forward, backward, backward), alone)
-        return forward, backward, None if moved is None else even_visits(moved, self.visits, batch.num_chunks)
+        seconds = price_stages(batch, self.deal, split=False)
+        shape = (len(self.deal.stage_kinds), *batch.shape)
+        forward, backward = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
+        visits = seconds.visits
+        return forward, backward, None if visits is None else even_visits(visits, self.visits, batch.num_chunks)
 
 
 _AT_ONCE = 2048

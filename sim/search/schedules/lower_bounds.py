@@ -13,15 +13,17 @@ reduction and weight gather count where nothing may hide them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sim.arrays import Floats, Number, PlanFloats
-from sim.pricing.deal import dealt_stages
+from sim.pricing.deal import even_deal
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.ranks import once_a_step
 from sim.pricing.replicas import params_of
 from sim.pricing.stages import near_and_far, price_stages
-from sim.pricing.visits import VisitSeconds, price_visits
+from sim.pricing.visits import VisitSeconds
 from sim.schedules.registry import is_file
 from sim.search.schedules.variants import Variant
 
@@ -35,11 +37,10 @@ def least_step_s(variant: Variant) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:  # its stages may be dealt unevenly
         return np.zeros(batch.shape)
     pp, chunks, copies = batch.pp, batch.num_chunks, chosen.copies
-    parts = dealt_stages(batch)[:3]
-    seconds = price_stages(batch, parts, variant.alone)
-    forward, backward = seconds.forward[:, 0], seconds.backward[:, 0]
-    inputs = seconds.input_grad
-    waits = _waits(price_visits(batch, parts, (forward, backward, inputs), variant.alone))
+    deal = even_deal(batch)
+    seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3], alone=variant.alone))
+    forward, backward, inputs = seconds.forward_s, seconds.backward_s, seconds.input_grad_s
+    waits = _waits(seconds.visits)
     whole = forward + backward
     least = whole.min(axis=0)
     each = batch.num_microbatches * variant.slices / copies
@@ -47,9 +48,9 @@ def least_step_s(variant: Variant) -> PlanFloats:
     alone = pp * chunks == 1
 
     once = _LeastOnceAStep(variant)
-    reduce = np.where(batch.overlap_grad_reduce, 0.0, once.least("reduce"))
-    gather = np.where(batch.overlap_param_gather & (not chosen.asynchronous), 0.0, once.least("gather"))
-    update = once.least("update") + gather
+    reduce = np.where(batch.overlap_grad_reduce, 0.0, once.least("reduce_s"))
+    gather = np.where(batch.overlap_param_gather & (not chosen.asynchronous), 0.0, once.least("gather_s"))
+    update = once.least("optimizer_s") + gather
     embedding, head = (
         each * (whole[kind] + (stages - 1) * least) + stages * waits + part
         for kind, part in ((FIRST, reduce[0]), (LAST, reduce[2]))
@@ -67,7 +68,7 @@ def least_step_s(variant: Variant) -> PlanFloats:
         )
         work = each * stages * np.minimum(least, whole[LAST])
         # Weight gradients may all come after the last input gradient.
-        inner = np.maximum(work + reduce[1], work - each * stages * seconds.weight_grad.max(axis=0) + drain)
+        inner = np.maximum(work + reduce[1], work - each * stages * seconds.weight_grad_s.max(axis=0) + drain)
         pipeline = np.maximum(pipeline, np.where(before > 0, fill + inner, 0.0))
     updated = np.maximum(update[0], np.where(pp > 2, update[1], 0.0))
     return np.asarray(pipeline + updated + batch.costs.stack.step_setup_s)
@@ -87,11 +88,11 @@ def least_memory(variant: Variant) -> PlanFloats:
     if is_file(chosen.name) or not batch.shape[0]:
         return np.zeros(batch.shape)
     copies, single = float(chosen.copies), batch.pp == 1
-    of_stages = stage_bytes(batch, dealt_stages(batch)[:3])
+    of_stages = stage_bytes(batch, even_deal(batch).stage_kinds[:3])
 
     def needed(embeddings: int, heads: int, stage: int) -> PlanFloats:
-        kind = variant.rank_kind(copies, embeddings, heads)
-        held = params_of([kind.part], batch.costs, batch.layouts).take(batch.layout)
+        kind = variant.rank_kinds(copies, ((embeddings, heads),))
+        held = params_of(kind.counts, batch.layouts)[..., batch.layout]
         return np.asarray(peak_memory(batch, held, of_stages[stage], int(stage == LAST)).total[0])
 
     both = needed(1, 1, FIRST)
@@ -106,10 +107,9 @@ class _LeastOnceAStep:
     """
 
     def __init__(self, variant: Variant) -> None:
-        copies = float(variant.schedule.copies)
-        held = ((1, 0), (0, 0), (0, 1), (1, 1))
-        kinds = [variant.rank_kind(copies, *each) for each in held]
-        self._once = once_a_step(variant.batch, kinds, variant.schedule.copies)
+        copies = variant.schedule.copies
+        kinds = variant.rank_kinds(float(copies), ((1, 0), (0, 0), (0, 1), (1, 1)))
+        self._once = once_a_step(variant.batch, replace(even_deal(variant.batch), rank_kinds=kinds, copies=copies))
         self._single = variant.batch.pp == 1
 
     def least(self, name: str) -> Floats:

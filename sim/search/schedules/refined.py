@@ -221,7 +221,7 @@ class Refined:
         """An order with what it says of its plans, of which this is one, kept while these are looked at."""
         if id(order) not in self._made:
             scenario = self.variant.scenario_of(int(self.row[plan]), int(self.category[plan]))
-            deal = deal_of(self.batch.costs, scenario.plan, order.rank_of_stage, order.copies)
+            deal = deal_of(scenario.model, scenario.plan, order.rank_of_stage, order.copies)
             floating = bool(self.variant.schedule.candidates) and bool((order.kind == W).any())
             self._made[id(order)] = SharedOrder(self.variant, order, deal, floating)
         return self._made[id(order)]

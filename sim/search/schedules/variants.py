@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,8 @@ from sim.errors import ScheduleError
 from sim.pricing.batch import Batch, find_cells, place_layouts
 from sim.pricing.cells import price_cells
 from sim.pricing.cost_model import cost_model
-from sim.pricing.deal import dealt_layers, layers_before, stages_alike
-from sim.pricing.ranks import RankKind
+from sim.pricing.deal import RankKinds, dealt_layers, layers_before, stages_alike
+from sim.pricing.parts import counts_of
 from sim.schedules import Schedule, get_schedule
 from sim.schedules.actions import U
 from sim.schedules.registry import is_file
@@ -24,9 +24,9 @@ from sim.search.plans.layouts import LAYOUT, divisors
 from sim.search.plans.space import Space, base_plan, recompute_fields, sharding_fields
 from sim.specs import Scenario
 from sim.specs.plan import LAYERED
-from sim.work.params import layer_params
 from sim.work.recompute import searched_word
 from sim.work.stages import EMBEDDING, FIRST_KIND, ModelPart
+from sim.work.sums import layer_params
 
 SLICES = (2, 4, 8)
 """Parts of a sequence that are tried under a schedule that cuts sequences."""
@@ -119,11 +119,10 @@ class Variant:
         ]
         kinds = tuple(sorted(set(pairs)))
         costs = cost_model(space.scenario)
-        layouts = place_layouts(space.layouts, space.scenario.cluster, space.scenario.plan)
+        layouts = place_layouts(costs, space.layouts, space.scenario.plan)
         words = tuple(searched_word(mode, space.scenario.plan) for mode in RECOMPUTES)
         cells, cell = find_cells(layouts, columns.layout, columns.microbatch_size, kinds, words, slices=self.slices)
         return Batch(
-            costs,
             layouts,
             price_cells(costs, cells),
             layout=columns.layout[row],
@@ -164,11 +163,19 @@ class Variant:
         """Layers that are dealt to stages."""
         return dealt_layers(self.space.scenario.model, self.space.scenario.plan)
 
-    def rank_kind(self, share: float, embeddings: int, heads: int, count: int = 1) -> RankKind:
-        """A rank, of every layout, with so large a share of the layers dealt to one of a model without copies.
+    def rank_kinds(self, share: float, ends: Sequence[tuple[int, int]]) -> RankKinds:
+        """Ranks, one with each number of embeddings and heads, of every layout, with so large a share of the layers
+        dealt to one of a model without copies.
 
-        Of kinds of layers those with the fewest parameters that it can have, and first of all one of these.
+        Of kinds of layers those with the fewest parameters that they can have, and first of all one of these.
         """
+        found = [self._rank(share, *each) for each in ends]
+        counts = counts_of([part for part, _ in found], (len(self.space.layouts),))
+        first = np.array([block for _, block in found])[:, np.newaxis]
+        return RankKinds(counts, first, np.ones_like(first))
+
+    def _rank(self, share: float, embeddings: int, heads: int) -> tuple[ModelPart, int]:
+        """What such a rank holds, and its first block."""
         model, plan = self.space.scenario.model, self.space.scenario.plan
         layers = share * self.least_layers
         layers = layers - embeddings * plan.embedding_as_layer - heads * plan.head_as_layer
@@ -176,7 +183,7 @@ class Variant:
         shared = np.minimum(embeddings, heads) * self.alone * (int(model.tied_embeddings) + mtps)
         shared = shared + (~self.alone) * max(0, mtps - 1 + model.tied_embeddings * (mtps > 0)) * heads
         held, smallest = self._least_kinds(layers, share, bool(embeddings))
-        return RankKind(ModelPart(held, embeddings, heads, mtps, shared), EMBEDDING if embeddings else smallest, count)
+        return ModelPart(held, embeddings, heads, mtps, shared), EMBEDDING if embeddings else smallest
 
     def _least_kinds(self, layers: Number, share: float, first: bool) -> tuple[tuple[Number, ...], int]:
         """So many layers of the kinds with the fewest parameters that a rank can have, and the least of these.

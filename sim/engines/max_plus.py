@@ -1,0 +1,512 @@
+"""Tasks on streams, timed as a max-plus linear system: for one plan, for columns of plans, and folded where it repeats.
+
+A task begins when its stream is free and everything that it waits for has happened: at the latest of several moments,
+each plus a lag. Such a system is linear in the max-plus algebra [1]_, so that its structure is built once from arrays
+and played for any seconds, and a part that repeats is jumped over once it has reached its steady state. Nothing here
+knows passes, ZeRO, chunks or how a step ends.
+
+.. [1] Baccelli, Cohen, Olsder, Quadrat 1992, "Synchronization and linearity", theorem 3.112 (cyclicity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.arrays import Array, FloatArray, IntArray
+
+NO_STREAM = -1
+"""Stream of joins: they take no time and wait for nobody's turn."""
+ROUNDING = 1e-11
+"""Share of the time since the step began below which differences are rounding."""
+MAX, BLEND, MINUS = range(3)
+"""How a task's begin follows from what it waits for: the latest; share · first + (1 − share) · second; first − second.
+The last two are for phases END and TOGETHER alone, because they are not max-plus linear."""
+AFTER, BEFORE = -1, -2
+"""Blocks of tasks that stand in no block of a fold: after its cut, or before the first block that repeats."""
+FOLDED, WHOLE, END, TOGETHER = range(4)
+"""Phases of a step, played one after the other: up to a fold's cut, the rest of the pipeline, the end of each replica,
+and what all replicas do together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks on streams of ranks, and what each waits for. Amounts are indices into an array of seconds.
+
+    what, rank, stream, action : arrays (tasks), in the caller's codes.
+    amount : array (tasks). How long each task takes.
+    rule : array (tasks). MAX, BLEND or MINUS.
+    phase, block : arrays (tasks). The phase, and how many blocks before the last one seen; AFTER or BEFORE.
+    level : array (tasks). Tasks wait for those of lower levels alone; the tasks of a stream run in the order of levels.
+    waiter, source, lag, from_end : arrays (waits). Task `waiter` begins no earlier than the amount `lag` after the end
+        of task `source`, or after its begin. Waits for the task before on the same stream are not listed.
+    """
+
+    what: IntArray
+    rank: IntArray
+    stream: IntArray
+    action: IntArray
+    amount: IntArray
+    rule: IntArray
+    phase: IntArray
+    block: IntArray
+    level: IntArray
+    waiter: IntArray
+    source: IntArray
+    lag: IntArray
+    from_end: Array
+
+    def __len__(self) -> int:
+        return len(self.what)
+
+    def lanes(self) -> Iterator[tuple[int, int, IntArray]]:
+        """Yield rank, stream and its tasks in turn, stream by stream."""
+        here, lane = self.by_lane()
+        for tasks in np.split(here, np.flatnonzero(np.diff(lane)) + 1) if len(here) else ():
+            yield int(self.rank[tasks[0]]), int(self.stream[tasks[0]]), tasks
+
+    def by_lane(self) -> tuple[IntArray, IntArray]:
+        """Tasks stream by stream, each in turn, and the number of each one's stream."""
+        here = self.sequence[self.stream[self.sequence] != NO_STREAM]
+        lane = self.rank[here] * (int(self.stream.max()) + 1) + self.stream[here]
+        by_lane = np.argsort(lane.astype(np.min_scalar_type(int(lane.max(initial=0)))), kind="stable")
+        return here[by_lane], lane[by_lane]
+
+    @property
+    def sequence(self) -> IntArray:
+        """Tasks in an order in which they can run."""
+        return np.argsort(self.level, kind="stable")
+
+
+@dataclass
+class TaskList:
+    """Collects tasks and their waits as arrays."""
+
+    columns: dict[str, list[Array]] = field(default_factory=dict)
+    waits: list[tuple[Array, Array, Array, Array]] = field(default_factory=list)
+    count: int = 0
+
+    def add(
+        self,
+        what: Any,
+        rank: Any,
+        stream: Any,
+        amount: Any = 0,
+        *,
+        place: Any = 0,
+        slot: Any = 0,
+        action: Any = -1,
+        rule: Any = MAX,
+        phase: Any = WHOLE,
+        block: Any = AFTER,
+    ) -> IntArray:
+        """Add tasks and return their numbers.
+
+        Tasks wait for those alone that stand in an earlier phase, or in the same at an earlier place, or there in an
+        earlier slot.
+        """
+        rank = np.asarray(rank)
+        given = {"what": what, "rank": rank, "stream": stream, "amount": amount, "place": place, "slot": slot,
+                 "action": action, "rule": rule, "phase": phase, "block": block}  # fmt: skip
+        for name, values in given.items():
+            self.columns.setdefault(name, []).append(np.broadcast_to(values, rank.shape))
+        self.count += len(rank)
+        return np.arange(self.count - len(rank), self.count)
+
+    def wait(self, waiter: Any, source: Any, lag: Any = 0, *, from_end: bool = True) -> None:
+        """Let tasks wait for the end or the begin of others plus a lag; a source below 0 is nothing to wait for."""
+        waiter, source, lag = np.broadcast_arrays(waiter, source, lag)
+        there = source >= 0
+        self.waits.append((waiter[there], source[there], lag[there], np.full(int(there.sum()), from_end)))
+
+    def last_on(self, stream: int) -> tuple[IntArray, IntArray]:
+        """Return the ranks that have such a stream, and the last task on each."""
+        stands = {name: np.concatenate(self.columns[name]) for name in ("stream", "rank", "phase", "place", "slot")}
+        here = np.flatnonzero(stands["stream"] == stream)
+        here = here[np.lexsort([stands[name][here] for name in ("slot", "place", "phase", "rank")])]
+        rank = stands["rank"][here]
+        last = np.flatnonzero(np.diff(rank, append=-1))
+        return rank[last], here[last]
+
+    def tasks(self) -> Tasks:
+        """All tasks with their waits."""
+        column = {name: np.concatenate(values) for name, values in self.columns.items()}
+        slot, place = column.pop("slot"), column.pop("place")
+        places, slots = int(place.max()) + 1, int(slot.max()) + 1
+        stands = (column["phase"] * places + place) * slots + slot
+        _, level = different(stands)
+        waiter, source, lag, from_end = (np.concatenate(each) for each in zip(*self.waits, strict=True))
+        return Tasks(**column, level=level, waiter=waiter, source=source, lag=lag, from_end=from_end)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Events of tasks, each the later of two others, each plus a lag; level by level, event 0 begins the step.
+
+    event : array (tasks). The event with which each task begins.
+    source : array (2, events). The two events that each waits for.
+    lag : array (2, 2, events). The two amounts of which the lag after each of them is the sum.
+    rule : array (events). MAX, BLEND or MINUS.
+    ends : array (levels). Where each level of events ends; the events of a level wait for those of lower ones alone.
+    phases : the first level of each phase, and how many levels there are.
+    depth : blocks before the cut on which what comes later depends.
+    blocks : array (blocks back, events), or None where nothing is folded. The events of each block, alike in turn.
+    """
+
+    tasks: Tasks
+    event: IntArray
+    source: IntArray
+    lag: IntArray
+    rule: IntArray
+    ends: IntArray
+    phases: tuple[int, int, int, int, int]
+    depth: int
+    blocks: IntArray | None
+
+    def first(self, phase: int) -> int:
+        """The first event of a phase, or how many there are."""
+        return int(self.ends[self.phases[phase] - 1])
+
+    def is_wide(self, first: int, stop: int) -> bool:
+        """Whether so many events of phases could happen at once that arrays of them beat a loop, for one plan too."""
+        return self.first(stop) - self.first(first) > WIDE * (self.phases[stop] - self.phases[first])
+
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[int]]:
+        """Both sources and the rule of every event."""
+        return self.source[0].tolist(), self.source[1].tolist(), self.rule.tolist()
+
+    @cached_property
+    def by_level(self) -> tuple[IntArray, IntArray]:
+        """Sources and, (2, …), lags level by level: of each level first all first ones, then all second ones."""
+        widths = np.diff(self.ends, prepend=0)
+        begin, width = np.repeat(self.ends - widths, widths), np.repeat(widths, widths)
+        place, found = np.arange(len(begin)) + begin, np.empty((3, 2 * len(begin)), dtype=np.intp)
+        for side in range(2):
+            found[0, place + side * width] = self.source[side]
+            found[1:, place + side * width] = self.lag[:, side]
+        return found[0], found[1:]
+
+    @cached_property
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """Different pairs of amounts whose sum is a lag, (2, pairs); and which of them each lag of `by_level` is."""
+        one, other = self.by_level[1]
+        first, second = different(one), different(other)
+        width = len(second[0])
+        found, which = different(first[1] * width + second[1])
+        return np.stack([first[0][found // width], second[0][found % width]]), which
+
+
+def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
+    """Make events of tasks: add the waits of each stream's own order, and split many waits into pairs.
+
+    Parameters
+    ----------
+    seen : int
+        Blocks of a fold that repeat before its cut; 0: nothing is folded.
+    least_depth : int
+        Blocks on which what comes later depends at least.
+    """
+    sequence, (by_lane, lane) = tasks.sequence, tasks.by_lane()
+    follows = np.flatnonzero(np.diff(lane) == 0)
+    behind, before = by_lane[follows + 1], by_lane[follows]
+    waiter, source = tasks.waiter, tasks.source
+    follower = np.zeros(len(tasks), dtype=np.int64)
+    follower[behind] = 1
+    waits = np.bincount(waiter, minlength=len(tasks))
+    by_waiter = np.argsort(waiter, kind="stable")
+    number = np.empty(len(waiter), dtype=np.int64)  # of a task's waits, which each is
+    number[by_waiter] = np.arange(len(waiter)) - (np.cumsum(waits) - waits)[waiter[by_waiter]]
+    number += follower[waiter]
+    chains = _Chains(tasks.level, sequence, np.maximum(waits + follower - 1, 1))
+
+    size, event = int(chains.ends[-1]), chains.last
+    sources, lag = np.zeros((2, size), dtype=np.int32), np.zeros((2, 2, size), dtype=np.int32)
+    first, where = chains.first[behind], chains.numbers(waiter, np.maximum(number - 1, 0))
+    goes_on = np.flatnonzero(number > 1)
+    sources[0, where[goes_on]] = chains.numbers(waiter[goes_on], number[goes_on] - 2)
+    sources[0, first], lag[1, 0, first] = event[before], tasks.amount[before]
+    side = (number > 0).astype(np.int64)
+    sources[side, where], lag[0, side, where] = event[source], tasks.lag
+    lag[1, side, where] = np.where(tasks.from_end, tasks.amount[source], 0)
+    rule = np.zeros(size, dtype=np.int8)
+    rule[event] = tasks.rule
+
+    begins = np.append(chains.first[sequence], size)[np.searchsorted(tasks.phase[sequence], range(4))]
+    phases = [*np.searchsorted(chains.ends, begins, side="right").tolist(), len(chains.ends)]
+    depth, blocks = least_depth, None
+    if seen:
+        waiter, source = np.concatenate([behind, waiter]), np.concatenate([before, source])
+        mine, back = tasks.block[waiter], tasks.block[source]
+        here = (mine >= AFTER) & (back >= 0) & (tasks.rule[waiter] != MINUS)
+        reaches = np.where(mine >= 0, back - mine, back + 1)[here]
+        depth, blocks = max(least_depth, int(reaches.max(initial=1))), _events_by_block(tasks, event, seen)
+    return Graph(tasks, event, sources, lag, rule, chains.ends, tuple(phases), depth, blocks)
+
+
+class _Chains:
+    """Numbers of the events of tasks, one or more each, level by level; event 0 begins the step.
+
+    first, last : arrays (tasks). The first and the last event of each task.
+    ends : array. Where each level of events ends, the begin of the step the first.
+    """
+
+    def __init__(self, level_of: IntArray, sequence: IntArray, events: IntArray) -> None:
+        count, levels = len(level_of), int(level_of.max()) + 1
+        position = np.empty(count, dtype=np.int64)
+        position[sequence] = np.arange(count)
+        several = np.flatnonzero(events > 1)
+        more = events[several] - 1
+        behind = np.bincount(level_of[several], more, levels).astype(np.int64)  # second and later events
+        shift = np.cumsum(behind) - behind
+        self.first = 1 + position + shift[level_of]
+        heads = 1 + np.cumsum(np.bincount(level_of, minlength=levels)) + shift
+        task, self._begin = np.repeat(several, more), np.zeros(count, dtype=np.int64)
+        self._begin[several] = np.cumsum(more) - more
+        number = np.arange(len(task)) - self._begin[task]
+        by_level = np.lexsort((number, level_of[task]))
+        level, turn = level_of[task][by_level], number[by_level]
+        self._later = np.empty(len(task), dtype=np.int64)
+        place = heads[level] + np.arange(len(task)) - shift[level]
+        self._later[by_level] = place
+        self.last = self.first.copy()
+        self.last[several] = self.numbers(several, more)
+        turns = place[1:][(np.diff(level) == 0) & (np.diff(turn) != 0)]
+        self.ends = np.unique(np.concatenate([[1], heads, heads + behind, turns]))
+
+    def numbers(self, task: IntArray, which: IntArray) -> IntArray:
+        """Events of tasks, each its first, second and so on."""
+        found = self.first[task]
+        later = np.flatnonzero(which > 0)
+        found[later] = self._later[self._begin[task[later]] + which[later] - 1]
+        return np.asarray(found)
+
+
+def different(numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the different numbers, none below 0, in turn, and which of them each is."""
+    bound = int(numbers.max()) + 1
+    if bound > 8 * len(numbers):
+        found, which = np.unique(numbers, return_inverse=True)
+        return found, which
+    there = np.zeros(bound, dtype=bool)
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+
+
+def _events_by_block(tasks: Tasks, event: IntArray, seen: int) -> IntArray:
+    """Events of each block, (blocks back, events), in the same turn in all; up to the first that has others."""
+    here = np.flatnonzero(tasks.block >= 0)
+    here = here[np.lexsort((tasks.level[here], tasks.stream[here], tasks.rank[here], tasks.block[here]))]
+    counts = np.bincount(tasks.block[here], minlength=seen)
+    alike = int((counts == counts[0]).argmin()) or seen
+    return np.asarray(event[here[: alike * counts[0]]].reshape(alike, -1))
+
+
+class Played(NamedTuple):
+    """When the events of a graph happen.
+
+    times : array (events[, plans]). Events of a fold's last blocks stand where they are after all repetitions. [s]
+    seen : array (blocks back, events[, plans]) or None. When these happened as they were played. [s]
+    blocks, seconds : of the steady state, how many blocks a period has and how long it takes; 0: none was reached.
+    """
+
+    times: FloatArray
+    seen: FloatArray | None
+    blocks: Any
+    seconds: Any
+
+    def as_played(self, graph: Graph) -> FloatArray:
+        """When events happened as they were played, before repetitions were put in.  [s]"""
+        if self.seen is None or graph.blocks is None:
+            return self.times
+        times = self.times.copy()
+        times[graph.blocks[: graph.depth]] = self.seen
+        return times
+
+
+def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 0) -> Played | None:
+    """Time the events of one plan.
+
+    Parameters
+    ----------
+    amounts : array
+        Seconds. [s]
+    share : float
+        Weight of what a BLEND waits for first.
+    left_out : int
+        Blocks that a fold leaves out.
+
+    Returns
+    -------
+    Played or None
+        None where a folded graph has not reached its steady state.
+    """
+    times, seen = np.zeros(len(graph.rule)), None
+    blocks, seconds = np.zeros(1, dtype=np.int64), np.zeros(1)
+    if graph.blocks is not None:
+        if len(graph.blocks) <= graph.depth:
+            return None
+        _play_phases(graph, amounts, share, times, FOLDED, WHOLE)
+        starts = times[graph.blocks][:, :, np.newaxis]
+        blocks, seconds = steady_state(starts, graph.depth)
+        if not blocks[0]:
+            return None
+        seen = starts[: graph.depth, :, 0]
+        times[graph.blocks[: graph.depth]] = jump(graph, starts, left_out, blocks, seconds)[..., 0]
+    _play_phases(graph, amounts, share, times, FOLDED if graph.blocks is None else WHOLE, END)
+    _play_phases(graph, amounts, share, times, END, TOGETHER + 1)
+    return Played(times, seen, int(blocks[0]), float(seconds[0]))
+
+
+def _play_phases(graph: Graph, amounts: FloatArray, share: float, times: FloatArray, first: int, stop: int) -> None:
+    """Fill in the times of the events of some phases of one plan."""
+    if graph.is_wide(first, stop):
+        one, other = graph.by_level[1]
+        _play_levels(graph, amounts[one] + amounts[other], None, share, times, first, stop)
+        return
+    start, end, special = graph.first(first), graph.first(stop), graph.first(END)
+    happened = times[:start].tolist()
+    for begin, until in ((start, min(end, special)), (max(start, special), end)):
+        ones, others, rules = (each[begin:until] for each in graph.lists)
+        one_lag, other_lag = (amounts[graph.lag[0, :, begin:until]] + amounts[graph.lag[1, :, begin:until]]).tolist()
+        happens = happened.append
+        if until <= special:
+            for one, other, x, y in zip(ones, others, one_lag, other_lag, strict=True):
+                x += happened[one]
+                y += happened[other]
+                happens(x if x > y else y)
+            continue
+        for one, other, x, y, rule in zip(ones, others, one_lag, other_lag, rules, strict=True):
+            x, y = x + happened[one], y + happened[other]
+            happens(max(x, y) if rule == MAX else share * x + (1.0 - share) * y if rule == BLEND else x - y)
+    times[:end] = happened
+
+
+WIDE = 12
+"""Events of an average level from which arrays of them beat a loop."""
+AT_ONCE = 256
+"""Plans that are played at once: as many as stay in the processor's cache."""
+
+
+def play_plans(
+    graph: Graph,
+    amounts: FloatArray,
+    share: Any = 0.0,
+    left_out: Any = 0,
+    least: Any = None,
+    *,
+    width: int = 1,
+    pipelines: tuple[IntArray, IntArray] | None = None,
+) -> Played:
+    """Time the events of many plans at once.
+
+    Parameters
+    ----------
+    amounts : array (amounts, plans)
+        Seconds. [s]
+    share : array (plans)
+        Weight of what a BLEND waits for first.
+    left_out : array (plans)
+        Blocks that each plan leaves out of a fold.
+    least : array (plans), optional
+        What a block takes at least, for plans that have not reached their steady state: then the times after the cut
+        are lower bounds. [s]
+    width : int
+        Replicas that go through phase TOGETHER as one: so many plans side by side, with the amounts of the first.
+    pipelines : (array (pipelines), array (plans)), optional
+        One plan of each different pipeline, and the pipeline of each plan: what comes before phase END is played once
+        for plans that are alike in it. `left_out` and `least` are then arrays over pipelines.
+
+    Returns
+    -------
+    Played
+        Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas they are
+        (events, plans / width), and of use in phase TOGETHER; blocks and seconds are those of pipelines.
+    """
+    (one, other), which = graph.pairs
+    all_lags = amounts[one] + amounts[other]
+    lags = all_lags if pipelines is None else all_lags[:, pipelines[0]]
+    plans = lags.shape[1]
+    times = np.zeros((len(graph.rule), plans))
+    seen, blocks, seconds = None, np.zeros(plans, dtype=np.int64), np.zeros(plans)
+    _play_levels(graph, lags, which, share, times, FOLDED, WHOLE)
+    if graph.blocks is not None:
+        starts = times[graph.blocks]
+        blocks, seconds = steady_state(starts, graph.depth)
+        rest = np.where(blocks > 0, 0.0, left_out * (np.nan if least is None else least))
+        seen = starts[: graph.depth]
+        moved = jump(graph, starts, np.where(blocks > 0, left_out, 0), blocks, seconds)
+        times[graph.blocks[: graph.depth]] = moved + rest
+    _play_levels(graph, lags, which, share, times, WHOLE, END)
+    if pipelines is not None:
+        times = times[:, pipelines[1]]
+    lags = all_lags
+    _play_levels(graph, lags, which, share, times, END, TOGETHER)
+    if width > 1:
+        met, lags = graph.first(TOGETHER), lags[:, ::width]
+        times[:met, : plans // width] = times[:met].reshape(met, -1, width).max(axis=2)
+        times = times[:, : plans // width]
+    _play_levels(graph, lags, which, share, times, TOGETHER, TOGETHER + 1)
+    return Played(times, seen, blocks, seconds)
+
+
+def _play_levels(
+    graph: Graph, lags: FloatArray, which: IntArray | None, share: Any, times: FloatArray, first: int, stop: int
+) -> None:
+    """Fill in the times of the events of some phases level by level, (events) or (events, plans).
+
+    which : the place of each lag of `Graph.by_level` in `lags`; None: they are as there.
+    """
+    sources, ends, special = graph.by_level[0], graph.ends.tolist(), graph.first(END)
+    begins, until = graph.phases[first], graph.phases[stop]
+    for begin, end in zip(ends[begins - 1 : until - 1], ends[begins:until], strict=True):
+        here, width = slice(2 * begin, 2 * end), end - begin
+        both = times.take(sources[here], axis=0)
+        both += lags[here] if which is None else lags.take(which[here], axis=0)
+        one, other = both[:width], both[width:]
+        np.maximum(one, other, out=times[begin:end])
+        if begin >= special and graph.rule[begin:end].any():
+            rule = graph.rule[begin:end].reshape(-1, *[1] * (times.ndim - 1))
+            blend = share * one + (1.0 - share) * other
+            times[begin:end] = np.where(rule == BLEND, blend, np.where(rule == MINUS, one - other, times[begin:end]))
+
+
+def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
+    """Return (blocks, seconds) after which the events of blocks repeat, of each plan; 0 where they do not yet.
+
+    All that comes later depends on the last `depth` blocks alone. If these happen as those `blocks` before them did,
+    only later, so will all others.
+
+    Parameters
+    ----------
+    starts : array (blocks back, events, plans)
+        When events happen. [s]
+    depth : int
+        Blocks on which the next ones depend.
+    """
+    seen, plans = len(starts), starts.shape[2]
+    length, seconds = np.zeros(plans, dtype=np.int64), np.zeros(plans)
+    tolerance = ROUNDING * np.abs(starts).max(axis=(0, 1))
+    for blocks in range(1, seen - depth + 1):
+        shift = starts[:depth] - starts[blocks : blocks + depth]
+        here = (shift.max(axis=(0, 1)) - shift.min(axis=(0, 1)) <= tolerance) & (length == 0)
+        if here.any():
+            length[here], seconds[here] = blocks, shift.mean(axis=(0, 1))[here]
+        if length.all():
+            break
+    return length, seconds
+
+
+def jump(graph: Graph, starts: FloatArray, left_out: Any, blocks: IntArray, seconds: FloatArray) -> FloatArray:
+    """When the last `depth` blocks' events happen after so many more blocks; (blocks back, events, plans).  [s]"""
+    back = np.arange(graph.depth)[:, np.newaxis]
+    period = np.maximum(blocks, 1)
+    like = (back - left_out) % period  # the block seen that stands at the same place in a period
+    like = np.where(blocks > 0, like, back)
+    periods = (left_out - back + like) // period
+    alike = starts[like[:, 0]] if len(blocks) == 1 else np.take_along_axis(starts, like[:, np.newaxis], axis=0)
+    return np.asarray(alike + (periods * seconds)[:, np.newaxis])

@@ -1,0 +1,485 @@
+"""A training step as one graph of tasks: everything that takes time is a task on a stream of a rank.
+
+Passes (forward, backward, its halves, updates within an order) are on a rank's compute stream. What it gathers and
+reduces at visits of its chunks is on its data stream, and gradients that its last backwards overlap are on another.
+What follows the pipeline (reductions, the tied embedding's sum, the update, the weight gather, the host's set-up) comes
+once a step. Sends are the lags between passes of two ranks.
+
+Who waits for whom depends on the order and a few yes-or-no facts, `Switches`: that structure is built once, by NumPy,
+and kept. Seconds are an array of amounts that belong to classes of actions, with plans as a second axis if there are
+many; so the seconds of hundreds of plans stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.arrays import FloatArray, IntArray, Number
+from sim.engines.max_plus import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    END,
+    FOLDED,
+    MINUS,
+    NO_STREAM,
+    TOGETHER,
+    WHOLE,
+    Graph,
+    TaskList,
+    build_graph,
+    different,
+)
+from sim.pricing.visits import VisitSeconds
+from sim.schedules import Order
+from sim.schedules.actions import KINDS, F, U
+from sim.schedules.passes import asks_of, last_gradients, visits_of
+from sim.schedules.registry import is_staggered
+
+GATHER, REDUCE, BUCKET, TIED, UPDATE, REGATHER, SETUP, JOIN = range(len(KINDS), len(KINDS) + 8)
+"""What tasks are, besides the kinds of actions. A reduction is its body, which may run beside the backward that gives
+its gradients, and its last bucket, which may not. REGATHER gathers the weights that were updated."""
+COMPUTE, DATA, GRADIENTS, ONCE = range(4)
+"""Streams of a rank: its passes; what it moves at visits; gradients that are reduced once a step, beside its last
+backwards or after them; and what else follows the pipeline."""
+_EARLY_PASS = np.array([0, 1, 2, 2, 0])
+"""Which pass of `VisitSeconds.early` each kind of action is; only the first three open visits."""
+
+
+class Switches(NamedTuple):
+    """Facts that decide which tasks there are and what they wait for; plans that agree on them share a graph.
+
+    each : every action has seconds of its own, as in steps that are drawn at random.
+    overlap_reduce : gradients are reduced beside the last backwards.
+    tied : the ranks of the first and the last stage sum the gradient of a tied embedding.
+    prefetched : visits whose weights may be gathered ahead of the one at work; 0: nothing is moved at visits.
+    ahead : weights of visits to come are gathered while a rank computes; else it waits for them.
+    beside : gradients of visits are reduced while the rank goes on.
+    gathers : whether forward visits gather weights, and backward visits.
+    reduces : whether visits reduce gradients.
+    """
+
+    each: bool = False
+    overlap_reduce: bool = False
+    tied: bool = False
+    prefetched: int = 0
+    ahead: bool = False
+    beside: bool = False
+    gathers: tuple[bool, bool] = (False, False)
+    reduces: bool = False
+
+
+class Seconds(NamedTuple):
+    """What the tasks of a step take: arrays over stages or ranks, and then over plans where there are many. [s]
+
+    passes, sends : (kinds of actions, stages). What is sent after each. blocks : sends occupy their rank.
+    reduce, tail, share : reductions of ranks, their last buckets, and each stage's share of its rank's.
+    update, gather : the optimizer and the weight gather of ranks that nothing hides. tied, setup : once a step.
+    overlap_reduce, hidden_share : whether backwards overlap reductions, and the share of it that is really hidden.
+    visits : what visits to stages move.
+    compute : (actions), where every action takes seconds of its own.
+    """
+
+    passes: Number
+    sends: Number
+    blocks: Number
+    reduce: Number
+    tail: Number
+    share: Number
+    update: Number
+    gather: Number
+    tied: Number
+    setup: Number
+    overlap_reduce: bool
+    hidden_share: Number
+    visits: VisitSeconds | None = None
+    compute: Number | None = None
+
+    def take(self, plans: IntArray) -> Seconds:
+        """The seconds of some plans."""
+        fields = self._asdict().items()
+        some: dict[str, Any] = {name: each[..., plans] for name, each in fields if isinstance(each, np.ndarray)}
+        return self._replace(**some, visits=None if self.visits is None else self.visits.take(plans))
+
+    def switches(self) -> Switches:
+        """The facts that decide the structure; of many plans, those of all together."""
+        overlap, tied = bool(self.overlap_reduce and np.any(self.reduce)), bool(np.any(self.tied))
+        once, visits = Switches(self.compute is not None, overlap, tied), self.visits
+        if visits is None:
+            return once
+        return once._replace(
+            prefetched=visits.prefetched,
+            ahead=bool(np.all(visits.ahead)),
+            beside=bool(np.all(visits.beside)),
+            gathers=(bool((visits.gather[0] > 0).any()), bool((visits.gather[1] > 0).any())),
+            reduces=bool((visits.reduce > 0).any()),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """Actions that take equally long whatever the seconds are.
+
+    action, kind, stage, rank : arrays (classes). One action of each, its kind, its stage, and its rank.
+    after : array (classes). The action behind it.
+    of : array (actions). The class of each.
+    weight : array (classes). How many actions of a step each class stands for.
+    gathers, reduces : arrays (classes). Whether it opens, or closes, a visit beside whose traffic compute goes on;
+        gathers_after : whether the action behind it opens one.
+    """
+
+    action: IntArray
+    kind: IntArray
+    stage: IntArray
+    rank: IntArray
+    after: IntArray
+    of: IntArray
+    weight: IntArray
+    gathers: IntArray
+    reduces: IntArray
+    gathers_after: IntArray
+
+
+@lru_cache(maxsize=256)
+def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Classes:
+    """Classes of an order's actions: by kind and stage and, at visits and in pairs, by what stands beside them."""
+    code, visits, last = order.kind * order.num_stages + order.stage, visits_of(order), order.first[1:] - 1
+    opens, closes = visits.opens.copy(), visits.closes.copy()
+    opens[order.first[:-1]], closes[last] = False, False  # nothing goes on beside these
+    if each:
+        code = np.arange(len(order))
+    elif at_visits or order.pair_needs is not None:
+        ends = np.zeros(len(order), dtype=np.int64)
+        ends[order.first[:-1]] += 1
+        ends[last] += 2
+        facts = (
+            (np.append(code[1:], 0), len(KINDS) * order.num_stages),
+            (0 if order.pair_needs is None else order.pair_needs >= 0, 2),
+            (ends, 4),
+            (visits.opens, 2),
+            (visits.closes, 2),
+            (np.append(visits.opens[1:], False), 2),
+        )
+        for fact, values in facts:
+            code = code * values + fact
+    found, of = different(code)
+    action = np.empty(len(found), dtype=np.int64)
+    action[of[::-1]] = np.arange(len(order))[::-1]  # the first of each
+    after = np.minimum(action + 1, len(order) - 1)
+    kind, stage, rank = order.kind[action], order.stage[action], order.rank[action]
+    weight = np.bincount(of, order.weight).astype(np.int64)
+    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens[after])
+
+
+@lru_cache(maxsize=256)
+def places_of(order: Order, on: Switches) -> dict[str, slice]:
+    """Where each kind of amount stands in the array of seconds."""
+    n, p, s = len(classes_of(order, on.prefetched > 0, on.each).action), order.num_ranks, order.num_stages
+    sizes = {"none": 1, "pass": n, "message": n, "last body": s, "last bucket": s, "reduce": p, "first wait": p,
+             "tied": 1, "update": p, "regather": p, "setup": 1}  # fmt: skip
+    if on.prefetched:
+        sizes |= dict.fromkeys(("gather", "early", "late", "body", "bucket", "closes"), n)
+    ends = np.cumsum(list(sizes.values())).tolist()
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """The graph of a step, and which of its tasks are what; the first are the order's actions. Arrays of task numbers.
+
+    done : (ranks). The join when a rank's last pass, and all that it moves at visits, is done.
+    ready : (ranks). The join when its gradients are summed; since : (ranks), the same since its own step began, where
+        ranks do not wait for each other between steps.
+    update, regather : (ranks); None where updates stand in the order.
+    step : the join when all ranks have updated.
+    bodies, buckets : the two parts of reductions that run beside backwards, and of those at visits.
+    """
+
+    graph: Graph
+    done: IntArray
+    ready: IntArray
+    since: IntArray | None
+    update: IntArray | None
+    regather: IntArray | None
+    step: int
+    bodies: IntArray
+    buckets: IntArray
+
+
+@lru_cache(maxsize=128)
+def step_of(order: Order, on: Switches) -> Step:
+    """Tasks of a step and what they wait for."""
+    list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
+    ranks, action = np.arange(order.num_ranks), np.arange(len(order))
+    place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
+    place[order.topological] = action if order.levels is None else np.searchsorted(order.levels, action, side="right")
+    lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
+    lanes.passes()
+    bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    if on.prefetched:
+        lanes.gathers()
+        if on.reduces:
+            lanes.reductions(bodies, buckets)
+
+    def join(rank: Any, place: int, **given: Any) -> IntArray:
+        return list_.add(JOIN, rank, NO_STREAM, place=place, **given)
+
+    done = join(ranks, 0, phase=END)
+    list_.wait(done, order.first[1:] - 1)
+    if on.prefetched:
+        moving, last = list_.last_on(DATA)
+        list_.wait(done[moving], last)
+    if (order.kind == U).any():
+        ready, since, update, regather = done, None, None, None
+        step = join([0], 0, phase=TOGETHER)
+        list_.wait(step, order.first[1:] - 1)
+    else:
+        ready = lanes.once_reduced(done, bodies, buckets)
+        since = None
+        if is_staggered(order.schedule):  # ranks do not wait for each other between steps: each counts from its begin
+            since = join(ranks, 10, phase=END, rule=MINUS)
+            list_.wait(since, ready)
+            list_.wait(since, order.first[:-1], at["first wait"].start + ranks, from_end=False)
+        update, regather, step = lanes.once_updated(ready if since is None else since)
+    fold = (0, 1) if order.fold is None else (order.fold.seen, order.fold.depth)
+    parts = (np.concatenate(bodies), np.concatenate(buckets))
+    return Step(build_graph(list_.tasks(), *fold), done, ready, since, update, regather, int(step[0]), *parts)
+
+
+def _blocks(order: Order) -> IntArray:
+    """How many blocks each action stands before the last one that was seen; AFTER the cut, or BEFORE all blocks."""
+    fold = order.fold
+    if fold is None:
+        return np.full(len(order), AFTER)
+    back = (fold.cuts[order.rank] - 1 - np.arange(len(order))) // fold.lengths[order.rank]
+    return np.where(back < 0, AFTER, np.where(back < fold.seen, back, BEFORE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Adds the tasks of a rank's streams.
+
+    at : where amounts stand. of : class of each action. place, block, phase : of each action, as in `TaskList.add`.
+    """
+
+    tasks: TaskList
+    order: Order
+    on: Switches
+    at: dict[str, slice]
+    of: IntArray
+    place: IntArray
+    block: IntArray
+    phase: IntArray
+
+    def beside(self, what: int, amount: str, action: IntArray, when: IntArray, slot: int) -> IntArray:
+        """Add tasks on data streams that are asked for at some actions, with the amounts of `action`."""
+        stands = {"place": self.place[when], "slot": slot, "phase": self.phase[when], "block": self.block[when]}
+        amounts = self.at[amount].start + self.of[action]
+        return self.tasks.add(what, self.order.rank[action], DATA, amounts, action=action, **stands)
+
+    def passes(self) -> None:
+        """Add the order's actions; where a need is met on another rank, a message lies between."""
+        order, action = self.order, np.arange(len(self.order))
+        amounts, stands = self.at["pass"].start + self.of, {"phase": self.phase, "block": self.block}
+        self.tasks.add(order.kind, order.rank, COMPUTE, amounts, place=self.place, slot=1, action=action, **stands)
+        for needs in (order.needs, order.pair_needs):
+            if needs is not None:
+                there = order.abroad(needs)
+                self.tasks.wait(action, there, self.at["message"].start + self.of[there])
+
+    def gathers(self) -> None:
+        """Add weight gathers, one after the other on the rank's data stream.
+
+        A gather is asked for when an earlier visit opens, `prefetched` visits ahead, which bounds the buffers. Without
+        overlap it begins when its rank has nothing else to do, and the rank waits. PyTorch's FSDP asks for weights
+        before it hands in gradients (torch.distributed.fsdp.BackwardPrefetch).
+        """
+        tasks, order, on = self.tasks, self.order, self.on
+        visits, forward, first = visits_of(order), order.kind == F, order.first[:-1]
+        gathers = np.where(forward, *on.gathers)
+        moves = visits.opens & (gathers | (on.reduces & ~forward))
+        late = moves & gathers & (not on.ahead)
+        asks = asks_of(order, on.prefetched if on.beside else 1)
+        first = first[moves[first] & ~late[first]]  # asked for when the step begins
+        here = {"place": self.place[first], "phase": self.phase[first], "block": BEFORE}
+        amounts = self.at["gather"].start + self.of[first]
+        ahead = tasks.add(GATHER, order.rank[first], DATA, amounts, action=first, **here)
+        tasks.wait(first, ahead, self.at["early"].start + self.of[first])
+        for turn, opens in enumerate(asks):
+            asker = np.flatnonzero(np.where(opens >= 0, moves[opens] & ~late[opens], False))
+            opens = opens[asker]
+            ahead = self.beside(GATHER, "gather", opens, asker, 2 + turn)
+            tasks.wait(ahead, asker, from_end=False)
+            tasks.wait(opens, ahead, self.at["early"].start + self.of[opens])
+        opens = np.flatnonzero(late)
+        now = self.beside(GATHER, "gather", opens, opens, 0)
+        tasks.wait(now, order.previous[opens])
+        tasks.wait(opens, now, self.at["late"].start + self.of[opens])
+
+    def reductions(self, bodies: list[IntArray], buckets: list[IntArray]) -> None:
+        """Add gradient reductions of visits, which begin with the pass that gives the last gradients of each."""
+        tasks, closes = self.tasks, np.flatnonzero(visits_of(self.order).closes)
+        last = 2 + len(asks_of(self.order, self.on.prefetched if self.on.beside else 1))  # after all that is asked for
+        body = self.beside(REDUCE, "body", closes, closes, last)
+        bucket = self.beside(BUCKET, "bucket", closes, closes, last + 1)
+        lag = self.at["closes"].start + self.of[closes]
+        tasks.wait(body, closes, from_end=False)
+        tasks.wait(bucket, closes, lag)
+        if not self.on.beside:
+            goes_on = ~np.isin(closes, self.order.first[1:] - 1)
+            tasks.wait(closes[goes_on] + 1, bucket[goes_on], lag[goes_on])
+        bodies.append(body)
+        buckets.append(bucket)
+
+    def once_reduced(self, done: IntArray, bodies: list[IntArray], buckets: list[IntArray]) -> IntArray:
+        """Add each rank's gradient reductions; return the joins when its gradients are summed."""
+        tasks, order, at, ranks = self.tasks, self.order, self.at, np.arange(self.order.num_ranks)
+        rank_reduce = at["reduce"].start + ranks
+        if not self.on.overlap_reduce:
+            reduce = tasks.add(REDUCE, ranks, GRADIENTS, rank_reduce, place=1, phase=END)
+            tasks.wait(reduce, done)
+            ready = tasks.add(JOIN, ranks, NO_STREAM, place=9, phase=END)
+            tasks.wait(ready, reduce)
+            return ready
+        reduced = tasks.add(JOIN, ranks, NO_STREAM, place=8, phase=END)
+        tasks.wait(reduced, done)
+        for turn, last in enumerate(last_gradients(order).T):
+            rank = np.flatnonzero(last >= 0)
+            action, stage = last[rank], order.stage[last[rank]]
+            given = {"action": action, "place": 1, "phase": END}
+            body = tasks.add(REDUCE, rank, GRADIENTS, at["last body"].start + stage, slot=2 * turn, **given)
+            bucket = tasks.add(BUCKET, rank, GRADIENTS, at["last bucket"].start + stage, slot=2 * turn + 1, **given)
+            tasks.wait(body, action, from_end=False)
+            tasks.wait(bucket, action)
+            tasks.wait(reduced[rank], bucket)
+            bodies.append(body)
+            buckets.append(bucket)
+        # Of a reduction beside compute the share h is free, and the rest is as if it came after: a blend of both ends.
+        ready = tasks.add(JOIN, ranks, NO_STREAM, place=9, phase=END, rule=BLEND)
+        tasks.wait(ready, reduced)
+        tasks.wait(ready, done, rank_reduce)
+        return ready
+
+    def once_updated(self, ready: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Add what all ranks do together; return the updates, the weight gathers, and the join after them.
+
+        The ranks of the first and the last stage sum the tied embedding's gradient once both have their own. All update
+        once the last is ready, because the gradient norm and the overflow check need every gradient.
+        """
+        tasks, at, ranks = self.tasks, self.at, np.arange(self.order.num_ranks)
+        barrier = tasks.add(JOIN, [0], NO_STREAM, place=2, phase=TOGETHER)
+        tasks.wait(barrier, ready)
+        if self.on.tied:
+            ends = np.unique(self.order.ends)
+            both = tasks.add(JOIN, [0], NO_STREAM, place=0, phase=TOGETHER)
+            tasks.wait(both, ready[ends])
+            tied = tasks.add(TIED, ends, ONCE, at["tied"].start, place=1, phase=TOGETHER)
+            tasks.wait(tied, both)
+            tasks.wait(barrier, tied)
+        update = tasks.add(UPDATE, ranks, ONCE, at["update"].start + ranks, place=3, phase=TOGETHER)
+        tasks.wait(update, barrier)
+        regather = tasks.add(REGATHER, ranks, ONCE, at["regather"].start + ranks, place=4, phase=TOGETHER)
+        step = tasks.add(JOIN, [0], NO_STREAM, place=5, phase=TOGETHER)
+        tasks.wait(step, regather)
+        tasks.wait(tasks.add(SETUP, ranks, ONCE, at["setup"].start, place=6, phase=TOGETHER), step)
+        return update, regather, step
+
+
+def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what each class of actions computes, occupies its rank for, and needs until its result is elsewhere.  [s]
+
+    A send follows the forward and the input gradient, or the whole backward. A blocking send keeps the sender until it
+    is delivered, as Megatron-LM's does without overlap; the receiver gets the data at the same moment either way. What
+    both of a pair give is there when both are done. What compute loses beside the traffic of visits holds up the rank,
+    and no message.
+    """
+    kind, stage, after = classes.kind, classes.stage, classes.after
+    compute = seconds.passes[kind, stage] if seconds.compute is None else np.asarray(seconds.compute)
+    sent = seconds.sends[kind, stage]
+    if sent.ndim < compute.ndim:
+        sent = sent[:, np.newaxis]
+    occupy, release = compute + seconds.blocks * sent, compute + sent
+    if order.pair_needs is not None:
+        pairs = np.flatnonzero(order.pair_needs[classes.action] >= 0)
+        second = seconds.passes[order.kind[after], order.stage[after]] if seconds.compute is None else compute[after]
+        release[pairs] += second[pairs]
+    if seconds.visits is not None:
+        slowed = slowed_at_visits(order, classes, seconds.visits)[1]
+        occupy = occupy + (slowed if slowed.ndim == compute.ndim else slowed[:, np.newaxis])
+    return compute, occupy, release
+
+
+def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tuple[FloatArray, FloatArray]:
+    """What a rank's compute loses beside the traffic of visits, by class of actions; (classes[, plans]).  [s]
+
+    Returns
+    -------
+    lost : array
+        Counted at the action that opens or closes a visit, so that repetitions are alike.
+    stretch : array
+        Put behind the action that it holds up: what is gathered for a visit slows what is done before it.
+    """
+    axes = [1] * (visits.reduce_slows.ndim - 1)
+
+    def gathering(kind: IntArray, stage: IntArray, there: IntArray) -> FloatArray:
+        return np.asarray(visits.gather_slows[(kind != F).astype(np.int64), stage] * there.reshape(-1, *axes))
+
+    after = classes.after
+    reducing = visits.reduce_slows[classes.stage] * classes.reduces.reshape(-1, *axes)
+    lost = reducing + gathering(classes.kind, classes.stage, classes.gathers)
+    return lost, reducing + gathering(order.kind[after], order.stage[after], classes.gathers_after)
+
+
+def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
+    """Seconds of all tasks and lags of a step, (amounts) or (amounts, plans).  [s]"""
+    at, classes = places_of(order, on), classes_of(order, on.prefetched > 0, on.each)
+    _, occupy, release = pass_seconds(order, classes, seconds)
+    found = np.zeros((at[list(at)[-1]].stop, *occupy.shape[1:]))
+
+    def put(name: str, values: Any) -> None:
+        values, here = np.asarray(values), found[at[name]]
+        here[...] = values[:, np.newaxis] if values.ndim < here.ndim and values.shape == here.shape[:1] else values
+
+    put("pass", occupy)
+    put("message", release - occupy)
+    put("reduce", seconds.reduce)
+    put("tied", seconds.tied)
+    put("update", seconds.update)
+    put("regather", seconds.gather)
+    put("setup", seconds.setup)
+    if on.overlap_reduce:
+        last = seconds.reduce[order.rank_of_stage] * seconds.share
+        bucket = np.minimum(seconds.tail[order.rank_of_stage], last)
+        put("last body", last - bucket)
+        put("last bucket", bucket)
+    if seconds.visits is not None:
+        for name, values in amounts_at_visits(order, classes, seconds.visits).items():
+            put(name, values)
+        first = classes.of[order.first[:-1]]
+        put("first wait", -np.maximum(found[at["gather"]] + found[at["early"]], 0.0)[first])
+    return found
+
+
+def amounts_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> dict[str, FloatArray]:
+    """What visits move, by class of actions. What moves nothing keeps nobody waiting.  [s]"""
+    found, which = visits_of(order), classes.action
+    kind, stage, axes = classes.kind, classes.stage, [1] * (visits.reduce.ndim - 1)
+    back = (kind != F).astype(np.int64)
+    opens, closes = (each[which].reshape(-1, *axes) for each in (found.opens, found.closes))
+    gather, reduce = visits.gather[back, stage] * opens, visits.reduce[stage]
+    queues = (gather > 0) | (reduce * (opens & (back > 0).reshape(-1, *axes)) > 0)
+    early = visits.early[_EARLY_PASS[kind], stage] * opens
+    reduce = reduce * closes
+    bucket = np.where(visits.beside, visits.tail[stage] * closes, reduce)
+    return {
+        "gather": gather,
+        "early": np.where(queues, -early, -np.inf),
+        "late": np.where(gather > 0, 0.0, -np.inf),
+        "body": reduce - bucket,
+        "bucket": bucket,
+        "closes": np.where(reduce > 0, 0.0, -np.inf),
+    }

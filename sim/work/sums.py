@@ -1,0 +1,349 @@
+"""What a model has, computes and keeps: sums over its operations.
+
+A tensor that several operations keep is in memory once. A module that runs again in the backward keeps what it reads
+from outside instead of what its operations keep; one whose output is thrown away does not keep that either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from sim.arrays import Number
+from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
+from sim.specs.modules import GRAPH_MODULES, RECOMPUTE_MODULES
+from sim.work.adapters import Adapters, adapters_of
+from sim.work.layers import block_operations, layer_operations
+from sim.work.operations import Block, BlockWork, Cause, Operation, Phase, Tensor, Weight
+from sim.work.optimizer import MOMENTS
+from sim.work.pieces import AS_BEFORE, Cut
+from sim.work.recompute import again, mixture, read_recompute, recompute_word
+from sim.work.stages import FIRST_KIND, ModelPart
+
+# Work -----------------------------------------------------------------------------------------------------------------
+
+
+def block_works(block: Block, stack: StackSpec, recomputes: Sequence[str]) -> list[BlockWork]:
+    """Return the work of a block under several ways to recompute, which share all other phases.
+
+    Only a layer runs again: a block without one has the same work under all of them.
+    """
+    layer, around = _passes(block.layer), _passes(block.around)
+    if stack.cuda_graph_scope and block.layer:
+        # One graph a layer and pass; its backward runs again what the forward's did and is recomputed.
+        graphed = {name for each in stack.cuda_graph_scope for name in GRAPH_MODULES[each]}
+        layer = [phase.in_graph(graphed, graphs) for phase, graphs in zip(layer, (1, 1, 0), strict=True)]
+    forward = around[0] + layer[0]
+    gradients = (layer[1] + around[1], layer[2] + around[2])
+    words = recomputes if block.layer else ("none",)
+    return [BlockWork(forward, *gradients, again(layer[0], word, stack)) for word in words]
+
+
+def _passes(operations: Sequence[Operation]) -> list[Phase]:
+    """Forward, input gradient and weight gradient of operations; backward they run in the reverse order."""
+    back = operations[::-1]
+    return [
+        Phase(
+            tuple(kernel for each in operations for kernel in each.forward),
+            tuple(collective for each in operations for collective in each.sent),
+            waits=any(each.waits for each in operations),
+        ),
+        Phase(
+            tuple(kernel for each in back for kernel in each.input_grad),
+            tuple(collective for each in back for collective in each.sent_back),
+        ),
+        Phase(tuple(kernel for each in back for kernel in each.weight_grad)),
+    ]
+
+
+# Parameters -----------------------------------------------------------------------------------------------------------
+
+
+def _weights(operations: Iterable[Operation], adapters: bool = False) -> Iterable[Weight]:
+    return (weight for each in operations for weight in each.weights if weight.of_adapters == adapters)
+
+
+def params(operations: Iterable[Operation]) -> Number:
+    """Return the parameters of operations on one GPU, without adapters."""
+    return sum(weight.params for weight in _weights(operations))
+
+
+def expert_params(operations: Iterable[Operation]) -> Number:
+    """Return those of `params` that belong to experts."""
+    return sum(weight.params for weight in _weights(operations) if weight.of_experts)
+
+
+def adapter_params(operations: Iterable[Operation]) -> tuple[Number, Number]:
+    """Return the parameters of adapters on one GPU, and those of them that stand beside experts."""
+    weights = list(_weights(operations, adapters=True))
+    return sum(each.params for each in weights), sum(each.params for each in weights if each.of_experts)
+
+
+def matrices(operations: Iterable[Operation]) -> tuple[Weight, ...]:
+    """Return the weight matrices of operations: what optimizers that look at shapes need.
+
+    Query, key, value, gate and up are matrices of their own, as Muon and Adafactor take them.
+    """
+    return tuple(weight for weight in _weights(operations) if weight.columns is not None)
+
+
+def orthogonalised(operations: Iterable[Operation]) -> tuple[Weight, ...]:
+    """Return the matrices that Muon orthogonalises: those within layers.
+
+    A tensor-parallel group's GPUs each take the block of a matrix that they hold (Megatron-Core's muon-tp-mode
+    blockwise, its default).
+    """
+    return tuple(each for each in matrices(operations) if not each.is_table)
+
+
+def moments(operations: Sequence[Operation], optimizer: str) -> Number:
+    """Return the moments that an optimizer keeps of operations' parameters on one GPU, as numbers."""
+    numbers = MOMENTS[optimizer] * params(operations)
+    for each in matrices(operations):
+        if optimizer == "adafactor":
+            numbers = numbers - each.params + each.count * (each.rows + each.columns)
+        elif optimizer == "muon" and not each.is_table:
+            numbers = numbers - each.params
+    return numbers
+
+
+def held_blocks(
+    model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1, adapters: Adapters | None = None
+) -> tuple[Block, ...]:
+    """Return the blocks of a model for what they hold, whatever the tokens."""
+    return block_operations(model, _plain_stack(), Cut(tp, 1, 1, False, "none", ep=ep, etp=etp, adapters=adapters))
+
+
+def part_params(part: ModelPart, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1) -> Number:
+    """Return the parameters of a part of a model on one GPU."""
+    shared = part.shared_tables * model.vocab_size * model.hidden_size / tp
+    return _of_part(part, [params(block.operations) for block in held_blocks(model, tp, ep, etp)]) - shared
+
+
+def part_expert_params(part: ModelPart, model: ModelSpec, ep: Number = 1, etp: Number = 1) -> Number:
+    """Return those of `part_params` that belong to experts."""
+    return _of_part(part, [expert_params(block.operations) for block in held_blocks(model, 1, ep, etp)])
+
+
+def _of_part(part: ModelPart, of_blocks: Sequence[Number]) -> Number:
+    return sum(count * each for count, each in zip(part.counts, of_blocks, strict=True))
+
+
+@lru_cache(maxsize=1)
+def _plain_stack() -> StackSpec:
+    """A stack whose fused attention computes whole squares of scores, as formulas credit it."""
+    launches = dict.fromkeys(("kernel_launch_s", "backward_launch_s", "collective_launch_s"), 0.0)
+    return StackSpec.model_validate(launches)
+
+
+@lru_cache(maxsize=256)
+def model_blocks(
+    model: ModelSpec, batch: float = 1, sequence: float = 1, packed: int | None = None, adapters: Adapters | None = None
+) -> tuple[tuple[int, Block], ...]:
+    """Return the blocks of a model on a single GPU, for so many tokens, each with how often the model has it."""
+    cut = Cut(1, batch, sequence, False, "none", packed=packed, adapters=adapters)
+    counts = (1, 1, *(model.layers_of(kind) for kind in model.layer_kinds), model.num_mtp_layers)
+    return tuple(zip(counts, block_operations(model, _plain_stack(), cut), strict=True))
+
+
+def model_layers(
+    model: ModelSpec,
+    batch: float = 1,
+    sequence: float = 1,
+    packed: int | None = None,
+    adapters: Adapters | None = None,
+) -> list[tuple[int, LayerKind, tuple[Operation, ...]]]:
+    """Return the kinds of layers of a model: how many there are, the kind, its operations on a single GPU."""
+    blocks = model_blocks(model, batch, sequence, packed, adapters)[FIRST_KIND:]
+    return [(count, kind, block.layer) for (count, block), kind in zip(blocks, model.layer_kinds, strict=False)]
+
+
+@lru_cache(maxsize=256)
+def total_params(model: ModelSpec, with_mtp: bool = True) -> int:
+    """Return all parameters of a model, tied ones once, with its modules of multi-token prediction or without them."""
+    blocks = model_blocks(model) if with_mtp else model_blocks(model)[:-1]
+    # There is one table for all that look tokens up, and for the head where it is tied.
+    tables = with_mtp * model.num_mtp_layers + model.tied_embeddings
+    held = sum(count * params(block.operations) for count, block in blocks)
+    return int(held) - tables * model.vocab_size * model.hidden_size
+
+
+@lru_cache(maxsize=256)
+def active_params(model: ModelSpec) -> int:
+    """Return the parameters used per token: all but the experts that it is not sent to."""
+    experts = int(sum(count * expert_params(block.operations) for count, block in model_blocks(model)))
+    idle = experts // max(model.num_experts, 1) * (model.num_experts - model.experts_per_token)
+    return total_params(model) - idle
+
+
+@lru_cache(maxsize=256)
+def layer_params(model: ModelSpec, kind: LayerKind | None = None) -> int:
+    """Return the parameters of one transformer layer, its norms and experts included. Default: the last layer."""
+    return int(params(layer_operations(model, _plain_stack(), Cut(1, 1, 1, False, "none"), kind)))
+
+
+# FLOPs ----------------------------------------------------------------------------------------------------------------
+
+
+def forward_flop(
+    operations: Iterable[Operation], modules: Container[str] | None = None, cause: Cause | None = None
+) -> float:
+    """Return what a formula for model FLOPs credits a forward with. [FLOP]
+
+    modules, cause : of those operations alone, and of those kernels.
+    """
+    kernels = (kernel for each in operations if modules is None or each.module in modules for kernel in each.forward)
+    return float(sum(kernel.model_flop for kernel in kernels if cause in (None, kernel.cause)))
+
+
+def _step(model: ModelSpec, training: TrainingSpec) -> tuple[tuple[int, Block], ...]:
+    """Blocks of a model with the tokens of a whole step."""
+    of_step = training.global_batch_size, training.sequence_length, training.packed_length
+    return model_blocks(model, *of_step, adapters_of(training))
+
+
+CORE = ("core_attn",)
+"""The module of scores, softmax and values."""
+
+
+def model_flop(model: ModelSpec, training: TrainingSpec) -> float:
+    """Return the FLOPs of one step without recomputation (MFU's numerator). [FLOP]
+
+    Three times the forward, with attention that is not halved for the mask, as Megatron-LM counts it. Frozen weights
+    have no gradients: twice the forward, but for what mixes the tokens, and adapters' three times.
+    """
+    return float(
+        sum(
+            count * sum(phase.model_flop for phase in _passes(block.operations))
+            for count, block in _step(model, training)
+        )
+    )
+
+
+def causal_flop(model: ModelSpec, training: TrainingSpec) -> float:
+    """Return `model_flop` with half of the scores and values, as causal attention needs them. [FLOP]"""
+    cores = sum(count * forward_flop(block.layer, CORE) for count, block in _step(model, training))
+    return model_flop(model, training) - 1.5 * cores
+
+
+def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> float:
+    """Return the FLOPs of one step with what recomputation runs again (HFU's numerator). [FLOP]
+
+    The HFU printed in [1]_ counts the attention core that runs again three times; ours counts it once.
+
+    .. [1] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
+    """
+    said, more = read_recompute(recompute_word(plan, model)), 0.0
+    blocks = _step(model, training)
+    if "adapters again" in AS_BEFORE:
+        blocks = model_blocks(model, training.global_batch_size, training.sequence_length, training.packed_length)
+    for count, block in blocks[FIRST_KIND:]:
+        if said.mode == "selective":
+            more += count * forward_flop(block.layer, said.modules)
+        elif said.mode == "full":
+            more += count * said.share * forward_flop(block.operations)
+        elif said.mode == "per_op":
+            more += count * 0.5 * (forward_flop(block.operations) - forward_flop(block.layer, CORE))
+    return model_flop(model, training) + more
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+THROWN_AWAY = {"layernorm", "mla_up_proj", "moe_act"}
+"""Modules that throw their output away and find it again (NVIDIA/Megatron-LM:megatron/core/transformer/
+transformer_config.py, recompute_modules); others run again from their input."""
+
+
+def kept_bytes(block: Block, word: str) -> Number:
+    """Return what a block keeps of one micro-batch for the backward, under a word of `sim.work.recompute`. [bytes]
+
+    Of layers that are treated differently it is the mean.
+    """
+    around = _sizes(each for operation in block.around for each in operation.kept)
+    return around + layer_bytes(block.layer, word) if block.layer else around
+
+
+def layer_bytes(operations: Sequence[Operation], word: str) -> Number:
+    """Return what one layer keeps. [bytes]"""
+    said = read_recompute(word)
+    if said.share < 1.0:
+        return sum(share * layer_bytes(operations, each) for each, share in mixture(word))
+    return (said.kept if said.mode == "full" else 1.0) * _sizes(_kept_tensors(operations, word))
+
+
+def _sizes(tensors: Iterable[Tensor]) -> Number:
+    """Bytes of tensors, each once."""
+    return sum(each.nbytes * each.mean for each in {tensor.name: tensor for tensor in tensors}.values())
+
+
+def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
+    """Tensors that are in memory until the backward; some of them several times."""
+    said = read_recompute(word)
+    first = next(tensor for each in operations for tensor in each.reads)
+    if said.mode == "full":
+        return [first]
+    if said.mode == "per_op" and "per_op" in AS_BEFORE:
+        cores = [each for each in operations if each.module == "core_attn"]
+        own = [tensor for each in cores for tensor in each.kept if tensor.name in ("row statistics", "probabilities")]
+        outputs = [tensor for each in operations if each.name == "per_op before" for tensor in each.writes]
+        if outputs:
+            return [first, *outputs, *own]
+        return [tensor for each in operations for tensor in each.kept]
+    if said.mode == "per_op":
+        return _kept_per_op(operations, first)
+    kept = [tensor for each in operations if each.module not in said.modules for tensor in each.kept]
+    gone: set[str] = set()
+    parts = {name: frozenset(RECOMPUTE_MODULES[name]) for name in said.names}
+    for name in said.names:
+        if any(parts[name] < each for each in parts.values()):
+            continue  # it is a part of another that runs again
+        region = [each for each in operations if each.module in RECOMPUTE_MODULES[name]]
+        made = {tensor.name for each in region for tensor in each.writes}
+        read = [tensor for each in region for tensor in each.reads if tensor.name not in made]
+        if "eight bits" in AS_BEFORE:
+            copies = {tensor.copy_of: tensor for each in region for tensor in each.kept if tensor.copy_of}
+            read = [copies.get(tensor.name, tensor) for tensor in read]
+        if "post norm" in AS_BEFORE:
+            kept += [t for each in region if each.name == "norm" for t in each.kept if t.name == "MLP down"]
+        kept += read
+        gone |= made if name in THROWN_AWAY else set()
+        if (
+            "gathered" in AS_BEFORE
+            and name == "layernorm"
+            and any(
+                "hidden state gathered" in (tensor.name, tensor.copy_of) for each in operations for tensor in each.kept
+            )
+        ):
+            gone -= {"layer input normed"}
+    return [tensor for tensor in kept if not {tensor.name, tensor.copy_of} & gone]
+
+
+def _kept_per_op(operations: Sequence[Operation], first: Tensor) -> list[Tensor]:
+    """Every other multiply's result and attention's, and what only attention has."""
+    multiplies = [each for each in operations if any(kernel.cause is Cause.MATMUL for kernel in each.forward)]
+    cores = [each for each in operations if each.module == "core_attn"]
+    read = {tensor.name for each in cores for tensor in each.reads}
+    own = [tensor for each in cores for tensor in each.kept if not {tensor.name, tensor.copy_of} & read]
+    return [first, *(tensor for each in (*multiplies[::2], *cores) for tensor in each.writes), *own]
+
+
+def gradients_alive(operations: Sequence[Operation]) -> Number:
+    """Return the most that gradients of activations take at once, walking a layer back; and an input that was kept in
+    part, gathered again beside them. [bytes]"""
+    alive: dict[str, Number] = {}
+    most: Number = 0.0
+    for each in reversed(operations):
+        kept = {tensor.name for tensor in each.kept}
+        summed = each.name == "residual"
+        gathered = [tensor for tensor in each.reads if tensor.name.endswith("gathered")]
+        again = sum(tensor.nbytes for tensor in gathered if kept and tensor.name not in kept)
+        if not alive:
+            alive |= {tensor.name: tensor.nbytes for tensor in each.writes}
+        for place, tensor in enumerate(each.reads):  # both summands of a residual have one gradient
+            alive.setdefault(tensor.name, 0.0 if summed and not kept and place == 0 else tensor.nbytes)
+        most = most if summed else np.maximum(most, sum(alive.values()) + again)
+        for tensor in each.writes:
+            alive.pop(tensor.name, None)
+    return most

@@ -1,0 +1,34 @@
+"""Answers are what they were: a change that moves one on purpose freezes them anew (`tests.frozen`) and says why."""
+
+import pytest
+
+from sim.schedules import schedule_names
+from tests.frozen.asking import ROOT
+from tests.frozen.comparing import ANSWERS, broken, differences, find, listed, read
+from tests.frozen.sections import short
+
+
+@pytest.fixture(scope="module")
+def then():
+    return read(ANSWERS)
+
+
+def test_answers_are_as_frozen(then):
+    for section, now in find(short()).items():
+        found = differences({name: then[section].get(name) for name in now}, now)
+        assert not found, "\n".join(listed(section, len(now), found, 20))
+
+
+def test_a_change_would_be_seen(then):
+    name, answer = next(iter(then["scenarios"].items()))
+    moved = {**answer, "step_time_s": answer["step_time_s"] * (1 + 1e-8)}
+    assert [each.path for each in differences({name: answer}, {name: moved})] == ["/step_time_s"]
+    assert not differences({name: answer}, {name: answer | {"step_time_s": answer["step_time_s"] * (1 + 1e-10)}})
+
+
+def test_every_scenario_and_schedule_is_frozen_and_no_answer_is_an_accident(then):
+    assert {name.split()[0] for name in then["plans"]} == set(schedule_names())
+    assert {name.split()[0] for name in then["scenarios"]} == {
+        str(path.relative_to(ROOT / "scenarios")) for path in (ROOT / "scenarios").rglob("*.yaml")
+    }
+    assert not list(broken(then))
