@@ -50,13 +50,6 @@ def layer_operations(
         x, y = _half(write, kind, half == kind.mixer, here, x, y)
     layer = tuple(write.operations)
     params = sum(weight.params for each in layer for weight in each.weights if not weight.of_adapters)
-    if "sums of gradients" in AS_BEFORE and not (isinstance(cut.tp, int) and cut.tp == cut.ep == cut.etp == 1):
-        whole = layer_operations(model, stack, Cut(1, 1, 1, False, "none"), kind)
-        every, of_experts = (
-            sum(weight.params for each in whole for weight in each.weights if weight.of_experts in which)
-            for which in ((True, False), (True,))
-        )
-        params = (every - of_experts) / cut.tp + of_experts / (cut.ep * cut.etp)
     casts, casts_back = _casts(params, model, stack, cut, kind)
     write.operations = [Operation("casts", forward=casts, input_grad=casts_back), *layer]
     _accumulate(write, params)

@@ -22,8 +22,7 @@ from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 
 AS_BEFORE = frozenset(
-    {
-        "sums of gradients",
+    (
         "recurrent",
         "head",
         "inner norms",
@@ -38,7 +37,7 @@ AS_BEFORE = frozenset(
         "expert biases",
         "attention gate",
         "adapters again",
-    }
+    )
 )
 """What is counted otherwise than the operations say."""
 
