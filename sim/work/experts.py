@@ -118,8 +118,6 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     activated = _activation(write, up)
     weights = [Weight(outer, inner, to.experts, of_experts=True)]
     weights += [Weight(to.experts * outer, of_experts=True)] * bias
-    if "expert biases" in AS_BEFORE and bias:
-        weights[1] = Weight(to.experts * outer / cut.etp, of_experts=True)
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
