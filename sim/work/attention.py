@@ -54,8 +54,6 @@ def _projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     v = write.tensor("values", shared * model.value_head_dim)
     outs = [q, k, v, *[write.tensor("gate", heads * model.value_head_dim)] * model.attention_gate]
     weights = [Weight(out.columns, h) for out in outs] + [Weight(out.columns) for out in outs] * model.qkv_bias
-    if "attention gate" in AS_BEFORE and model.attention_gate:
-        weights[3] = Weight(outs[3].columns * h)
     (whole,) = write.gather("attn", y)
     write.linear("query, key, value", "attn", whole, outs, weights, cut_by="columns", own=y)
     if model.query_key_norm != "none":

@@ -34,7 +34,6 @@ AS_BEFORE = frozenset(
         "post norm",
         "per_op",
         "gradients",
-        "attention gate",
         "adapters again",
     )
 )
