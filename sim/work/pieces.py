@@ -34,7 +34,6 @@ AS_BEFORE = frozenset(
         "post norm",
         "per_op",
         "gradients",
-        "adapters again",
     )
 )
 """What is counted otherwise than the operations say."""

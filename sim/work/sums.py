@@ -236,10 +236,7 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
     said, more = read_recompute(recompute_word(plan, model)), 0.0
-    blocks = _step(model, training)
-    if "adapters again" in AS_BEFORE:
-        blocks = model_blocks(model, training.global_batch_size, training.sequence_length, training.packed_length)
-    for count, block in blocks[FIRST_KIND:]:
+    for count, block in _step(model, training)[FIRST_KIND:]:
         if said.mode == "selective":
             more += count * forward_flop(block.layer, said.modules)
         elif said.mode == "full":
