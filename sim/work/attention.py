@@ -138,7 +138,7 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
     exchange, exchange_back = _exchanges(model, stack, cut)
     scratch: Number = 0.0
     if stack.attention == "flash":
-        kept += [context.in_bytes(read)] * ("eight bits" not in AS_BEFORE)
+        kept += [context.in_bytes(read)] * ("eight bits" not in AS_BEFORE or cut.adapters is not None)
         kept.append(context.like("row statistics", model.num_heads / cut.tp, width=4))
     else:
         # Step by step the softmax is taken in fp32: its output is kept, and the cast to 16 bits that multiplies the

@@ -29,7 +29,6 @@ AS_BEFORE = frozenset(
         "written out",
         "gathered",
         "latent experts",
-        "adapters",
         "eight bits",
         "post norm",
         "per_op",
@@ -130,7 +129,9 @@ class Writer:
         # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
         # bits, but which layouts ran says that it stays).
         skip = (module == "mamba" and "recurrent" in AS_BEFORE) or (columns_of_head and "inner norms" in AS_BEFORE)
-        wide = () if self.stack.fused_norm or skip else tuple(y.like(f"{y.name} in fp32: {i}", width=4) for i in "xy")
+        # If its weight is frozen, nothing needs the latter.
+        copies = 0 if self.stack.fused_norm or skip else 2 if self.cut.adapters is None else 1
+        wide = [y.like(f"{y.name} in fp32: {i}", width=4) for i in range(copies)]
         self.add(
             "norm", module, reads=(x,), writes=(y,), kept=(x, *wide), weights=(Weight(weights),), forward=(forward,),
             input_grad=(backward,),
@@ -218,7 +219,7 @@ class Writer:
         trained = cut.adapters is None
         self.add(
             name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
-            kept=(kept,) if trained or "adapters" in AS_BEFORE else (),
+            kept=(kept,) if trained else (),
             forward=(forward,), input_grad=(input_grad,), weight_grad=(weight_grad,) if trained else (),
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
@@ -253,8 +254,7 @@ class Writer:
             added = memory(f"{name} added", 5 * cut.width * tokens * width, 2, sort="add", module=module)
             passes[each] += (added._replace(stall_s=self.stack.adapter_stall_s * (each == "forward")),)
         weight = Weight(adapters.count * rank, (rows + columns) / degree, of_experts=experts, of_adapters=True)
-        narrow = x.like(f"{name} narrow", rank)
-        kept = () if "adapters" in AS_BEFORE else (source, source.like(narrow.name, rank))
+        kept = source, source.like(f"{name} narrow", rank)
         self.add(name, module, reads=(x,), kept=kept, weights=(weight,), **passes)
 
     def mlp(self, name: str, module: str, y: Tensor, width: int) -> Tensor:
