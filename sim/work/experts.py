@@ -26,7 +26,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import Collective, Kernel, Tensor, Weight, memory
-from sim.work.pieces import AS_BEFORE, Cut, Writer
+from sim.work.pieces import Cut, Writer
 from sim.work.routing import busiest_share, different
 
 MODULE = "moe_dispatch"
@@ -82,8 +82,6 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     if model.expert_latent_size:
         source = y.like("experts' latent", outer)
         write.linear("to experts' latent", "moe_router", y, [source], [Weight(outer, h)])
-        if "latent experts" in AS_BEFORE:
-            write.add("", "moe_router", kept=(source.like("latent again").in_bytes(cut.kept),))
     # A GPU keeps of all layers what it has of their mean.
     copies = Tensor("copies", to.copies, outer, cut.width, mean=routed(model, cut, layers).copies / to.copies)
     up, down, out = copies.like("experts up", inputs * inner), copies.like("experts down"), source.like("experts' sum")

@@ -28,7 +28,6 @@ AS_BEFORE = frozenset(
         "inner norms",
         "written out",
         "gathered",
-        "latent experts",
         "eight bits",
         "post norm",
         "per_op",
