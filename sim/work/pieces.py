@@ -26,7 +26,6 @@ AS_BEFORE = frozenset(
         "recurrent",
         "head",
         "inner norms",
-        "written out",
         "gathered",
         "eight bits",
         "post norm",
@@ -282,13 +281,6 @@ class Writer:
         more, times, products = (0, 0), (0, 0), int(by_hand)
         if not (stack.fused_activation or model.gated_mlp):
             more, times, products = WRITTEN_OUT
-        if "written out" in AS_BEFORE and (module == "shared_experts" or not self.whole):
-            if module == "mlp":
-                for place in range(products):
-                    never = Tensor(f"never kept {place}", y.rows, y.columns, y.width)
-                    self.add("", "mlp", kept=(never,))
-                    self.add("", "", kept=(never._replace(name=f"{place} as if kept", rows=-y.rows),))
-            products = 0
         self.add(
             "activation", module, reads=(up,), writes=(y,),
             kept=(up, *(y.like(f"{y.name}: factor {place}") for place in range(products))),
