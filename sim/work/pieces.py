@@ -25,7 +25,6 @@ AS_BEFORE = frozenset(
     (
         "recurrent",
         "head",
-        "inner norms",
         "gathered",
         "eight bits",
         "post norm",
@@ -120,13 +119,13 @@ class Writer:
 
     def norm(self, module: str, x: Tensor, columns: Number | None = None, weights: Number | None = None) -> Tensor:
         """Norm a tensor, or so many columns of it, by so many weights (default: one a column, and the biases)."""
-        y, columns_of_head = x.like(f"{x.name} normed", columns), weights is not None
+        y = x.like(f"{x.name} normed", columns)
         if weights is None:
             weights = y.columns * (1 + self.model.norm_bias)
         forward, backward = norm_kernels(y.rows * y.columns, self.stack, self.cut.width, module=module)
         # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
         # bits, but which layouts ran says that it stays).
-        skip = (module == "mamba" and "recurrent" in AS_BEFORE) or (columns_of_head and "inner norms" in AS_BEFORE)
+        skip = module == "mamba" and "recurrent" in AS_BEFORE
         # If its weight is frozen, nothing needs the latter.
         copies = 0 if self.stack.fused_norm or skip else 2 if self.cut.adapters is None else 1
         wide = [y.like(f"{y.name} in fp32: {i}", width=4) for i in range(copies)]
