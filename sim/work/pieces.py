@@ -23,7 +23,6 @@ from sim.work.routing import EVEN, Routing
 
 AS_BEFORE = frozenset(
     (
-        "recurrent",
         "head",
         "gathered",
         "eight bits",
@@ -125,9 +124,8 @@ class Writer:
         forward, backward = norm_kernels(y.rows * y.columns, self.stack, self.cut.width, module=module)
         # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
         # bits, but which layouts ran says that it stays).
-        skip = module == "mamba" and "recurrent" in AS_BEFORE
         # If its weight is frozen, nothing needs the latter.
-        copies = 0 if self.stack.fused_norm or skip else 2 if self.cut.adapters is None else 1
+        copies = 0 if self.stack.fused_norm else 2 if self.cut.adapters is None else 1
         wide = [y.like(f"{y.name} in fp32: {i}", width=4) for i in range(copies)]
         self.add(
             "norm", module, reads=(x,), writes=(y,), kept=(x, *wide), weights=(Weight(weights),), forward=(forward,),
@@ -205,8 +203,7 @@ class Writer:
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
         again = stack.regather_sequence or (
-            (module == "mamba" and "recurrent" in AS_BEFORE)
-            or (module == "" and "head" in AS_BEFORE)
+            (module == "" and "head" in AS_BEFORE)
             or (module in ("shared_experts", "mla_up_proj") and "gathered" in AS_BEFORE)
         )
         source = own if own is not None and again else x
@@ -318,7 +315,6 @@ class Writer:
                 )
             )
         mask = (x.like(f"{name}: mask", width=1),) if model.dropout else ()
-        mask = () if module == "mamba" and "recurrent" in AS_BEFORE else mask
         self.add(
             "residual", module, reads=(out, x), writes=(after,), kept=mask, forward=(forward,), input_grad=(backward,)
         )
