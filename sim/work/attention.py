@@ -85,9 +85,6 @@ def _latent_projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tenso
     normed = write.norm("attn", both, model.key_value_rank, model.key_value_rank)
     q, k = (write.tensor(name, heads * model.head_dim) for name in ("queries", "keys"))
     v, parts = write.tensor("values", heads * model.value_head_dim), k.like("keys apart", q.columns - heads * turning)
-    if "gathered" in AS_BEFORE and cut.sequence_parallel and not write.stack.regather_sequence:
-        whole = Tensor("hidden state gathered", cut.tokens - cut.norm_tokens, h, cut.width)
-        write.add("", "attn", kept=(whole.in_bytes(cut.kept),))
     of_queries, of_keys = write.gather(up, source, normed, columns=source.columns + both.columns)
     write.linear("queries", up, of_queries, [q], [Weight(q.columns, source.columns)], cut_by="columns", own=source)
     weight = Weight(parts.columns + v.columns, model.key_value_rank)

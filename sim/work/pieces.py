@@ -24,7 +24,6 @@ from sim.work.routing import EVEN, Routing
 AS_BEFORE = frozenset(
     (
         "head",
-        "gathered",
         "eight bits",
         "post norm",
         "per_op",
@@ -202,10 +201,7 @@ class Writer:
         forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0])
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
-        again = stack.regather_sequence or (
-            (module == "" and "head" in AS_BEFORE)
-            or (module in ("shared_experts", "mla_up_proj") and "gathered" in AS_BEFORE)
-        )
+        again = stack.regather_sequence or (module == "" and "head" in AS_BEFORE)
         source = own if own is not None and again else x
         if name in ("shared expert up", "to experts' latent") and "eight bits" in AS_BEFORE:
             width = cut.width

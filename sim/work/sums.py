@@ -306,14 +306,6 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
             kept += [t for each in region if each.name == "norm" for t in each.kept if t.name == "MLP down"]
         kept += read
         gone |= made if name in THROWN_AWAY else set()
-        if (
-            "gathered" in AS_BEFORE
-            and name == "layernorm"
-            and any(
-                "hidden state gathered" in (tensor.name, tensor.copy_of) for each in operations for tensor in each.kept
-            )
-        ):
-            gone -= {"layer input normed"}
     return [tensor for tensor in kept if not {tensor.name, tensor.copy_of} & gone]
 
 
