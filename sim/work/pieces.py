@@ -23,7 +23,6 @@ from sim.work.routing import EVEN, Routing
 
 AS_BEFORE = frozenset(
     (
-        "head",
         "eight bits",
         "post norm",
         "per_op",
@@ -201,8 +200,7 @@ class Writer:
         forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0])
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
-        again = stack.regather_sequence or (module == "" and "head" in AS_BEFORE)
-        source = own if own is not None and again else x
+        source = own if own is not None and stack.regather_sequence else x
         if name in ("shared expert up", "to experts' latent") and "eight bits" in AS_BEFORE:
             width = cut.width
         kept = source.in_bytes(cut.kept if width is None else width)
