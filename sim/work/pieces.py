@@ -24,7 +24,6 @@ from sim.work.routing import EVEN, Routing
 AS_BEFORE = frozenset(
     (
         "eight bits",
-        "post norm",
         "per_op",
         "gradients",
     )

@@ -302,8 +302,6 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
         if "eight bits" in AS_BEFORE:
             copies = {tensor.copy_of: tensor for each in region for tensor in each.kept if tensor.copy_of}
             read = [copies.get(tensor.name, tensor) for tensor in read]
-        if "post norm" in AS_BEFORE:
-            kept += [t for each in region if each.name == "norm" for t in each.kept if t.name == "MLP down"]
         kept += read
         gone |= made if name in THROWN_AWAY else set()
     return [tensor for tensor in kept if not {tensor.name, tensor.copy_of} & gone]
