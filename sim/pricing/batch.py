@@ -14,17 +14,10 @@ from sim.network.placement import (
     Degrees,
     Group,
     Hops,
-    between_sharding_groups,
-    context_group,
-    data_group,
-    expert_data_group,
-    expert_group,
-    expert_sharding_group,
     hops_of,
+    place_group,
     send_share,
-    sharding_group,
     stack_groups,
-    tensor_group,
 )
 from sim.pricing.cells import CellPrices, Cells, price_cells
 from sim.pricing.cost_model import CostModel, cost_model
@@ -152,15 +145,15 @@ def place_layouts(costs: CostModel, degrees: Sequence[Sequence[int]] | Ints, pla
 def _place(costs: CostModel, numbers: Ints, cut: bool, group_size: int | None, placement: str) -> Layouts:
     cluster = costs.cluster
     plans = [Degrees(tp, cp, pp, dp, ep, tp if cut else 1, placement) for tp, cp, pp, dp, ep in numbers.tolist()]
-    places = (tensor_group, context_group, expert_group, data_group, expert_data_group)
     tensor, context, experts, data, of_experts = (
-        stack_groups([place(plan, cluster) for plan in plans]) for place in places
+        stack_groups([place_group(kind, plan, cluster) for plan in plans])
+        for kind in ("tp", "cp", "ep", "shards", "expert_shards")
     )
     shards, expert_shards, between = data, of_experts, None
     if group_size is not None:
         shards, expert_shards, between = (
-            stack_groups([place(plan, cluster, group_size) for plan in plans])
-            for place in (sharding_group, expert_sharding_group, between_sharding_groups)
+            stack_groups([place_group(kind, plan, cluster, group_size) for plan in plans])
+            for kind in ("shards", "expert_shards", "between")
         )
     return Layouts(
         costs,

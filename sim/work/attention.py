@@ -54,8 +54,6 @@ def _projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     v = write.tensor("values", shared * model.value_head_dim)
     outs = [q, k, v, *[write.tensor("gate", heads * model.value_head_dim)] * model.attention_gate]
     weights = [Weight(out.columns, h) for out in outs] + [Weight(out.columns) for out in outs] * model.qkv_bias
-    if "attention gate" in AS_BEFORE and model.attention_gate:
-        weights[3] = Weight(outs[3].columns * h)
     (whole,) = write.gather("attn", y)
     write.linear("query, key, value", "attn", whole, outs, weights, cut_by="columns", own=y)
     if model.query_key_norm != "none":
@@ -87,9 +85,6 @@ def _latent_projections(write: Writer, y: Tensor) -> tuple[Tensor, Tensor, Tenso
     normed = write.norm("attn", both, model.key_value_rank, model.key_value_rank)
     q, k = (write.tensor(name, heads * model.head_dim) for name in ("queries", "keys"))
     v, parts = write.tensor("values", heads * model.value_head_dim), k.like("keys apart", q.columns - heads * turning)
-    if "gathered" in AS_BEFORE and cut.sequence_parallel and not write.stack.regather_sequence:
-        whole = Tensor("hidden state gathered", cut.tokens - cut.norm_tokens, h, cut.width)
-        write.add("", "attn", kept=(whole.in_bytes(cut.kept),))
     of_queries, of_keys = write.gather(up, source, normed, columns=source.columns + both.columns)
     write.linear("queries", up, of_queries, [q], [Weight(q.columns, source.columns)], cut_by="columns", own=source)
     weight = Weight(parts.columns + v.columns, model.key_value_rank)
@@ -147,7 +142,7 @@ def attention_core(write: Writer, q: Tensor, k: Tensor, v: Tensor, context: Tens
     exchange, exchange_back = _exchanges(model, stack, cut)
     scratch: Number = 0.0
     if stack.attention == "flash":
-        kept += [context.in_bytes(read)] * ("eight bits" not in AS_BEFORE)
+        kept += [context.in_bytes(read)] * ("eight bits" not in AS_BEFORE or cut.adapters is not None)
         kept.append(context.like("row statistics", model.num_heads / cut.tp, width=4))
     else:
         # Step by step the softmax is taken in fp32: its output is kept, and the cast to 16 bits that multiplies the

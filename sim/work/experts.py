@@ -26,7 +26,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import Collective, Kernel, Tensor, Weight, memory
-from sim.work.pieces import AS_BEFORE, Cut, Writer
+from sim.work.pieces import Cut, Writer
 from sim.work.routing import busiest_share, different
 
 MODULE = "moe_dispatch"
@@ -102,8 +102,6 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     if model.expert_latent_size:
         source = y.like("experts' latent", outer)
         write.linear("to experts' latent", "moe_router", y, [source], [Weight(outer, h)])
-        if "latent experts" in AS_BEFORE:
-            write.add("", "moe_router", kept=(source.like("latent again").in_bytes(cut.kept),))
     # A GPU keeps of all layers what it has of their mean.
     copies = Tensor("copies", to.copies, outer, cut.width, mean=routed(model, cut, layers).copies / to.copies)
     up, down, out = copies.like("experts up", inputs * inner), copies.like("experts down"), source.like("experts' sum")
@@ -135,8 +133,6 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     activated = _activation(write, up)
     weights = [Weight(outer, inner, to.experts, of_experts=True)]
     weights += [Weight(to.experts * outer, of_experts=True)] * bias
-    if "expert biases" in AS_BEFORE and bias:
-        weights[1] = Weight(to.experts * outer / cut.etp, of_experts=True)
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
