@@ -68,7 +68,9 @@ def test_a_folded_step_is_the_whole_one(name, rng, blocks, more, random_costs):
         return
     program = random_program(folded, rng, random_costs, blocks=blocks, hide=(True, False))
     whole = run(program.on(folded.fold.unfold()))
-    assert whole.step_time_s == pytest.approx(plain_step(folded.fold.unfold(), program.costs, True).step_time_s, rel=1e-9)
+    assert whole.step_time_s == pytest.approx(
+        plain_step(folded.fold.unfold(), program.costs, True).step_time_s, rel=1e-9
+    )
     for engine in ("dag", "des"):
         timeline = run(program, engine)
         assert timeline.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
