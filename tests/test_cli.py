@@ -27,7 +27,7 @@ KEYS = {
 
 
 def flopcast(*arguments, **options):
-    command = [sys.executable, "-m", "sim.cli", *arguments]
+    command = [sys.executable, "-m", "sim", *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **options)
     assert "Traceback" not in result.stderr, result.stderr
     return result
@@ -188,7 +188,7 @@ def test_the_readme_shows_an_import(tmp_path):
         "tie_word_embeddings": False,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "sim.cli", "import", "config.json", "--gpus", "64", "-o", "mine.yaml"]
+    command = [sys.executable, "-m", "sim", "import", "config.json", "--gpus", "64", "-o", "mine.yaml"]
     environment = {"COLUMNS": "80", "PATH": "", "PYTHONPATH": str(ROOT)}
     printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     shown = (ROOT / "docs" / "importing.md").read_text().partition("```text\nconfig.json:")[2].partition("```")[0]
@@ -331,14 +331,15 @@ def heed_interrupts():
     ids=["estimate", "compare-schedules", "timeline"],
 )
 def test_interrupting_is_not_a_traceback(arguments, until_at_work):
-    command = [sys.executable, "-m", "sim.cli", *arguments]
+    command = [sys.executable, "-m", "sim", *arguments]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     )
     until_at_work(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    # A shell sees 130 either way; met inside exec, which dataclasses use, Python ends by the signal itself.
+    assert process.returncode in (130, -signal.SIGINT)
     assert "Traceback" not in errors
 
 

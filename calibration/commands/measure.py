@@ -50,7 +50,7 @@ def run(
 ) -> None:
     """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped.
 
-    On several nodes: torchrun --nnodes 2 --nproc-per-node 8 … -m sim.cli calibrate run, or srun with a task a GPU.
+    On several nodes: torchrun --nnodes 2 --nproc-per-node 8 … -m sim calibrate run, or srun with a task a GPU.
     """
     from flopcast_calibration.bench.machine import describe
     from flopcast_calibration.bench.ranks import launched_job

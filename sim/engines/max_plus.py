@@ -503,7 +503,7 @@ def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
 
 def jump(graph: Graph, starts: FloatArray, left_out: Any, blocks: IntArray, seconds: FloatArray) -> FloatArray:
     """When the last `depth` blocks' events happen after so many more blocks; (blocks back, events, plans).  [s]"""
-    back = np.arange(graph.depth)[:, np.newaxis]
+    back = np.arange(min(graph.depth, len(starts)))[:, np.newaxis]
     period = np.maximum(blocks, 1)
     like = (back - left_out) % period  # the block seen that stands at the same place in a period
     like = np.where(blocks > 0, like, back)

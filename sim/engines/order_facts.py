@@ -49,7 +49,6 @@ class OrderFacts:
         self.order, self.kind_of_stage, self.num_kinds, self.floating = order, kind_of_stage, num_kinds, floating
 
     @cached_property
-    @cached_property
     def code(self) -> Ints:
         """Of every action which of (kind of action, kind of stage), counted row by row."""
         return np.asarray(self.num_kinds * self.order.kind + self.kind_of_stage[self.order.stage])

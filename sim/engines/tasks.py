@@ -172,7 +172,8 @@ def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Cla
     after = np.minimum(action + 1, len(order) - 1)
     kind, stage, rank = order.kind[action], order.stage[action], order.rank[action]
     weight = np.bincount(of, order.weight).astype(np.int64)
-    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens[after])
+    opens_next = np.append(opens[1:], False)[action]  # behind the last action of all there is none
+    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens_next)
 
 
 @lru_cache(maxsize=256)

@@ -69,7 +69,7 @@ def once_a_step(batch: Batch, deal: Deal) -> RankSeconds:
     return RankSeconds._make([*table[:, :, place, batch.layout], shares[place, batch.layout]])
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _once_a_step(
     layouts: Layouts, kinds: RankKinds, zero_stage: int, spread: int, copies: int, offloaded: float
 ) -> tuple[Floats, Floats]:
@@ -195,7 +195,7 @@ def tied_reduction(batch: Batch, deal: Deal) -> PlanFloats:
     return np.asarray(np.where(apart, far_s, near_s) * (ranks > 1))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _sums_of_tables(layouts: Layouts) -> Floats:
     """All-reduce of a table's gradient between two ranks, inside an NVLink domain and across; (2, layouts).  [s]"""
     costs = layouts.costs

@@ -44,7 +44,7 @@ def block_params(layouts: Layouts) -> Floats:
     return _block_params(layouts.costs, layouts.tp.tobytes(), layouts.ep.tobytes(), layouts.etp.tobytes())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _block_params(costs: CostModel, *degrees: bytes) -> Floats:
     tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
     model, adapters, optimizer = costs.model, adapters_of(costs.training), costs.training.optimizer

@@ -79,7 +79,7 @@ def _of_blocks(layouts: Layouts, alone: Number) -> Floats:
     return np.where(alone, _of_blocks_sharing(layouts, True), _of_blocks_sharing(layouts, False))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _of_blocks_sharing(layouts: Layouts, alone: bool) -> Floats:
     costs = layouts.costs
     params = params_of(counts_of(blocks_sharing(costs.model, alone)), layouts)

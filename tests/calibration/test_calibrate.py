@@ -68,7 +68,7 @@ def test_without_measurements_there_is_no_profile():
 
 
 def flopcast(*arguments):
-    command = [sys.executable, "-m", "sim.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "sim", *map(str, arguments)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert "Traceback" not in result.stderr, result.stderr
     return result

@@ -131,7 +131,7 @@ def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
 
 
 def flopcast(*arguments):
-    command = [sys.executable, "-m", "sim.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "sim", *map(str, arguments)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in result.stderr, result.stderr
     return result

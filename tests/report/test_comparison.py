@@ -231,7 +231,7 @@ def test_the_command_compares_the_same_file_twice(tmp_path):
         "-s",
         "plan.microbatch_size=2",
     ]
-    command = [sys.executable, "-m", "sim.cli", "report", *words, "-o", str(file)]
+    command = [sys.executable, "-m", "sim", "report", *words, "-o", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     text = is_self_contained(file.read_text())

@@ -168,7 +168,7 @@ def test_every_engine_has_a_report(engine):
 
 def test_the_command_writes_a_report(tmp_path):
     file = tmp_path / "report.html"
-    command = [sys.executable, "-m", "sim.cli", "report", str(SCENARIO), "--no-search", "--no-sliders", "-o", str(file)]
+    command = [sys.executable, "-m", "sim", "report", str(SCENARIO), "--no-search", "--no-sliders", "-o", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert str(file) in done.stdout

@@ -203,7 +203,7 @@ def test_the_pages_commands_work(tmp_path, monkeypatch):
 
 
 def test_it_is_a_verb_of_flopcast():
-    command = [sys.executable, "-m", "sim.cli", "scaling", "optimal", "--loss", "1.0"]
+    command = [sys.executable, "-m", "sim", "scaling", "optimal", "--loss", "1.0"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr

@@ -65,7 +65,7 @@ def test_a_layout_needs_stages_and_blocks_for_them():
 
 
 def test_the_verb_prints_a_layout_that_a_plan_takes():
-    command = [sys.executable, "-m", "sim.cli", "layout", str(DEEPSEEK), "-s", "plan.schedule=1f1b"]
+    command = [sys.executable, "-m", "sim", "layout", str(DEEPSEEK), "-s", "plan.schedule=1f1b"]
     told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     assert told["step_time_s"] < told["step_time_before_s"]
     assert len(layout_stages(told["pipeline_layout"])) == 16

@@ -76,7 +76,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_command_line(runs_file, run_row, tmp_path):
     path, out = runs_file([run_row(outcome="ok"), run_row(outcome="?")]), tmp_path / "out.json"
-    command = [sys.executable, "-m", "sim.cli", "validate", "--memory", str(path), "--json", str(out)]
+    command = [sys.executable, "-m", "sim", "validate", "--memory", str(path), "--json", str(out)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0
     assert "100.0% of 1 outcomes right" in result.stdout
