@@ -86,7 +86,7 @@ class Tasks:
 class TaskList:
     """Collects tasks and their waits as arrays."""
 
-    columns: dict[str, list[Array]] = field(default_factory=dict)
+    added: list[tuple[slice, dict[str, Any]]] = field(default_factory=list)
     waits: list[tuple[Array, Array, Array, Array]] = field(default_factory=list)
     count: int = 0
 
@@ -109,13 +109,11 @@ class TaskList:
         Tasks wait for those alone that stand in an earlier phase, or in the same at an earlier place, or there in an
         earlier slot.
         """
-        rank = np.asarray(rank)
+        begin, self.count = self.count, self.count + len(rank)
         given = {"what": what, "rank": rank, "stream": stream, "amount": amount, "place": place, "slot": slot,
                  "action": action, "rule": rule, "phase": phase, "block": block}  # fmt: skip
-        for name, values in given.items():
-            self.columns.setdefault(name, []).append(np.broadcast_to(values, rank.shape))
-        self.count += len(rank)
-        return np.arange(self.count - len(rank), self.count)
+        self.added.append((slice(begin, self.count), given))
+        return np.arange(begin, self.count)
 
     def wait(self, waiter: Any, source: Any, lag: Any = 0, *, from_end: bool = True) -> None:
         """Let tasks wait for the end or the begin of others plus a lag; a source below 0 is nothing to wait for."""
@@ -125,7 +123,7 @@ class TaskList:
 
     def last_on(self, stream: int) -> tuple[IntArray, IntArray]:
         """Return the ranks that have such a stream, and the last task on each."""
-        stands = {name: np.concatenate(self.columns[name]) for name in ("stream", "rank", "phase", "place", "slot")}
+        stands = {name: self._column(name) for name in ("stream", "rank", "phase", "place", "slot")}
         here = np.flatnonzero(stands["stream"] == stream)
         here = here[np.lexsort([stands[name][here] for name in ("slot", "place", "phase", "rank")])]
         rank = stands["rank"][here]
@@ -134,13 +132,20 @@ class TaskList:
 
     def tasks(self) -> Tasks:
         """All tasks with their waits."""
-        column = {name: np.concatenate(values) for name, values in self.columns.items()}
+        column = {name: self._column(name) for name in self.added[0][1]}
         slot, place = column.pop("slot"), column.pop("place")
         places, slots = int(place.max()) + 1, int(slot.max()) + 1
         stands = (column["phase"] * places + place) * slots + slot
         _, level = different(stands)
         waiter, source, lag, from_end = (np.concatenate(each) for each in zip(*self.waits, strict=True))
         return Tasks(**column, level=level, waiter=waiter, source=source, lag=lag, from_end=from_end)
+
+    def _column(self, name: str) -> IntArray:
+        """One value of every task."""
+        column = np.empty(self.count, dtype=np.int64)
+        for where, given in self.added:
+            column[where] = given[name]
+        return column
 
 
 @dataclass(frozen=True)
@@ -214,30 +219,30 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
     sequence, (by_lane, lane) = tasks.sequence, tasks.by_lane()
     follows = np.flatnonzero(np.diff(lane) == 0)
     behind, before = by_lane[follows + 1], by_lane[follows]
-    waiter, source = tasks.waiter, tasks.source
-    follower = np.zeros(len(tasks), dtype=np.int64)
+    waiter, source, count = tasks.waiter, tasks.source, len(tasks)
+    follower = np.zeros(count, dtype=np.int64)
     follower[behind] = 1
-    waits = np.bincount(waiter, minlength=len(tasks))
+    own = np.bincount(waiter, minlength=count)
     by_waiter = np.argsort(waiter, kind="stable")
-    number = np.empty(len(waiter), dtype=np.int64)  # of a task's waits, which each is
-    number[by_waiter] = np.arange(len(waiter)) - (np.cumsum(waits) - waits)[waiter[by_waiter]]
+    number = np.empty(len(waiter), dtype=np.int64)  # of a task's waits, which each is; the first is for its stream
+    number[by_waiter] = np.arange(len(waiter)) - (np.cumsum(own) - own)[waiter[by_waiter]]
     number += follower[waiter]
-    chains = _Chains(tasks.level, sequence, np.maximum(waits + follower - 1, 1))
+    trees = _Trees(tasks.level, sequence, own + follower)
 
-    size, event = int(chains.ends[-1]), chains.last
+    size, event = int(trees.ends[-1]), trees.root
     sources, lag = np.zeros((2, size), dtype=np.int32), np.zeros((2, 2, size), dtype=np.int32)
-    first, where = chains.first[behind], chains.numbers(waiter, np.maximum(number - 1, 0))
-    goes_on = np.flatnonzero(number > 1)
-    sources[0, where[goes_on]] = chains.numbers(waiter[goes_on], number[goes_on] - 2)
-    sources[0, first], lag[1, 0, first] = event[before], tasks.amount[before]
-    side = (number > 0).astype(np.int64)
+    side, where = trees.leaves(behind, np.zeros(len(behind), dtype=np.int64))
+    sources[side, where], lag[1, side, where] = event[before], tasks.amount[before]
+    side, where = trees.leaves(waiter, number)
     sources[side, where], lag[0, side, where] = event[source], tasks.lag
     lag[1, side, where] = np.where(tasks.from_end, tasks.amount[source], 0)
+    side, where, below = trees.branches
+    sources[side, where] = below
     rule = np.zeros(size, dtype=np.int8)
     rule[event] = tasks.rule
 
-    begins = np.append(chains.first[sequence], size)[np.searchsorted(tasks.phase[sequence], range(4))]
-    phases = [*np.searchsorted(chains.ends, begins, side="right").tolist(), len(chains.ends)]
+    begins = np.append(trees.first[sequence], size)[np.searchsorted(tasks.phase[sequence], range(4))]
+    phases = [*np.searchsorted(trees.ends, begins, side="right").tolist(), len(trees.ends)]
     depth, blocks = least_depth, None
     if seen:
         waiter, source = np.concatenate([behind, waiter]), np.concatenate([before, source])
@@ -245,45 +250,58 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
         here = (mine >= AFTER) & (back >= 0) & (tasks.rule[waiter] != MINUS)
         reaches = np.where(mine >= 0, back - mine, back + 1)[here]
         depth, blocks = max(least_depth, int(reaches.max(initial=1))), _events_by_block(tasks, event, seen)
-    return Graph(tasks, event, sources, lag, rule, chains.ends, tuple(phases), depth, blocks)
+    return Graph(tasks, event, sources, lag, rule, trees.ends, tuple(phases), depth, blocks)
 
 
-class _Chains:
-    """Numbers of the events of tasks, one or more each, level by level; event 0 begins the step.
+class _Trees:
+    """The events of tasks: the latest of many moments is a tree of pairs, level by level; event 0 begins the step.
 
-    first, last : arrays (tasks). The first and the last event of each task.
+    A task with n waits has n - 1 events, one at least, numbered as a binary heap: those below event k are 2k + 1 and
+    2k + 2, and beyond the last event come the n waits. Events happen from the last to the root.
+
+    first, root : arrays (tasks). The first event of each task, which is its last of the heap, and its root.
+    branches : sides, events, and events below them, of all that wait for events of the same task.
     ends : array. Where each level of events ends, the begin of the step the first.
     """
 
-    def __init__(self, level_of: IntArray, sequence: IntArray, events: IntArray) -> None:
+    def __init__(self, level_of: IntArray, sequence: IntArray, waits: IntArray) -> None:
         count, levels = len(level_of), int(level_of.max()) + 1
+        self._waits, self._events = waits, np.maximum(waits - 1, 1)
         position = np.empty(count, dtype=np.int64)
         position[sequence] = np.arange(count)
-        several = np.flatnonzero(events > 1)
-        more = events[several] - 1
-        behind = np.bincount(level_of[several], more, levels).astype(np.int64)  # second and later events
+        several = np.flatnonzero(self._events > 1)
+        more = self._events[several] - 1  # events but the first of each task stand behind the first ones of its level
+        behind = np.bincount(level_of[several], more, levels).astype(np.int64)
         shift = np.cumsum(behind) - behind
         self.first = 1 + position + shift[level_of]
         heads = 1 + np.cumsum(np.bincount(level_of, minlength=levels)) + shift
         task, self._begin = np.repeat(several, more), np.zeros(count, dtype=np.int64)
         self._begin[several] = np.cumsum(more) - more
-        number = np.arange(len(task)) - self._begin[task]
-        by_level = np.lexsort((number, level_of[task]))
-        level, turn = level_of[task][by_level], number[by_level]
+        heap = np.arange(len(task)) - self._begin[task]
+        turn = -np.floor(np.log2(heap + 1)).astype(np.int64)
+        by_level = np.lexsort((turn, level_of[task]))
+        level, turn = level_of[task][by_level], turn[by_level]
         self._later = np.empty(len(task), dtype=np.int64)
         place = heads[level] + np.arange(len(task)) - shift[level]
         self._later[by_level] = place
-        self.last = self.first.copy()
-        self.last[several] = self.numbers(several, more)
+        self.root = self.numbers(np.arange(count), np.zeros(count, dtype=np.int64))
         turns = place[1:][(np.diff(level) == 0) & (np.diff(turn) != 0)]
         self.ends = np.unique(np.concatenate([[1], heads, heads + behind, turns]))
+        below = np.concatenate([heap[heap > 0], more])
+        parent = np.concatenate([task[heap > 0], several])
+        self.branches = (below - 1) % 2, self.numbers(parent, (below - 1) // 2), self.numbers(parent, below)
 
-    def numbers(self, task: IntArray, which: IntArray) -> IntArray:
-        """Events of tasks, each its first, second and so on."""
+    def numbers(self, task: IntArray, heap: IntArray) -> IntArray:
+        """Events of tasks, by their numbers in the heap."""
         found = self.first[task]
-        later = np.flatnonzero(which > 0)
-        found[later] = self._later[self._begin[task[later]] + which[later] - 1]
+        later = np.flatnonzero(heap < self._events[task] - 1)
+        found[later] = self._later[self._begin[task[later]] + heap[later]]
         return np.asarray(found)
+
+    def leaves(self, task: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
+        """Sides and events that wait for the first, second and so on of what a task waits for."""
+        place = np.maximum(number + self._waits[task] - 2, 0)
+        return place % 2, self.numbers(task, place // 2)
 
 
 def different(numbers: IntArray) -> tuple[IntArray, IntArray]:

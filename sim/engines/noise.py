@@ -20,6 +20,7 @@ from sim.errors import ScheduleError
 from sim.pricing.scenario import StageCosts
 from sim.schedules import Order
 from sim.schedules.actions import U
+from sim.schedules.order import in_levels
 from sim.schedules.registry import is_staggered
 from sim.work.operations import Cause
 
@@ -109,10 +110,10 @@ def noisy_steps(replicas: Sequence[Replica], jitter: float, seeds: int, seed: in
         The schedule has no step of its own: its ranks do not wait for each other between steps.
     """
     program = replicas[0].program
-    order, width = program.order, len(replicas)
+    order, width = in_levels(program.order), len(replicas)
     require_own_step(order)
     costs = replace(program.costs, optimizer_s=np.max([each.program.costs.optimizer_s for each in replicas], axis=0))
-    program = replace(program, costs=costs)
+    program = replace(program, order=order, costs=costs)
     computes = [each.program.action_seconds()[0] for each in replicas]
     batch = max(1, AT_ONCE // (len(order) * width))
     times: list[float] = []

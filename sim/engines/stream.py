@@ -16,7 +16,7 @@ from sim.engines.program import Program
 from sim.engines.tasks import amounts_of, places_of, step_of
 from sim.engines.timeline import Timeline
 from sim.schedules import Order, build_order, get_schedule
-from sim.schedules.order import make_order
+from sim.schedules.order import in_levels, make_order
 
 WARM_UP = 4
 """Steps before those that count: the pipeline fills, and ranks fall into step."""
@@ -45,7 +45,7 @@ def overlapping_steps(program: Program, factors: Array, jitter: float, seeds: in
     counted = min(ROW, seeds)
     # The last batches have no forwards of later ones between their backwards.
     number = WARM_UP + counted + -(-step.num_ranks // step.num_microbatches)
-    row = steps_in_a_row(step, number)
+    row = in_levels(steps_in_a_row(step, number))
     pipeline = replica(program.on(row), factors)
     after = _after_each_step(alone, row, number)
     # Of an asynchronous schedule the reductions that nothing hides follow every batch.

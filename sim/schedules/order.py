@@ -18,7 +18,7 @@ from sim.errors import ScheduleError
 from sim.schedules.actions import KINDS, PAIRED, Action, B, F, I, Row, U, W, as_actions, as_row
 from sim.schedules.fold import Fold
 from sim.schedules.grid import format_grid
-from sim.schedules.play import play
+from sim.schedules.play import by_levels, play
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -109,6 +109,16 @@ def _weight(order: Order) -> IntArray:
         weight[fold.block(0)] += 1 if endless else fold.times
     weight.flags.writeable = False
     return weight
+
+
+@lru_cache(maxsize=256)
+def in_levels(order: Order) -> Order:
+    """The order with its levels, which it has by itself from a few ranks on: for many plans at once they always pay."""
+    if order.levels is not None:
+        return order
+    pairs = np.full(len(order), -1) if order.pair_needs is None else order.pair_needs
+    sequence, levels = by_levels(order.needs, pairs, order.first)
+    return replace(order, topological=sequence, levels=levels)
 
 
 def make_order(

@@ -28,7 +28,7 @@ from sim.engines.max_plus import (
 rngs = st.integers(0, 2**32).map(np.random.default_rng)
 
 
-def random_tasks(rng, count=60, ranks=3, streams=2, waits=2):
+def random_tasks(rng, count=60, ranks=3, streams=2, waits=7):
     """Tasks on streams, and joins, which wait for the begin or the end of any before them; and their seconds."""
     tasks = TaskList()
     for task in range(count):
@@ -38,7 +38,8 @@ def random_tasks(rng, count=60, ranks=3, streams=2, waits=2):
         for _ in range(int(rng.integers(waits + 1)) if task else 0):
             tasks.wait([task], [rng.integers(task)], int(rng.integers(20)), from_end=bool(rng.integers(2)))
     tasks.wait([0], [-1])
-    tasks.columns["place"] = [np.array(depths_of(tasks.tasks()))]
+    for (_, said), depth in zip(tasks.added, depths_of(tasks.tasks()), strict=True):
+        said["place"] = depth
     return tasks.tasks(), np.concatenate([[0.0], rng.uniform(0.0, 3.0, 19)])
 
 

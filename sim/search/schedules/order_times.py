@@ -28,6 +28,7 @@ from sim.pricing.replicas import HELD, params_of
 from sim.pricing.stages import near_and_far, price_stages, sends_by_stage
 from sim.schedules import Order
 from sim.schedules.actions import W
+from sim.schedules.order import in_levels
 from sim.schedules.passes import updates_per_rank
 from sim.search.schedules.variants import Variant
 from sim.search.schedules.weight_gradient_bounds import Fixed, fixed_of, play
@@ -57,7 +58,8 @@ class SharedOrder:
     """
 
     def __init__(self, variant: Variant, order: Order, deal: Deal, floating: bool) -> None:
-        self.variant, self.order, self.deal = variant, order, deal
+        self.variant, self.deal = variant, deal
+        self.order = order = in_levels(order)
         self.facts = OrderFacts(order, deal.kind_of_stage, len(deal.stage_kinds), floating)
 
     @cached_property
