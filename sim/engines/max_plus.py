@@ -65,13 +65,13 @@ class Tasks:
 
     def lanes(self) -> Iterator[tuple[int, int, IntArray]]:
         """Yield rank, stream and its tasks in turn, stream by stream."""
-        here, lane = self.by_lane()
+        here, lane = self.by_lane(self.sequence)
         for tasks in np.split(here, np.flatnonzero(np.diff(lane)) + 1) if len(here) else ():
             yield int(self.rank[tasks[0]]), int(self.stream[tasks[0]]), tasks
 
-    def by_lane(self) -> tuple[IntArray, IntArray]:
+    def by_lane(self, sequence: IntArray) -> tuple[IntArray, IntArray]:
         """Tasks stream by stream, each in turn, and the number of each one's stream."""
-        here = self.sequence[self.stream[self.sequence] != NO_STREAM]
+        here = sequence[self.stream[sequence] != NO_STREAM]
         lane = self.rank[here] * (int(self.stream.max()) + 1) + self.stream[here]
         by_lane = np.argsort(lane.astype(np.min_scalar_type(int(lane.max(initial=0)))), kind="stable")
         return here[by_lane], lane[by_lane]
@@ -216,7 +216,8 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
     least_depth : int
         Blocks on which what comes later depends at least.
     """
-    sequence, (by_lane, lane) = tasks.sequence, tasks.by_lane()
+    sequence = tasks.sequence
+    by_lane, lane = tasks.by_lane(sequence)
     follows = np.flatnonzero(np.diff(lane) == 0)
     behind, before = by_lane[follows + 1], by_lane[follows]
     waiter, source, count = tasks.waiter, tasks.source, len(tasks)
@@ -249,7 +250,7 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
         mine, back = tasks.block[waiter], tasks.block[source]
         here = (mine >= AFTER) & (back >= 0) & (tasks.rule[waiter] != MINUS)
         reaches = np.where(mine >= 0, back - mine, back + 1)[here]
-        depth, blocks = max(least_depth, int(reaches.max(initial=1))), _events_by_block(tasks, event, seen)
+        depth, blocks = max(least_depth, int(reaches.max(initial=1))), _events_by_block(tasks, event, by_lane, seen)
     return Graph(tasks, event, sources, lag, rule, trees.ends, tuple(phases), depth, blocks)
 
 
@@ -315,11 +316,14 @@ def different(numbers: IntArray) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
 
 
-def _events_by_block(tasks: Tasks, event: IntArray, seen: int) -> IntArray:
+def _events_by_block(tasks: Tasks, event: IntArray, by_lane: IntArray, seen: int) -> IntArray:
     """Events of each block, (blocks back, events), in the same turn in all; up to the first that has others."""
-    here = np.flatnonzero(tasks.block >= 0)
-    here = here[np.lexsort((tasks.level[here], tasks.stream[here], tasks.rank[here], tasks.block[here]))]
-    counts = np.bincount(tasks.block[here], minlength=seen)
+    here = by_lane[tasks.block[by_lane] >= 0]
+    back = tasks.block[here]
+    here, counts = (
+        here[np.argsort(back.astype(np.min_scalar_type(seen)), kind="stable")],
+        np.bincount(back, minlength=seen),
+    )
     alike = int((counts == counts[0]).argmin()) or seen
     return np.asarray(event[here[: alike * counts[0]]].reshape(alike, -1))
 
