@@ -12,8 +12,8 @@ from sim.arrays import Floats
 from sim.engines import Program
 from sim.engines.step_end import waited_reduction
 from sim.errors import ScheduleError
-from sim.pricing.batch import Batch, batch_of
 from sim.pricing.deal import Deal, deal_of
+from sim.pricing.plans import Plans, plans_of
 from sim.pricing.scenario import StageCosts, price_plan
 from sim.schedules import Order, build_order, get_schedule
 from sim.specs import Scenario
@@ -28,10 +28,10 @@ def priced_order(scenario: Scenario, *, fold: bool = True) -> tuple[Order, Stage
     fold : bool
         Leave out what repeats; the engines time it nevertheless.
     """
-    return price_order(scenario, batch_of(scenario), fold=fold)[:2]
+    return price_order(scenario, plans_of(scenario), fold=fold)[:2]
 
 
-def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Floats]:
+def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple[Order, StageCosts, Deal, Floats]:
     """What each rank does, what it costs, how stages are dealt, and what one GPU of each rank holds."""
     plan, chosen = scenario.plan, get_schedule(scenario.plan.schedule)
     if plan.sequence_slices > 1 and "slices" not in chosen.options:
@@ -51,7 +51,7 @@ def price_order(scenario: Scenario, batch: Batch, *, fold: bool = True) -> tuple
     def priced(given: dict[str, Any]) -> tuple[Order, StageCosts, Deal, Floats]:
         order = build_order(*size, fold=fold, **given)
         deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
-        costs, held = price_plan(batch, scenario, deal, order.rank_of_stage)
+        costs, held = price_plan(plans, scenario, deal, order.rank_of_stage)
         return order, costs, deal, held
 
     if "times" not in chosen.options:
