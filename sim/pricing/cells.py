@@ -17,15 +17,14 @@ import numpy as np
 from sim.arrays import Floats, Ints, Number
 from sim.costs.block import BlockCosts, block_costs
 from sim.costs.collectives import all_gather, send
-from sim.costs.compute import ComputeModel
 from sim.costs.host import exposed_copy
 from sim.network.placement import Group, layer_groups
 from sim.pricing.cost_model import CostModel, cost_model, cut_by_training, cut_of
 from sim.pricing.layouts import Layouts
-from sim.specs import Scenario, StackSpec
+from sim.specs import Scenario
 from sim.work.layers import block_operations, layer_operations
 from sim.work.memory import cut_memory
-from sim.work.operations import Block, BlockWork, Cause
+from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import mixture
 from sim.work.stages import FIRST_KIND, blocks_of
@@ -191,16 +190,20 @@ def price_cells(cells: Cells) -> CellPrices:
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in cells.ways):
         stack, cut = costs.stack_with(overlap_tp), cells.cut(sequence_parallel)
         ways = [place for place, way in enumerate(cells.ways) if way[:2] == (overlap_tp, sequence_parallel)]
-        operations = block_operations(model, stack, cut)
-        for block, of_block in enumerate(operations):
-            _price_block(prices, ways, block, of_block, stack, compute)
+        operations, groups = block_operations(model, stack, cut), cells.groups
         words = [cells.ways[way].recompute for way in ways]
+        mixed = tuple(dict.fromkeys(word for recompute in words for word, _ in mixture(recompute)))
+        for block, of_block in enumerate(operations):
+            found = block_costs(block_works(of_block, stack, mixed), compute, groups, costs.fabric)
+            # Embedding and head never run again: their one work stands for all words.
+            of_words = dict(zip(mixed, found if len(found) > 1 else found * len(mixed), strict=True))
+            _fill_in(prices, ways, block, of_block, of_words)
         sizes = {word: cut_memory(operations, model, stack, cut, word) for word in dict.fromkeys(words)}
         for way, word in zip(ways, words, strict=True):
             size = sizes[word]
             prices.working_bytes[way], prices.logits_bytes[way] = size.working, size.logits
             prices.held_logits_bytes[way], prices.boundary_bytes[way] = size.held_logits, size.boundary
-        near, far = send_seconds(costs, cut, cells.groups["tp"], cells.number(cells.layouts.send_share))
+        near, far = send_seconds(costs, cut, groups["tp"], cells.number(cells.layouts.send_share))
         prices.near_s[ways], prices.far_s[ways] = near, far
     for place, each in enumerate(cells.ways):
         if each.offloaded_layers:
@@ -212,29 +215,16 @@ known_prices = lru_cache(maxsize=1024)(price_cells)
 """`price_cells`, cached: for single plans, whose cells recur."""
 
 
-def _price_block(
-    prices: CellPrices, ways: Sequence[int], block: int, of_block: Block, stack: StackSpec, compute: ComputeModel
+def _fill_in(
+    prices: CellPrices, ways: Sequence[int], block: int, of_block: Block, of_words: dict[str, BlockCosts]
 ) -> None:
-    """Fill in what a block takes and keeps in some ways, which differ in what runs again."""
-    cells, recomputes = prices.cells, [prices.cells.ways[way].recompute for way in ways]
-    words = tuple(dict.fromkeys(word for recompute in recomputes for word, _ in mixture(recompute)))
-    works = block_works(of_block, stack, words)
-    keys = [_again(work) for work in works]  # a layer without experts runs the same again, whatever of experts is named
-    distinct = dict(zip(reversed(keys), reversed(works), strict=True))
-    costs = block_costs(list(distinct.values()), compute, cells.groups, cells.layouts.costs.fabric)
-    priced = dict(zip(distinct, costs, strict=True))
-    # Embedding and head never run again: their one work stands for all words.
-    of_word = {word: priced[keys[min(place, len(keys) - 1)]] for place, word in enumerate(words)}
+    """Fill in what a block takes and keeps in some ways, by what runs again in them."""
+    recomputes = [prices.cells.ways[way].recompute for way in ways]
     kept = {recompute: kept_bytes(of_block, recompute) for recompute in dict.fromkeys(recomputes)}
     for way, recompute in zip(ways, recomputes, strict=True):
         for word, share in mixture(recompute):
-            _add(prices, (block, way), of_word[word], share)
+            _add(prices, (block, way), of_words[word], share)
         prices.activation_bytes[block, way] = kept[recompute]
-
-
-def _again(work: BlockWork) -> tuple[Any, ...]:
-    """What tells apart works of a block that differ in what runs again: the operations and collectives that do."""
-    return work.recompute is work.forward, *map(id, (*work.recompute.operations, *work.recompute.collectives))
 
 
 def _add(prices: CellPrices, place: tuple[int, int], costs: BlockCosts, share: float) -> None:

@@ -182,6 +182,11 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     return share + gathered + between_groups(all_gather, moved, 2, layouts, costs.fabric)
 
 
+def params_of_ranks(plans: Plans, deal: Deal) -> Floats:
+    """Return the parameters that one GPU of every rank holds, of one plan whose order is known."""
+    return params_of(deal.rank_kinds.counts, plans.layouts)[:, deal.kind_of_rank, 0]
+
+
 def tied_reduction(plans: Plans, deal: Deal) -> PlanFloats:
     """All-reduce of a tied embedding's gradient between two pipeline ranks; none where they are one.  [s]"""
     layouts, model = plans.layouts, plans.costs.model

@@ -15,6 +15,7 @@ from sim.errors import require_positive
 from sim.network.lattice import places_of_ranks
 from sim.network.placement import Group
 from sim.pricing.plans import plans_of
+from sim.pricing.ranks import params_of_ranks
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED
 from sim.programs import price_order
 from sim.specs import Scenario
@@ -150,7 +151,7 @@ def state_of(scenario: Scenario) -> State:
     """
     plans = plans_of(scenario)
     plan, training, stack, layouts = scenario.plan, scenario.training, scenario.stack, plans.layouts
-    held = price_order(scenario, plans)[3]
+    held = params_of_ranks(plans, price_order(scenario, plans)[2])
     trained, stage, outer = held[TRAINED].sum(axis=0), plan.zero_stage, bool(plan.outer_zero_stage)
     weights_sharded: Literal["none", "within"] = "within" if stage == 3 else "none"
     optimizer_sharded: Literal["none", "within", "everyone"] = "everyone" if outer else "within" if stage else "none"

@@ -133,7 +133,7 @@ def forward_time(scenario: Scenario) -> float:
     The busiest rank runs all micro-batches, and the first reaches it through the others' first chunks or leaves it
     through them: (m + (p − 1)/v) t_F of Narayanan et al. 2021, arXiv:2104.04473, section 2.2, for ranks that differ.
     """
-    order, costs, _, _ = price_order(scenario, plans_of(scenario))
+    order, costs, _ = price_order(scenario, plans_of(scenario))
     seconds = costs.forward_s + (costs.send_forward_s if costs.p2p_blocks else 0.0)
     rank_of_stage = np.asarray(order.rank_of_stage)
     busy = np.bincount(rank_of_stage, weights=seconds, minlength=order.num_ranks) / order.copies

@@ -24,7 +24,7 @@ from sim.network.topology import Topology
 from sim.pricing.parts import counts_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import TRAINED, params_of, sent_between, sent_in_rings
-from sim.pricing.scenario import StageCosts
+from sim.pricing.stages import StageSeconds
 from sim.specs import Scenario
 from sim.traffic.exchanges import Exchange, VisitBytes, stage_exchanges, visit_bytes
 from sim.traffic.wires import Stream, Wires
@@ -65,7 +65,7 @@ class Traffic:
 
 def build_traffic(
     scenario: Scenario,
-    costs: StageCosts,
+    costs: StageSeconds,
     rank_of_stage: IntArray,
     copies: int,
     topology: Topology,
@@ -119,7 +119,7 @@ def build_traffic(
 
 
 def _at_visits(
-    moved: VisitBytes, costs: StageCosts, rank_of_stage: IntArray, gpus: IntArray, wires: Wires, streams: list[Stream]
+    moved: VisitBytes, costs: StageSeconds, rank_of_stage: IntArray, gpus: IntArray, wires: Wires, streams: list[Stream]
 ) -> IntArray:
     """A stream for every rank that moves something at visits; that of its longest collective stands for them all."""
     assert costs.visits is not None
@@ -139,7 +139,7 @@ def _at_visits(
 
 def _between_replicas(
     scenario: Scenario,
-    costs: StageCosts,
+    costs: StageSeconds,
     rank_of_stage: IntArray,
     copies: int,
     gpus: IntArray,

@@ -134,7 +134,7 @@ def holds_in_same_order(scenario: Scenario, faster: Scenario, before: float) -> 
         return False
     batch = plans_of(faster)
     deal = deal_of(faster.model, faster.plan, order.rank_of_stage, order.copies)
-    costs, _ = price_plan(batch, faster, deal, order.rank_of_stage)
+    costs = price_plan(batch, deal, order.rank_of_stage)
     return run(program_of(faster, order, costs), "dag").step_time_s <= before * (1 + ROUNDING)
 
 
