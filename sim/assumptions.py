@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.contention import links_assumed
 from sim.costs import compute, host
 from sim.network import placement
 from sim.pricing import cost_model, memory, zero
@@ -22,6 +21,11 @@ def stated_assumptions(
 
     notes : what pricing had to extrapolate. visits : how often in a step the schedule turns to a stage.
     """
+    links: Iterable[str] = ()
+    if contention:
+        from sim.contention import assumed
+
+        links = assumed(scenario)
     return (
         *scenario.assumed,
         *memory.assumed(scenario),
@@ -30,8 +34,8 @@ def stated_assumptions(
         *zero.assumed(scenario, visits),
         *(line for each in (routing, layers, host, compute) for line in each.assumed(scenario)),
         *(() if scenario.training.tokens is None else ("training time counts no failures, checkpoints or evaluation",)),
-        *links_assumed(scenario, contention),
-        *placement.assumed(scenario),
+        *links,
+        *placement.assumed(scenario, contention),
         *places.assumed(layouts),
         *cores_assumed(scenario, engine),
     )

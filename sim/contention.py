@@ -68,10 +68,7 @@ def contention_note(scenario: Scenario) -> str:
     )
 
 
-def links_assumed(scenario: Scenario, contention: bool) -> Iterator[str]:
+def assumed(scenario: Scenario) -> Iterator[str]:
     """How messages of an estimate share links."""
-    if contention:
-        yield contention_note(scenario)
-        yield "how often messages meet is their average over the step; simulate --contention plays them"
-    else:
-        yield "no link is slowed by traffic of another kind; groups of one kind share the network as the profile says"
+    yield contention_note(scenario)
+    yield "how often messages meet is their average over the step; simulate --contention plays them"

@@ -7,7 +7,6 @@ from typing import Any
 
 from sim.assumptions import stated_assumptions
 from sim.breakdown import CAUSES, Breakdown, break_down
-from sim.contention import on_shared_links
 from sim.engines import Timeline, run
 from sim.engines.order_facts import facts_of
 from sim.errors import InfeasiblePlan
@@ -249,6 +248,8 @@ def estimate(scenario: Scenario, engine: str = "dag", *, contention: bool = Fals
     program = program_of(scenario, order, costs)
     timeline = run(program, engine)
     if contention:
+        from sim.contention import on_shared_links
+
         costs = on_shared_links(scenario, order, costs, timeline.step_time_s)
         timeline = run(program_of(scenario, order, costs), engine)
     return Estimate(

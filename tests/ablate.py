@@ -33,9 +33,8 @@ ALONG = {
 """What goes with a field, as it makes no sense without it."""
 MECHANISMS: dict[str, Changes] = {
     "switches of the network": {"cluster.network": None},
-    "the host's launches": {
-        f"stack.{name}_launch_s": 0.0 for name in ("kernel", "backward", "collective", "graph")
-    } | {"profile.host.kernel_launch_s": None},
+    "the host's launches": {f"stack.{name}_launch_s": 0.0 for name in ("kernel", "backward", "collective")}
+    | {"profile.host.kernel_launch_s": None, "profile.host.graph_launch_s": 0.0},
     "overlap takes from compute": {f"profile.{link}.hidden_share": 1.0 for link in ("nvlink", "network")},
     "trees of two domains": {f"profile.{link}.two_domain_trees": False for link in ("nvlink", "network")},
     "sums in switches": {f"profile.{link}.in_switch_efficiency": None for link in ("nvlink", "network")},

@@ -21,7 +21,7 @@ def endpoints(topology):
     pairs = [
         (gpus, vertices["nvswitch"][0] + gpus // topology.domain_gpus),
         (gpus, vertices["nic"][0] + topology.nic_of_gpu(gpus)),
-        (vertices["nic"][0] + nics, vertices[topology.levels[0].name][0] + topology.leaf_of_nic(nics)),
+        (vertices["nic"][0] + nics, vertices[topology.levels[0].name][0] + topology.groups_of_nics[0]),
     ]
     for number, (level, above) in enumerate(pairwise(topology.levels), start=1):
         group, cable = np.divmod(np.arange(level.groups * level.cables_per_group), level.cables_per_group)

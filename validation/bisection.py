@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.costs.collectives import all_reduce, reduce_scatter, send
-from sim.network.placement import data_group, hop_crosses_domains, send_share, tensor_group
+from sim.network.placement import hops_of, place_group, send_share
 from sim.pricing.cells import send_seconds, sent_bytes
 from sim.pricing.cost_model import cost_model, cut_of
 from sim.pricing.parts import counts_of
@@ -55,8 +55,8 @@ def pipeline_cut(scenario: Scenario, *, gathered: bool = True) -> CutTraffic:
         return CutTraffic(0, 0.0, 0.0)
     costs, cut = cost_model(scenario), cut_of(scenario)
     share, shared = sent_bytes(costs, cut), send_share(plan, scenario.cluster)
-    crosses = bool(hop_crosses_domains(plan.pp // 2 - 1, plan.pp // 2, plan, scenario.cluster))
-    charged = send_seconds(costs, cut, tensor_group(plan, scenario.cluster), shared)[crosses]
+    crosses = bool(hops_of(plan, scenario.cluster).cross(plan.pp // 2 - 1, plan.pp // 2))
+    charged = send_seconds(costs, cut, place_group("tp", plan, scenario.cluster), shared)[crosses]
     seconds = float(charged if gathered else send(share, crosses, costs.fabric, shared))
     senders = 2 * plan.tp * plan.num_replicas
     return CutTraffic(senders, senders * share, senders * share / seconds)
@@ -74,7 +74,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     if n == 1:
         return CutTraffic(0, 0.0, 0.0)
     plans = plans_of(scenario)
-    group = data_group(plan, scenario.cluster)
+    group = place_group("shards", plan, scenario.cluster)
     collective, passes = (all_reduce, 2) if plan.zero_stage == 0 else (reduce_scatter, 1)
     stages = deal_stages(model, plan)
     nbytes, rate = 0.0, 0.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.arrays import Number
+from sim.network.fat_tree import build_levels
 from sim.network.nvlink import nvlink_shares
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile
@@ -105,7 +106,15 @@ class Fabric:
 
     @classmethod
     def of(cls, cluster: ClusterSpec, profile: Profile) -> Fabric:
-        """The fabric of a cluster under a profile; what was measured on the cluster's own network goes first."""
+        """The fabric of a cluster under a profile; what was measured on the cluster's own network goes first.
+
+        Raises
+        ------
+        SpecError
+            The cluster's switches cannot be built: too few ports, or more nodes than they join.
+        """
+        if cluster.network is not None and cluster.node.gpus_per_node % cluster.node.nics_per_node == 0:
+            build_levels(cluster, cluster.num_nodes)
         network, own = profile.network, cluster.network_efficiency
         if own is not None:
             shares = dict.fromkeys(("efficiency", "job_efficiency", "shared_efficiency", "p2p_efficiency"), own)

@@ -17,6 +17,8 @@ LAUNCHES_OF_GRAPH = 3
 """Of a kernel's host time, what one CUDA graph of a layer takes: the copy of its input to where the graph reads it, the
 launch, and the autograd call around both (NVIDIA/TransformerEngine:transformer_engine/pytorch/graph.py, Graphed). Their
 number is counted, the host time of each is taken to be a kernel's: assumed."""
+GRAPH_LAUNCH_S = 2e-6
+"""Time between kernels of a CUDA graph, where no profile has measured it: assumed, the floor of kernel times. [s]"""
 
 
 STATE = "mamba"

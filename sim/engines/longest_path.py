@@ -42,7 +42,11 @@ def play_program(program: Program) -> tuple[Program, Step, FloatArray, Played]:
     played : Played
     """
     while True:
-        order, seconds = program.order, program.seconds()
+        order = program.order
+        if order.fold is not None and order.fold.seen <= order.fold.depth:  # too few blocks to see anything repeat
+            program = program.on(longer(order))
+            continue
+        seconds = program.seconds()
         on = seconds.switches()
         step, amounts = step_of(order, on), amounts_of(order, on, seconds)
         left_out = 0 if order.fold is None else order.fold.times

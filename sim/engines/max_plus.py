@@ -41,7 +41,7 @@ class Tasks:
     amount : array (tasks). How long each task takes.
     rule : array (tasks). MAX, BLEND or MINUS.
     phase, block : arrays (tasks). The phase, and how many blocks before the last one seen; AFTER or BEFORE.
-    sequence : array (tasks). An order in which they can run; the tasks of a stream run in this order.
+    level : array (tasks). Tasks wait for those of lower levels alone; the tasks of a stream run in the order of levels.
     waiter, source, lag, from_end : arrays (waits). Task `waiter` begins no earlier than the amount `lag` after the end
         of task `source`, or after its begin. Waits for the task before on the same stream are not listed.
     """
@@ -54,7 +54,7 @@ class Tasks:
     rule: IntArray
     phase: IntArray
     block: IntArray
-    sequence: IntArray
+    level: IntArray
     waiter: IntArray
     source: IntArray
     lag: IntArray
@@ -65,11 +65,21 @@ class Tasks:
 
     def lanes(self) -> Iterator[tuple[int, int, IntArray]]:
         """Yield rank, stream and its tasks in turn, stream by stream."""
-        here = self.sequence[self.stream[self.sequence] != NO_STREAM]
-        here = here[np.lexsort((self.stream[here], self.rank[here]))]
-        bounds = np.flatnonzero(np.diff(self.rank[here]) | np.diff(self.stream[here])) + 1
-        for tasks in np.split(here, bounds) if len(here) else ():
+        here, lane = self.by_lane()
+        for tasks in np.split(here, np.flatnonzero(np.diff(lane)) + 1) if len(here) else ():
             yield int(self.rank[tasks[0]]), int(self.stream[tasks[0]]), tasks
+
+    def by_lane(self) -> tuple[IntArray, IntArray]:
+        """Tasks stream by stream, each in turn, and the number of each one's stream."""
+        here = self.sequence[self.stream[self.sequence] != NO_STREAM]
+        lane = self.rank[here] * (int(self.stream.max()) + 1) + self.stream[here]
+        by_lane = np.argsort(lane.astype(np.min_scalar_type(int(lane.max(initial=0)))), kind="stable")
+        return here[by_lane], lane[by_lane]
+
+    @property
+    def sequence(self) -> IntArray:
+        """Tasks in an order in which they can run."""
+        return np.argsort(self.level, kind="stable")
 
 
 @dataclass
@@ -94,7 +104,11 @@ class TaskList:
         phase: Any = WHOLE,
         block: Any = AFTER,
     ) -> IntArray:
-        """Add tasks and return their numbers. Within a phase, `place` and then `slot` are a topological order."""
+        """Add tasks and return their numbers.
+
+        Tasks wait for those alone that stand in an earlier phase, or in the same at an earlier place, or there in an
+        earlier slot.
+        """
         rank = np.asarray(rank)
         given = {"what": what, "rank": rank, "stream": stream, "amount": amount, "place": place, "slot": slot,
                  "action": action, "rule": rule, "phase": phase, "block": block}  # fmt: skip
@@ -122,36 +136,23 @@ class TaskList:
         """All tasks with their waits."""
         column = {name: np.concatenate(values) for name, values in self.columns.items()}
         slot, place = column.pop("slot"), column.pop("place")
+        places, slots = int(place.max()) + 1, int(slot.max()) + 1
+        stands = (column["phase"] * places + place) * slots + slot
+        _, level = different(stands)
         waiter, source, lag, from_end = (np.concatenate(each) for each in zip(*self.waits, strict=True))
-        sequence = np.lexsort((np.arange(self.count), slot, place, column["phase"]))
-        return Tasks(**column, sequence=sequence, waiter=waiter, source=source, lag=lag, from_end=from_end)
-
-
-class _Levels(NamedTuple):
-    """Events renumbered level by level: those of a level wait for none of it.
-
-    ends : array (levels). Where each ends; the first is the begin of the step. phases : the first level of each phase.
-    source, pair : arrays (2, events), rule : array (events), as in `Graph`.
-    to : array (events). The new number of each.
-    """
-
-    ends: list[int]
-    phases: list[int]
-    source: IntArray
-    pair: IntArray
-    rule: IntArray
-    to: IntArray
+        return Tasks(**column, level=level, waiter=waiter, source=source, lag=lag, from_end=from_end)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Events of tasks in a topological order, each the later of two others, each plus a lag; event 0 begins the step.
+    """Events of tasks, each the later of two others, each plus a lag; level by level, event 0 begins the step.
 
     event : array (tasks). The event with which each task begins.
-    source, pair : arrays (2, events). The two events that it waits for, and the place of each lag in `pairs`.
-    pairs : array (2, lags). The two amounts of which each different lag is the sum.
+    source : array (2, events). The two events that each waits for.
+    lag : array (2, 2, events). The two amounts of which the lag after each of them is the sum.
     rule : array (events). MAX, BLEND or MINUS.
-    phases : the first event of each phase, and how many events there are.
+    ends : array (levels). Where each level of events ends; the events of a level wait for those of lower ones alone.
+    phases : the first level of each phase, and how many levels there are.
     depth : blocks before the cut on which what comes later depends.
     blocks : array (blocks back, events), or None where nothing is folded. The events of each block, alike in turn.
     """
@@ -159,16 +160,20 @@ class Graph:
     tasks: Tasks
     event: IntArray
     source: IntArray
-    pair: IntArray
-    pairs: IntArray
+    lag: IntArray
     rule: IntArray
+    ends: IntArray
     phases: tuple[int, int, int, int, int]
     depth: int
     blocks: IntArray | None
 
-    def lags(self, amounts: FloatArray) -> FloatArray:
-        """Seconds of all different lags, (lags) or (lags, plans).  [s]"""
-        return np.asarray(amounts[self.pairs[0]] + amounts[self.pairs[1]])
+    def first(self, phase: int) -> int:
+        """The first event of a phase, or how many there are."""
+        return int(self.ends[self.phases[phase] - 1])
+
+    def is_wide(self, first: int, stop: int) -> bool:
+        """Whether so many events of phases could happen at once that arrays of them beat a loop, for one plan too."""
+        return self.first(stop) - self.first(first) > WIDE * (self.phases[stop] - self.phases[first])
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int]]:
@@ -176,24 +181,24 @@ class Graph:
         return self.source[0].tolist(), self.source[1].tolist(), self.rule.tolist()
 
     @cached_property
-    def levels(self) -> _Levels:
-        """Events level by level, within their phases."""
-        depth = [0]
-        for one, other in zip(*(each[1:] for each in self.lists[:2]), strict=True):
-            depth.append(1 + max(depth[one], depth[other]))
-        deep = np.array(depth)
-        for begin in self.phases[1:4]:
-            if 0 < begin < len(deep):
-                deep[begin:] += max(0, deep[:begin].max() - deep[begin:].min() + 1)
-        by_depth = np.argsort(deep, kind="stable")
-        to = np.empty_like(by_depth)
-        to[by_depth] = np.arange(len(to))
-        ends = np.append(np.flatnonzero(np.diff(deep[by_depth])) + 1, len(deep))
-        phases = np.searchsorted(ends, self.phases, side="right").tolist()
-        phases[0], phases[-1] = 1, len(ends)
-        return _Levels(
-            ends.tolist(), phases, to[self.source[:, by_depth]], self.pair[:, by_depth], self.rule[by_depth], to
-        )
+    def by_level(self) -> tuple[IntArray, IntArray]:
+        """Sources and, (2, …), lags level by level: of each level first all first ones, then all second ones."""
+        widths = np.diff(self.ends, prepend=0)
+        begin, width = np.repeat(self.ends - widths, widths), np.repeat(widths, widths)
+        place, found = np.arange(len(begin)) + begin, np.empty((3, 2 * len(begin)), dtype=np.intp)
+        for side in range(2):
+            found[0, place + side * width] = self.source[side]
+            found[1:, place + side * width] = self.lag[:, side]
+        return found[0], found[1:]
+
+    @cached_property
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """Different pairs of amounts whose sum is a lag, (2, pairs); and which of them each lag of `by_level` is."""
+        one, other = self.by_level[1]
+        first, second = different(one), different(other)
+        width = len(second[0])
+        found, which = different(first[1] * width + second[1])
+        return np.stack([first[0][found // width], second[0][found % width]]), which
 
 
 def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
@@ -206,63 +211,96 @@ def build_graph(tasks: Tasks, seen: int = 0, least_depth: int = 1) -> Graph:
     least_depth : int
         Blocks on which what comes later depends at least.
     """
-    count, sequence = len(tasks), tasks.sequence
-    by_lane = np.concatenate([np.zeros(0, dtype=np.int64), *(lane for _, _, lane in tasks.lanes())])
-    follows = (np.diff(tasks.rank[by_lane]) == 0) & (np.diff(tasks.stream[by_lane]) == 0)
-    behind, before = by_lane[1:][follows], by_lane[:-1][follows]
-    waiter, source = np.concatenate([behind, tasks.waiter]), np.concatenate([before, tasks.source])
-    lag = np.concatenate([np.zeros(len(behind), dtype=np.int64), tasks.lag])
-    ended = np.concatenate([np.ones(len(behind), dtype=bool), tasks.from_end])
-    position = np.empty(count, dtype=np.int64)
-    position[sequence] = np.arange(count)
-    by_waiter = np.argsort(position[waiter], kind="stable")
-    waiter, source, lag, ended = waiter[by_waiter], source[by_waiter], lag[by_waiter], ended[by_waiter]
-    took = np.where(ended, tasks.amount[source], 0)
+    sequence, (by_lane, lane) = tasks.sequence, tasks.by_lane()
+    follows = np.flatnonzero(np.diff(lane) == 0)
+    behind, before = by_lane[follows + 1], by_lane[follows]
+    waiter, source = tasks.waiter, tasks.source
+    follower = np.zeros(len(tasks), dtype=np.int64)
+    follower[behind] = 1
+    waits = np.bincount(waiter, minlength=len(tasks))
+    by_waiter = np.argsort(waiter, kind="stable")
+    number = np.empty(len(waiter), dtype=np.int64)  # of a task's waits, which each is
+    number[by_waiter] = np.arange(len(waiter)) - (np.cumsum(waits) - waits)[waiter[by_waiter]]
+    number += follower[waiter]
+    chains = _Chains(tasks.level, sequence, np.maximum(waits + follower - 1, 1))
 
-    inputs = np.bincount(position[waiter], minlength=count)
-    events = np.maximum(inputs - 1, 1)
-    last = np.cumsum(events)
-    event, size = last[position], int(last[-1]) + 1
-    number = np.arange(len(waiter)) - (np.cumsum(inputs) - inputs)[position[waiter]]
-    where = event[waiter] - events[position[waiter]] + np.maximum(number, 1)
+    size, event = int(chains.ends[-1]), chains.last
+    sources, lag = np.zeros((2, size), dtype=np.int32), np.zeros((2, 2, size), dtype=np.int32)
+    first, where = chains.first[behind], chains.numbers(waiter, np.maximum(number - 1, 0))
+    goes_on = np.flatnonzero(number > 1)
+    sources[0, where[goes_on]] = chains.numbers(waiter[goes_on], number[goes_on] - 2)
+    sources[0, first], lag[1, 0, first] = event[before], tasks.amount[before]
     side = (number > 0).astype(np.int64)
-    sources, one, other = np.zeros((3, 2, size), dtype=np.int64)
-    goes_on = np.ones(size, dtype=bool)
-    goes_on[0], goes_on[last - events + 1] = False, False
-    goes_on = np.flatnonzero(goes_on)
-    sources[0, goes_on] = goes_on - 1  # the second and later events of a task go on from the one before
-    sources[side, where], one[side, where], other[side, where] = event[source], lag, took
-    width = int(max(one.max(), other.max())) + 1
-    pairs, pair = np.unique(one * width + other, return_inverse=True)
+    sources[side, where], lag[0, side, where] = event[source], tasks.lag
+    lag[1, side, where] = np.where(tasks.from_end, tasks.amount[source], 0)
     rule = np.zeros(size, dtype=np.int8)
     rule[event] = tasks.rule
 
-    first = event - events[position] + 1
-    begins = np.append(first[sequence], size)
-    phases = begins[np.searchsorted(tasks.phase[sequence], range(5))].tolist()
+    begins = np.append(chains.first[sequence], size)[np.searchsorted(tasks.phase[sequence], range(4))]
+    phases = [*np.searchsorted(chains.ends, begins, side="right").tolist(), len(chains.ends)]
     depth, blocks = least_depth, None
     if seen:
-        here = (tasks.block[waiter] >= AFTER) & (tasks.block[source] >= 0) & (tasks.rule[waiter] != MINUS)
-        mine, back = tasks.block[waiter][here], tasks.block[source][here]
-        depth = max(least_depth, int(np.where(mine >= 0, back - mine, back + 1).max(initial=1)))
-        blocks = _events_by_block(tasks, position, event, seen)
-    return Graph(
-        tasks,
-        event,
-        sources.astype(np.int32),
-        pair.reshape(2, -1).astype(np.int32),
-        np.stack(np.divmod(pairs, width)),
-        rule,
-        tuple(phases),
-        depth,
-        blocks,
-    )
+        waiter, source = np.concatenate([behind, waiter]), np.concatenate([before, source])
+        mine, back = tasks.block[waiter], tasks.block[source]
+        here = (mine >= AFTER) & (back >= 0) & (tasks.rule[waiter] != MINUS)
+        reaches = np.where(mine >= 0, back - mine, back + 1)[here]
+        depth, blocks = max(least_depth, int(reaches.max(initial=1))), _events_by_block(tasks, event, seen)
+    return Graph(tasks, event, sources, lag, rule, chains.ends, tuple(phases), depth, blocks)
 
 
-def _events_by_block(tasks: Tasks, position: IntArray, event: IntArray, seen: int) -> IntArray:
+class _Chains:
+    """Numbers of the events of tasks, one or more each, level by level; event 0 begins the step.
+
+    first, last : arrays (tasks). The first and the last event of each task.
+    ends : array. Where each level of events ends, the begin of the step the first.
+    """
+
+    def __init__(self, level_of: IntArray, sequence: IntArray, events: IntArray) -> None:
+        count, levels = len(level_of), int(level_of.max()) + 1
+        position = np.empty(count, dtype=np.int64)
+        position[sequence] = np.arange(count)
+        several = np.flatnonzero(events > 1)
+        more = events[several] - 1
+        behind = np.bincount(level_of[several], more, levels).astype(np.int64)  # second and later events
+        shift = np.cumsum(behind) - behind
+        self.first = 1 + position + shift[level_of]
+        heads = 1 + np.cumsum(np.bincount(level_of, minlength=levels)) + shift
+        task, self._begin = np.repeat(several, more), np.zeros(count, dtype=np.int64)
+        self._begin[several] = np.cumsum(more) - more
+        number = np.arange(len(task)) - self._begin[task]
+        by_level = np.lexsort((number, level_of[task]))
+        level, turn = level_of[task][by_level], number[by_level]
+        self._later = np.empty(len(task), dtype=np.int64)
+        place = heads[level] + np.arange(len(task)) - shift[level]
+        self._later[by_level] = place
+        self.last = self.first.copy()
+        self.last[several] = self.numbers(several, more)
+        turns = place[1:][(np.diff(level) == 0) & (np.diff(turn) != 0)]
+        self.ends = np.unique(np.concatenate([[1], heads, heads + behind, turns]))
+
+    def numbers(self, task: IntArray, which: IntArray) -> IntArray:
+        """Events of tasks, each its first, second and so on."""
+        found = self.first[task]
+        later = np.flatnonzero(which > 0)
+        found[later] = self._later[self._begin[task[later]] + which[later] - 1]
+        return np.asarray(found)
+
+
+def different(numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the different numbers, none below 0, in turn, and which of them each is."""
+    bound = int(numbers.max()) + 1
+    if bound > 8 * len(numbers):
+        found, which = np.unique(numbers, return_inverse=True)
+        return found, which
+    there = np.zeros(bound, dtype=bool)
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+
+
+def _events_by_block(tasks: Tasks, event: IntArray, seen: int) -> IntArray:
     """Events of each block, (blocks back, events), in the same turn in all; up to the first that has others."""
     here = np.flatnonzero(tasks.block >= 0)
-    here = here[np.lexsort((position[here], tasks.stream[here], tasks.rank[here], tasks.block[here]))]
+    here = here[np.lexsort((tasks.level[here], tasks.stream[here], tasks.rank[here], tasks.block[here]))]
     counts = np.bincount(tasks.block[here], minlength=seen)
     alike = int((counts == counts[0]).argmin()) or seen
     return np.asarray(event[here[: alike * counts[0]]].reshape(alike, -1))
@@ -307,46 +345,49 @@ def play(graph: Graph, amounts: FloatArray, share: float = 0.0, left_out: int = 
     Played or None
         None where a folded graph has not reached its steady state.
     """
-    lags, times, cut = graph.lags(amounts), [0.0], graph.phases[WHOLE]
-    if graph.blocks is None:
-        _play_events(graph, lags, share, times, len(graph.rule))
-        return Played(np.array(times), None, 0, 0.0)
-    if len(graph.blocks) <= graph.depth:
-        return None
-    _play_events(graph, lags, share, times, cut)
-    early = np.array(times)
-    starts = early[graph.blocks][:, :, np.newaxis]
-    blocks, seconds = steady_state(starts, graph.depth)
-    if not blocks[0]:
-        return None
-    moved = graph.blocks[: graph.depth]
-    later = jump(graph, starts, left_out, blocks, seconds)[..., 0]
-    for event, time in zip(moved.ravel().tolist(), later.ravel().tolist(), strict=True):
-        times[event] = time
-    _play_events(graph, lags, share, times, len(graph.rule))
-    early[moved] = later
-    return Played(np.concatenate([early, times[cut:]]), starts[: graph.depth, :, 0], int(blocks[0]), float(seconds[0]))
+    times, seen = np.zeros(len(graph.rule)), None
+    blocks, seconds = np.zeros(1, dtype=np.int64), np.zeros(1)
+    if graph.blocks is not None:
+        if len(graph.blocks) <= graph.depth:
+            return None
+        _play_phases(graph, amounts, share, times, FOLDED, WHOLE)
+        starts = times[graph.blocks][:, :, np.newaxis]
+        blocks, seconds = steady_state(starts, graph.depth)
+        if not blocks[0]:
+            return None
+        seen = starts[: graph.depth, :, 0]
+        times[graph.blocks[: graph.depth]] = jump(graph, starts, left_out, blocks, seconds)[..., 0]
+    _play_phases(graph, amounts, share, times, FOLDED if graph.blocks is None else WHOLE, END)
+    _play_phases(graph, amounts, share, times, END, TOGETHER + 1)
+    return Played(times, seen, int(blocks[0]), float(seconds[0]))
 
 
-def _play_events(graph: Graph, lags: FloatArray, share: float, times: list[float], until: int) -> None:
-    """Append the times of the next events of one plan, up to event `until`."""
-    end = graph.phases[END]
-    for stop in (min(until, end), until):
-        here = slice(len(times), stop)
-        ones, others, rules = (each[here] for each in graph.lists)
-        first, second = lags[graph.pair[:, here]].tolist()
-        happens = times.append
-        if stop <= end:
-            for one, other, x, y in zip(ones, others, first, second, strict=True):
-                x += times[one]
-                y += times[other]
+def _play_phases(graph: Graph, amounts: FloatArray, share: float, times: FloatArray, first: int, stop: int) -> None:
+    """Fill in the times of the events of some phases of one plan."""
+    if graph.is_wide(first, stop):
+        one, other = graph.by_level[1]
+        _play_levels(graph, amounts[one] + amounts[other], None, share, times, first, stop)
+        return
+    start, end, special = graph.first(first), graph.first(stop), graph.first(END)
+    happened = times[:start].tolist()
+    for begin, until in ((start, min(end, special)), (max(start, special), end)):
+        ones, others, rules = (each[begin:until] for each in graph.lists)
+        one_lag, other_lag = (amounts[graph.lag[0, :, begin:until]] + amounts[graph.lag[1, :, begin:until]]).tolist()
+        happens = happened.append
+        if until <= special:
+            for one, other, x, y in zip(ones, others, one_lag, other_lag, strict=True):
+                x += happened[one]
+                y += happened[other]
                 happens(x if x > y else y)
             continue
-        for one, other, x, y, rule in zip(ones, others, first, second, rules, strict=True):
-            x, y = x + times[one], y + times[other]
+        for one, other, x, y, rule in zip(ones, others, one_lag, other_lag, rules, strict=True):
+            x, y = x + happened[one], y + happened[other]
             happens(max(x, y) if rule == MAX else share * x + (1.0 - share) * y if rule == BLEND else x - y)
+    times[:end] = happened
 
 
+WIDE = 12
+"""Events of an average level from which arrays of them beat a loop."""
 AT_ONCE = 256
 """Plans that are played at once: as many as stay in the processor's cache."""
 
@@ -386,50 +427,52 @@ def play_plans(
         Times are NaN after the cut where the steady state has not come and `least` is not given. With replicas they are
         (events, plans / width), and of use in phase TOGETHER; blocks and seconds are those of pipelines.
     """
-    levels, all_lags = graph.levels, graph.lags(amounts)
+    (one, other), which = graph.pairs
+    all_lags = amounts[one] + amounts[other]
     lags = all_lags if pipelines is None else all_lags[:, pipelines[0]]
     plans = lags.shape[1]
     times = np.zeros((len(graph.rule), plans))
     seen, blocks, seconds = None, np.zeros(plans, dtype=np.int64), np.zeros(plans)
-    _play_levels(graph, lags, share, times, FOLDED)
+    _play_levels(graph, lags, which, share, times, FOLDED, WHOLE)
     if graph.blocks is not None:
-        to = levels.to[graph.blocks]
-        starts = times[to]
+        starts = times[graph.blocks]
         blocks, seconds = steady_state(starts, graph.depth)
         rest = np.where(blocks > 0, 0.0, left_out * (np.nan if least is None else least))
         seen = starts[: graph.depth]
-        times[to[: graph.depth]] = jump(graph, starts, np.where(blocks > 0, left_out, 0), blocks, seconds) + rest
-    _play_levels(graph, lags, share, times, WHOLE)
+        moved = jump(graph, starts, np.where(blocks > 0, left_out, 0), blocks, seconds)
+        times[graph.blocks[: graph.depth]] = moved + rest
+    _play_levels(graph, lags, which, share, times, WHOLE, END)
     if pipelines is not None:
         times = times[:, pipelines[1]]
     lags = all_lags
-    _play_levels(graph, lags, share, times, END)
+    _play_levels(graph, lags, which, share, times, END, TOGETHER)
     if width > 1:
-        met, lags = levels.phases[TOGETHER], lags[:, ::width]
-        before = levels.ends[met - 1]
-        times[:before, : plans // width] = times[:before].reshape(before, -1, width).max(axis=2)
+        met, lags = graph.first(TOGETHER), lags[:, ::width]
+        times[:met, : plans // width] = times[:met].reshape(met, -1, width).max(axis=2)
         times = times[:, : plans // width]
-    _play_levels(graph, lags, share, times, TOGETHER)
-    return Played(times[levels.to], seen, blocks, seconds)
+    _play_levels(graph, lags, which, share, times, TOGETHER, TOGETHER + 1)
+    return Played(times, seen, blocks, seconds)
 
 
-def _play_levels(graph: Graph, lags: FloatArray, share: Any, times: FloatArray, phase: int) -> None:
-    """Fill in the times of the events of a phase, (events by level, plans)."""
-    levels = graph.levels
-    first, stop = levels.phases[phase : phase + 2]
-    (ones, others), (one_lag, other_lag) = levels.source, levels.pair
-    begin = levels.ends[first - 1]
-    for end in levels.ends[first:stop]:
-        here = slice(begin, end)
-        x, y = times.take(ones[here], axis=0), times.take(others[here], axis=0)
-        x += lags.take(one_lag[here], axis=0)
-        y += lags.take(other_lag[here], axis=0)
-        np.maximum(x, y, out=times[here])
-        if phase >= END and levels.rule[here].any():
-            rule = levels.rule[here, np.newaxis]
-            blend = share * x + (1.0 - share) * y
-            times[here] = np.where(rule == BLEND, blend, np.where(rule == MINUS, x - y, times[here]))
-        begin = end
+def _play_levels(
+    graph: Graph, lags: FloatArray, which: IntArray | None, share: Any, times: FloatArray, first: int, stop: int
+) -> None:
+    """Fill in the times of the events of some phases level by level, (events) or (events, plans).
+
+    which : the place of each lag of `Graph.by_level` in `lags`; None: they are as there.
+    """
+    sources, ends, special = graph.by_level[0], graph.ends.tolist(), graph.first(END)
+    begins, until = graph.phases[first], graph.phases[stop]
+    for begin, end in zip(ends[begins - 1 : until - 1], ends[begins:until], strict=True):
+        here, width = slice(2 * begin, 2 * end), end - begin
+        both = times.take(sources[here], axis=0)
+        both += lags[here] if which is None else lags.take(which[here], axis=0)
+        one, other = both[:width], both[width:]
+        np.maximum(one, other, out=times[begin:end])
+        if begin >= special and graph.rule[begin:end].any():
+            rule = graph.rule[begin:end].reshape(-1, *[1] * (times.ndim - 1))
+            blend = share * one + (1.0 - share) * other
+            times[begin:end] = np.where(rule == BLEND, blend, np.where(rule == MINUS, one - other, times[begin:end]))
 
 
 def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
@@ -451,7 +494,8 @@ def steady_state(starts: FloatArray, depth: int) -> tuple[IntArray, FloatArray]:
     for blocks in range(1, seen - depth + 1):
         shift = starts[:depth] - starts[blocks : blocks + depth]
         here = (shift.max(axis=(0, 1)) - shift.min(axis=(0, 1)) <= tolerance) & (length == 0)
-        length[here], seconds[here] = blocks, shift.mean(axis=(0, 1))[here]
+        if here.any():
+            length[here], seconds[here] = blocks, shift.mean(axis=(0, 1))[here]
         if length.all():
             break
     return length, seconds
@@ -464,4 +508,5 @@ def jump(graph: Graph, starts: FloatArray, left_out: Any, blocks: IntArray, seco
     like = (back - left_out) % period  # the block seen that stands at the same place in a period
     like = np.where(blocks > 0, like, back)
     periods = (left_out - back + like) // period
-    return np.asarray(np.take_along_axis(starts, like[:, np.newaxis], axis=0) + (periods * seconds)[:, np.newaxis])
+    alike = starts[like[:, 0]] if len(blocks) == 1 else np.take_along_axis(starts, like[:, np.newaxis], axis=0)
+    return np.asarray(alike + (periods * seconds)[:, np.newaxis])

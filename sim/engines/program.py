@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import ActionFloats, FloatArray, RankFloats, RankPlanFloats, StageFloats
+from sim.arrays import ActionFloats, FloatArray, RankFloats, RankPlanFloats, StageFloats, StagePlanFloats
 from sim.engines.step_end import exposed_gather
 from sim.engines.tasks import Seconds, classes_of, pass_seconds, slowed_at_visits
 from sim.pricing.stages import StageSeconds
@@ -15,9 +15,9 @@ from sim.schedules import Order
 from sim.schedules.passes import last_first_visits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """What the engines run.
+    """What the engines run. It hashes by identity.
 
     hide_grad_reduce : the gradient reduction may run beside the last backward of each stage.
     hide_gather : ZeRO's weight gather may run beside the next step's forward.
@@ -42,30 +42,7 @@ class Program:
 
     def seconds(self) -> Seconds:
         """What the tasks of the step take."""
-        order, costs = self.order, self.costs
-        backward, weight = costs.backward_s, costs.weight_grad_s
-        update = costs.optimizer_s + costs.gather_s + (0.0 if self.hide_grad_reduce else costs.reduce_s)
-        inputs = sum(costs.split.values(), backward) - weight
-        seconds = Seconds(
-            passes=np.stack([costs.forward_s, backward, inputs, weight, update[order.rank_of_stage]]),
-            sends=np.stack([costs.send_forward_s, costs.send_backward_s]),
-            blocks=costs.p2p_blocks,
-            reduce=costs.reduce_s,
-            tail=costs.reduce_tail_s,
-            share=costs.reduce_share,
-            update=costs.optimizer_s,
-            gather=costs.gather_s,
-            tied=costs.tied_embedding_s,
-            setup=costs.step_setup_s,
-            overlap_reduce=self.hide_grad_reduce,
-            hidden_share=costs.hidden_share,
-            visits=costs.visits,
-            compute=self.drawn_s,
-        )
-        if self.hide_gather and costs.gather_s.any():
-            exposed = exposed_gather(costs.gather_s, gather_window(order, seconds), costs.hidden_share, True)
-            seconds = seconds._replace(gather=exposed)
-        return seconds
+        return _seconds_of(self)
 
     def action_seconds(self) -> tuple[ActionFloats, ActionFloats, ActionFloats]:
         """What each action computes, occupies its rank for, and needs until its result is elsewhere; (actions).  [s]"""
@@ -80,12 +57,46 @@ class Program:
         if seconds.visits is not None:  # counted where it does not depend on what follows: repetitions are alike
             lost, stretch = slowed_at_visits(order, classes, seconds.visits)
             busy = busy - stretch + lost
-        return np.bincount(order.rank[classes.action], busy * classes.weight, order.num_ranks).astype(float)
+        return np.bincount(classes.rank, busy * classes.weight, order.num_ranks).astype(float)
 
     @property
     def _classes(self) -> tuple[bool, bool]:
         """The facts by which actions are put into classes."""
         return self.costs.visits is not None, self.drawn_s is not None
+
+
+@lru_cache(maxsize=4)
+def _seconds_of(program: Program) -> Seconds:
+    order, costs = program.order, program.costs
+    backward, weight = costs.backward_s, costs.weight_grad_s
+    update = costs.optimizer_s + costs.gather_s + (0.0 if program.hide_grad_reduce else costs.reduce_s)
+    inputs = sum(costs.split.values(), backward) - weight
+    seconds = Seconds(
+        passes=np.stack([costs.forward_s, backward, inputs, weight, update[order.rank_of_stage]]),
+        sends=sends_of(costs.send_forward_s, costs.send_backward_s),
+        blocks=costs.p2p_blocks,
+        reduce=costs.reduce_s,
+        tail=costs.reduce_tail_s,
+        share=costs.reduce_share,
+        update=costs.optimizer_s,
+        gather=costs.gather_s,
+        tied=costs.tied_embedding_s,
+        setup=costs.step_setup_s,
+        overlap_reduce=program.hide_grad_reduce,
+        hidden_share=costs.hidden_share,
+        visits=costs.visits,
+        compute=program.drawn_s,
+    )
+    if program.hide_gather and costs.gather_s.any():
+        exposed = exposed_gather(costs.gather_s, gather_window(order, seconds), costs.hidden_share, True)
+        seconds = seconds._replace(gather=exposed)
+    return seconds
+
+
+def sends_of(forward: StagePlanFloats, backward: StagePlanFloats) -> FloatArray:
+    """What is sent after each kind of action; (kinds of actions, stages[, plans]).  [s]"""
+    none = np.zeros_like(forward)
+    return np.stack([forward, backward, backward, none, none])
 
 
 def gather_window(order: Order, seconds: Seconds) -> RankPlanFloats:

@@ -32,10 +32,11 @@ from sim.engines.max_plus import (
     Graph,
     TaskList,
     build_graph,
+    different,
 )
 from sim.pricing.visits import VisitSeconds
 from sim.schedules import Order
-from sim.schedules.actions import KINDS, B, F, I, U
+from sim.schedules.actions import KINDS, F, U
 from sim.schedules.passes import asks_of, last_gradients, visits_of
 from sim.schedules.registry import is_staggered
 
@@ -75,7 +76,7 @@ class Switches(NamedTuple):
 class Seconds(NamedTuple):
     """What the tasks of a step take: arrays over stages or ranks, and then over plans where there are many. [s]
 
-    passes : (kinds of actions, stages). sends : (forward and backward, stages). blocks : sends occupy their rank.
+    passes, sends : (kinds of actions, stages). What is sent after each. blocks : sends occupy their rank.
     reduce, tail, share : reductions of ranks, their last buckets, and each stage's share of its rank's.
     update, gather : the optimizer and the weight gather of ranks that nothing hides. tied, setup : once a step.
     overlap_reduce, hidden_share : whether backwards overlap reductions, and the share of it that is really hidden.
@@ -119,33 +120,45 @@ class Seconds(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Classes:
     """Actions that take equally long whatever the seconds are.
 
-    action : array (classes). One action of each. of : array (actions). The class of each.
+    action, kind, stage, rank : arrays (classes). One action of each, its kind, its stage, and its rank.
+    after : array (classes). The action behind it.
+    of : array (actions). The class of each.
     weight : array (classes). How many actions of a step each class stands for.
+    gathers, reduces : arrays (classes). Whether it opens, or closes, a visit beside whose traffic compute goes on;
+        gathers_after : whether the action behind it opens one.
     """
 
     action: IntArray
+    kind: IntArray
+    stage: IntArray
+    rank: IntArray
+    after: IntArray
     of: IntArray
     weight: IntArray
+    gathers: IntArray
+    reduces: IntArray
+    gathers_after: IntArray
 
 
 @lru_cache(maxsize=256)
 def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Classes:
     """Classes of an order's actions: by kind and stage and, at visits and in pairs, by what stands beside them."""
-    code = order.kind * order.num_stages + order.stage
+    code, visits, last = order.kind * order.num_stages + order.stage, visits_of(order), order.first[1:] - 1
+    opens, closes = visits.opens.copy(), visits.closes.copy()
+    opens[order.first[:-1]], closes[last] = False, False  # nothing goes on beside these
     if each:
-        return Classes(np.arange(len(order)), np.arange(len(order)), order.weight)
-    if at_visits or order.pair_needs is not None:
-        visits, ends = visits_of(order), np.zeros(len(order), dtype=np.int64)
+        code = np.arange(len(order))
+    elif at_visits or order.pair_needs is not None:
+        ends = np.zeros(len(order), dtype=np.int64)
         ends[order.first[:-1]] += 1
-        ends[order.first[1:] - 1] += 2
-        pairs = 0 if order.pair_needs is None else order.pair_needs >= 0
+        ends[last] += 2
         facts = (
             (np.append(code[1:], 0), len(KINDS) * order.num_stages),
-            (pairs, 2),
+            (0 if order.pair_needs is None else order.pair_needs >= 0, 2),
             (ends, 4),
             (visits.opens, 2),
             (visits.closes, 2),
@@ -153,10 +166,16 @@ def classes_of(order: Order, at_visits: bool = False, each: bool = False) -> Cla
         )
         for fact, values in facts:
             code = code * values + fact
-    _, action, of = np.unique(code, return_index=True, return_inverse=True)
-    return Classes(action, of, np.bincount(of, order.weight).astype(np.int64))
+    found, of = different(code)
+    action = np.empty(len(found), dtype=np.int64)
+    action[of[::-1]] = np.arange(len(order))[::-1]  # the first of each
+    after = np.minimum(action + 1, len(order) - 1)
+    kind, stage, rank = order.kind[action], order.stage[action], order.rank[action]
+    weight = np.bincount(of, order.weight).astype(np.int64)
+    return Classes(action, kind, stage, rank, after, of, weight, opens[action], closes[action], opens[after])
 
 
+@lru_cache(maxsize=256)
 def places_of(order: Order, on: Switches) -> dict[str, slice]:
     """Where each kind of amount stands in the array of seconds."""
     n, p, s = len(classes_of(order, on.prefetched > 0, on.each).action), order.num_ranks, order.num_stages
@@ -197,7 +216,7 @@ def step_of(order: Order, on: Switches) -> Step:
     list_, at, of = TaskList(), places_of(order, on), classes_of(order, on.prefetched > 0, on.each).of
     ranks, action = np.arange(order.num_ranks), np.arange(len(order))
     place, block = np.empty(len(order), dtype=np.int64), _blocks(order)
-    place[order.topological] = action
+    place[order.topological] = action if order.levels is None else np.searchsorted(order.levels, action, side="right")
     lanes = _Lanes(list_, order, on, at, of, place, block, np.where(block == AFTER, WHOLE, FOLDED))
     lanes.passes()
     bodies, buckets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -211,8 +230,9 @@ def step_of(order: Order, on: Switches) -> Step:
 
     done = join(ranks, 0, phase=END)
     list_.wait(done, order.first[1:] - 1)
-    moving, last = list_.last_on(DATA)
-    list_.wait(done[moving], last)
+    if on.prefetched:
+        moving, last = list_.last_on(DATA)
+        list_.wait(done[moving], last)
     if (order.kind == U).any():
         ready, since, update, regather = done, None, None, None
         step = join([0], 0, phase=TOGETHER)
@@ -220,9 +240,7 @@ def step_of(order: Order, on: Switches) -> Step:
     else:
         ready = lanes.once_reduced(done, bodies, buckets)
         since = None
-        if is_staggered(
-            order.schedule
-        ):  # ranks do not wait for each other between steps, but count from their own begin
+        if is_staggered(order.schedule):  # ranks do not wait for each other between steps: each counts from its begin
             since = join(ranks, 10, phase=END, rule=MINUS)
             list_.wait(since, ready)
             list_.wait(since, order.first[:-1], at["first wait"].start + ranks, from_end=False)
@@ -305,8 +323,9 @@ class _Lanes:
     def reductions(self, bodies: list[IntArray], buckets: list[IntArray]) -> None:
         """Add gradient reductions of visits, which begin with the pass that gives the last gradients of each."""
         tasks, closes = self.tasks, np.flatnonzero(visits_of(self.order).closes)
-        body = self.beside(REDUCE, "body", closes, closes, _LAST)
-        bucket = self.beside(BUCKET, "bucket", closes, closes, _LAST + 1)
+        last = 2 + len(asks_of(self.order, self.on.prefetched if self.on.beside else 1))  # after all that is asked for
+        body = self.beside(REDUCE, "body", closes, closes, last)
+        bucket = self.beside(BUCKET, "bucket", closes, closes, last + 1)
         lag = self.at["closes"].start + self.of[closes]
         tasks.wait(body, closes, from_end=False)
         tasks.wait(bucket, closes, lag)
@@ -370,10 +389,6 @@ class _Lanes:
         return update, regather, step
 
 
-_LAST = 1 << 20
-"""Slot of what is asked for last at an action."""
-
-
 def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return what each class of actions computes, occupies its rank for, and needs until its result is elsewhere.  [s]
 
@@ -382,16 +397,14 @@ def pass_seconds(order: Order, classes: Classes, seconds: Seconds) -> tuple[Floa
     both of a pair give is there when both are done. What compute loses beside the traffic of visits holds up the rank,
     and no message.
     """
-    which = classes.action
-    kind, stage, after = order.kind[which], order.stage[which], np.minimum(which + 1, len(order) - 1)
+    kind, stage, after = classes.kind, classes.stage, classes.after
     compute = seconds.passes[kind, stage] if seconds.compute is None else np.asarray(seconds.compute)
-    sent = seconds.sends[(kind != F).astype(np.int64), stage]
-    sent = sent * np.isin(kind, (F, B, I)).reshape(-1, *[1] * (sent.ndim - 1))
+    sent = seconds.sends[kind, stage]
     if sent.ndim < compute.ndim:
         sent = sent[:, np.newaxis]
     occupy, release = compute + seconds.blocks * sent, compute + sent
     if order.pair_needs is not None:
-        pairs = np.flatnonzero(order.pair_needs[which] >= 0)
+        pairs = np.flatnonzero(order.pair_needs[classes.action] >= 0)
         second = seconds.passes[order.kind[after], order.stage[after]] if seconds.compute is None else compute[after]
         release[pairs] += second[pairs]
     if seconds.visits is not None:
@@ -410,20 +423,15 @@ def slowed_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> tu
     stretch : array
         Put behind the action that it holds up: what is gathered for a visit slows what is done before it.
     """
-    found, which = visits_of(order), classes.action
-    after = np.minimum(which + 1, len(order) - 1)
-    begins, ends = order.first[:-1], order.first[1:] - 1
+    axes = [1] * (visits.reduce_slows.ndim - 1)
 
-    def gathering(action: IntArray) -> FloatArray:
-        there = found.opens[action] & ~np.isin(action, begins)  # nothing is done before a rank's first
-        slows = visits.gather_slows[(order.kind[action] != F).astype(np.int64), order.stage[action]]
-        return np.asarray(slows * there.reshape(-1, *[1] * (slows.ndim - 1)))
+    def gathering(kind: IntArray, stage: IntArray, there: IntArray) -> FloatArray:
+        return np.asarray(visits.gather_slows[(kind != F).astype(np.int64), stage] * there.reshape(-1, *axes))
 
-    reducing = visits.reduce_slows[order.stage[which]]
-    there = found.closes[which] & ~np.isin(which, ends)
-    reducing = reducing * there.reshape(-1, *[1] * (reducing.ndim - 1))
-    goes_on = (which < len(order) - 1).reshape(-1, *[1] * (reducing.ndim - 1))
-    return gathering(which) + reducing, reducing + goes_on * gathering(after)
+    after = classes.after
+    reducing = visits.reduce_slows[classes.stage] * classes.reduces.reshape(-1, *axes)
+    lost = reducing + gathering(classes.kind, classes.stage, classes.gathers)
+    return lost, reducing + gathering(order.kind[after], order.stage[after], classes.gathers_after)
 
 
 def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
@@ -459,7 +467,7 @@ def amounts_of(order: Order, on: Switches, seconds: Seconds) -> FloatArray:
 def amounts_at_visits(order: Order, classes: Classes, visits: VisitSeconds) -> dict[str, FloatArray]:
     """What visits move, by class of actions. What moves nothing keeps nobody waiting.  [s]"""
     found, which = visits_of(order), classes.action
-    kind, stage, axes = order.kind[which], order.stage[which], [1] * (visits.reduce.ndim - 1)
+    kind, stage, axes = classes.kind, classes.stage, [1] * (visits.reduce.ndim - 1)
     back = (kind != F).astype(np.int64)
     opens, closes = (each[which].reshape(-1, *axes) for each in (found.opens, found.closes))
     gather, reduce = visits.gather[back, stage] * opens, visits.reduce[stage]

@@ -104,13 +104,7 @@ class Topology:
         return np.repeat(np.arange(len(self.classes)), [c.count for c in self.classes])
 
     def start(self, name: str, direction: str) -> int:
-        """Number of the first link of a class.
-
-        Raises
-        ------
-        KeyError
-            No such class.
-        """
+        """Return the number of the first link of a class."""
         return self._starts[name, direction]
 
     @cached_property
@@ -122,11 +116,6 @@ class Topology:
         node, local = np.divmod(gpus, self.gpus_per_node)
         nics: IntArray = node * self.nics_per_node + local * self.nics_per_node // self.gpus_per_node
         return nics
-
-    def leaf_of_nic(self, nics: IntArray) -> IntArray:
-        """The leaf switch each card is cabled to."""
-        node, local = np.divmod(nics, self.nics_per_node)
-        return self.group_of(1, node, local)
 
     def group_of(self, level: int, nodes: IntArray, local_nics: IntArray) -> IntArray:
         """Group of switches of a level (1 is the leaves) above cards `local_nics` of `nodes`."""
@@ -163,14 +152,11 @@ def build_topology(cluster: ClusterSpec, num_nodes: int | None = None) -> Topolo
             f"node {node.name!r} has {nics} network cards for {gpus} GPUs; links are simulated for cards that are "
             "shared evenly: set nics_per_node to a divisor of gpus_per_node"
         )
-    # inter_node_bandwidth may be given instead of following from the cards: then they are as fast as it says.
-    nic_rate = cluster.inter_node_bandwidth_bytes_per_s * gpus / nics
-    levels = build_levels(network, nodes, nics, nic_rate)
-    cards = nodes * nics
+    levels, cards = build_levels(cluster, nodes), nodes * nics
     counted = [
         ("nvlink", nodes * gpus, node.nvlink_bandwidth_bytes_per_s),
         ("pcie", nodes * gpus, network.pcie_bandwidth_bytes_per_s or np.inf),
-        ("nic", cards, nic_rate),
+        ("nic", cards, cluster.inter_node_bandwidth_bytes_per_s * gpus / nics),
         *((level.name, level.groups * level.cables_per_group, level.cable_bytes_per_s) for level in levels[:-1]),
         *((f"{level.name} trunk", level.groups, level.trunk_bytes_per_s) for level in levels[:-1]),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -10,22 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, Number
-from sim.network.placement import (
-    Degrees,
-    Group,
-    Hops,
-    between_sharding_groups,
-    context_group,
-    data_group,
-    expert_data_group,
-    expert_group,
-    expert_sharding_group,
-    hops_of,
-    send_share,
-    sharding_group,
-    stack_groups,
-    tensor_group,
-)
+from sim.network.placement import Degrees, Group, Hops, hops_of, place_group, send_share, stack_groups
 from sim.pricing.cost_model import CostModel
 from sim.specs import ParallelPlan
 
@@ -160,15 +145,15 @@ def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, p
     etp, cluster = tp if cut else np.ones_like(tp), costs.cluster
     plans = [Degrees._make([*each, placement]) for each in np.column_stack([degrees, etp]).tolist()]
 
-    def placed(place: Callable[..., Group], *size: int) -> Group:
-        return stack_groups([place(plan, cluster, *size) for plan in plans])
+    def placed(kind: str, size: int | None = None) -> Group:
+        return stack_groups([place_group(kind, plan, cluster, size) for plan in plans])
 
-    layers = placed(tensor_group), placed(context_group), placed(expert_group)
-    replicas = placed(data_group), placed(expert_data_group)
+    layers = placed("tp"), placed("cp"), placed("ep")
+    replicas = placed("shards"), placed("expert_shards")
     sharding, between = replicas, None
     if group_size is not None:
-        sharding = placed(sharding_group, group_size), placed(expert_sharding_group, group_size)
-        between = placed(between_sharding_groups, group_size)
+        sharding = placed("shards", group_size), placed("expert_shards", group_size)
+        between = placed("between", group_size)
     share = np.array([send_share(plan, cluster) for plan in plans])
     hops = tuple(hops_of(plan, cluster) for plan in plans)
     return Layouts(costs, tp, cp, pp, ep, etp, *layers, *replicas, *sharding, between, share, hops)

@@ -12,8 +12,8 @@ import numpy as np
 
 from sim.arrays import Floats, Ints, Number
 from sim.errors import require_positive
-from sim.network.lattice import places_of_ranks
 from sim.network.placement import Group
+from sim.network.ranks import places_of_ranks
 from sim.pricing.plans import plans_of
 from sim.pricing.ranks import params_of_ranks
 from sim.pricing.replicas import HELD, MOMENTS, TRAINED

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Array
-from sim.schedules.actions import F, Row
+from sim.schedules.actions import PAIRED, F, Row
 
 ROUNDING = 1e-11
 """Of the time since the step began: differences below this are rounding."""
@@ -115,8 +115,9 @@ def _ends_before(cut: int, row: Row) -> bool:
 
     The step ends with what follows the cut, reductions of gradients beside it.
     """
-    kinds, left = ({(stage, kind) for stage, kind, _ in part.tolist() if kind != F} for part in (row, row[cut:]))
-    return cut == len(row) or not kinds <= left
+    code, gradients = row[:, 0] * 2 * PAIRED + row[:, 1], row[:, 1] != F
+    whole, left = (set(code[begin:][gradients[begin:]].tolist()) for begin in (0, cut))
+    return cut == len(row) or not whole <= left
 
 
 def _repeats(row: Row, block: int, period: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sim.errors import SpecError, nearest
+from sim.specs.gone import GONE
 from sim.units import EXAMPLES, NOUNS, parse
 
 # Longest first: `_bytes_per_s` must win over `_s`.
@@ -185,8 +186,9 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
             if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
                 break
             owner = inner
-        names = {file_name(name) for name in owner.model_fields}
-        return f"{place}: unknown field {item['loc'][-1]!r}{nearest(str(item['loc'][-1]), names)}"
+        names, name = {file_name(name) for name in owner.model_fields}, str(item["loc"][-1])
+        remedy = GONE.get(owner.__name__, {}).get(file_name(name))
+        return f"{place}: unknown field {name!r}{f'; {remedy}' if remedy else nearest(name, names)}"
     if kind == "missing":
         return f"{place} is required and missing; add it"
     if kind in ("model_type", "model_attributes_type", "dict_type"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -39,6 +40,14 @@ class NetworkSpec(Spec):
     """The switches can add what all-reduces carry (SHARP)."""
     pcie_bandwidth_bytes_per_s: PositiveFloat | None = None
     """Bandwidth between a GPU and its network card, per direction, where that is less than the card's. [bytes/s]"""
+
+    def is_nonblocking(self, used: Iterable[str] | None = None) -> bool:
+        """Return whether no flow meets a full link, whoever talks: flows use all paths, and no level is oversubscribed.
+
+        used : levels that have cables up, where the machine does not need all of them.
+        """
+        levels = self.levels if used is None else used
+        return self.routing == "adaptive" and all(self.levels[name].oversubscription == 1.0 for name in levels)
 
     @model_validator(mode="after")
     def _check(self) -> NetworkSpec:

@@ -172,7 +172,7 @@ class HostParams(Spec):
     kernel_launch_s: NonNegativeFloat | None = None
     """Host time a kernel on this machine: Python, autograd and driver. Default: the stack's. [s]"""
     graph_launch_s: NonNegativeFloat | None = None
-    """Time between kernels that a CUDA graph launches. Default: the stack's. [s]"""
+    """Time between kernels that a CUDA graph launches. Default: 2 us, the floor of kernel times. [s]"""
     to_device_bytes_per_s: PositiveFloat | None = None
     """Copies from pinned host memory to the device. [bytes/s]"""
     to_host_bytes_per_s: PositiveFloat | None = None

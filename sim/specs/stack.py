@@ -50,9 +50,6 @@ class StackSpec(Spec):
     fused_scaled_rotary: bool = True
     """That kernel scales what it turns, where the model's rotary positions do (latent attention has a kernel of its
     own)."""
-    rotary_sequence_s: NonNegativeFloat = 0.0
-    """Host time a forward for the angles of each packed sequence, which a framework whose rotary positions are not
-    fused may look up one after the other instead of all at once. [s]"""
     fused_cross_entropy: bool = True
     """The loss in one kernel per direction, instead of one per arithmetic step."""
     vocab_parallel_loss: bool = True
@@ -150,9 +147,6 @@ class StackSpec(Spec):
     """Context parallelism gives each rank the whole sequence of some heads for the attention, in all-to-alls before it
     and after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv:2309.14509; Megatron-Core's cp_comm_type a2a), instead of
     passing keys and values round or gathering them."""
-    context_sequence_s: NonNegativeFloat = 0.0
-    """Host time a pass through an attention for each packed sequence whose pieces it puts in order around these
-    all-to-alls. [s]"""
     balanced_context: bool = True
     """Context-parallel ranks hold a piece from each end of the sequence, so that causal attention keeps all of them
     equally busy, instead of consecutive pieces, whose last rank attends to everything."""
@@ -166,22 +160,9 @@ class StackSpec(Spec):
     overlap_experts: bool = False
     """Tokens go to their experts and back during the computation of another micro-batch (DeepSeek's DualPipe;
     Megatron-Core's overlap_moe_expert_parallel_comm), instead of while it waits."""
-    fused_router: bool = True
-    """Routers score and choose in the kernels that routing_launches counts; else, where these are fused ones, kernel by
-    kernel in 30 launches more (Megatron-Core without its moe_router_fusion)."""
-    routing_launches: NonNegativeFloat = 60.0
-    """Launches, forward, by which a router scores, chooses and counts, and the maps of tokens to experts are made."""
-    dispatch_launches: NonNegativeFloat = 0.0
-    """Launches, forward and backward each, by which a dispatcher prepares both exchanges of tokens, beside the kernels
-    that move them: counts, buffers, events, autograd's calls."""
-    launches_per_expert: NonNegativeFloat = 0.4
-    """Of a Python call's host time, what a grouped multiply takes beyond its own for each expert on the GPU: a library
-    that launches one multiply after the other."""
-    fp8_launches_of_experts: NonNegativeFloat = 0.0
-    """Of Python calls' host time, what a grouped multiply takes in 8 bits however many experts there are."""
-    fp8_launches_per_expert: NonNegativeFloat = 1.5
-    """Of a Python call's host time, what a grouped multiply takes for each expert whose tokens are cast to 8 bits, and
-    their scales laid out, in kernels of their own."""
+    fused_router: bool = False
+    """Routers score and choose in fused kernels (Megatron-Core's moe_router_fusion), instead of kernel by kernel in 30
+    launches more."""
     expert_dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     """What carries tokens to experts: alltoall, NCCL, a copy for every expert, laid out before it leaves and again
     where it arrives; deepep and hybridep, kernels that send a token once to every GPU that has experts of it, over the
@@ -189,11 +170,6 @@ class StackSpec(Spec):
     dispatcher_sms: PositiveInt | None = None
     """Streaming multiprocessors that deepep and hybridep take from compute beside them. Default: Megatron-Core's, 20
     and 16."""
-    dispatcher_slowdown: float = Field(default=0.0, ge=0, le=1)
-    """Of the time that deepep and hybridep run beside compute and over the network, what compute loses besides its
-    multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on."""
-    dispatcher_sm_rate_bytes_per_s: PositiveFloat | None = None
-    """What one of these multiprocessors moves over NVLink at most. Default: no limit but the link's. [bytes/s]"""
     elementwise_rate: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of the memory efficiency that the profile measured, the share that this framework's elementwise kernels reach:
     before PyTorch vectorised them (1.5, 2020) they moved one 16-bit number a thread."""
@@ -204,23 +180,21 @@ class StackSpec(Spec):
     """Host time a kernel in the backward, which autograd runs without Python. Default: kernel_launch. [s]"""
     collective_launch_s: NonNegativeFloat
     """Host time a collective: the framework's bookkeeping, events and NCCL's enqueue. Default: kernel_launch. [s]"""
+    counted_launches: bool = False
+    """Host work beside the launches of kernels is counted on its own, as it was set on Megatron-Core's published runs:
+    a dispatcher's, that of each expert in a grouped multiply, that around modules that run again, and that of packed
+    sequences which are taken one by one. Otherwise the launches' times above include it."""
     bound_to_cpus: bool = True
     """Each process runs on the CPUs next to its GPU and has its memory there (numactl, srun --cpu-bind), and so
-    launches in the times above, instead of unbound_slowdown times as long."""
-    unbound_slowdown: float = Field(default=1.0, ge=1)
-    """Times that the host takes where processes are not bound to CPUs, of the time that it takes where they are."""
-    checkpoint_launches: NonNegativeFloat = 0.0
-    """Launches in whose time the host saves and sets the states of random numbers around a module, or a layer, that
-    runs again, and sets up its autograd. Where it is zero the other launches' times have it."""
+    launches in the times above, instead of twice as long."""
     cuda_graphs: Literal["none", "scoped", "full_iteration"] = "none"
     """full_iteration: forward and backward of a whole step are launched as CUDA graphs, whose kernels wait for the host
-    no more than graph_launch each, and no forward is set up on its own. scoped: of every layer the modules of
-    cuda_graph_scope are one graph forward and one backward; all else is launched kernel by kernel."""
+    no more than 2 us each (profile.host.graph_launch, where it was measured), and no forward is set up on its own.
+    scoped: of every layer the modules of cuda_graph_scope are one graph forward and one backward; all else is launched
+    kernel by kernel."""
     cuda_graph_scope: tuple[str, ...] = ()
     """Modules of a layer that scoped CUDA graphs hold, by Megatron-Core's names: attn, mlp, moe_router, moe_preprocess,
     mamba. Experts themselves are none of them: the host must know how many tokens come before it launches them."""
-    graph_launch_s: NonNegativeFloat = 2e-6
-    """Time between kernels of a CUDA graph: assumed, the floor of kernel times. [s]"""
     step_setup_s: NonNegativeFloat = 0.0
     """Host time once a step while the GPU waits: the data loader, the optimizer's Python, logging. [s]"""
     forward_setup_s: NonNegativeFloat = 0.0

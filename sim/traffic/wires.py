@@ -11,7 +11,7 @@ from sim.arrays import FloatArray, IntArray
 from sim.costs.collectives import Fabric, best_of, send
 from sim.network.faults import route_around
 from sim.network.patterns import members_by_domain, ring
-from sim.network.placement import hop_crosses_domains, send_share
+from sim.network.placement import hops_of, send_share
 from sim.network.ranks import members_of
 from sim.network.topology import Topology
 from sim.pricing.cells import sent_bytes
@@ -62,16 +62,17 @@ class Wires:
         self._reached = reached_capacity(topology, scenario.profile, self._fabric)
         ends = np.array([links.name in ("nvlink", "pcie", "nic") for links in topology.classes])
         self._is_end = ends[topology.class_of_link]
+        self._hops = hops_of(scenario.plan, scenario.cluster)
+        self._send_share = send_share(scenario.plan, scenario.cluster)
 
     def hop(
         self, kind: str, sources: IntArray, targets: IntArray, seconds: float, sender: int, receiver: int
     ) -> Stream:
         """Everything that one pipeline rank sends to another at once; GPUs as (dp, cp, tp)."""
-        scenario, fabric = self._scenario, self._fabric
-        far = hop_crosses_domains(sender, receiver, scenario.plan, scenario.cluster)
-        nbytes = float(sent_bytes(self._costs, cut_of(scenario)))
+        fabric, far = self._fabric, bool(self._hops.cross(sender, receiver))
+        nbytes = float(sent_bytes(self._costs, cut_of(self._scenario)))
         before = float(send(0.0, far, fabric))
-        transfer = float(send(nbytes, far, fabric, send_share(scenario.plan, scenario.cluster))) - before
+        transfer = float(send(nbytes, far, fabric, self._send_share)) - before
         parts = (before, transfer, seconds - before - transfer)
         return self._stream(kind, parts, sources.ravel(), targets.ravel(), np.full(sources.size, nbytes), nbytes)
 

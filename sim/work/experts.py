@@ -26,15 +26,35 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec
 from sim.work.operations import Collective, Kernel, Tensor, Weight, memory
-from sim.work.pieces import AS_BEFORE, Cut, Writer
+from sim.work.pieces import Cut, Writer
 from sim.work.routing import busiest_share, different
 
 MODULE = "moe_dispatch"
 BACKWARD_ROUTING = 2 / 3
 """Launches of a router's backward over those of its forward: counting and the maps have none. Assumed."""
 
+ROUTING_LAUNCHES = 30.0
+"""Launches, forward, by which a fused router scores, chooses and counts, and the maps of tokens to experts are made.
+Set on Megatron-Bridge and Megatron-LM runs of Qwen3, Nemotron 3 and DeepSeek-V3 with and without CUDA graphs of it."""
 UNFUSED_ROUTING = 30.0
-"""Launches that a router takes more where it is not fused: what the field's default is above Megatron-Core's."""
+"""Launches that a router takes more where it is not fused: PyTorch's own kernels take 60."""
+DISPATCH_LAUNCHES = 5.0
+"""Launches, forward and backward each, by which a dispatcher prepares both exchanges of tokens, beside the kernels that
+move them: counts, buffers, events, autograd's calls. Set on the same runs."""
+GROUPED_LAUNCHES = {False: (0.0, 0.4), True: (0.0, 1.5)}
+LOW_PRECISION_LAUNCHES = {False: (0.0, 1.5), True: (17.0, 0.75)}
+"""Extra launches in whose time the host starts a grouped multiply, in 16 bits, and in fewer: however many experts there
+are, and for each expert on the GPU. The library launches one multiply after the other; in fewer bits tokens are cast,
+and their scales laid out, in kernels of their own. Where launches are counted they are set on the same runs, in fewer
+bits with 4 to 64 experts a GPU; else they are assumed."""
+DISPATCHER_SLOWDOWN = 0.5
+"""Share of the time that deepep and hybridep run beside compute and over the network which compute loses besides its
+multiprocessors: those left work on fewer tiles at a time, and share the memory with what comes and is handed on. Set on
+a pair of MoE-ModelZoo: Qwen3 235B on 256 H100, 19.7 s without and 17.6 s with tokens beside computation (DeepEP)."""
+DISPATCHER_SM_RATE_BYTES_PER_S = 21e9
+"""Most that one of their multiprocessors moves over NVLink. Set on tokens that travel while computation waits on GB200
+and GB300, 16 multiprocessors of HybridEP, against those beside computation, whose pace hardly counts; 20 of DeepEP
+reach what NVLink of H800 and H100 gives (deepseek-ai/DeepEP:README.md). [bytes/s]"""
 
 MAPS_OF_ROUTING = 1 / 3
 """Of a router's launches, those that count tokens and map them to experts (Megatron-Core's preprocess). Assumed."""
@@ -82,8 +102,6 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     if model.expert_latent_size:
         source = y.like("experts' latent", outer)
         write.linear("to experts' latent", "moe_router", y, [source], [Weight(outer, h)])
-        if "latent experts" in AS_BEFORE:
-            write.add("", "moe_router", kept=(source.like("latent again").in_bytes(cut.kept),))
     # A GPU keeps of all layers what it has of their mean.
     copies = Tensor("copies", to.copies, outer, cut.width, mean=routed(model, cut, layers).copies / to.copies)
     up, down, out = copies.like("experts up", inputs * inner), copies.like("experts down"), source.like("experts' sum")
@@ -105,11 +123,8 @@ def experts(write: Writer, y: Tensor) -> Tensor:
         waits=not cut.routing.padded,  # experts that multiply as many tokens as they have room for need no count
     )
     write.add("sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there[1:])
-    launches = 1 + to.experts * stack.launches_per_expert
-    if stack.fused_experts:
-        launches = 1
-    elif cut.format:
-        launches = 1 + stack.fp8_launches_of_experts + to.experts * stack.fp8_launches_per_expert
+    fixed, each_expert = (LOW_PRECISION_LAUNCHES if cut.format else GROUPED_LAUNCHES)[stack.counted_launches]
+    launches = 1 if stack.fused_experts else 1 + fixed + to.experts * each_expert
     moved = _between_inside(to.copies * inner, inputs, cut) if stack.fused_experts else (0.0, 0.0)
     each = partial(write.linear, module="experts", batch=to.experts, launches=launches)
     weights = [Weight(inner, outer, to.experts * inputs, of_experts=True)]
@@ -118,8 +133,6 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     activated = _activation(write, up)
     weights = [Weight(outer, inner, to.experts, of_experts=True)]
     weights += [Weight(to.experts * outer, of_experts=True)] * bias
-    if "expert biases" in AS_BEFORE and bias:
-        weights[1] = Weight(to.experts * outer / cut.etp, of_experts=True)
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
     write.add("experts' biases", "experts", forward=forward, input_grad=backward)
@@ -142,7 +155,7 @@ def _router(write: Writer, y: Tensor) -> None:
     weights = [Weight(model.num_experts, model.hidden_size), *[Weight(model.num_experts)] * bool(model.mlp_bias)]
     write.linear("router", "moe_router", y, [scores], weights, width=cut.width)
     # Scores in fp32 are read and written by the softmax, the choice and the balance's loss.
-    launches = stack.routing_launches + (0.0 if stack.fused_router else UNFUSED_ROUTING)
+    launches = ROUTING_LAUNCHES + (0.0 if stack.fused_router else UNFUSED_ROUTING)
     for part, module, share in (("", "moe_router", 1 - MAPS_OF_ROUTING), (": maps", "moe_preprocess", MAPS_OF_ROUTING)):
         forward, backward = (
             memory(f"{name}{part}", share * 6 * scores.nbytes, share * times, sort="softmax", module=module)
@@ -227,7 +240,7 @@ def _layouts(width: Number, to: Routed, stack: StackSpec, cut: Cut) -> tuple[tup
     its own read tokens where they are, and copy those that arrived, once for every expert that they go to.
     """
     far = 1 * (cut.ep * cut.etp > 1)  # with one GPU there is nothing to lay out anew on arrival
-    launches = 1 + stack.dispatch_launches / 2
+    launches = 1 + stack.counted_launches * DISPATCH_LAUNCHES / 2
     if stack.expert_dispatcher == "alltoall":
         nbytes = width * (to.own + to.arrived)
         out, home = (_permute(f"tokens {way} experts", nbytes, launches) for way in ("to", "from"))
@@ -245,10 +258,10 @@ def _permute(name: str, nbytes: Number, launches: Number) -> Kernel:
 def _exchange(name: str, nbytes: Number, model: ModelSpec, stack: StackSpec) -> Collective:
     copies = 1 if stack.expert_dispatcher == "alltoall" else model.experts_per_token
     limit = model.expert_groups_per_token, model.num_expert_groups
-    sms, rate = stack.sms_of_dispatcher, stack.dispatcher_sm_rate_bytes_per_s
+    sms = stack.sms_of_dispatcher
     return Collective(
         f"{name} tokens", "all_to_all", nbytes, stack.overlap_experts, "ep", copies, limit, sms,
-        stack.dispatcher_slowdown, sms * rate if sms and rate else None, MODULE,
+        DISPATCHER_SLOWDOWN, sms * DISPATCHER_SM_RATE_BYTES_PER_S if sms else None, MODULE,
     )  # fmt: skip
 
 

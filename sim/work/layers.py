@@ -50,19 +50,9 @@ def layer_operations(
         x, y = _half(write, kind, half == kind.mixer, here, x, y)
     layer = tuple(write.operations)
     params = sum(weight.params for each in layer for weight in each.weights if not weight.of_adapters)
-    if "sums of gradients" in AS_BEFORE and not (isinstance(cut.tp, int) and cut.tp == cut.ep == cut.etp == 1):
-        whole = layer_operations(model, stack, Cut(1, 1, 1, False, "none"), kind)
-        every, of_experts = (
-            sum(weight.params for each in whole for weight in each.weights if weight.of_experts in which)
-            for which in ((True, False), (True,))
-        )
-        params = (every - of_experts) / cut.tp + of_experts / (cut.ep * cut.etp)
     casts, casts_back = _casts(params, model, stack, cut, kind)
     write.operations = [Operation("casts", forward=casts, input_grad=casts_back), *layer]
     _accumulate(write, params)
-    if cut.adapters is not None and "adapters" in AS_BEFORE:
-        spared = _spared_before(model, kind, cut)
-        write.add("", kept=(Tensor("spared by adapters", -1.0, spared, 1),))
     if "per_op" in AS_BEFORE and write.whole:
         context, query = (model.num_heads * columns / cut.tp for columns in (model.value_head_dim, model.head_dim))
         up = (
@@ -74,27 +64,6 @@ def layer_operations(
         outputs = outputs + cut.width * write.inputs * up
         write.add("per_op before", writes=(Tensor("outputs", outputs, 1, 1),))
     return tuple(write.operations)
-
-
-def _spared_before(model: ModelSpec, kind: LayerKind, cut: Cut) -> Number:
-    assert cut.adapters is not None
-    h, narrow, own, kept = model.hidden_size, cut.width * cut.adapters.rank, cut.norm_tokens, cut.kept
-    targets = set(cut.adapters.targets)
-
-    def input_of(target: str, columns: Number) -> Number:
-        return columns * (kept if target not in targets else kept - cut.width) - narrow * own * (target in targets)
-
-    spared: Number = 0.0
-    if kind.mixer != "none":
-        spared = spared + input_of("in_proj" if kind.recurs else "linear_qkv", own * h)
-    if kind.mlp == "dense":
-        inner = cut.tokens * model.intermediate_size / cut.tp
-        spared = spared + input_of("linear_fc1", own * h) + input_of("linear_fc2", inner)
-    elif kind.mlp == "sparse":
-        copies = own * model.experts_per_token * cut.etp
-        spared = spared + input_of("linear_fc1", copies * h)
-        spared = spared + input_of("linear_fc2", copies * model.expert_intermediate_size / cut.etp)
-    return spared
 
 
 def _half(write: Writer, kind: LayerKind, mixes: bool, norms: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,23 +22,11 @@ from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.routing import EVEN, Routing
 
 AS_BEFORE = frozenset(
-    {
-        "sums of gradients",
-        "recurrent",
-        "head",
-        "inner norms",
-        "written out",
-        "gathered",
-        "latent experts",
-        "adapters",
+    (
         "eight bits",
-        "post norm",
         "per_op",
         "gradients",
-        "expert biases",
-        "attention gate",
-        "adapters again",
-    }
+    )
 )
 """What is counted otherwise than the operations say."""
 
@@ -127,14 +115,15 @@ class Writer:
 
     def norm(self, module: str, x: Tensor, columns: Number | None = None, weights: Number | None = None) -> Tensor:
         """Norm a tensor, or so many columns of it, by so many weights (default: one a column, and the biases)."""
-        y, columns_of_head = x.like(f"{x.name} normed", columns), weights is not None
+        y = x.like(f"{x.name} normed", columns)
         if weights is None:
             weights = y.columns * (1 + self.model.norm_bias)
         forward, backward = norm_kernels(y.rows * y.columns, self.stack, self.cut.width, module=module)
         # Step by step a norm keeps its input and its normalised input in fp32 (and would let go of the former in 16
         # bits, but which layouts ran says that it stays).
-        skip = (module == "mamba" and "recurrent" in AS_BEFORE) or (columns_of_head and "inner norms" in AS_BEFORE)
-        wide = () if self.stack.fused_norm or skip else tuple(y.like(f"{y.name} in fp32: {i}", width=4) for i in "xy")
+        # If its weight is frozen, nothing needs the latter.
+        copies = 0 if self.stack.fused_norm else 2 if self.cut.adapters is None else 1
+        wide = [y.like(f"{y.name} in fp32: {i}", width=4) for i in range(copies)]
         self.add(
             "norm", module, reads=(x,), writes=(y,), kept=(x, *wide), weights=(Weight(weights),), forward=(forward,),
             input_grad=(backward,),
@@ -210,19 +199,14 @@ class Writer:
         forward = forward._replace(kernels=launches, nbytes=forward.nbytes + moved[0])
         input_grad = input_grad._replace(kernels=launches, nbytes=input_grad.nbytes + moved[1])
         weight_grad = weight_grad._replace(kernels=launches)
-        again = stack.regather_sequence or (
-            (module == "mamba" and "recurrent" in AS_BEFORE)
-            or (module == "" and "head" in AS_BEFORE)
-            or (module in ("shared_experts", "mla_up_proj") and "gathered" in AS_BEFORE)
-        )
-        source = own if own is not None and again else x
+        source = own if own is not None and stack.regather_sequence else x
         if name in ("shared expert up", "to experts' latent") and "eight bits" in AS_BEFORE:
             width = cut.width
         kept = source.in_bytes(cut.kept if width is None else width)
         trained = cut.adapters is None
         self.add(
             name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights),
-            kept=(kept,) if trained or "adapters" in AS_BEFORE else (),
+            kept=(kept,) if trained else (),
             forward=(forward,), input_grad=(input_grad,), weight_grad=(weight_grad,) if trained else (),
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
@@ -257,8 +241,7 @@ class Writer:
             added = memory(f"{name} added", 5 * cut.width * tokens * width, 2, sort="add", module=module)
             passes[each] += (added._replace(stall_s=self.stack.adapter_stall_s * (each == "forward")),)
         weight = Weight(adapters.count * rank, (rows + columns) / degree, of_experts=experts, of_adapters=True)
-        narrow = x.like(f"{name} narrow", rank)
-        kept = () if "adapters" in AS_BEFORE else (source, source.like(narrow.name, rank))
+        kept = source, source.like(f"{name} narrow", rank)
         self.add(name, module, reads=(x,), kept=kept, weights=(weight,), **passes)
 
     def mlp(self, name: str, module: str, y: Tensor, width: int) -> Tensor:
@@ -287,13 +270,6 @@ class Writer:
         more, times, products = (0, 0), (0, 0), int(by_hand)
         if not (stack.fused_activation or model.gated_mlp):
             more, times, products = WRITTEN_OUT
-        if "written out" in AS_BEFORE and (module == "shared_experts" or not self.whole):
-            if module == "mlp":
-                for place in range(products):
-                    never = Tensor(f"never kept {place}", y.rows, y.columns, y.width)
-                    self.add("", "mlp", kept=(never,))
-                    self.add("", "", kept=(never._replace(name=f"{place} as if kept", rows=-y.rows),))
-            products = 0
         self.add(
             "activation", module, reads=(up,), writes=(y,),
             kept=(up, *(y.like(f"{y.name}: factor {place}") for place in range(products))),
@@ -332,7 +308,6 @@ class Writer:
                 )
             )
         mask = (x.like(f"{name}: mask", width=1),) if model.dropout else ()
-        mask = () if module == "mamba" and "recurrent" in AS_BEFORE else mask
         self.add(
             "residual", module, reads=(out, x), writes=(after,), kept=mask, forward=(forward,), input_grad=(backward,)
         )

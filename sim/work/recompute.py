@@ -121,14 +121,21 @@ def mixture(word: str) -> tuple[tuple[str, float], ...]:
     return ((word, 1.0),) if share == 1.0 else (("full", share), ("none", 1.0 - share))
 
 
+CHECKPOINT_LAUNCHES = 14.0
+"""Launches in whose time the host saves and sets the states of random numbers around a module, or a layer, that runs
+again, and sets up its autograd. Set on Megatron-Bridge's card on recomputing modules of Moonlight one at a time, where
+the host sets the pace: 0.35 ms a layer for an activation (moe_act), 0.65 for attention's core, 0.88 for latent
+attention's projections, most of which their kernels are not."""
+
+
 def again(forward: Phase, word: str, stack: StackSpec) -> Phase:
     """Return what of a layer's forward runs again in the backward; of layers treated differently, the mean."""
-    said = read_recompute(word)
+    said, setups = read_recompute(word), stack.counted_launches * CHECKPOINT_LAUNCHES
     if said.mode == "selective":
         phase = forward.of_modules(said.modules)
-        return replace(phase, setups=stack.checkpoint_launches * _checkpoints(forward, said.names))
+        return replace(phase, setups=setups * _checkpoints(forward, said.names))
     if said.mode == "full":
-        whole = replace(forward, setups=stack.checkpoint_launches / said.group)
+        whole = replace(forward, setups=setups / said.group)
         return whole.scaled(said.share) if said.share < 1.0 else whole
     return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
 

@@ -19,7 +19,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import LayerKind, ModelSpec
 from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
-from sim.work.pieces import AS_BEFORE, Cut, Writer
+from sim.work.pieces import Cut, Writer
 
 MODULE = "mamba"
 """The module of all its operations, by Megatron-Core's name."""
@@ -47,18 +47,8 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
         for each in narrow:
             up = state.like(f"{each.name}, wide")
             weight = Weight(up.columns, each.columns)
-            before = "recurrent" in AS_BEFORE
-            write.linear(
-                "gates",
-                MODULE,
-                each.like(f"{each.name} gathered", rows=cut.tokens),
-                [up],
-                [weight],
-                own=each.like(each.name, rows=cut.tokens / cut.tp) if before else each,
-                width=w if before else None,
-            )
-            if not before:
-                steps.append(up)
+            write.linear("gates", MODULE, each.like(f"{each.name} gathered", rows=cut.tokens), [up], [weight], own=each)
+            steps.append(up)
     write.add(
         "convolution", MODULE, reads=(mixed,), writes=(convolved,), kept=(mixed,),
         weights=(Weight(mixed.columns * (model.linear_conv_kernel + mamba)),),

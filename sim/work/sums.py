@@ -236,10 +236,7 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
     said, more = read_recompute(recompute_word(plan, model)), 0.0
-    blocks = _step(model, training)
-    if "adapters again" in AS_BEFORE:
-        blocks = model_blocks(model, training.global_batch_size, training.sequence_length, training.packed_length)
-    for count, block in blocks[FIRST_KIND:]:
+    for count, block in _step(model, training)[FIRST_KIND:]:
         if said.mode == "selective":
             more += count * forward_flop(block.layer, said.modules)
         elif said.mode == "full":
@@ -305,18 +302,8 @@ def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
         if "eight bits" in AS_BEFORE:
             copies = {tensor.copy_of: tensor for each in region for tensor in each.kept if tensor.copy_of}
             read = [copies.get(tensor.name, tensor) for tensor in read]
-        if "post norm" in AS_BEFORE:
-            kept += [t for each in region if each.name == "norm" for t in each.kept if t.name == "MLP down"]
         kept += read
         gone |= made if name in THROWN_AWAY else set()
-        if (
-            "gathered" in AS_BEFORE
-            and name == "layernorm"
-            and any(
-                "hidden state gathered" in (tensor.name, tensor.copy_of) for each in operations for tensor in each.kept
-            )
-        ):
-            gone -= {"layer input normed"}
     return [tensor for tensor in kept if not {tensor.name, tensor.copy_of} & gone]
 
 

@@ -18,7 +18,7 @@ from sim.costs.collectives import (
     tree_all_reduce,
 )
 from sim.errors import SpecError
-from sim.network.placement import Group, data_group, group_of, tensor_group
+from sim.network.placement import Group, place_group
 from sim.pricing.scenario import stage_costs
 from sim.specs import Profile, load_preset, load_scenario, preset_names
 
@@ -143,6 +143,11 @@ def test_a_group_of_one_costs_nothing(name, profile):
     assert COLLECTIVES[name](1e9, Group(1, 1), real_fabric(profile)) == 0.0
 
 
+def group_of(size, stride, domain_gpus):
+    """A group that starts with a domain and whose members are `stride` GPUs apart; takes arrays."""
+    return Group(size, np.clip(domain_gpus // stride, 1, size), np.asarray(stride) > 1)
+
+
 groups = st.tuples(st.integers(1, 1024), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([8, 16, 72])).map(
     lambda x: group_of(*x)
 )
@@ -186,26 +191,9 @@ def test_arrays_are_elementwise_scalars(name):
     np.testing.assert_allclose(together, np.array(apart, dtype=float), rtol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "domain", "per_domain", "domains"),
-    [
-        (8, 1, 8, 8, 1),
-        (16, 1, 8, 8, 2),
-        (6, 8, 8, 1, 6),
-        (32, 2, 8, 4, 8),
-        (64, 1, 72, 64, 1),
-        (4, 1, 8, 4, 1),
-        (3, 3, 8, 2, 2),
-    ],
-)
-def test_where_groups_lie(size, stride, domain, per_domain, domains):
-    group = group_of(size, stride, domain)
-    assert (group.size, group.per_domain, group.num_domains) == (size, per_domain, domains)
-
-
 def test_groups_of_a_scenario(scenarios):
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
-    tensor, data = tensor_group(scenario.plan, scenario.cluster), data_group(scenario.plan, scenario.cluster)
+    tensor, data = (place_group(kind, scenario.plan, scenario.cluster) for kind in ("tp", "shards"))
     assert (tensor.size, tensor.num_domains) == (8, 1)
     assert (data.size, data.num_domains) == (8, 8)
 

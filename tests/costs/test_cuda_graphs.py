@@ -4,8 +4,10 @@ import pytest
 from counts import layer_work
 
 from sim import estimate
+from sim.costs.compute import GRAPH_LAUNCH_S
 from sim.errors import SpecError
 from sim.specs import build_scenario
+from sim.work import experts
 from sim.work.layers import block_operations
 from sim.work.memory import cut_memory, graph_bytes
 from sim.work.pieces import Cut
@@ -77,18 +79,19 @@ def test_host_time_by_hand():
     kernels = sum(item.kernels for item in before.operations)
     launch = one.stack.kernel_launch_s
     assert cost_model(plain).compute.host_time((before,), talk) == pytest.approx(launch * kernels)
-    expected = launch * 3 + one.stack.graph_launch_s * kernels
+    expected = launch * 3 + GRAPH_LAUNCH_S * kernels
     assert cost_model(one).compute.host_time((phase,), talk) == pytest.approx(expected)
 
 
-def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens():
+def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens(monkeypatch):
     """Nothing runs before the first multiply is launched; the second one's launches hide beside it while they are few."""
     from sim.pricing.cells import layer_costs
     from sim.work.operations import Cause
 
     waits = []
     for launches in (0.4, 0.5, 4.0, 8.0):  # of each of 128 experts, for which both multiplies run some 25 ms
-        one = scenario_of(QWEN, scoped(*SCOPE) | {"launches_per_expert": launches}, sequence=32768)
+        monkeypatch.setitem(experts.GROUPED_LAUNCHES, True, (0.0, launches))
+        one = scenario_of(QWEN, scoped(*SCOPE) | {"name": f"{launches} launches"}, sequence=32768)
         waits.append(float(layer_costs(one).forward.get(Cause.HOST, 0.0)))
     few, more, many, most = waits
     one_multiply = 128 * one.stack.kernel_launch_s

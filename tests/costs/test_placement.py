@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from sim.network.nvlink import mesh_shares
-from sim.network.placement import context_group, data_group, hop_crosses_domains, tensor_group
+from sim.network.placement import hops_of, place_group
 from sim.specs import ClusterSpec, ParallelPlan
 from sim.specs.loading import resolve
 
@@ -31,13 +31,13 @@ def test_the_slowest_group_counts(plan, domain):
     gpu = lambda p, d, t: (p * dp + d) * tp + t  # noqa: E731
     tensor = [[gpu(p, d, t) for t in range(tp)] for p in range(pp) for d in range(dp)]
     data = [[gpu(p, d, t) for d in range(dp)] for p in range(pp) for t in range(tp)]
-    for groups, found in ((tensor, tensor_group(record, machine)), (data, data_group(record, machine))):
+    for groups, found in ((tensor, place_group("tp", record, machine)), (data, place_group("shards", record, machine))):
         assert (found.per_domain, found.num_domains) == by_hand(groups, domain)
     for p in range(pp):
         crossing = any(
             gpu(p, d, t) // domain != gpu((p + 1) % pp, d, t) // domain for d in range(dp) for t in range(tp)
         )
-        assert hop_crosses_domains(p, (p + 1) % pp, record, machine) == crossing
+        assert hops_of(record, machine).cross(p, (p + 1) % pp) == crossing
 
 
 @pytest.mark.parametrize("domain", [8, 72])
@@ -48,7 +48,10 @@ def test_context_parallel_ranks_sit_between_tensor_and_data(plan, domain):
     gpu = lambda p, d, c, t: ((p * dp + d) * cp + c) * tp + t  # noqa: E731
     context = [[gpu(p, d, c, t) for c in range(cp)] for p in range(pp) for d in range(dp) for t in range(tp)]
     data = [[gpu(p, d, c, t) for d in range(dp) for c in range(cp)] for p in range(pp) for t in range(tp)]
-    for groups, found in ((context, context_group(record, machine)), (data, data_group(record, machine))):
+    for groups, found in (
+        (context, place_group("cp", record, machine)),
+        (data, place_group("shards", record, machine)),
+    ):
         assert (found.per_domain, found.num_domains) == by_hand(groups, domain)
 
 

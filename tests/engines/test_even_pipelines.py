@@ -8,7 +8,7 @@ import pytest
 from sim.engines import closed_form
 from sim.engines.even_pipelines import EvenPipelines
 from sim.engines.pipeline_links import Pipelines, find_links, sends_over
-from sim.network.placement import Hops, hops_cross
+from sim.network.placement import Hops
 from sim.specs import load_scenario
 
 ROWS = 300
@@ -51,7 +51,7 @@ def alone(sizes, domain, row, forward, backward, near, far, blocking):
         passes[:], passes[0], passes[-1] = middle, first, last
         if len(passes) == 1:
             passes[0] = first  # the only stage of all is of the first kind
-    crosses = hops_cross(rank[:-1], rank[1:], int(sizes.width[row]), domain)
+    crosses = Hops(min(int(sizes.width[row]), domain), domain).cross(rank[:-1], rank[1:])
     sends = np.where(crosses, far, near)
     sent = seconds[0] + np.append(sends, 0.0), seconds[1] + np.append(0.0, sends)
     shaped = [each.reshape(chunks, pp) for each in (*(sent if blocking else seconds), *sent)]

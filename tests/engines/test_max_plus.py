@@ -1,6 +1,7 @@
 """Tasks on streams against networkx' longest path, and the laws of a max-plus linear system."""
 
 from dataclasses import replace
+from unittest import mock
 
 import networkx as nx
 import numpy as np
@@ -37,7 +38,20 @@ def random_tasks(rng, count=60, ranks=3, streams=2, waits=2):
         for _ in range(int(rng.integers(waits + 1)) if task else 0):
             tasks.wait([task], [rng.integers(task)], int(rng.integers(20)), from_end=bool(rng.integers(2)))
     tasks.wait([0], [-1])
+    tasks.columns["place"] = [np.array(depths_of(tasks.tasks()))]
     return tasks.tasks(), np.concatenate([[0.0], rng.uniform(0.0, 3.0, 19)])
+
+
+def depths_of(tasks):
+    """How many tasks stand in a row before each at most: those that are as deep wait for none of each other."""
+    depths, last = [], {}
+    for task in range(len(tasks)):
+        lane = (int(tasks.rank[task]), int(tasks.stream[task]))
+        before = [last[lane]] if lane[1] != NO_STREAM and lane in last else []
+        before += tasks.source[tasks.waiter == task].tolist()
+        depths.append(max((depths[each] + 1 for each in before), default=0))
+        last[lane] = task
+    return depths
 
 
 def longest_paths(tasks, seconds):
@@ -62,11 +76,13 @@ def longest_paths(tasks, seconds):
     return np.array([begins[task] for task in range(len(tasks))])
 
 
+@pytest.mark.parametrize("wide", [0, 10**9], ids=["by levels", "one by one"])
 @given(rng=rngs)
-def test_begins_are_longest_paths(rng):
+def test_begins_are_longest_paths(wide, rng):
     tasks, seconds = random_tasks(rng)
-    graph = build_graph(tasks)
-    np.testing.assert_allclose(play(graph, seconds).times[graph.event], longest_paths(tasks, seconds), rtol=1e-12)
+    with mock.patch("sim.engines.max_plus.WIDE", wide):
+        graph = build_graph(tasks)
+        np.testing.assert_allclose(play(graph, seconds).times[graph.event], longest_paths(tasks, seconds), rtol=1e-12)
 
 
 @given(rng=rngs)

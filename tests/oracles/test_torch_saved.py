@@ -4,8 +4,9 @@ import pytest
 from counts import attention_core_bytes, layer_activation_bytes
 
 from sim.specs import ModelSpec, StackSpec
-from sim.work.layers import Cut
+from sim.work.adapters import Adapters
 from sim.work.memory import logits_bytes
+from sim.work.pieces import Cut
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -32,30 +33,50 @@ class Norm(nn.Module):
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight).to(x.dtype)
 
 
-class Layer(nn.Module):
-    """A LLaMA layer step by step around fused attention."""
+class Linear(nn.Module):
+    """A linear; or a frozen one with two narrow ones beside it, or none."""
 
-    def __init__(self, model):
+    def __init__(self, rows, columns, rank=None):
+        super().__init__()
+        pairs = [(rows, columns), *([(rows, rank), (rank, columns)] if rank else [])]
+        self.all = nn.ModuleList([nn.Linear(*pair, bias=False, dtype=torch.bfloat16) for pair in pairs])
+        self.all[0].requires_grad_(rank is None)
+
+    def forward(self, x):
+        """What both give."""
+        y = self.all[0](x)
+        return y + 2.0 * self.all[2](self.all[1](x)) if len(self.all) > 1 else y
+
+
+class Layer(nn.Module):
+    """A LLaMA layer step by step around fused attention; or a frozen one, with adapters beside linears of some names."""
+
+    def __init__(self, model, adapters=None):
         super().__init__()
         self.model = model
         h, inner = model.hidden_size, model.intermediate_size
+        shapes = {
+            "linear_qkv": (h, 3 * h),
+            "linear_proj": (h, h),
+            "linear_fc1": (h, 2 * inner),
+            "linear_fc2": (inner, h),
+        }
 
-        def linear(rows, columns):
-            return nn.Linear(rows, columns, bias=False, dtype=torch.bfloat16)
+        def rank_of(name):
+            return adapters and adapters.rank * (name in adapters.targets)
 
-        self.norms = nn.ModuleList([Norm(h), Norm(h)])
-        self.query, self.key, self.value, self.out = (linear(h, h) for _ in range(4))
-        self.gate, self.up, self.down = linear(h, inner), linear(h, inner), linear(inner, h)
+        self.norms = nn.ModuleList([Norm(h), Norm(h)]).requires_grad_(adapters is None)
+        self.linears = nn.ModuleDict({name: Linear(*shape, rank_of(name)) for name, shape in shapes.items()})
 
     def forward(self, x, cosine, sine):
         """One layer; cosine and sine are the rotation's."""
         y = self.norms[0](x)
-        q, k, v = (self.heads(each(y)) for each in (self.query, self.key, self.value))
-        q, k = (rotated(each, cosine, sine) for each in (q, k))
+        q, k, v = (self.heads(each) for each in self.linears["linear_qkv"](y).chunk(3, -1))
+        q, k, v = rotated(q, cosine, sine), rotated(k, cosine, sine), v.contiguous()  # a view would keep all three
         context = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(context.transpose(1, 2).flatten(2))
-        y = self.norms[1](x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        x = x + self.linears["linear_proj"](context.transpose(1, 2).flatten(2))
+        gate, up = self.linears["linear_fc1"](self.norms[1](x)).chunk(2, -1)
+        return x + self.linears["linear_fc2"](functional.silu(gate) * up)
 
     def heads(self, x):
         """Laid out as batch, head, position, number."""
@@ -84,14 +105,19 @@ def saved_bytes(run, inputs, constants):
     return sum(storage.nbytes() for storage in kept.values())
 
 
+EVERY = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+
+
 @CUTS
-def test_an_eager_layer(batch, sequence):
+@pytest.mark.parametrize("targets", [None, EVERY, EVERY[:2], EVERY[2:3], EVERY[3:]])
+def test_an_eager_layer(batch, sequence, targets):
     """All of it, but the two norms' 16-bit inputs, which the sums of an eager norm in fp32 let go."""
-    layer = Layer(MODEL)
+    adapters = targets and Adapters(4, targets)
+    layer = Layer(MODEL, adapters)
     x = torch.randn(batch, sequence, MODEL.hidden_size, dtype=torch.bfloat16, requires_grad=True)
     angles = tuple(torch.randn(sequence, MODEL.head_dim, dtype=torch.bfloat16) for _ in range(2))
     measured = saved_bytes(layer, (x * 1, *angles), (*angles, *layer.parameters()))
-    counted = layer_activation_bytes(MODEL, EAGER, Cut(1, batch, sequence, False, "none"))
+    counted = layer_activation_bytes(MODEL, EAGER, Cut(1, batch, sequence, False, "none", adapters=adapters))
     inputs = 2 * 2 * batch * sequence * MODEL.hidden_size
     statistics = 2 * 4 * batch * sequence  # an fp32 number a row and norm
     assert counted == pytest.approx(measured - statistics + inputs, rel=2e-3)

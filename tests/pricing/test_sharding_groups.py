@@ -14,7 +14,7 @@ from flopcast_validation.runs.score import score_all
 from sim import build_scenario, estimate, search, simulate
 from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
-from sim.network.placement import between_sharding_groups, data_group, sharding_group
+from sim.network.placement import place_group
 from sim.network.ranks import members_of
 from sim.pricing.plans import plans_of
 from sim.pricing.replicas import reduced_to_shards
@@ -98,10 +98,10 @@ def test_what_moves_is_counted_and_priced_alike():
 def test_neighbours_shard_together(tp, size, members, count):
     scenario = built(f"plan.tp={tp}", f"plan.dp={32 // tp}", f"plan.sharding_group={size}")
     plan, cluster = scenario.plan, scenario.cluster
-    inside, between = (place(plan, cluster, size) for place in (sharding_group, between_sharding_groups))
+    inside, between = (place_group(kind, plan, cluster, size) for kind in ("shards", "between"))
     assert (inside.size, inside.per_domain) == (size, members)
     assert (between.size, between.per_domain) == (count, 1)
-    assert inside.size * between.size == data_group(plan, cluster).size
+    assert inside.size * between.size == place_group("shards", plan, cluster).size
 
 
 SLOW = "cluster.inter_node_bandwidth=20 Gbit/s"

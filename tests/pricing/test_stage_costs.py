@@ -7,6 +7,7 @@ from sim.costs.collectives import Fabric, all_gather, send
 from sim.network.placement import Group
 from sim.pricing.scenario import stage_costs
 from sim.specs import load_scenario
+from sim.work.attention import ROTARY_SEQUENCE_S
 from sim.work.operations import Cause
 from sim.work.sums import total_params
 
@@ -152,7 +153,7 @@ def test_a_slower_host_takes_longer_for_every_launch_unless_the_profile_measured
 
 def test_rotary_positions_that_take_packed_sequences_one_by_one_keep_the_host_busy(scenarios):
     scenario = load_scenario(
-        scenarios / "qwen3-235b-a22b-256-h100.yaml", ["stack.fused_rotary=false", "stack.rotary_sequence=1 ms"]
+        scenarios / "qwen3-235b-a22b-256-h100.yaml", ["stack.fused_rotary=false", "stack.counted_launches=true"]
     )
     of_microbatch = scenario.plan.microbatch_size * scenario.training.sequence_length
 
@@ -162,14 +163,16 @@ def test_rotary_positions_that_take_packed_sequences_one_by_one_keep_the_host_bu
         return float(costs.forward_s.sum())
 
     many, more = forward_s(64), forward_s(128)
-    assert more - many == pytest.approx(64 * scenario.model.num_layers * 1e-3)  # the host sets the pace of both
+    assert more - many == pytest.approx(
+        64 * scenario.model.num_layers * ROTARY_SEQUENCE_S
+    )  # the host sets the pace of both
     assert forward_s(64, fused_rotary=True) < many
-    assert forward_s(64, rotary_sequence_s=0.0) < many
+    assert forward_s(64, counted_launches=False) < many
     assert forward_s(64, cuda_graphs="full_iteration") < forward_s(64, fused_rotary=True)
 
 
 def test_processes_that_are_not_bound_to_cpus_launch_more_slowly(scenarios):
-    changes = ["plan.microbatch_size=1", "model.hidden_size=1536", "stack.unbound_slowdown=2"]
+    changes = ["plan.microbatch_size=1", "model.hidden_size=1536"]
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", changes)
     slower = scenario.cluster.replace(node=scenario.cluster.node.replace(launch_slowdown=2.0))
     unbound = scenario.replace(stack=scenario.stack.replace(bound_to_cpus=False))

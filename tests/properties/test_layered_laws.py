@@ -14,7 +14,7 @@ from sim.costs.collectives import all_gather, reduce_scatter
 from sim.engines import run
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.network.placement import Degrees, data_group, expert_data_group
+from sim.network.placement import Degrees, place_group
 from sim.pricing.plans import plans_of
 from sim.programs import priced_order, program_of
 from sim.specs import build_scenario
@@ -147,7 +147,7 @@ def test_experts_are_gathered_and_reduced_among_those_that_hold_the_same(tp, cp,
     others = part_params(deal_stages(scenario.model, scenario.plan)[1].part, scenario.model, tp, ep, etp) - experts
     assert of_layer.sparse
     degrees = Degrees(tp, cp, 4, 8, ep, etp)
-    data, own = data_group(degrees, scenario.cluster), expert_data_group(degrees, scenario.cluster)
+    data, own = (place_group(kind, degrees, scenario.cluster) for kind in ("shards", "expert_shards"))
     assert (data.size, own.size) == (8 * cp, tp * cp * 8 // (ep * etp))
     for moved, collective, width in ((costs.visits.gather[0], all_gather, 2), (costs.visits.reduce, reduce_scatter, 4)):
         seconds = sum(collective(params * width, group, batch.costs.fabric)

@@ -113,7 +113,6 @@ def test_literal_defaults_are_those_of_the_records():
             {
                 "stack.expert_dispatcher",
                 "stack.dispatcher_sms",
-                "stack.dispatcher_slowdown",
                 "profile.network.dispatch_efficiency",
                 "profile.nvlink.dispatch_efficiency",
             },

@@ -9,6 +9,7 @@ from sim import estimate, search
 from sim.errors import InfeasiblePlan, SpecError
 from sim.specs import ModelSpec, StackSpec, load_scenario
 from sim.specs.importers import Given, import_text
+from sim.work.attention import CONTEXT_SEQUENCE_S
 from sim.work.pieces import Cut
 
 MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")
@@ -52,9 +53,11 @@ def test_it_multiplies_as_much_as_a_ring(attention):
 
 
 def test_packed_sequences_are_put_in_order_by_the_host():
-    stack = StackSpec(context_by_heads=True, context_sequence_s=1e-3, kernel_launch_s=0.0)
+    stack = StackSpec(context_by_heads=True, counted_launches=True, kernel_launch_s=0.0)
     work = attention_core(MODEL, stack, cut(2, packed=128))
-    assert [sum(item.host_s for item in phase.operations) for phase in (work.forward, work.input_grad)] == [0.064] * 2
+    assert [sum(item.host_s for item in phase.operations) for phase in (work.forward, work.input_grad)] == [
+        64 * CONTEXT_SEQUENCE_S
+    ] * 2
     for other in (attention_core(MODEL, stack, cut(1, packed=128)), attention_core(MODEL, stack, cut(2))):
         assert sum(item.host_s for item in other.forward.operations) == 0.0
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim import build_scenario, estimate, search, simulate
 from sim.errors import InfeasiblePlan, SpecError
-from sim.network.placement import expert_data_group, expert_group
+from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
 from sim.pricing.cost_model import cut_of
 from sim.pricing.parts import counts_of
@@ -137,8 +137,9 @@ def test_groups_lie_as_their_members_do(ep, etp):
     scenario = built(f"plan.ep={ep}", f"plan.etp={etp}")
     plan, cluster = scenario.plan, scenario.cluster
     gpus = gpu_of_rank(plan, cluster)[0]
-    of_experts, of_replicas = members_of("ep", plan, gpus), members_of("expert_shards", plan, gpus)
-    for members, group in ((of_experts, expert_group(plan, cluster)), (of_replicas, expert_data_group(plan, cluster))):
+    of_experts, of_replicas = (members_of(kind, plan, gpus) for kind in ("ep", "expert_shards"))
+    for members, kind in ((of_experts, "ep"), (of_replicas, "expert_shards")):
+        group = place_group(kind, plan, cluster)
         assert members.shape[1] == group.size
         assert sorted(members.ravel()) == list(range(32))
         counts = [np.unique(each // 8, return_counts=True)[1] for each in members]

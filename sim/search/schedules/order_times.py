@@ -16,7 +16,7 @@ from sim.arrays import ActionPlanFloats, Bools, Floats, Ints, PlanFloats, RankPl
 from sim.engines.longest_path import longer
 from sim.engines.max_plus import AT_ONCE, play_plans, steady_state
 from sim.engines.order_facts import OrderFacts
-from sim.engines.program import gather_window
+from sim.engines.program import gather_window, sends_of
 from sim.engines.step_end import end_of_step, exposed_gather, without_flush
 from sim.engines.tasks import Seconds, amounts_of, classes_of, pass_seconds, step_of
 from sim.engines.visits import least_at_visits, of_ranks
@@ -124,7 +124,7 @@ class SharedOrder:
         params = params_of(deal.stage_kinds, batch.layouts, batch.layout)[HELD].sum(axis=0)
         seconds = Seconds(
             passes=of_kinds[:, of_stage],
-            sends=np.stack(sends_by_stage(batch, order.rank_of_stage, order.copies)),
+            sends=sends_of(*sends_by_stage(batch, order.rank_of_stage, order.copies)),
             blocks=~batch.overlap_p2p,
             reduce=once.reduce_s[of_rank],
             tail=once.reduce_tail_s[of_rank],
