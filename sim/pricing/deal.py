@@ -13,8 +13,9 @@ from functools import lru_cache
 import numpy as np
 
 from sim.arrays import Floats, Ints, Number
-from sim.pricing.batch import Batch, Layouts
+from sim.pricing.layouts import Layouts
 from sim.pricing.parts import counts_of
+from sim.pricing.plans import Plans
 from sim.specs import ModelSpec, ParallelPlan
 from sim.specs.dealing import num_stages_of
 from sim.work.stages import EMBEDDING, FIRST_KIND, HEAD, ModelPart, Stage, deal_stages
@@ -111,7 +112,7 @@ def first_block(stage: Stage) -> int:
     return FIRST_KIND + len(stage.layers) if stage.num_mtp else HEAD
 
 
-def even_deal(batch: Batch, fullest: bool = False) -> Deal:
+def even_deal(plans: Plans, fullest: bool = False) -> Deal:
     """Deal the layers of plans evenly to stages, and the stages in turn to ranks.
 
     The kinds of stages are the first, a middle and the last one of every plan; and a longer middle one, where there are
@@ -124,11 +125,11 @@ def even_deal(batch: Batch, fullest: bool = False) -> Deal:
     layouts whose ranks do not divide the layers each rank has one stage. Kinds of layers are those of ranks with one
     stage; with more of them they are the same where the stages in the middle are alike (`stages_alike`).
     """
-    model, stages = batch.costs.model, batch.pp * batch.num_chunks
-    ends = int(batch.embedding_as_layer), int(batch.head_as_layer)
+    model, stages = plans.costs.model, plans.pp * plans.num_chunks
+    ends = int(plans.like.embedding_as_layer), int(plans.like.head_as_layer)
     kinds, *_ = _even_parts(model, ends, stages, fullest)
     uneven = ((model.num_layers + sum(ends)) % stages).any()
-    return Deal(kinds if uneven else kinds[:3], _even_ranks(model, batch.layouts, ends, fullest), batch.layouts.pp == 1)
+    return Deal(kinds if uneven else kinds[:3], _even_ranks(model, plans.layouts, ends, fullest), plans.layouts.pp == 1)
 
 
 @lru_cache(maxsize=8)

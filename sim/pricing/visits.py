@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, KindPlanFloats
-from sim.pricing.batch import Batch
 from sim.pricing.parts import put_together
+from sim.pricing.plans import Plans
 from sim.pricing.zero import Moved, gathers_ahead
 
 
@@ -67,7 +67,7 @@ _OVER_PLANS = tuple(each.name for each in fields(VisitSeconds) if each.name != "
 
 
 def price_visits(
-    batch: Batch, moved: Moved | None, parts: Floats, passes: Sequence[KindPlanFloats]
+    plans: Plans, moved: Moved | None, parts: Floats, passes: Sequence[KindPlanFloats]
 ) -> VisitSeconds | None:
     """What visits to kinds of stages move; None where no plan moves anything so.
 
@@ -84,10 +84,10 @@ def price_visits(
     micro-batch begin when all but min(G, C) (b − 1)/b of the gather is done. Where a stack gathers a layer in several
     pieces, these are the blocks.
     """
-    several, group, fabric = batch.num_chunks > 1, batch.layouts.data.take(batch.layout), batch.costs.fabric
+    several, group, fabric = plans.num_chunks > 1, plans.layouts.data.take(plans.layout), plans.costs.fabric
     if moved is None or not several.any():
         return None
-    ahead, beside, num_blocks = gathers_ahead(batch), np.asarray(batch.overlap_grad_reduce), len(moved.gather_s)
+    ahead, beside, num_blocks = gathers_ahead(plans), np.asarray(plans.overlap_grad_reduce), len(moved.gather_s)
     gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
     slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
     reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
@@ -100,12 +100,12 @@ def price_visits(
     hidden = [np.minimum(each, passed) for each, passed in zip(of_gather[[0, 1, 1]], passes, strict=True)]
     return VisitSeconds(
         gather=of_gather,
-        early=np.stack(hidden) * (1.0 - first / batch.costs.stack.gathers_per_layer) * ahead,
+        early=np.stack(hidden) * (1.0 - first / plans.costs.stack.gathers_per_layer) * ahead,
         reduce=of_reduce,
         tail=np.minimum(of_reduce * first, of_reduce - of_slows),
         gather_slows=gather_slows,
         reduce_slows=of_slows,
         ahead=ahead,
         beside=beside,
-        prefetched=max(1, batch.costs.stack.prefetched_layers),
+        prefetched=max(1, plans.costs.stack.prefetched_layers),
     )

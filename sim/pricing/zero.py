@@ -11,9 +11,10 @@ import numpy as np
 
 from sim.arrays import BlockPlanFloats, Bools, Floats, Number
 from sim.costs.collectives import all_gather
-from sim.pricing.batch import Batch, Layouts
 from sim.pricing.cost_model import CostModel
+from sim.pricing.layouts import Layouts
 from sim.pricing.parts import counts_of
+from sim.pricing.plans import Plans
 from sim.pricing.replicas import HELD, TRAINED, params_of, reduced_to_shards, summed_over
 from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.optimizer import GRADIENT_WIDTH
@@ -47,7 +48,7 @@ class Moved(NamedTuple):
     reduce_s: BlockPlanFloats
 
 
-def moved_at_visits(batch: Batch, alone: Number) -> Moved | None:
+def moved_at_visits(plans: Plans, alone: Number) -> Moved | None:
     """Price what plans move every time that they turn to a stage; None where no plan does.
 
     Parameters
@@ -55,19 +56,19 @@ def moved_at_visits(batch: Batch, alone: Number) -> Moved | None:
     alone : bool, or array over layouts
         Embedding and head share a stage, and one table serves all that need it.
     """
-    zero, layouts, layout = batch.moving_stage, batch.layouts, batch.layout
+    zero, layouts, layout = plans.moving_stage, plans.layouts, plans.layout
     replicas = layouts.data.size * layouts.expert_data.size
     if not (zero >= 2).any() or not (replicas > 1).any():
         return None
     weights, gradients, gather, reduce = _of_blocks(layouts, alone)[:, :, layout]
-    if batch.outer_zero_stage:  # sharding groups sum gradients once a step
+    if plans.like.outer_zero_stage:  # sharding groups sum gradients once a step
         reduce = np.where(zero == 3, _of_blocks(layouts.without_sums_between, alone)[3][:, layout], reduce)
-    gather, model = gather * (zero == 3), batch.costs.model
+    gather, model = gather * (zero == 3), plans.costs.model
     blocks, over_blocks = blocks_of(model), (-1, *[1] * (gather.ndim - 1))
-    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * batch.reshard_after_forward
-    after = np.array([gathered_after_recompute(part, model, batch.costs.stack) for part in blocks])
+    again = np.array([gathered_again(part) for part in blocks]).reshape(over_blocks) * plans.like.reshard_after_forward
+    after = np.array([gathered_after_recompute(part, model, plans.costs.stack) for part in blocks])
     if after.any():
-        full = np.array([word == "full" for word in batch.prices.cells.recomputes])[batch.recompute]
+        full = np.array([way.recompute == "full" for way in plans.prices.cells.ways])[plans.way]
         again = again + after.reshape(over_blocks) * full
     return Moved(weights, gradients, gather, gather * again, reduce * (zero >= 2))
 
@@ -149,7 +150,7 @@ def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number) -> t
 
 
 def lengthened_passes(
-    batch: Batch, moved: Moved, passes: Sequence[BlockPlanFloats]
+    plans: Plans, moved: Moved, passes: Sequence[BlockPlanFloats]
 ) -> tuple[BlockPlanFloats, BlockPlanFloats, BlockPlanFloats, BlockPlanFloats]:
     """What a visit adds to forward, backward, input and weight gradient of every block, of ranks with one chunk.  [s]
 
@@ -162,14 +163,14 @@ def lengthened_passes(
     passes : arrays over blocks and plans
         The four passes; the last two only where they are asked for. [s]
     """
-    here, ahead = batch.num_chunks == 1, gathers_ahead(batch)
-    group, nothing = batch.layouts.data.take(batch.layout), np.zeros(1)
+    here, ahead = plans.num_chunks == 1, gathers_ahead(plans)
+    group, nothing = plans.layouts.data.take(plans.layout), np.zeros(1)
     gather, regather, reduce = (each * here for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
 
     def exposed(gathering: Number, reducing: Number, compute: Number) -> BlockPlanFloats:
-        hidden = gathering * ahead + reducing * batch.overlap_grad_reduce
+        hidden = gathering * ahead + reducing * plans.overlap_grad_reduce
         nbytes = moved.weight_bytes * (gathering > 0) + moved.gradient_bytes * (reducing > 0)
-        seconds = gathering + reducing - hidden + batch.costs.fabric.exposed(group, nbytes, hidden, compute)
+        seconds = gathering + reducing - hidden + plans.costs.fabric.exposed(group, nbytes, hidden, compute)
         return np.asarray(seconds)
 
     # An input gradient needs the weights; a weight gradient does not, and leaves gradients to be reduced.
@@ -179,9 +180,9 @@ def lengthened_passes(
     return forward, backward, exposed(regather, nothing, passes[2]), exposed(nothing, reduce, passes[3])
 
 
-def gathers_ahead(batch: Batch) -> Bools:
+def gathers_ahead(plans: Plans) -> Bools:
     """Whether weights are gathered while the rank computes with others."""
-    return np.asarray(batch.overlap_param_gather & (batch.costs.stack.prefetched_layers > 0))
+    return np.asarray(plans.overlap_param_gather & (plans.costs.stack.prefetched_layers > 0))
 
 
 def assumed(scenario: Scenario, visits: float) -> Iterator[str]:

@@ -16,9 +16,10 @@ from sim.costs.block import block_costs, chosen, total_time
 from sim.costs.collectives import Fabric
 from sim.costs.compute import ComputeModel
 from sim.network.placement import Group, layer_groups
-from sim.pricing.batch import Layouts, batch_of
 from sim.pricing.cost_model import cost_model, cut_of
+from sim.pricing.layouts import Layouts
 from sim.pricing.parts import counts_of, put_together
+from sim.pricing.plans import plans_of
 from sim.pricing.replicas import HELD, TRAINED, params_of, sent_between, sent_in_rings
 from sim.pricing.zero import blocks_sharing, gathered_widths, gathers_for_backward, visit_seconds
 from sim.specs import Scenario
@@ -77,8 +78,8 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         Of all copies of the model.
     """
     plan = scenario.plan
-    costs, cut, batch = cost_model(scenario), cut_of(scenario), batch_of(scenario)
-    compute, fabric, layouts = costs.noting(), costs.fabric, batch.layouts
+    costs, cut, plans = cost_model(scenario), cut_of(scenario), plans_of(scenario)
+    compute, fabric, layouts = costs.noting(), costs.fabric, plans.layouts
     layouts = layouts.without_sums_between if plan.outer_zero_stage else layouts
     groups = layer_groups(plan, scenario.cluster) | {"dp": layouts.data.take(0)}
     tables = []
@@ -88,7 +89,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
         (work,) = block_works(block, scenario.stack, (cut.recompute,))
         table: _Table = {}
         _within(table, work, compute, groups, fabric)
-        if batch.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
+        if plans.moving_stage >= 2 and plan.num_chunks == 1 and max(plan.num_replicas, plan.num_expert_replicas) > 1:
             priced, held = block_costs([work], compute, groups, fabric)[0], params_of(counts_of([part]), layouts)[:, 0]
             budgets = float(priced.forward_s), float(priced.backward_s)
             again = gathers_for_backward(part, scenario)
@@ -235,15 +236,15 @@ def visit_bytes(scenario: Scenario, stages: tuple[Stage, ...]) -> VisitBytes | N
 
     Parameters as of `stage_exchanges`.
     """
-    plan, stack, batch = scenario.plan, scenario.stack, batch_of(scenario)
-    moving = int(batch.moving_stage.item())
+    plan, stack, plans = scenario.plan, scenario.stack, plans_of(scenario)
+    moving = int(plans.moving_stage.item())
     if plan.num_chunks == 1 or moving < 2 or max(plan.num_replicas, plan.num_expert_replicas) == 1:
         return None
-    layouts = batch.layouts.without_sums_between if plan.outer_zero_stage else batch.layouts
+    layouts = plans.layouts.without_sums_between if plan.outer_zero_stage else plans.layouts
     grad_width = GRADIENT_WIDTH[stack.gradient_precision]
     blocks = blocks_sharing(scenario.model, plan.num_stages == 1)
     rows = []
-    for part, width in zip(blocks, gathered_widths(batch.costs), strict=True):
+    for part, width in zip(blocks, gathered_widths(plans.costs), strict=True):
         held = params_of(counts_of([part]), layouts)[:, 0]
         weights = sent_in_rings(held[HELD], layouts.sharding).item() * width * (moving == 3)
         inside = sent_in_rings(held[TRAINED], layouts.sharding).item()
